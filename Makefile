@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: make demo, make test. Each sets up what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo check test test-gpu bench up run-up down clean
+
+demo: $(READY)
+	$(BIN)/hdpfl demo
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not slow and not engines and not gpu"
+
+test: check
+	$(BIN)/pytest -n 2 -m "slow and not engines and not gpu"
+	$(BIN)/pytest -m "engines"
+
+test-gpu: $(READY)
+	$(BIN)/pytest -m gpu
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+up: $(READY)
+	$(BIN)/python deploy/federation.py up
+
+run-up: $(READY)
+	$(BIN)/python deploy/federation.py run
+
+down: $(READY)
+	$(BIN)/python deploy/federation.py down
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
+	  "error: Python %d.%d; this needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ..." % v)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .hypothesis *.egg-info
