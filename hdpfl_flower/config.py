@@ -1,0 +1,181 @@
+"""The public terms of a run, parsed once from Flower's ``run_config``.
+
+Everything here is known to the server and to every site. Nothing private belongs in it: a site's
+own ε, δ and batch size live in its profile (``profile.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.validation import FROZEN, describe, kebab
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+class RunTerms(BaseModel):
+    """What a run proposes to every site. Frozen; unknown keys and wrong types are refused by name.
+
+    Keys are written in kebab-case in ``pyproject.toml`` and on the command line.
+    """
+
+    model_config = FROZEN
+
+    run_id: str = Field("", description="Name of the run; empty: the server makes one.")
+    strategy: str = Field("robust-hdp", description="Aggregation rule: a row of the table.")
+    rounds: AtLeastOne = Field(20, description="Rounds E; a site plans for all of them.")
+    local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
+    local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
+    clip_norm: Positive = Field(1.0, description="Bound C on a record's gradient (l2).")
+    learning_rate: Positive = Field(0.1, description="Learning rate of local SGD.")
+    model: str = Field(
+        "logreg",
+        description="logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "
+        "module:function (a site's policy must list it).",
+    )
+    dataset: str = Field(
+        "digits",
+        description="A named data set, split over the sites; or "
+        "'site': every site reads its own, against the public schema.",
+    )
+    data_dir: str = Field(
+        "",
+        description="Folder of the named data sets (simulation, and the server's public test set).",
+    )
+    schema_text: str = Field(
+        "",
+        alias="schema",
+        description="Public schema of the sites' tables: "
+        "TOML text, or the name of a built-in one (heart).",
+    )
+    partition: str = Field(
+        "contiguous",
+        description="How a named data set is split: contiguous, "
+        "iid, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
+        "sizes:WEIGHT:WEIGHT…, natural.",
+    )
+    evaluation: Literal["none", "server", "sites"] = Field(
+        "server",
+        description="Where the global model is tested: on the server's public test set, "
+        "at the sites that disclose it, or nowhere.",
+    )
+    weights: Literal["uniform", "records"] = Field(
+        "uniform", description="FedAvg: equal weights, or by the records that sites declare."
+    )
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the sites asked each round (no amplification is claimed)."
+    )
+    quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
+    min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
+    join_timeout: Positive = Field(120.0, description="Seconds to wait for min-sites.")
+    round_timeout: Positive = Field(3600.0, description="Seconds to wait for a round's replies.")
+    epsilon_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="No site spends more than this ε; 0: no cap (the rule 'minimum' sets it)."
+    )
+    seed: Count = Field(
+        1,
+        description="Seed of the initial model, the client sampling, and "
+        "everything a simulation draws.",
+    )
+    epsilons: str = Field(
+        "uniform:0.3:8",
+        description="Simulation: the sites' ε. dist1…dist9, "
+        "dist1-published…, mixgauss1…4, uniform:A:B, normal:MEAN:STD, "
+        "pareto:SCALE:SHAPE, file:PATH, a list, or one number.",
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-5, description="Simulation: every site's δ."
+    )
+    batch_sizes: str = Field(
+        "16,32,64,128", description="Simulation: expected batch sizes to draw from, or 'published'."
+    )
+    torch_threads: Count = Field(
+        1,
+        description="Simulation: torch threads of a client; 1 gives "
+        "the same arrays everywhere, 0 takes the actor's CPUs.",
+    )
+    runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
+
+    @field_validator("local_steps", "quorum", "seed", "torch_threads")
+    @classmethod
+    def _fits_flower(cls, value: int) -> int:
+        if value >= 2**63:
+            raise ValueError("must be below 2**63")
+        return value
+
+    @classmethod
+    def parse(cls, run_config: Mapping[str, Any]) -> Self:
+        """Return the terms written in ``run_config``.
+
+        Raises:
+            TermsError: a key is unknown, or a value has the wrong type or range; every mistake
+                is named in one line.
+        """
+        try:
+            return cls.model_validate(dict(run_config))
+        except ValidationError as error:
+            raise TermsError(f"run config: {describe(error, cls.keys())}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the terms in the TOML file at ``path``: run config keys, outside of any table.
+
+        Raises:
+            TermsError: the file is missing or not TOML, or the terms are wrong.
+        """
+        try:
+            return cls.parse(tomllib.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise TermsError(
+                f"terms {path} are not there; name a TOML file of run config"
+            ) from None
+        except (OSError, UnicodeDecodeError):
+            raise TermsError(f"terms {path} cannot be read as text by this user") from None
+        except tomllib.TOMLDecodeError as error:
+            raise TermsError(f"terms {path} are not valid TOML: {error}") from None
+        except TermsError as error:
+            raise TermsError(f"terms {path}: {error}") from None
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return every key as users write it."""
+        return [field.alias or kebab(name) for name, field in cls.model_fields.items()]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the terms that :meth:`to_json` wrote; raises ``TermsError`` for anything else."""
+        try:
+            data = json.loads(text)
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            raise TermsError("run config: the terms are not a JSON object")
+        return cls.parse(data)
+
+    def to_json(self) -> str:
+        """Return the canonical text: the same terms give the same bytes."""
+        return json.dumps(self.as_config(), sort_keys=True, separators=(",", ":"))
+
+    def as_config(self) -> dict[str, bool | int | float | str]:
+        """Return the terms as Flower's flat run config, keys in kebab-case."""
+        return self.model_dump(by_alias=True)
+
+    def updated(self, **changes: object) -> Self:
+        """Return the same terms with some fields changed, validated again.
+
+        >>> RunTerms().updated(rounds=3).rounds
+        3
+        """
+        data = self.as_config()
+        for name, value in changes.items():
+            data[type(self).model_fields[name].alias or kebab(name)] = value  # type: ignore[assignment]
+        return self.parse(data)

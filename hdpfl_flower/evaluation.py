@@ -1,0 +1,58 @@
+"""How good a model is on records: one accuracy or error, one loss."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from hdpfl_flower.losses import total_loss
+from hdpfl_flower.models import Arrays, build_model
+from hdpfl_flower.task import Records, Task
+
+_BATCH = 2048
+
+
+@lru_cache(maxsize=8)
+def _network(spec: str, task: Task) -> nn.Module:
+    return build_model(spec, task, seed=0).eval()
+
+
+def predict(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -> np.ndarray:
+    """Return the model's outputs, float32, shape ``(n, task.outputs)``.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    network = _network(spec, task)
+    parameters = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    outputs = []
+    with torch.inference_mode():
+        for start in range(0, len(features), _BATCH):
+            batch = torch.from_numpy(features[start : start + _BATCH])
+            outputs.append(torch.func.functional_call(network, parameters, (batch,)))
+    return torch.cat(outputs).numpy() if outputs else np.empty((0, task.outputs), np.float32)
+
+
+def evaluate(spec: str, task: Task, arrays: Arrays, records: Records) -> dict[str, float]:
+    """Return ``accuracy`` and ``loss`` (mean) on ``records``.
+
+    For regression ``accuracy`` is R², the explained share of the variance.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    outputs = torch.from_numpy(predict(spec, task, arrays, records.features))
+    targets = torch.from_numpy(records.targets)
+    loss = float(total_loss(task, outputs, targets)) / max(len(records), 1)
+    return {"accuracy": _accuracy(task, outputs, targets), "loss": loss}
+
+
+def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    if task.loss == "squared":
+        residual = (outputs.squeeze(1) - targets).square().mean()
+        return float(1 - residual / targets.var(correction=0).clamp(min=1e-12))
+    chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs.squeeze(1) > 0).long()
+    return float((chosen == targets).double().mean())

@@ -1,0 +1,33 @@
+"""One way to write a file: all of it or nothing, and no reader ever sees a part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Write ``content`` to ``path``; an interruption leaves what was there before.
+
+    Args:
+        path: the file; its folder exists.
+        content: all of it.
+        mode: permissions of the new file.
+        durable: wait until the disk has it.
+
+    Raises:
+        OSError: the disk refuses; nothing is left behind.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,78 @@
+"""The append-only record of a run: one JSON object a line, read by plots, reports and exporters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdpfl_flower.errors import DataError
+
+Event = dict[str, Any]
+
+
+class Journal:
+    """A run's journal, open for writing.
+
+    Guarantees:
+        A line that :meth:`write` returned from is in the file, whole, and stays as it is; a crash
+        can tear the last line alone, and readers pass over it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path`` for appending; its folder is made."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_bytes() if path.exists() else b""
+        self._file = path.open("a", encoding="utf-8")
+        if before and not before.endswith(b"\n"):  # a crash tore the last line
+            self._file.write("\n")
+
+    def write(self, event: str, **facts: object) -> Event:
+        """Append one event with its time (UTC) and return it."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"event": event, "at": at, **{k: _plain(v) for k, v in facts.items()}}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        return line
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_journal(path: Path) -> list[Event]:
+    """Return the events of a journal in order; a line torn by a crash is passed over.
+
+    Raises:
+        DataError: there is no journal at ``path``.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return list(_events(file))
+    except FileNotFoundError:
+        raise DataError(f"no journal at {path}; name a run's folder, or its id") from None
+
+
+def _events(lines: Iterator[str]) -> Iterator[Event]:
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
+
+
+def _plain(value: object) -> object:
+    """Return ``value`` as JSON has it; numbers that JSON lacks become their names."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else str(value)
+    return value.item() if isinstance(value, np.generic) else value

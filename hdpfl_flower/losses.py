@@ -1,0 +1,35 @@
+"""The losses of a task on a model's outputs, with the gradient that closed forms need."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from hdpfl_flower.task import Task
+
+
+def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the summed loss of a batch, a scalar.
+
+    Args:
+        task: names the loss.
+        outputs: shape ``(b, task.outputs)``.
+        targets: shape ``(b,)``; int64 classes, or float32 for regression.
+    """
+    if task.loss == "softmax":
+        return functional.cross_entropy(outputs, targets, reduction="sum")
+    if task.loss == "logistic":
+        return functional.binary_cross_entropy_with_logits(
+            outputs.squeeze(1), targets.to(outputs.dtype), reduction="sum"
+        )
+    return (outputs.squeeze(1) - targets).square().sum() / 2
+
+
+def output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of each record's loss in its outputs, shape ``(b, task.outputs)``."""
+    if task.loss == "softmax":
+        residual = torch.softmax(outputs, dim=1)
+        residual[torch.arange(len(targets), device=targets.device), targets] -= 1
+        return residual
+    expected = torch.sigmoid(outputs) if task.loss == "logistic" else outputs
+    return expected - targets.to(outputs.dtype).unsqueeze(1)

@@ -1,0 +1,182 @@
+"""The plan of a run at one site: what will be sampled, clipped, noised and charged.
+
+A plan is made from the profile's constants and the run's public terms before the first round, and
+frozen in the ledger. Its sampling probability, steps and divisor never depend on the data, so that
+adding or removing a record changes nothing public (PRIVACY.md §2).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from hdpfl_flower.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.models import is_user_code
+from hdpfl_flower.profile import Profile
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+FREE_TERMS = frozenset(
+    {"clip-norm", "quorum", "min-sites", "join-timeout", "round-timeout", "runs-dir", "data-dir"}
+)
+"""Terms that may change within a run: the clip norm, for the noise is a multiple of it, and what
+concerns the server alone."""
+
+
+@dataclass(frozen=True, repr=False)
+class RoundPlan:
+    """What one round does at one site.
+
+    Attributes:
+        steps: how many, and the probability that a record is in a step's batch.
+        clip_norm: C.
+        noise_std: z·C, the standard deviation of the noise on each coordinate of a step's sum.
+        divisor: b, the constant a noisy sum is divided by.
+    """
+
+    steps: Steps
+    clip_norm: float
+    noise_std: float
+    divisor: float
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """One frozen mechanism. What is accounted is what runs: both read this object.
+
+    Attributes:
+        epsilon: ε charged for the whole run; ``inf`` means no privacy.
+        delta: δ charged for the whole run.
+        noise_multiplier: z; a step adds N(0, (z·C)²) to every coordinate of the clipped sum.
+        divisor: expected batch size b, the constant a noisy sum is divided by.
+        steps: for each round (from round 1), the steps it takes and their sampling probability.
+        min_clip_norm: least C the run may use.
+        max_clip_norm: largest C the run may use.
+    """
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    divisor: float
+    steps: tuple[Steps, ...]
+    min_clip_norm: float
+    max_clip_norm: float
+
+    def __repr__(self) -> str:
+        return "Plan(<private>)"
+
+    @property
+    def rounds(self) -> int:
+        """Rounds the plan pays for."""
+        return len(self.steps)
+
+    def event(self) -> dp_accounting.DpEvent:
+        """Return what happens in the whole run, for any accountant."""
+        return event_of(self.steps, self.noise_multiplier)
+
+    def epsilon_spent(self) -> float:
+        """Return ε of the whole run, computed again from the event, rounded up."""
+        if self.noise_multiplier == 0:
+            return math.inf
+        interval = interval_for(self.epsilon, sum(steps.count for steps in self.steps))
+        return epsilon_of(self.event(), self.delta, interval)
+
+    def round(self, server_round: int, clip_norm: float) -> RoundPlan:
+        """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
+        noise_std = self.noise_multiplier * clip_norm
+        return RoundPlan(self.steps[server_round - 1], clip_norm, noise_std, self.divisor)
+
+    def update_noise_std(self, server_round: int, clip_norm: float, learning_rate: float) -> float:
+        """Return the standard deviation of the noise in each coordinate of a round's update.
+
+        The update of plain SGD holds the sum of the steps' noises: √k · η · z·C / b
+        (Robust-HDP, σᵢ² for effective clipping, per coordinate).
+        """
+        this = self.round(server_round, clip_norm)
+        return math.sqrt(this.steps.count) * learning_rate * this.noise_std / this.divisor
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, for the ledger."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Return the plan that :meth:`to_json` wrote."""
+        return _parse_plan(text)
+
+
+@lru_cache(maxsize=256)
+def _parse_plan(text: str) -> Plan:
+    data = json.loads(text)
+    data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
+    return Plan(**data)
+
+
+def make_plan(profile: Profile, terms: RunTerms) -> Plan:
+    """Return the plan of ``terms`` at the site of ``profile``: q = b/N, k = ⌈K·N/b⌉ steps a round.
+
+    Guarantees:
+        Computed from the profile's constants and the public terms alone; ε and δ never exceed
+        ``profile.run``, whatever the terms say: absurd terms make the update noisier, not dearer.
+
+    Raises:
+        AccountingError: no noise can pay for the terms.
+    """
+    training = profile.training
+    epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
+    steps = Steps(
+        sampling_prob=training.batch_size / training.declared_records,
+        count=terms.local_steps
+        or math.ceil(terms.local_epochs * training.declared_records / training.batch_size),
+    )
+    schedule = (steps,) * terms.rounds
+    return Plan(
+        epsilon=epsilon,
+        delta=profile.run.delta,
+        noise_multiplier=calibrate(schedule, epsilon, profile.run.delta),
+        divisor=float(training.batch_size),
+        steps=schedule,
+        min_clip_norm=profile.policy.min_clip_norm,
+        max_clip_norm=profile.policy.max_clip_norm,
+    )
+
+
+def check_policy(profile: Profile, terms: RunTerms) -> None:
+    """Refuse terms that the site's policy forbids.
+
+    Raises:
+        Declined: names the term, for the site's own log.
+    """
+    policy = profile.policy
+    if policy.strategies and terms.strategy not in policy.strategies:
+        raise Declined("policy: 'strategy' is not in 'policy.strategies'")
+    if is_user_code(terms.model) and terms.model not in policy.models:
+        raise Declined("policy: 'model' names code that 'policy.models' does not list")
+    if terms.rounds > policy.max_rounds:
+        raise Declined("policy: 'rounds' is above 'policy.max-rounds'")
+    if not policy.min_clip_norm <= terms.clip_norm <= policy.max_clip_norm:
+        raise Declined("policy: 'clip-norm' is outside the policy's bounds")
+    if terms.local_epochs > policy.max_local_epochs or terms.local_steps > policy.max_local_steps:
+        raise Declined(
+            "policy: the local work is above 'policy.max-local-epochs' or 'policy.max-local-steps'"
+        )
+
+
+def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:
+    """Refuse terms that differ from those the plan was frozen with, but for the clip norm.
+
+    Raises:
+        Declined: names the changed term, for the site's own log.
+    """
+    old, new = frozen.as_config(), proposed.as_config()
+    changed = sorted(key for key in old if old[key] != new[key] and key not in FREE_TERMS)
+    if changed:
+        raise Declined(f"terms: '{changed[0]}' changed after the plan was frozen")
+    if not plan.min_clip_norm <= proposed.clip_norm <= plan.max_clip_norm:
+        raise Declined("terms: 'clip-norm' is outside the bounds frozen with the plan")

@@ -1,0 +1,120 @@
+"""The only source of randomness that privacy rests on: AES-CTR streams and float64 normals.
+
+torch's generators start from one fixed seed in every process and use only 32 bits of it, and
+float32 normals are cut at 5.8 σ; neither may noise a release (PRIVACY.md §4). Here each release
+draws two fresh 256-bit keys from the operating system, one for the batches and one for the noise.
+
+Simulation alone may derive the keys from a seed; then nobody is protected, and every report says
+so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+_BLOCK = 16_384
+"""Normals made at once: the working set stays in the cache of a core."""
+_GRID_BITS = 20
+"""A noisy sum is rounded to σ·2⁻²⁰, a public grid: the low bits of a float64 tell nothing."""
+
+
+class RandomStream:
+    """A cryptographic stream of random bytes and of numbers made of them.
+
+    Guarantees:
+        Under a fresh key the bytes are those of AES-256 in counter mode: no program that cannot
+        break AES tells them from uniform ones. A stream is never copied or rewound.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """Start the stream of a 32-byte ``key``, to be used for one purpose, once."""
+        cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
+        self._encryptor = cipher.encryptor()
+
+    def bytes(self, count: int) -> bytes:
+        """Return the next ``count`` bytes."""
+        return self._encryptor.update(bytes(count))
+
+    def bernoulli(self, count: int, probability: float) -> npt.NDArray[np.int64]:
+        """Return the indices, ascending, of ``count`` independent trials that succeeded.
+
+        Each trial succeeds with ``probability`` rounded down to a multiple of 2⁻³², so that what
+        happens never exceeds what is accounted.
+        """
+        if probability >= 1:
+            return np.arange(count)
+        threshold = math.floor(probability * 2**32)
+        words = np.frombuffer(self.bytes(4 * count), dtype=np.uint32)
+        return np.flatnonzero(words < threshold)
+
+    def normal(self, count: int) -> torch.Tensor:
+        """Return ``count`` independent standard normals, float64, on the CPU.
+
+        Box–Muller on 53-bit uniforms in (0, 1]: tails reach 8.5 σ.
+        """
+        result = torch.empty(count, dtype=torch.float64)
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            half = (stop - start + 1) // 2
+            words = torch.frombuffer(bytearray(self.bytes(16 * half)), dtype=torch.int64)
+            uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)
+            radius = uniform[:half].log_().mul_(-2).sqrt_()
+            angle = uniform[half:].mul_(2 * math.pi)
+            torch.mul(radius, torch.cos(angle), out=result[start : start + half])
+            rest = stop - start - half
+            torch.mul(radius[:rest], torch.sin(angle[:rest]), out=result[start + half : stop])
+        return result
+
+
+@dataclass(frozen=True)
+class ReleaseStreams:
+    """The two streams of one release: batches and noise never share a key."""
+
+    sampling: RandomStream
+    noise: RandomStream
+
+    @classmethod
+    def fresh(cls) -> ReleaseStreams:
+        """Return streams under keys that the operating system has just drawn."""
+        return cls(RandomStream(os.urandom(32)), RandomStream(os.urandom(32)))
+
+    @classmethod
+    def simulated(cls, seed: int, site: str, server_round: int, kind: str) -> ReleaseStreams:
+        """Return the streams of a simulated release: reproducible, and protecting nobody."""
+
+        def key(purpose: str) -> bytes:
+            label = repr(("hdpfl simulation", seed, site, server_round, kind, purpose))
+            return hashlib.sha256(label.encode()).digest()
+
+        return cls(RandomStream(key("sampling")), RandomStream(key("noise")))
+
+
+def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Tensor:
+    """Return ``total`` + N(0, std²) in each coordinate, rounded to a public grid.
+
+    Args:
+        total: clipped sum, float32, shape ``(d,)``, any device.
+        std: standard deviation z·C of the noise; 0 returns ``total`` as it is.
+        stream: the release's noise stream.
+
+    Returns:
+        float32, shape ``(d,)``, same device.
+
+    Guarantees:
+        The sum and the noise meet in float64; the result is a multiple of the power of two next
+        below std·2⁻²⁰ (a mitigation of attacks on low-order bits, not a proof).
+    """
+    if std == 0:
+        return total
+    grid = 2.0 ** (math.floor(math.log2(std)) - _GRID_BITS)
+    noise = stream.normal(total.numel()).to(total.device)
+    noise.mul_(std / grid).add_(total, alpha=1 / grid)
+    return noise.round_().mul_(grid).to(total.dtype)

@@ -1,0 +1,66 @@
+"""One way to turn pydantic's findings into one clear line per mistake, without values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from pydantic import AliasGenerator, ConfigDict, ValidationError
+from pydantic.alias_generators import to_snake
+
+
+def kebab(name: str) -> str:
+    """Return the spelling of a field in TOML: ``clip_norm`` is written ``clip-norm``."""
+    return to_snake(name).replace("_", "-")
+
+
+FROZEN = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    strict=True,
+    validate_by_name=False,
+    validate_by_alias=True,
+    allow_inf_nan=True,
+    hide_input_in_errors=True,
+    alias_generator=AliasGenerator(alias=kebab),
+)
+"""Settings of every model that is parsed from a user's text: kebab-case keys, nothing unknown."""
+
+_WORDS = {
+    "missing": "is missing",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a text in quotes",
+    "tuple_type": "must be a list in [ ]",
+    "list_type": "must be a list in [ ]",
+    "model_type": "must be a table, written [name]",
+    "dict_type": "must be a table, written [name]",
+}
+
+
+def describe(error: ValidationError, keys: Iterable[str]) -> str:
+    """Return the mistakes of ``error`` on one line, each naming its key and what is wrong.
+
+    Args:
+        error: what pydantic found.
+        keys: every key that exists, to suggest a spelling for one that does not.
+
+    Guarantees:
+        No value that was validated appears in the text (pydantic's own inputs are left out, and
+        the messages of our validators name keys only).
+    """
+    known = list(keys)
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            close = get_close_matches(key, known, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            lines.append(f"'{key}' is not a known key{hint}")
+        else:
+            text = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+            text = text.replace("Input should be", "must be")
+            lines.append(f"'{key}' {text}" if key else text)
+    return "; ".join(lines)
