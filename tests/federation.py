@@ -1,0 +1,63 @@
+"""A grid whose sites answer whatever a test wants: what a rule and a round must survive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.task_identity import TaskIdentity
+
+from hdpfl_flower import wire
+from server_app.local import LocalGrid
+
+Answer = RecordDict | Error | None
+Site = Callable[[int], Answer]
+"""Server round → content, error, or no reply at all."""
+
+
+def sends(update: npt.NDArray[np.float32]) -> Site:
+    """Return a site that always sends ``update``."""
+    return lambda _: wire.write_update(wire.encode_update(update), len(update))
+
+
+class ScriptedGrid(LocalGrid):
+    """Nodes with scripted answers and, like real ones, ids and orders that mean nothing."""
+
+    def __init__(
+        self, sites: dict[str, Site], facts: dict[str, dict[str, float]] | None = None
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.sites, self.facts = sites, facts or {}
+        self.names = {2**63 + 7919 * i: name for i, name in enumerate(reversed(sites))}
+        self.asked: list[tuple[str, str, int]] = []
+        self.duplicated: set[str] = set()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, name=name) for node, name in self.names.items()]
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.names)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = uuid4().hex
+            name, kind = self.names[message.metadata.dst_node_id], message.metadata.message_type
+            server_round = wire.read_instructions(message.content).server_round
+            self.asked.append((name, kind, server_round))
+            answer: Answer = RecordDict()
+            if kind == wire.TRAIN:
+                answer = self.sites[name](server_round)
+            elif kind == wire.JOIN:
+                answer = wire.write_site(self.facts.get(name, {}))
+            if answer is not None:
+                replies += [Message(answer, reply_to=message)] * (
+                    2 if name in self.duplicated else 1
+                )
+        return reversed(replies)
