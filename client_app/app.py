@@ -1,0 +1,142 @@
+"""The ClientApp: one guard around every handler; decode → plan → reserve → train → seal → encode.
+
+Nothing but what ``wire.py`` lists leaves here. Whatever goes wrong, the server learns one of two
+constant codes; the reason goes to the site's own log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client_app.site import Site, open_site
+from hdpfl_flower import wire
+from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.errors import Declined, HDPFLError
+from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.mechanism import check_policy
+from hdpfl_flower.wire import Instructions
+
+log = logging.getLogger("hdpfl.site")
+
+Handler = Callable[[Site, Instructions], RecordDict]
+
+
+def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
+    """Wrap ``handler`` so that every message gets a reply, and no reply carries a reason.
+
+    Guarantees:
+        Never raises but for ``KeyboardInterrupt``, never returns None: a ClientApp that raises
+        sends its exception's text to the server, and one that returns None wedges its node.
+    """
+
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            instructions = wire.read_instructions(message.content)
+            site = open_site(context, instructions.terms)
+            check_policy(site.profile, instructions.terms)
+            return Message(handler(site, instructions), reply_to=message)
+        except KeyboardInterrupt:
+            raise
+        except Declined as reason:
+            log.warning("declined: %s", reason)
+            code = wire.DECLINED
+        except HDPFLError as reason:
+            log.error("failed: %s", reason)
+            code = wire.FAILED
+        except BaseException as reason:  # the guard: nothing may pass it
+            log.error("failed: %s", type(reason).__name__)
+            code = wire.FAILED
+        return wire.refusal(code, message)
+
+    return handle
+
+
+def train(site: Site, instructions: Instructions) -> RecordDict:
+    """Answer a round with one noisy update; the same request gets the same bytes."""
+    from client_app.training import Trainer
+
+    trainer = Trainer(site, instructions)
+    ledger = site.ledger
+    plan, frozen = site.plan(ledger)
+    if not 1 <= instructions.server_round <= plan.rounds:
+        raise Declined("terms: the round is not one that the plan pays for")
+    payload = _release(site, ledger, instructions, "update", frozen, lambda: trainer.run(plan))
+    return wire.write_update(payload, trainer.size)
+
+
+def evaluate(site: Site, instructions: Instructions) -> RecordDict:
+    """Answer with metrics of the model on the site's own test records, if it discloses them.
+
+    They are not covered by ε; the ledger notes each of them, and the site's report says so.
+    """
+    from client_app.training import local_metrics
+
+    if "metrics" not in site.profile.disclose:
+        raise Declined("profile: 'disclose' does not list 'metrics'")
+    payload = _release(
+        site, site.ledger, instructions, "metrics", None, lambda: local_metrics(site, instructions)
+    )
+    return wire.write_metrics(payload)
+
+
+def join(site: Site, instructions: Instructions) -> RecordDict:
+    """Say who this is, in constants that the profile discloses; no record is read."""
+    disclose, profile = site.profile.disclose, site.profile
+    facts: dict[str, int | float] = {}
+    if site.index is not None:
+        facts["partition"] = site.index[0]
+    if "declared-records" in disclose:
+        facts["declared-records"] = profile.training.declared_records
+    if "epsilon" in disclose:
+        facts["epsilon"] = profile.run.epsilon
+    if "noise-std" in disclose and site.simulated:
+        plan, _ = site.plan(site.ledger)
+        terms = instructions.terms
+        facts["noise-std"] = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
+    return wire.write_site(facts)
+
+
+def finish(site: Site, instructions: Instructions) -> RecordDict:
+    """Keep the final model in the site's state folder, if it has one."""
+    from client_app.personal import keep_final_model
+
+    if site.profile.state is not None:
+        keep_final_model(site, instructions)
+    return wire.write_site({})
+
+
+def _release(
+    site: Site,
+    ledger: Ledger,
+    instructions: Instructions,
+    kind: str,
+    plan: FrozenPlan | None,
+    work: Callable[[], bytes],
+) -> bytes:
+    """Reserve, work, seal; return the payload that is now safe to send."""
+    terms, budget = instructions.terms, site.profile.budget
+    request = Request(terms.run_id, instructions.server_round, kind, instructions.digest)
+    taken = ledger.reserve(
+        request,
+        plan,
+        max_runs=site.profile.policy.runs,
+        cap=(budget.epsilon, budget.delta),
+        again=site.simulated,
+    )
+    if isinstance(taken, bytes):
+        return taken
+    with taken:
+        payload = taken.seal(work())
+    ledger.mark_sent(request.key)
+    return payload
+
+
+app = ClientApp()
+app.train()(guarded(train))
+app.evaluate()(guarded(evaluate))
+app.query("join")(guarded(join))
+app.query("finish")(guarded(finish))

@@ -1,0 +1,26 @@
+"""``hdpfl-site``: the site operator's own tool, run where the records, the profile and ledger lie.
+
+Its output may show the site's private values where that is what a command is for (plan, ledger,
+report); its error messages never do.
+"""
+
+from __future__ import annotations
+
+from client_app.commands.ledger import app as ledger_app
+from client_app.commands.model import app as model_app
+from client_app.commands.plan import plan
+from client_app.commands.profile import app as profile_app
+from client_app.commands.report import report
+from hdpfl_flower.terminal import guarded_main, new_app
+
+app = new_app("The tool of a site: its profile, its ledger, its model.")
+app.add_typer(profile_app, name="profile")
+app.command("plan")(plan)
+app.add_typer(ledger_app, name="ledger")
+app.command("report")(report)
+app.add_typer(model_app, name="model")
+
+
+def main() -> None:
+    """Run ``hdpfl-site``."""
+    guarded_main(app)

@@ -1,0 +1,179 @@
+"""``hdpfl-site ledger``: create the budget ledger, look into it, verify it, raise its cap."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from client_app.commands.books import (
+    Books,
+    ledger_paths,
+    notes_on_cap,
+    open_chain,
+    read_books,
+    standing,
+)
+from client_app.commands.common import ProfileOption, open_profile
+from client_app.commands.printing import ROUNDING, down, table, up
+from hdpfl_flower.account import Account
+from hdpfl_flower.chain import Chain, Entry
+from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.profile import LedgerPaths
+from hdpfl_flower.terminal import new_app
+
+app = new_app("The budget ledger: what was charged and released.")
+
+STATUSES = ("reserved", "sealed", "sent", "lost")
+
+
+@app.command()
+def init(profile: ProfileOption = None) -> None:
+    """Create the ledger.
+
+    Its cap is the profile's [budget]. Refused where there is a ledger, or an anchor of one.
+    """
+    site = open_profile(profile)
+    paths = ledger_paths(site)
+    _prepare_anchor(paths)
+    budget = site.budget
+    Ledger.create(paths.path, budget.epsilon, budget.delta, paths.anchor).close()
+    typer.echo(f"created {paths.path}, cap ε {down(budget.epsilon)}, δ {down(budget.delta)}")
+    if paths.anchor is not None:
+        typer.echo(f"its anchor is {paths.anchor}")
+    typer.echo("Keep it for as long as the records live: no other command creates or resets one.")
+
+
+@app.command()
+def show(profile: ProfileOption = None) -> None:
+    """Print what was charged, released and is left."""
+    site = open_profile(profile)
+    books = read_books(site)
+    if books.runs:
+        for line in table([*run_rows(books)]):
+            typer.echo(line)
+        typer.echo("")
+    else:
+        typer.echo("no run was charged yet\n")
+    now = standing(books.account, site.budget)
+    for line in table([
+        ("", "ε", "δ"),
+        ("cap", down(now.cap[0]), down(now.cap[1])),
+        ("spent", up(now.spent[0]), up(now.spent[1])),
+        ("left", down(now.left[0]), down(now.left[1])),
+    ]):  # fmt: skip
+        typer.echo(line)
+    for note in notes_on_cap(books.account, site.budget):
+        typer.echo(note)
+    typer.echo(ROUNDING)
+
+
+@app.command()
+def verify(profile: ProfileOption = None) -> None:
+    """Check every entry, payload and the anchor."""
+    site = open_profile(profile)
+    with open_chain(site) as chain, chain.transaction() as entries:
+        account = Account()
+        for entry in entries:
+            account.apply(entry)
+        payloads = _check_payloads(chain, account)
+    typer.echo(f"entries verified: {len(entries)}{_days(entries)}")
+    typer.echo(f"payloads kept, each matching its seal: {payloads}")
+    anchor = ledger_paths(site).anchor
+    typer.echo(
+        "no anchor is named: an older copy put back would not be noticed"
+        if anchor is None
+        else f"the anchor {anchor} agrees"
+    )
+
+
+@app.command("raise-cap")
+def raise_cap(
+    profile: ProfileOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Raise the cap to the profile's [budget].
+
+    The ledger records it; it cannot be undone.
+    """
+    site = open_profile(profile)
+    account, budget = read_books(site).account, site.budget
+    if (account.cap_epsilon, account.cap_delta) == (budget.epsilon, budget.delta):
+        typer.echo("the cap is that of [budget] already; nothing to do")
+        return
+    if budget.epsilon < account.cap_epsilon or budget.delta < account.cap_delta:
+        raise LedgerError(
+            "the cap can only be raised, and [budget] is lower in ε or in δ; a lower [budget] "
+            "counts as it stands, without this command"
+        )
+    change = (
+        f"from ε {down(account.cap_epsilon)}, δ {down(account.cap_delta)} "
+        f"to ε {down(budget.epsilon)}, δ {down(budget.delta)}"
+    )
+    if not yes:
+        typer.confirm(f"Raise the lifetime cap {change}? It cannot be undone", abort=True)
+    paths = ledger_paths(site)
+    ledger = Ledger(paths.path, paths.anchor)
+    ledger.raise_cap(budget.epsilon, budget.delta)
+    ledger.close()
+    typer.echo(f"the lifetime cap was raised {change}")
+
+
+def run_rows(books: Books) -> Iterator[tuple[str, ...]]:
+    """Yield a header, then a row a run: its cost, and its releases by status."""
+    yield ("run", "charged", "ε", "δ", *STATUSES, "metrics")
+    for run_id in books.runs:
+        plan = books.account.plans.get(run_id)
+        yield (
+            run_id,
+            books.charged_on(run_id) or "-",
+            up(plan.epsilon) if plan else "-",
+            up(plan.delta) if plan else "-",
+            *(str(books.count(status, run_id, "update")) for status in STATUSES),
+            str(metrics_left(books, run_id)),
+        )
+
+
+def metrics_left(books: Books, run_id: str | None = None) -> int:
+    """Return how many metrics may have left the site, not covered by ε."""
+    return sum(books.count(status, run_id, "metrics") for status in ("sealed", "sent"))
+
+
+def _prepare_anchor(paths: LedgerPaths) -> None:
+    """Make the anchor's folder; refuse an anchor that another ledger left.
+
+    A ledger that was deleted is a budget forgotten; its anchor is what remembers it.
+    """
+    anchor = paths.anchor
+    if anchor is None or paths.path.exists():
+        return
+    if anchor.exists():
+        raise LedgerError(
+            f"the anchor {anchor} is there, so a ledger was; restore that ledger from a backup "
+            "(for another population name another anchor)"
+        )
+    try:
+        anchor.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise LedgerError(f"the anchor {anchor} cannot be created: {error.strerror}") from None
+
+
+def _days(entries: list[Entry]) -> str:
+    """Return the days of the first and the last entry, for people."""
+    return f", {entries[0].at[:10]} to {entries[-1].at[:10]} (UTC)" if entries else ""
+
+
+def _check_payloads(chain: Chain, account: Account) -> int:
+    """Return how many payloads are kept; each must have the digest that its seal names."""
+    kept = 0
+    for release in account.releases.values():
+        payload = chain.blob(release.seq)
+        if payload is None:
+            continue
+        kept += 1
+        if hashlib.sha256(payload).hexdigest() != release.payload_digest:
+            raise LedgerError("the ledger is damaged: a payload does not match its seal")
+    return kept

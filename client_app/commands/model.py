@@ -1,0 +1,174 @@
+"""``hdpfl-site model``: the final model of the last run, for the site's own use."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from client_app.commands.common import ProfileOption, open_profile, write_file
+from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.profile import Profile
+from hdpfl_flower.terminal import new_app
+
+if TYPE_CHECKING:
+    from client_app.personal import FinalModel
+    from hdpfl_flower.schema import Schema
+    from hdpfl_flower.task import Task
+
+app = new_app("The final model of the last run.")
+
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
+
+
+@app.command()
+def show(profile: ProfileOption = None) -> None:
+    """Print where the model comes from.
+
+    Its run and that run's terms and, where the profile keeps a holdout, how good it is on it.
+    """
+    site = open_profile(profile)
+    model, task = _final_model(site)
+    size = sum(array.size for array in model.arrays.values())
+    typer.echo(f"final model of run '{model.terms.run_id}': {model.terms.model}, {size} parameters")
+    for key, value in model.terms.as_config().items():
+        text = json.dumps(value, ensure_ascii=False)
+        if key == "schema" and "\\n" in text:
+            text = f"({value.count(chr(10)) + 1} lines)" if isinstance(value, str) else text
+        typer.echo(f"  {key} = {text}")
+    typer.echo(_on_held_out(site, model, task))
+
+
+@app.command()
+def export(
+    to: Annotated[Path, typer.Option("--to", help="File to write, FILE.safetensors.")],
+    profile: ProfileOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Write the model to a safetensors file.
+
+    Its metadata hold the run's terms.
+    """
+    from safetensors.numpy import save
+
+    model, _ = _final_model(open_profile(profile))
+    write_file(to, save(model.arrays, {"terms": model.terms.to_json()}), force=force)
+    typer.echo(f"wrote {to}")
+
+
+@app.command()
+def predict(
+    file: Annotated[Path, typer.Argument(help="A CSV or Parquet table with the schema's columns.")],
+    profile: ProfileOption = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
+    force: ForceOption = False,
+) -> None:
+    """Predict the label of each row of a table.
+
+    The table has the columns of the run's schema; it needs no label. The rows count from 1, blank
+    lines and the header left out; a row that cannot be cut into cells has no prediction.
+    """
+    from hdpfl_flower.evaluation import predict as outputs_of
+    from hdpfl_flower.schema import Schema
+    from hdpfl_flower.tables import features_only
+
+    model, task = _final_model(open_profile(profile))
+    if not model.terms.schema_text:
+        raise DataError("the model's run has no 'schema', so no table can be read for it")
+    schema = Schema.load(model.terms.schema_text)
+    if schema.task != task:
+        raise DataError("the 'schema' of the model's run does not describe what the model takes")
+    kind = "parquet" if file.suffix.lower() in (".parquet", ".pq") else "csv"
+    features, positions = features_only(file, kind, schema)
+    outputs = outputs_of(model.terms.model, task, model.arrays, features)
+    text = _as_csv(schema, task, positions, outputs)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_file(out, text.encode(), force=force)
+    typer.echo(f"wrote {out}: {len(positions)} predictions")
+
+
+def _final_model(site: Profile) -> tuple[FinalModel, Task]:
+    """Return the model that the site keeps, checked against its own terms.
+
+    Raises:
+        ProfileError: the profile has no [state].
+        DataError: there is no model yet, or it is damaged.
+        ModelError: the model of the terms cannot be built here.
+    """
+    if site.state is None:
+        raise ProfileError("profile: [state] is missing; its folder keeps the final model")
+    from client_app.personal import load_final_model
+    from hdpfl_flower.datasets import task_for
+    from hdpfl_flower.models import arrays_of, build_model
+
+    model = load_final_model(site.state.path)
+    task = task_for(model.terms)
+    layout = arrays_of(build_model(model.terms.model, task, seed=0))
+    same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
+    if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
+        raise DataError(
+            f"the model in {site.state.path} is not that of its terms; it comes anew with the "
+            "next run"
+        )
+    return model, task
+
+
+def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:
+    if site.data is None or site.data.holdout == 0:
+        return "no test: 'data.holdout' keeps no record out of training"
+    from hdpfl_flower.evaluation import evaluate
+    from hdpfl_flower.site_data import read_site_data
+
+    records = read_site_data(site.data, task, model.terms.schema_text).test
+    if records is None or not len(records):
+        return "no test: 'data.holdout' keeps no record of this table"
+    found = evaluate(model.terms.model, task, model.arrays, records)
+    name = "accuracy" if task.classes else "R²"
+    return (
+        f"on this site's {len(records)} held-out records: {name} {found['accuracy']:.4f}, loss "
+        f"{found['loss']:.4f}\nThat is for this site alone: ε does not cover it where it is told."
+    )
+
+
+def _as_csv(
+    schema: Schema,
+    task: Task,
+    positions: np.ndarray,
+    outputs: np.ndarray,
+) -> str:
+    """Return the predictions as CSV text: row, prediction and, for classes, its probability."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    rows = (positions + 1).tolist()
+    if not task.classes:
+        writer.writerow(["row", "prediction"])
+        numbers = schema.label.unscale(outputs[:, 0])
+        writer.writerows((row, f"{n:.6g}") for row, n in zip(rows, numbers, strict=True))
+        return text.getvalue()
+    writer.writerow(["row", "prediction", "probability"])
+    chosen, probability = most_likely(task, outputs)
+    for row, index, share in zip(rows, chosen, probability, strict=True):
+        writer.writerow((row, schema.label.classes[index][0], f"{share:.4f}"))
+    return text.getvalue()
+
+
+def most_likely(task: Task, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, each of shape ``(n,)``, the class that is most likely and its probability.
+
+    Args:
+        task: a classification task.
+        outputs: logits, shape ``(n, task.outputs)``.
+    """
+    logits = outputs.astype(np.float64)
+    if task.loss == "logistic":
+        logits = np.hstack([np.zeros_like(logits), logits])
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chosen = logits.argmax(axis=1)
+    return chosen, 1 / odds.sum(axis=1)

@@ -1,0 +1,247 @@
+"""``hdpfl-site profile check``: is this site ready for a run? Nothing is trained or charged."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_app.commands.books import notes_on_cap, read_books, runs_that_fit
+from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import DataError, HDPFLError
+from hdpfl_flower.mechanism import check_policy, make_plan
+from hdpfl_flower.profile import LedgerPaths, Profile
+from hdpfl_flower.terminal import new_app
+
+app = new_app("Check the site's profile.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep 'check' a command of its own, although it is the only one."""
+
+
+@app.command()
+def check(
+    profile: ProfileOption = None,
+    terms: Annotated[Path | None, typer.Option(help=TERMS_HELP)] = None,
+) -> None:
+    """Say whether the site can take part.
+
+    A line a finding; exit status 1 if something must be mended. With the terms of a run the records
+    are read, and the model is rehearsed. Nothing is trained, charged or sent.
+    """
+    site = open_profile(profile)
+    run = RunTerms.load(terms) if terms is not None else None
+    findings = Findings()
+    findings.ok("profile: complete, and readable by its owner alone")
+    _check_protection(site, findings)
+    _check_ledger(site, run, findings)
+    _check_state(site, findings)
+    _check_disclosure(site, findings)
+    if run is None:
+        _check_data_is_there(site, findings)
+        findings.warning("terms: none given; add --terms to read the records and try the model")
+    else:
+        _check_data(site, run, findings)
+        _check_training(site, run, findings)
+    if findings.errors:
+        raise typer.Exit(1)
+
+
+class Findings:
+    """Prints each finding as it is made, and counts what must be mended."""
+
+    def __init__(self) -> None:
+        """Start with nothing found."""
+        self.errors = 0
+
+    def ok(self, text: str) -> None:
+        """Print what is as it should be."""
+        typer.echo(f"ok       {text}")
+
+    def warning(self, text: str) -> None:
+        """Print what should be looked at."""
+        typer.echo(f"warning  {text}")
+
+    def error(self, text: str) -> None:
+        """Print what must be mended before a run."""
+        self.errors += 1
+        typer.echo(f"error    {text}")
+
+    @contextlib.contextmanager
+    def catching(self, about: str = "") -> Iterator[None]:
+        """Turn what a user can mend into a finding, so that the next ones are made, too."""
+        try:
+            yield
+        except HDPFLError as error:
+            self.error(f"{about}: {error}" if about else str(error))
+
+
+def _check_protection(site: Profile, findings: Findings) -> None:
+    if site.simulated:
+        findings.warning(
+            "simulation: [simulation] makes the noise from a seed, which protects nobody; "
+            "remove it at a real site"
+        )
+    if math.isinf(site.run.epsilon):
+        findings.warning("protection: 'run.epsilon' is inf, which means no privacy")
+
+
+def _check_ledger(site: Profile, run: RunTerms | None, findings: Findings) -> None:
+    if site.ledger is None:
+        if site.simulated:
+            findings.ok("ledger: a simulated site keeps its own in the run's folder")
+        else:
+            findings.error("ledger: [ledger] is missing; a site without one releases nothing")
+        return
+    with findings.catching():
+        account = read_books(site).account
+        findings.ok(f"ledger: verified from the first entry to the last: {site.ledger.path}")
+        if site.ledger.path.stat().st_mode & 0o077:
+            findings.warning(f"ledger: others can read it; run: chmod 600 {site.ledger.path}")
+        for note in notes_on_cap(account, site.budget):
+            findings.warning(f"ledger: {note}")
+        charged = run is not None and run.run_id in account.plans
+        if not charged and not runs_that_fit(account, site, (site.run.epsilon, site.run.delta)):
+            findings.warning(
+                "ledger: another run does not fit into what is left, or 'policy.runs' were "
+                "charged; see: hdpfl-site ledger show"
+            )
+    _check_anchor(site.ledger, findings)
+
+
+def _check_anchor(paths: LedgerPaths, findings: Findings) -> None:
+    if paths.anchor is None:
+        findings.warning(
+            "anchor: 'ledger.anchor' is missing: nobody would notice an older ledger put back; "
+            "name a file on other storage before 'hdpfl-site ledger init'"
+        )
+    elif _device_of(paths.anchor) == _device_of(paths.path):
+        findings.warning("anchor: it lies on the ledger's own storage; other storage is better")
+    else:
+        findings.ok("anchor: on other storage than the ledger")
+
+
+def _check_state(site: Profile, findings: Findings) -> None:
+    if site.state is None:
+        findings.warning("state: [state] is missing: the site keeps no final model for itself")
+        return
+    folder = _existing(site.state.path)
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        findings.ok(f"state: the folder can be written: {site.state.path}")
+    else:
+        findings.error(f"state: {site.state.path} is no folder that this user can write")
+
+
+def _check_disclosure(site: Profile, findings: Findings) -> None:
+    for name in site.disclose:
+        findings.warning(f"disclosure: '{name}' leaves the site, and ε does not cover it")
+    if not site.disclose:
+        findings.ok("disclosure: 'disclose' is empty: nothing leaves but noisy updates")
+    if "metrics" in site.disclose and (site.data is None or site.data.holdout == 0):
+        findings.warning(
+            "disclosure: 'metrics' needs records to test on: 'data.holdout' keeps none, and the "
+            "site will decline every test"
+        )
+
+
+def _check_data_is_there(site: Profile, findings: Findings) -> None:
+    if site.data is None:
+        _tell_no_data(site, findings)
+        return
+    images = site.data.format == "images"
+    if site.data.path.is_dir() if images else site.data.path.is_file():
+        findings.ok(f"data: there is a {'folder' if images else 'file'} at {site.data.path}")
+    else:
+        findings.error(f"data: nothing that 'data.format' names is at {site.data.path}")
+
+
+def _tell_no_data(site: Profile, findings: Findings) -> None:
+    if site.simulated:
+        findings.ok("data: a simulated site takes its part of the run's data set")
+    else:
+        findings.error("data: [data] is missing; say where the site's records lie")
+
+
+def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
+    if site.data is None:
+        _tell_no_data(site, findings)
+        return
+    from hdpfl_flower.datasets import task_for
+    from hdpfl_flower.site_data import check_site_data
+
+    with findings.catching("data"):
+        declared = site.training.declared_records
+        for line in check_site_data(site.data, task_for(run), run.schema_text, declared):
+            if line.startswith("error: "):
+                findings.error(f"data: {line.removeprefix('error: ')}")
+            elif line.startswith("warning: "):
+                findings.warning(f"data: {line.removeprefix('warning: ')}")
+            else:
+                findings.ok(f"data: {line}")
+
+
+def _check_training(site: Profile, run: RunTerms, findings: Findings) -> None:
+    """Check the terms against the policy, then the model, the memory and the plan."""
+    with findings.catching("terms"):
+        check_policy(site, run)
+        findings.ok("terms: the policy allows them")
+        device = _check_device(site, findings)
+        if device is not None:
+            _check_model(site, run, device, findings)
+        make_plan(site, run)
+        findings.ok("plan: the noise is calibrated; see: hdpfl-site plan")
+
+
+def _check_device(site: Profile, findings: Findings) -> str | None:
+    import torch
+
+    from client_app.training import pick_device
+
+    device = pick_device(site.training.device)
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):  # torch asserts that it was built for CUDA
+        findings.error("device: 'training.device' is not on this machine; set it to 'auto'")
+        return None
+    findings.ok(f"device: {device}")
+    return device
+
+
+def _check_model(site: Profile, run: RunTerms, device: str, findings: Findings) -> None:
+    from client_app.dpsgd import rehearsal_size
+    from client_app.engine_choice import engine_for
+    from client_app.engines import rehearse
+    from hdpfl_flower.datasets import task_for
+
+    training = site.training
+    with findings.catching("model"):
+        engine = engine_for(run.model, task_for(run), training.engine, device)
+        size = engine.theta.numel()
+        findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
+        if 4 * size > site.policy.max_payload_mb * 1e6:
+            raise DataError("it is larger than 'policy.max-payload-mb' allows; raise that")
+        try:
+            rehearse(engine, rehearsal_size(float(training.batch_size), training.physical_batch))
+        except (RuntimeError, MemoryError):
+            findings.error(
+                "memory: the largest batch does not fit; lower 'training.physical-batch'"
+            )
+        else:
+            findings.ok("memory: the largest batch fits")
+
+
+def _existing(path: Path) -> Path:
+    """Return ``path``, or the nearest folder above it that exists."""
+    return path if path.exists() else next(p for p in path.parents if p.exists())
+
+
+def _device_of(path: Path) -> int:
+    return _existing(path).stat().st_dev

@@ -1,0 +1,99 @@
+"""One round at a site, from the server's message to the payload that is sealed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from client_app.dpsgd import rehearsal_size, train
+from client_app.engine_choice import engine_for
+from client_app.engines import rehearse
+from client_app.site import Site
+from hdpfl_flower import wire
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.evaluation import evaluate
+from hdpfl_flower.mechanism import Plan
+from hdpfl_flower.models import Arrays, arrays_of, build_model, flatten
+from hdpfl_flower.paths import available_cores
+from hdpfl_flower.task import Task
+from hdpfl_flower.wire import Instructions
+
+
+class Trainer:
+    """Everything that can be refused is refused here, before a release is taken.
+
+    Attributes:
+        size: d, the number of trainable parameters.
+    """
+
+    def __init__(self, site: Site, instructions: Instructions) -> None:
+        """Check the incoming model, prepare the engine and read the records.
+
+        Raises:
+            Declined: the message is larger than the policy allows.
+            WireError: names, shapes or types differ, or a number is not finite.
+            ModelError: the model cannot be trained record by record.
+            DataError: the site's data cannot be read as a whole.
+        """
+        terms, training = instructions.terms, site.profile.training
+        self._site, self._instructions = site, instructions
+        self._start = flatten(read_model(site, instructions))
+        self.size = len(self._start)
+        _use_threads(training.torch_threads or available_cores())
+        device = pick_device(training.device)
+        self._engine = engine_for(terms.model, task_for(terms), training.engine, device)
+        if not site.simulated:
+            rehearse(self._engine, rehearsal_size(training.batch_size, training.physical_batch))
+        self._records = site.training_records()
+
+    def run(self, plan: Plan) -> bytes:
+        """Return the payload of this round: the noisy update, encoded."""
+        terms, server_round = self._instructions.terms, self._instructions.server_round
+        update = train(
+            self._engine,
+            self._start,
+            self._records,
+            plan.round(server_round, terms.clip_norm),
+            terms.learning_rate,
+            self._site.streams(server_round, "update"),
+            self._site.profile.training.physical_batch,
+        )
+        return wire.encode_update(update)
+
+
+def read_model(site: Site, instructions: Instructions) -> Arrays:
+    """Return the model of a message, checked; raises as :class:`Trainer` does."""
+    limit = site.profile.policy.max_payload_mb * 1e6
+    if sum(len(array.data) for array in instructions.model.values()) > limit:
+        raise Declined("policy: the model is larger than 'policy.max-payload-mb'")
+    terms = instructions.terms
+    return wire.read_model(instructions.model, _layout(terms.model, task_for(terms)))
+
+
+def local_metrics(site: Site, instructions: Instructions) -> bytes:
+    """Return the encoded metrics of the message's model on the site's own test records."""
+    arrays = read_model(site, instructions)
+    records = site.test_records()
+    if records is None:
+        raise Declined("profile: 'data.holdout' is 0, there is nothing to test on")
+    terms = instructions.terms
+    return wire.encode_metrics(evaluate(terms.model, task_for(terms), arrays, records))
+
+
+def _use_threads(count: int) -> None:
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+def pick_device(name: str) -> str:
+    """Return ``name``, or for ``auto`` the GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
+
+
+@lru_cache(maxsize=16)
+def _layout(spec: str, task: Task) -> Arrays:
+    return arrays_of(build_model(spec, task, seed=0))

@@ -1,0 +1,170 @@
+"""``hdpfl-site model``: the model that the client kept, used at the site."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from client_app.commands.model import most_likely
+from client_app.personal import keep_final_model
+from client_app.site import Site
+from hdpfl_flower import wire
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.models import arrays_of, build_model
+from hdpfl_flower.site_data import read_site_data
+from hdpfl_flower.task import Task
+from hdpfl_flower.wire import Instructions
+
+
+def keep(site, weight: tuple[float, ...], bias: float) -> None:
+    """Let the client keep a linear model, as the end of a run does."""
+    terms = site.terms
+    arrays = arrays_of(build_model(terms.model, task_for(terms), seed=0))
+    (weights, biases) = arrays
+    arrays[weights] = np.array([weight], np.float32)
+    arrays[biases] = np.array([bias], np.float32)
+    record = wire.write_model(arrays)
+    keep_final_model(Site(site.profile, terms, None), Instructions(terms, 0, record, ""))
+
+
+def test_no_final_model_yet(site) -> None:
+    for command in (("show",), ("export", "--to", site.folder / "m"), ("predict", "x.csv")):
+        assert "has finished no run yet" in site("model", *command).error()
+    site.write_profile(('[state]\npath = "state"\n', ""))
+    assert "[state] is missing" in site("model", "show").error()
+
+
+def test_show_tests_on_the_held_out_records_alone(site) -> None:
+    keep(site, (1, 0, 0), 0)
+    shown = site("model", "show")
+    assert shown.code == 0
+    assert "final model of run 'run-1': logreg, 4 parameters" in shown.out
+    assert "rounds = 3" in shown.out
+    assert "keeps no record out" in shown.out
+    site.write_profile(('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5'))
+    site.write_records(row="{label},{i}e-1,x")
+    keep(site, (1, 0, 0), 0.6)
+    held_out = read_site_data(site.profile.data, task_for(site.terms), site.schema).test
+    right = (held_out.features[:, 0] + 0.6 > 0) == held_out.targets
+    assert 0 < len(held_out) < 40
+    expected = f"on this site's {len(held_out)} held-out records: accuracy {right.mean():.4f}"
+    assert expected in site("model", "show").out
+
+
+def test_export_is_the_model_with_its_terms(site) -> None:
+    keep(site, (1, 2, 3), 4)
+    target = site.folder / "out.safetensors"
+    assert site("model", "export", "--to", target).code == 0
+    with safe_open(target, framework="numpy") as file:
+        assert '"run-id":"run-1"' in file.metadata()["terms"]
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert sorted(array.ravel().tolist() for array in arrays.values()) == [[1, 2, 3], [4]]
+    before = target.read_bytes()
+    keep(site, (0, 0, 0), 0)
+    assert "--force" in site("model", "export", "--to", target).error()
+    assert target.read_bytes() == before
+    assert site("model", "export", "--to", target, "--force").code == 0
+    assert target.read_bytes() != before
+
+
+def test_export_where_nothing_can_be_written(site) -> None:
+    keep(site, (1, 2, 3), 4)
+    (site.folder / "folder").mkdir()
+    assert "exists" in site("model", "export", "--to", site.folder / "folder").error()
+    forced = site("model", "export", "--to", site.folder / "folder", "--force")
+    assert "cannot be written" in forced.error()
+    nowhere = site.folder / "none" / "model.safetensors"
+    assert "cannot be written" in site("model", "export", "--to", nowhere).error()
+    assert sorted(p.name for p in site.folder.glob("*.part")) == []
+
+
+def test_predict_names_the_class_and_its_probability(site) -> None:
+    keep(site, (2, 0, 1), -0.5)
+    table = site.folder / "new.csv"
+    # Columns in another order, no label, a blank line, a row that cannot be cut, a text for 'a'.
+    table.write_text("c,a\nx,10\n\nz,0\nx,1,2\nx,PATIENT-123\n")
+    result = site("model", "predict", table)
+    assert result.code == 0
+    logits = [2 - 0.5, -2 + 1 - 0.5, -0.5]  # [0, 10] becomes [-1, 1], a missing number 0
+    yes = [1 / (1 + np.exp(-logit)) for logit in logits]
+    expected = [
+        ["row", "prediction", "probability"],
+        ["1", "yes", f"{yes[0]:.4f}"],
+        ["2", "no", f"{1 - yes[1]:.4f}"],
+        ["4", "no", f"{1 - yes[2]:.4f}"],
+    ]
+    assert list(csv.reader(io.StringIO(result.out))) == expected
+    out = site.folder / "predictions.csv"
+    assert site("model", "predict", table, "--out", out).code == 0
+    assert out.read_text() == result.out
+    assert out.stat().st_mode & 0o077 == 0
+    assert "--force" in site("model", "predict", table, "--out", out).error()
+    assert site("model", "predict", table, "--out", out, "--force").code == 0
+
+
+def test_predict_reads_parquet(site) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    keep(site, (2, 0, 0), 0)
+    pq.write_table(pa.table({"a": [10.0, 0.0], "c": ["x", "z"]}), site.folder / "new.parquet")
+    result = site("model", "predict", site.folder / "new.parquet")
+    assert [row.split(",")[1] for row in result.out.split()] == ["prediction", "yes", "no"]
+
+
+def test_predict_gives_a_number_in_the_units_of_the_label(site) -> None:
+    site.write_terms(schema=site.regression)
+    keep(site, (0.25,), 0.5)
+    (site.folder / "new.csv").write_text("a\n10\n0\n5\n")
+    result = site("model", "predict", site.folder / "new.csv")
+    assert result.out.split() == ["row,prediction", "1,52.5", "2,17.5", "3,35"]
+
+
+def test_predict_says_what_is_wrong_with_a_table(site) -> None:
+    keep(site, (1, 0, 0), 0)
+    (site.folder / "new.csv").write_text("a,PATIENT-123\n1,x\n")
+    error = site("model", "predict", site.folder / "new.csv").error()
+    assert "no column 'c' of the schema" in error
+    assert "is not there" in site("model", "predict", site.folder / "none.csv").error()
+    (site.folder / "new.parquet").write_text("PATIENT-123")
+    assert "Parquet" in site("model", "predict", site.folder / "new.parquet").error()
+    (site.folder / "empty.csv").write_text("a,c\n")
+    assert site("model", "predict", site.folder / "empty.csv").out.count("\n") == 1
+
+
+def test_a_run_without_a_schema_predicts_no_table(site) -> None:
+    site.write_terms(dataset="digits", schema_text="")
+    terms = site.terms
+    arrays = arrays_of(build_model(terms.model, task_for(terms), seed=0))
+    instructions = Instructions(terms, 0, wire.write_model(arrays), "")
+    keep_final_model(Site(site.profile, terms, None), instructions)
+    assert "no 'schema'" in site("model", "predict", site.folder / "records.csv").error()
+
+
+@pytest.mark.parametrize("content", [b"", b"PATIENT-123", b"\xff" * 100])
+def test_a_damaged_model(site, content: bytes) -> None:
+    keep(site, (1, 2, 3), 4)
+    (site.folder / "state" / "model.safetensors").write_bytes(content)
+    assert "damaged" in site("model", "show").error()
+
+
+def test_a_model_that_is_not_that_of_its_terms(site) -> None:
+    from safetensors.numpy import save
+
+    keep(site, (1, 2, 3), 4)
+    metadata = {"terms": site.terms.to_json()}
+    path = site.folder / "state" / "model.safetensors"
+    path.write_bytes(save({"1.weight": np.zeros((1, 9), np.float32)}, metadata))
+    assert "not that of its terms" in site("model", "show").error()
+
+
+def test_probabilities_are_softmax_and_never_overflow() -> None:
+    task = Task((2,), 3, "softmax")
+    logits = np.array([[1000.0, 0, -1000], [0, 0, 1]], np.float32)
+    chosen, probability = most_likely(task, logits)
+    assert chosen.tolist() == [0, 2]
+    assert probability == pytest.approx([1.0, np.e / (2 + np.e)])

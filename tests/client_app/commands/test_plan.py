@@ -1,0 +1,127 @@
+"""``hdpfl-site plan``: its numbers are those of the plan, and it charges nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from client_app.commands.books import read_books
+from client_app.commands.plan import loudness
+from hdpfl_flower.accounting import Steps, calibrate
+from hdpfl_flower.mechanism import make_plan
+from hdpfl_flower.profile import Profile
+
+SIZE = 4  # two categories, a number and the bias
+
+
+def number(text: str, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} +([0-9.e+-]+|inf)", text, re.MULTILINE)
+    assert found, text
+    return float(found[1])
+
+
+def test_the_numbers(opened) -> None:
+    result = opened("plan", "--terms", opened.terms_path)
+    assert result.code == 0
+    terms = opened.terms
+    z = calibrate([Steps(0.25, 2 * 3)], 1.2345678, 1e-5)
+    std = math.sqrt(2) * terms.learning_rate * z * terms.clip_norm / 10
+    signal = 2 * terms.learning_rate * terms.clip_norm
+    expected = {
+        "sampling probability q": 0.25,
+        "steps a round k": 2,
+        "noise multiplier z": z,
+        "noise in a coordinate": std,
+        "noise, length": math.sqrt(SIZE) * std,
+        "signal, length": signal,
+        "signal to noise": signal / (math.sqrt(SIZE) * std),
+    }
+    for name, value in expected.items():
+        assert number(result.out, name) == pytest.approx(value, rel=1.1e-3), name
+    assert number(result.out, "noise multiplier z") >= z
+    assert "ε 1.235, δ 1e-05; no refund" in result.out
+    assert "left after it: ε 2.765, δ 9e-05; runs of this cost that fit: 3" in result.out
+    rows = re.findall(r"^ +(\d+)(?: \(this run\))? +([0-9.]+) ", result.out, re.MULTILINE)
+    assert [int(rounds) for rounds, _ in rows] == [1, 3, 6, 12]
+    assert [float(z) for _, z in rows] == sorted(float(z) for _, z in rows)
+    assert not read_books(opened.profile).account.plans, "a plan is only looked at"
+
+
+def test_the_noise_is_that_of_an_update() -> None:
+    """An update from no record is noise alone: its spread is the one that is printed."""
+    from client_app.dpsgd import train
+    from client_app.engine_choice import engine_for
+    from hdpfl_flower.config import RunTerms
+    from hdpfl_flower.noise import ReleaseStreams
+    from hdpfl_flower.task import Records, Task
+
+    profile = Profile.parse(
+        {
+            "budget": {"epsilon": 1.2345678, "delta": 1e-5},
+            "run": {"epsilon": 1.2345678, "delta": 1e-5},
+            "training": {"batch-size": 10, "declared-records": 40},
+        }
+    )
+    terms = RunTerms(rounds=3).updated(local_steps=2, learning_rate=0.7, clip_norm=3.0)
+    task, made = Task((9999,), 1, "logistic"), make_plan(profile, terms)
+    none = Records(np.zeros((0, 9999), np.float32), np.zeros(0, np.int64))
+    update = train(
+        engine_for("logreg", task, "auto", "cpu"),
+        np.zeros(10_000, np.float32),
+        none,
+        made.round(1, terms.clip_norm),
+        terms.learning_rate,
+        ReleaseStreams.simulated(1, "0", 1, "update"),
+        16,
+    )
+    loud = loudness(made, terms, update.size)
+    # The standard error of a standard deviation from 10,000 normals is 0.7 %; 5 of them are 3.5 %.
+    assert update.std() == pytest.approx(loud.std, rel=0.035)
+    assert np.linalg.norm(update) == pytest.approx(loud.noise, rel=0.035)
+
+
+def test_without_a_ledger_the_budget_of_the_profile_counts(site) -> None:
+    result = site("plan", "--terms", site.terms_path)
+    assert result.code == 0
+    assert "hdpfl-site ledger init" in result.out
+    assert not site.ledger_path.exists()
+
+
+def test_a_run_that_does_not_fit(opened) -> None:
+    for run in "abc":
+        opened.charge(run, rounds=1)
+    result = opened("plan", "--terms", opened.terms_path)
+    assert result.code == 0
+    assert "does NOT fit" in result.out
+
+
+def test_a_run_that_was_charged_keeps_its_plan(opened) -> None:
+    opened.charge("run-1")
+    opened.write_profile(("epsilon = 1.2345678", "epsilon = 0.9"))
+    opened.write_terms(runs_dir="/elsewhere")
+    result = opened("plan", "--terms", opened.terms_path)
+    assert "charged already: ε 1.235, δ 1e-05" in result.out
+    opened.write_terms(rounds=4)
+    error = opened("plan", "--terms", opened.terms_path).error()
+    assert "'rounds' changed after the plan was frozen" in error
+
+
+def test_no_privacy_is_said_in_words(site) -> None:
+    site.write_profile(("epsilon = 4.0", "epsilon = inf"), ("epsilon = 1.2345678", "epsilon = inf"))
+    result = site("plan", "--terms", site.terms_path)
+    assert result.code == 0
+    assert "no privacy" in result.out
+    assert number(result.out, "noise multiplier z") == 0
+
+
+def test_the_policy_and_the_model_are_checked(site) -> None:
+    site.write_terms(rounds=5000)
+    assert "'policy.max-rounds'" in site("plan", "--terms", site.terms_path).error()
+    site.write_terms(model="cnn")
+    assert "images" in site("plan", "--terms", site.terms_path).error()
+    site.write_profile(("[data]", "[policy]\nmax-rounds = 3\n[data]"))
+    site.write_terms()
+    assert site("plan", "--terms", site.terms_path).out.count("refused: policy.max-rounds") == 2

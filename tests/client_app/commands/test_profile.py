@@ -1,0 +1,150 @@
+"""``hdpfl-site profile check``: what would stop a run is found before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_app import engines
+from client_app.commands.books import read_books
+
+WITH_ID = 'id = "who"\n'
+
+
+def check(site, *args: object) -> list[str]:
+    """Return the findings, a line each; status 1 exactly if one is an error."""
+    result = site("profile", "check", *args)
+    lines = result.out.splitlines()
+    assert all(line.split("  ")[0].strip() in ("ok", "warning", "error") for line in lines), lines
+    assert result.code == any(line.startswith("error") for line in lines), result
+    assert result.err == ""
+    assert "1.2345678" not in result.out
+    assert "PATIENT-123" not in result.out
+    return lines
+
+
+def errors(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("error")]
+
+
+def test_a_site_that_is_ready(opened) -> None:
+    lines = check(opened, "--terms", opened.terms_path)
+    text = "\n".join(lines)
+    assert "ok       data: records: 41 found, 40 for training" in text
+    assert "1, no known label" in text
+    assert "trained by LinearEngine" in text
+    assert "the largest batch fits" in text
+    assert "the noise is calibrated" in text
+    assert "own storage" in text, "the anchor lies beside the ledger here"
+    assert not read_books(opened.profile).account.plans, "a check charges nothing"
+
+
+def test_without_terms_the_records_are_not_read(opened) -> None:
+    lines = check(opened)
+    assert any("add --terms" in line for line in lines)
+    (opened.folder / "records.csv").unlink()
+    assert "data:" in errors(check(opened))[0]
+
+
+def test_no_ledger_yet(site) -> None:
+    assert "hdpfl-site ledger init" in errors(check(site))[0]
+
+
+def test_a_ledger_that_others_can_read(opened) -> None:
+    opened.ledger_path.chmod(0o644)
+    assert any("chmod 600" in line for line in check(opened))
+
+
+def test_a_budget_that_is_used_up(opened) -> None:
+    opened.write_profile(("[data]", "[policy]\nruns = 1\n[data]"))
+    opened.charge("run-0", rounds=1)
+    assert any("another run does not fit" in line for line in check(opened))
+    opened.write_terms(**{"run_id": "run-0"})
+    lines = check(opened, "--terms", opened.terms_path)
+    assert not any("another run does not fit" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("[data]", "[other]"), "'other' is not a known key"),
+        (('[state]\npath = "state"', '[state]\npath = "records.csv"'), "state:"),
+        (('device = "cpu"', 'device = "cuda:99"'), "device: 'training.device'"),
+        (('device = "cpu"', 'device = "PATIENT-123"'), "device: 'training.device'"),
+        (('device = "cpu"', 'engine = "opacus"\ndevice = "cpu"'), ""),
+        (('path = "records.csv"', 'path = "none.csv"'), "data: "),
+        (('format = "csv"', 'format = "images"'), "data: "),
+        (("[data]", "[policy]\nstrategies = ['fedavg']\n[data]"), "terms: policy: 'strategy'"),
+        (("[data]", "[policy]\nmax-payload-mb = 1e-6\n[data]"), "'policy.max-payload-mb'"),
+    ],
+)
+def test_what_must_be_mended(opened, change: tuple[str, str], words: str) -> None:
+    opened.write_profile(change)
+    if change[1] == "[other]":
+        assert words in opened("profile", "check").error()
+        return
+    found = errors(check(opened, "--terms", opened.terms_path))
+    assert bool(found) == bool(words), found
+    assert words in "".join(found)
+
+
+def test_a_label_column_that_is_not_there(opened) -> None:
+    opened.write_records(header="outcome,a,c")
+    (error,) = errors(check(opened, "--terms", opened.terms_path))
+    assert "no column 'y' of the schema" in error
+
+
+def test_two_records_of_one_patient(opened) -> None:
+    opened.write_terms(schema=WITH_ID + opened.schema)
+    opened.write_records(header="y,a,c,who", row="{label},{number},x,P{i}")
+    assert not errors(check(opened, "--terms", opened.terms_path))
+    opened.write_records(header="y,a,c,who", row="{label},{number},x,PATIENT-123")
+    (error,) = errors(check(opened, "--terms", opened.terms_path))
+    assert "39 records have repeated id" in error
+
+
+def test_batch_norm_is_refused(opened, monkeypatch) -> None:
+    (opened.folder / "clinic_nets.py").write_text(
+        "from torch import nn\n"
+        "def build(task):\n"
+        "    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))\n"
+    )
+    monkeypatch.syspath_prepend(str(opened.folder))
+    opened.write_terms(model="clinic_nets:build")
+    assert "'policy.models'" in errors(check(opened, "--terms", opened.terms_path))[0]
+    opened.write_profile(("[data]", "[policy]\nmodels = ['clinic_nets:build']\n[data]"))
+    (error,) = errors(check(opened, "--terms", opened.terms_path))
+    assert "BatchNorm" in error
+    assert "GroupNorm" in error
+
+
+def test_a_batch_that_does_not_fit(opened, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(engines, "rehearse", full)
+    (error,) = errors(check(opened, "--terms", opened.terms_path))
+    assert "'training.physical-batch'" in error
+
+
+def test_terms_that_no_noise_can_pay_for(opened) -> None:
+    opened.write_profile(("epsilon = 1.2345678", "epsilon = 1e-7"))
+    (error,) = errors(check(opened, "--terms", opened.terms_path))
+    assert "no noise multiplier" in error
+
+
+def test_what_leaves_is_named(opened) -> None:
+    assert any("nothing leaves but noisy updates" in line for line in check(opened))
+    opened.write_profile(("\n[budget]", 'disclose = ["epsilon", "metrics"]\n[budget]'))
+    text = "\n".join(check(opened))
+    assert "'epsilon' leaves the site, and ε does not cover it" in text
+    assert "'metrics' leaves the site, and ε does not cover it" in text
+    assert "'data.holdout' keeps none" in text
+
+
+def test_no_protection_is_said(opened) -> None:
+    opened.write_profile(
+        ("epsilon = 1.2345678", "epsilon = inf"), ("epsilon = 4.0", "epsilon = inf")
+    )
+    assert any("no privacy" in line for line in check(opened))
+    opened.write_profile(("[data]", "[simulation]\nseed = 1\n[data]"))
+    assert any("protects nobody" in line for line in check(opened))

@@ -1,0 +1,109 @@
+"""Messages as a server would send them, to call the ClientApp directly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.app import app
+from client_app.simulation import InProcessContext
+from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.models import arrays_of, build_model
+
+SCHEMA = """
+[label]
+column = "sick"
+classes = [["no"], ["yes"]]
+[[columns]]
+name = "age"
+type = "number"
+bounds = [0, 100]
+[[columns]]
+name = "dose"
+type = "number"
+bounds = [0, 10]
+"""
+
+PROFILE = """
+disclose = {disclose}
+[budget]
+epsilon = 2.4691356
+delta = 1e-5
+[run]
+epsilon = 1.2345678
+delta = 1e-6
+[training]
+batch-size = 7
+declared-records = 61
+device = "cpu"
+torch-threads = 1
+[data]
+format = "csv"
+path = "records.csv"
+holdout = {holdout}
+[ledger]
+path = "ledger.sqlite"
+[state]
+path = "state"
+{more}
+"""
+
+
+def terms_of(**more: Any) -> RunTerms:
+    """Return terms for a site's own table."""
+    config = {
+        "dataset": "site",
+        "schema": SCHEMA,
+        "rounds": 3,
+        "run-id": "run-1",
+        "evaluation": "none",
+    }
+    return RunTerms.parse({**config, **more})
+
+
+def model_of(terms: RunTerms) -> ArrayRecord:
+    """Return the initial model of ``terms``."""
+    return wire.write_model(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
+
+
+def make_site(
+    folder: Path, *, disclose: str = "[]", holdout: float = 0.0, more: str = "", rows: int = 61
+) -> Path:
+    """Write a production site: profile, ledger and records; returns the profile's path."""
+    from hdpfl_flower.ledger import Ledger
+
+    folder.mkdir(parents=True, exist_ok=True)
+    profile = folder / "profile.toml"
+    profile.write_text(PROFILE.format(disclose=disclose, holdout=holdout, more=more))
+    profile.chmod(0o600)
+    lines = [f"{20 + i},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(rows)]
+    (folder / "records.csv").write_text("age,dose,sick\n" + "\n".join(lines) + "\n")
+    if not (folder / "ledger.sqlite").exists():
+        Ledger.create(folder / "ledger.sqlite", 2.4691356, 1e-5).close()
+    return profile
+
+
+def send(
+    node_config: dict[str, Any],
+    kind: str,
+    content: RecordDict,
+    *,
+    in_process: bool = False,
+) -> Message:
+    """Give the ClientApp one message and return its reply."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    message = Message(content, 5, kind)
+    message.metadata.__dict__["_message_id"] = "m"
+    make = InProcessContext if in_process else Context
+    return app(message, make(1, 5, node_config, RecordDict(), {}))
+
+
+def ask(profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN) -> Message:
+    """Send one well-formed instruction to the site of ``profile``."""
+    content = wire.write_instructions(terms, server_round, model_of(terms))
+    return send({"profile": str(profile)}, kind, content)

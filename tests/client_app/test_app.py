@@ -1,0 +1,317 @@
+"""The guard and the order of things at a site: decode → plan → reserve → train → seal → encode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from client_app import app as app_module
+from client_app.site import Site
+from hdpfl_flower import wire
+from hdpfl_flower.ledger import Ledger
+from tests.client_app.messages import ask, make_site, model_of, send, terms_of
+
+SECRETS = ("1.2345678", "2.4691356", "PATIENT-123", "2345678")
+
+
+def code(reply: Message) -> int:
+    """Return a refusal's code; its reason is the constant that belongs to it, and nothing else."""
+    assert reply.has_error()
+    assert reply.error.reason == {120: "declined", 121: "failed"}[reply.error.code]
+    return reply.error.code
+
+
+def payload(reply: Message) -> bytes:
+    return reply.content["update"]["update"].data  # type: ignore[no-any-return,index,union-attr,call-overload]
+
+
+def statuses(folder: Path) -> dict[tuple[int, str], str]:
+    account = Ledger(folder / "ledger.sqlite").account()
+    return {(key[1], key[2]): release.status for key, release in account.releases.items()}
+
+
+def test_a_round_is_charged_sealed_and_sent(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    reply = ask(profile, terms_of())
+    update = wire.read_update(reply.content, 3)
+    assert np.all(np.isfinite(update))
+    assert np.any(update != 0)
+    assert statuses(tmp_path) == {(1, "update"): "sent"}
+    assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (1.2345678, 1e-6)
+
+
+def test_a_reply_has_the_same_form_whatever_the_site_is(tmp_path: Path) -> None:
+    """No field but the noisy numbers depends on ε, N, b or the data."""
+
+    def form(reply: Message) -> Any:
+        return {
+            key: {name: (a.dtype, a.shape, a.stype, len(a.data)) for name, a in record.items()}  # type: ignore[union-attr]
+            for key, record in reply.content.items()
+        }
+
+    one = ask(make_site(tmp_path / "one"), terms_of())
+    other_profile = make_site(tmp_path / "other", rows=5)
+    text = (
+        other_profile.read_text()
+        .replace("1.2345678", "0.5")
+        .replace("batch-size = 7", "batch-size = 3")
+    )
+    other_profile.write_text(text)
+    other = ask(other_profile, terms_of())
+    assert form(one) == form(other)
+    assert payload(one) != payload(other)
+
+
+def test_the_same_request_gets_the_same_bytes_and_no_new_noise(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    assert payload(ask(profile, terms_of())) == payload(ask(profile, terms_of()))
+    assert len(Ledger(tmp_path / "ledger.sqlite").account().releases) == 1
+
+
+def test_two_sites_never_send_the_same_noise(tmp_path: Path) -> None:
+    one, other = (ask(make_site(tmp_path / name), terms_of()) for name in ("one", "other"))
+    assert payload(one) != payload(other)
+
+
+def test_another_model_for_a_round_that_was_answered_is_declined(tmp_path: Path) -> None:
+    profile, terms = make_site(tmp_path), terms_of()
+    ask(profile, terms)
+    arrays = {name: array.numpy() + 1 for name, array in model_of(terms).items()}
+    content = wire.write_instructions(terms, 1, wire.write_model(arrays))
+    assert code(send({"profile": str(profile)}, wire.TRAIN, content)) == wire.DECLINED
+
+
+def test_rounds_beyond_the_plan_and_terms_that_change_are_declined(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    ask(profile, terms_of())
+    assert code(ask(profile, terms_of(), server_round=4)) == wire.DECLINED
+    assert code(ask(profile, terms_of(), server_round=0)) == wire.DECLINED
+    assert code(ask(profile, terms_of(rounds=2), server_round=2)) == wire.DECLINED
+    assert code(ask(profile, terms_of(**{"learning-rate": 9.0}), server_round=2)) == wire.DECLINED
+    assert ask(profile, terms_of(**{"clip-norm": 0.5}), server_round=2).has_content()
+
+
+def test_the_lifetime_budget_pays_for_two_runs_and_not_for_three(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    for run in ("a", "b"):
+        assert ask(profile, terms_of(**{"run-id": run})).has_content()
+    assert code(ask(profile, terms_of(**{"run-id": "c"}))) == wire.DECLINED
+    assert ask(profile, terms_of(**{"run-id": "a"}), server_round=2).has_content()
+
+
+def test_a_deployed_node_without_a_profile_refuses() -> None:
+    terms = terms_of()
+    content = wire.write_instructions(terms, 1, model_of(terms))
+    for config in ({}, {"partition-id": 0, "num-partitions": 4}, {"profile": "/nowhere.toml"}):
+        assert send(config, wire.TRAIN, content).has_error()
+
+
+def test_terms_cannot_make_a_deployed_node_a_simulation(tmp_path: Path) -> None:
+    """Whatever the server says, only the node's own side may bring seeded noise about."""
+    profile = make_site(tmp_path)
+    content = wire.write_instructions(
+        terms_of(dataset="digits"), 1, model_of(terms_of(dataset="digits"))
+    )
+    assert send({"partition-id": 0, "num-partitions": 2}, wire.TRAIN, content).has_error()
+    site = app_module.open_site(_context({"profile": str(profile)}), terms_of(seed=5))
+    assert not site.simulated
+    assert site.streams(1, "update").noise.bytes(8) != site.streams(1, "update").noise.bytes(8)
+
+
+def _context(node_config: dict[str, Any]) -> Any:
+    from flwr.app import Context
+
+    return Context(1, 5, node_config, RecordDict(), {})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda p: p.unlink(),
+        lambda p: p.chmod(0o644),
+        lambda p: p.write_text("nonsense PATIENT-123"),
+        lambda p: p.write_text(
+            p.read_text().replace("epsilon = 1.2345678", "epsilon = -1.2345678")
+        ),
+        lambda p: (p.parent / "ledger.sqlite").unlink(),
+        lambda p: (p.parent / "ledger.sqlite").write_bytes(b"PATIENT-123" * 500),
+        lambda p: (p.parent / "records.csv").unlink(),
+        lambda p: (p.parent / "records.csv").write_text("age,dose,PATIENT-123\n1,2,no\n"),
+    ],
+)
+def test_a_broken_site_says_nothing_but_a_constant(
+    tmp_path: Path, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    profile = make_site(tmp_path)
+    damage(profile)
+    with caplog.at_level(logging.DEBUG):
+        reply = ask(profile, terms_of())
+    assert code(reply) in (wire.DECLINED, wire.FAILED)
+    assert caplog.records, "the site's own log says why"
+    assert not any(secret in caplog.text for secret in SECRETS)
+
+
+HOSTILE: dict[str, Callable[[], RecordDict]] = {
+    "nothing": RecordDict,
+    "no terms": lambda: RecordDict(
+        {"instructions": ConfigRecord({"round": 1}), "model": ArrayRecord()}
+    ),
+    "terms of nonsense": lambda: RecordDict(
+        {"instructions": ConfigRecord({"terms": "{" * 100_000, "round": 1}), "model": ArrayRecord()}
+    ),
+    "an unknown term": lambda: RecordDict(
+        {"instructions": ConfigRecord({"terms": '{"x": 1}', "round": 1}), "model": ArrayRecord()}
+    ),
+    "no model": lambda: wire.write_instructions(terms_of(), 1, ArrayRecord()),
+    "a NaN model": lambda: wire.write_instructions(
+        terms_of(),
+        1,
+        wire.write_model(
+            {n: a.numpy() * np.float32("nan") for n, a in model_of(terms_of()).items()}
+        ),
+    ),
+    "a larger model": lambda: wire.write_instructions(
+        terms_of(),
+        1,
+        ArrayRecord({n: Array(np.zeros(99, np.float32)) for n in model_of(terms_of())}),
+    ),
+    "code as a model": lambda: wire.write_instructions(
+        terms_of(model="os:getcwd"), 1, model_of(terms_of())
+    ),
+    "a schema that lies": lambda: wire.write_instructions(
+        terms_of(schema="x = 1"), 1, ArrayRecord()
+    ),
+    "absurd work": lambda: wire.write_instructions(
+        terms_of(**{"local-steps": 10**9}), 1, model_of(terms_of())
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [wire.TRAIN, wire.EVALUATE, wire.FINISH])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_whatever_a_server_sends_gets_a_constant_and_costs_nothing(
+    tmp_path: Path, case: str, kind: str
+) -> None:
+    profile = make_site(tmp_path)
+    assert code(send({"profile": str(profile)}, kind, HOSTILE[case]())) in (
+        wire.DECLINED,
+        wire.FAILED,
+    )
+    assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError, MemoryError, SystemExit, RecursionError, GeneratorExit]
+)
+def test_no_exception_and_no_text_passes_the_guard(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bug(*_: object, **__: object) -> Any:
+        raise error("PATIENT-123 has ε = 1.2345678")
+
+    monkeypatch.setattr("client_app.training.train", bug)
+    reply = ask(make_site(tmp_path), terms_of())
+    assert code(reply) == wire.FAILED
+    assert not any(secret in caplog.text for secret in SECRETS)
+    assert statuses(tmp_path) == {(1, "update"): "lost"}
+
+
+def test_the_mutant_without_the_guard_tells_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower sends an exception's text verbatim: the test above guards something real."""
+
+    def bug(site: Site, _: wire.Instructions) -> RecordDict:
+        raise ValueError("PATIENT-123")
+
+    unguarded = lambda message, context: bug(None, message)  # type: ignore[arg-type]  # noqa: E731
+    with pytest.raises(ValueError, match="PATIENT-123"):
+        unguarded(None, None)
+    reply = app_module.guarded(bug)(
+        _message(tmp_path), _context({"profile": str(make_site(tmp_path))})
+    )
+    assert code(reply) == wire.FAILED
+
+
+def _message(tmp_path: Path) -> Message:
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    return Message(wire.write_instructions(terms_of(), 1, model_of(terms_of())), 5, wire.TRAIN)
+
+
+def test_metrics_leave_only_where_the_profile_discloses_them(tmp_path: Path) -> None:
+    silent = make_site(tmp_path / "silent", holdout=0.5)
+    assert code(ask(silent, terms_of(), kind=wire.EVALUATE)) == wire.DECLINED
+    assert statuses(tmp_path / "silent") == {}
+    open_site = make_site(tmp_path / "open", holdout=0.5, disclose='["metrics"]')
+    metrics = wire.read_metrics(ask(open_site, terms_of(), kind=wire.EVALUATE).content)
+    assert set(metrics) == {"accuracy", "loss"}
+    assert statuses(tmp_path / "open") == {(1, "metrics"): "sent"}
+
+
+@pytest.mark.parametrize(
+    ("disclose", "facts"),
+    [
+        ("[]", {}),
+        ('["declared-records"]', {"declared-records": 61}),
+        ('["epsilon", "metrics"]', {"epsilon": 1.2345678}),
+    ],
+)
+def test_a_site_says_of_itself_only_what_it_discloses(
+    tmp_path: Path, disclose: str, facts: dict[str, float]
+) -> None:
+    reply = ask(make_site(tmp_path, disclose=disclose), terms_of(), kind=wire.JOIN)
+    assert wire.read_site(reply.content) == facts
+
+
+def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
+    from client_app.personal import load_final_model
+
+    profile, terms = make_site(tmp_path), terms_of()
+    reply = ask(profile, terms, kind=wire.FINISH)
+    assert wire.read_site(reply.content) == {}
+    kept = load_final_model(tmp_path / "state")
+    assert kept.terms == terms
+    for name, array in model_of(terms).items():
+        np.testing.assert_array_equal(kept.arrays[name], array.numpy())
+    assert statuses(tmp_path) == {}
+
+
+def test_ctrl_c_is_not_swallowed_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("client_app.training.train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        ask(make_site(tmp_path), terms_of())
+    assert statuses(tmp_path) == {(1, "update"): "lost"}
+
+
+def test_data_that_cannot_be_read_cost_nothing(tmp_path: Path) -> None:
+    """Whatever can be refused is refused before the plan is charged."""
+    profile = make_site(tmp_path)
+    (tmp_path / "records.csv").unlink()
+    assert code(ask(profile, terms_of())) == wire.FAILED
+    assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (0.0, 0.0)
+    make_site(tmp_path)
+    assert ask(profile, terms_of()).has_content()
+
+
+def test_simulated_sites_test_where_the_terms_say(tmp_path: Path) -> None:
+    from server_app.local import run_in_process
+
+    config = {"evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path), "epsilons": "4"}
+    result = run_in_process(terms_of(dataset="digits", schema="", **config), 3)
+    assert set(result.rounds[-1]["metrics"]) == {"accuracy", "loss"}
