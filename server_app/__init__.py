@@ -1,0 +1,1 @@
+"""The coordinator: rounds, the in-process grid, and the command ``hdpfl``."""

@@ -1,0 +1,147 @@
+"""Keys and certificates of a federation: TLS for the coordinator, one key pair a site.
+
+Everything is ECDSA on P-384. Nothing here touches the disk; ``commands/certs.py`` does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hdpfl_flower.errors import DeploymentError
+
+CA_DAYS, SERVER_DAYS = 3650, 825
+"""Days that the CA and the server's certificate are valid; 825 is what TLS clients accept."""
+
+_DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.(?!-)[A-Za-z0-9_-]{1,63})*")
+_CLOCKS_DIFFER = timedelta(hours=1)
+
+
+@dataclass(frozen=True, repr=False)
+class Pair:
+    """A private key, and what is public about it, as files hold them."""
+
+    private: bytes
+    public: bytes
+
+
+@dataclass(frozen=True, repr=False)
+class Authority:
+    """A certificate authority of one's own, and the server's certificate that it signed; PEM."""
+
+    ca: Pair
+    server: Pair
+
+
+def make_authority(hosts: list[str]) -> Authority:
+    """Return a new CA and a server certificate with every one of ``hosts`` as a SAN.
+
+    Args:
+        hosts: DNS names and IP addresses by which sites will call the server, at least one.
+
+    Raises:
+        DeploymentError: a host is neither.
+    """
+    names = [_general_name(host) for host in dict.fromkeys(hosts)]
+    ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl federation CA")])
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    ca_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
+    ca = (
+        _builder(ca_name, ca_name, ca_key.public_key(), CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(ca_id, critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+    # The name of the first host may be longer than a common name may be; TLS reads SANs alone.
+    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl SuperLink")])
+    server = (
+        _builder(server_name, ca_name, server_key.public_key(), SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), critical=False
+        )
+        .sign(ca_key, hashes.SHA384())
+    )
+    return Authority(
+        Pair(_pem(ca_key), ca.public_bytes(serialization.Encoding.PEM)),
+        Pair(_pem(server_key), server.public_bytes(serialization.Encoding.PEM)),
+    )
+
+
+def make_site_keys(site: str) -> Pair:
+    """Return a new key pair in OpenSSH's formats, as SuperNodes and their registration want it."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return Pair(private, public + f" {site}\n".encode())
+
+
+def missing_hosts(certificate: bytes, hosts: list[str]) -> list[str]:
+    """Return those of ``hosts`` that a server certificate, in PEM, does not name.
+
+    Raises:
+        DeploymentError: it is no certificate with names, or a host is no host.
+    """
+    try:
+        names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except (ValueError, x509.ExtensionNotFound):
+        raise DeploymentError("the server's certificate is damaged; make a new folder") from None
+    return [host for host in hosts if _general_name(host) not in list(names.value)]
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if len(host) > 253 or not _DNS_NAME.fullmatch(host):
+        raise DeploymentError(
+            f"'--host {host}' is neither a DNS name nor an IP address; leave out scheme and port"
+        )
+    return x509.DNSName(host)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    begin = datetime.now(UTC) - _CLOCKS_DIFFER
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=days))
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

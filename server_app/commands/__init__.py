@@ -1,0 +1,20 @@
+"""``hdpfl``: the coordinator's and the researcher's command line, a file a command."""
+
+from __future__ import annotations
+
+from hdpfl_flower.terminal import guarded_main, new_app
+from server_app.commands.certs import certs
+from server_app.commands.compare import compare
+from server_app.commands.demo import demo
+from server_app.commands.plot import plot
+
+app = new_app("Federated learning in which every client keeps its own differential privacy.")
+app.command()(demo)
+app.command()(compare)
+app.command()(plot)
+app.command()(certs)
+
+
+def main() -> None:
+    """Run ``hdpfl``."""
+    guarded_main(app)

@@ -1,0 +1,115 @@
+"""``hdpfl certs``: TLS for the coordinator, a key pair for each site."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdpfl_flower.errors import DeploymentError
+
+AUTHORITY = ("ca.key", "ca.crt", "server.key", "server.crt")
+"""The files that the coordinator has, in the order they are written."""
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make, or to add to.")],
+    host: Annotated[
+        list[str],
+        typer.Option(help="A name or address by which sites call the server; may be repeated."),
+    ] = [],  # noqa: B006
+    site: Annotated[list[str], typer.Option(help="A site's name; may be repeated.")] = [],  # noqa: B006
+) -> None:
+    """Make a CA, the server's certificate and a key pair for each site.
+
+    Nothing is ever overwritten; on a folder made before, sites are added.
+    """
+    sites = folder / "sites"
+    for name in site:
+        if not _SITE_NAME.fullmatch(name) or name.endswith(".pub"):
+            raise DeploymentError(
+                f"'--site {name}' may hold letters, digits, '-', '_' and '.', and starts with a "
+                "letter or a digit"
+            )
+        if site.count(name) > 1:
+            raise DeploymentError(f"'--site {name}' is given twice; name each site once")
+        for path in (sites / name, sites / f"{name}.pub"):
+            if path.exists():
+                raise DeploymentError(
+                    f"{path} exists already and is not overwritten; choose another name, or leave "
+                    f"out '--site {name}'"
+                )
+    files = _authority_files(folder, host)
+    if not files and not site:
+        typer.echo(f"{folder} is complete; name a new site with --site to add its keys")
+        return
+    files.update(_site_files(sites, site))
+    try:
+        for directory in (folder, sites):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path, content in files.items():
+            _write_new(path, content)
+    except OSError as error:
+        raise DeploymentError(f"{error.filename} cannot be written: {error.strerror}") from None
+    _say(folder, [path for path in files if path.parent == folder], site)
+
+
+def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
+    """Return the coordinator's files to write: none where they are there already."""
+    from server_app.certificates import make_authority, missing_hosts
+
+    found = [name for name in AUTHORITY if (folder / name).exists()]
+    if not found:
+        if not hosts:
+            raise DeploymentError(
+                "no '--host' is given; name every DNS name and address by which sites call the "
+                "server, e.g. --host flower.example.org --host 127.0.0.1"
+            )
+        made = make_authority(hosts)
+        contents = (made.ca.private, made.ca.public, made.server.private, made.server.public)
+        return {folder / name: content for name, content in zip(AUTHORITY, contents, strict=True)}
+    if len(found) < len(AUTHORITY):
+        missing = ", ".join(name for name in AUTHORITY if name not in found)
+        raise DeploymentError(
+            f"{folder} holds a part of a set, without {missing}; restore it, or name another folder"
+        )
+    missing_names = missing_hosts((folder / "server.crt").read_bytes(), hosts)
+    if missing_names:
+        raise DeploymentError(
+            f"the certificate in {folder} does not name {', '.join(missing_names)}, and is not "
+            "overwritten; name another folder"
+        )
+    return {}
+
+
+def _site_files(folder: Path, names: list[str]) -> dict[Path, bytes]:
+    from server_app.certificates import make_site_keys
+
+    files = {}
+    for name in names:
+        pair = make_site_keys(name)
+        files[folder / name], files[folder / f"{name}.pub"] = pair.private, pair.public
+    return files
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not exist, 0600 unless what it holds is public."""
+    public = path.suffix in (".crt", ".pub")
+    with os.fdopen(
+        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644 if public else 0o600), "wb"
+    ) as file:
+        file.write(content)
+
+
+def _say(folder: Path, made: list[Path], sites: list[str]) -> None:
+    if made:
+        typer.echo(f"{folder}/ca.crt: for everyone who calls the server")
+        typer.echo(f"{folder}/server.crt, server.key: for the SuperLink alone")
+        typer.echo(f"{folder}/ca.key: signs the next server certificate; keep it off the network")
+    for name in sites:
+        typer.echo(f"{folder}/sites/{name}: for site {name} alone; {name}.pub registers it")

@@ -1,0 +1,117 @@
+"""``hdpfl compare``: strategies side by side, in process."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.paths import available_cores, runs_dir
+from server_app.commands.progress import console, rounds_bar
+from server_app.comparison import Comparison, jobs_of
+from server_app.comparison import compare as run_jobs
+from server_app.plots import plot_curves
+from strategies import check_strategy
+
+Text = Annotated[str | None, typer.Option(show_default=False)]
+Number = Annotated[int | None, typer.Option(show_default=False)]
+Real = Annotated[float | None, typer.Option(show_default=False)]
+
+
+def compare(  # noqa: PLR0913, PLR0917 - options of a command line
+    strategies: Annotated[str, typer.Option(help="Names, with commas between.")] = (
+        "fedavg,minimum,robust-hdp,oracle"
+    ),
+    clients: Annotated[int, typer.Option(help="Simulated sites.", min=1)] = 13,
+    seeds: Annotated[
+        int, typer.Option(help="Runs of each strategy, each with its own seed.", min=1)
+    ] = 3,
+    dataset: Text = None,
+    data_dir: Text = None,
+    model: Text = None,
+    partition: Text = None,
+    epsilons: Text = None,
+    batch_sizes: Text = None,
+    delta: Real = None,
+    rounds: Number = None,
+    local_epochs: Number = None,
+    learning_rate: Real = None,
+    clip_norm: Real = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed.", show_default=False)] = None,
+    terms: Annotated[
+        Path | None, typer.Option(help="TOML file of run config keys to start from.")
+    ] = None,
+    set_: Annotated[list[str], typer.Option("--set", help="KEY=VALUE, any run config key.")] = [],  # noqa: B006
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+) -> None:
+    """Compare strategies in process: a table of mean ± sd, JSON and a picture.
+
+    With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
+    not given keep the defaults of the run config.
+    """
+    given = {
+        "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
+        "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta, "rounds": rounds,
+        "local-epochs": local_epochs, "learning-rate": learning_rate, "clip-norm": clip_norm,
+        "seed": seed,
+    }  # fmt: skip
+    config: dict[str, object] = dict(RunTerms.load(terms).as_config() if terms else {})
+    config.update({key: value for key, value in given.items() if value is not None})
+    config.update(_assignments(set_))
+    names = [name.strip() for name in strategies.split(",") if name.strip()]
+    for name in names:
+        check_strategy(name)
+    folder = out or runs_dir() / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    base = RunTerms.parse({**config, "runs-dir": str(folder.absolute())})
+    comparison = Comparison(base, clients)
+    todo = jobs_of(base, names, seeds, clients)
+    try:
+        with rounds_bar(len(todo) * base.rounds, f"{len(todo)} runs") as tick:
+            for job, events in run_jobs(todo, jobs or available_cores(), tick):
+                comparison.rounds[job.key] = events
+    finally:
+        if comparison.rounds:
+            _show(comparison, names, folder)
+
+
+def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
+    comparison.save(folder / "comparison.json")
+    done = {n: comparison.accuracy(n) for n in names if n in comparison.strategies()}
+    terms = comparison.terms
+    title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {terms.epsilons}"
+    plot_curves(done, folder / "comparison.png", title)
+    table = Table(title=f"{title}, {terms.rounds} rounds")
+    for column in ("strategy", "accuracy, mean ± sd", "best round", "seeds"):
+        table.add_column(column, justify="left" if column == "strategy" else "right")
+    for name, accuracy in done.items():
+        final = accuracy[:, -1]
+        table.add_row(
+            name,
+            f"{final.mean():.4f} ± {final.std(ddof=min(1, len(final) - 1)):.4f}",
+            str(int(np.nanargmax(accuracy.mean(0))) + 1) if np.isfinite(accuracy).any() else "–",
+            str(len(final)),
+        )
+    console.print(table)
+    console.print(f"{folder}/comparison.json and comparison.png", soft_wrap=True)
+
+
+def _assignments(pairs: list[str]) -> dict[str, object]:
+    """Return the run config keys of ``--set``, values as TOML has them; bare words are texts."""
+    values: dict[str, object] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator:
+            raise TermsError(f"--set '{pair}' has no '='; write KEY=VALUE")
+        try:
+            values[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key] = text
+    return values

@@ -1,0 +1,26 @@
+"""``hdpfl plot``: draw a run from its journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdpfl_flower.journal import read_journal
+from hdpfl_flower.paths import runs_dir
+from server_app.commands.progress import console
+from server_app.plots import plot_run
+
+
+def plot(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its id under runs-dir.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The PNG; default: run.png in its folder.")
+    ] = None,
+) -> None:
+    """Draw a run, finished or not: its metrics and the sites' weights by round."""
+    folder = Path(run) if (Path(run) / "journal.jsonl").is_file() else runs_dir() / run
+    path = out or folder / "run.png"
+    plot_run(read_journal(folder / "journal.jsonl"), path)
+    console.print(str(path), soft_wrap=True)

@@ -1,0 +1,154 @@
+"""Several strategies over several seeds, in process, on the same data, budgets and noise."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.journal import Event
+from server_app.local import run_in_process
+
+OnRound = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a strategy, a seed."""
+
+    terms: RunTerms
+    num_sites: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells the job from the others."""
+        return self.terms.strategy, self.terms.seed
+
+
+@dataclass
+class Comparison:
+    """What the runs gave.
+
+    Attributes:
+        terms: what they have in common.
+        num_sites: sites in each.
+        rounds: (strategy, seed) → the run's round events; a run that was interrupted is absent.
+    """
+
+    terms: RunTerms
+    num_sites: int
+    rounds: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
+
+    def strategies(self) -> list[str]:
+        """Return the strategies with a finished run, in the order they were asked for."""
+        return list(dict.fromkeys(strategy for strategy, _ in self.rounds))
+
+    def accuracy(self, strategy: str) -> npt.NDArray[np.float64]:
+        """Return the accuracy after each round, shape ``(seeds, rounds)``."""
+        return np.array(
+            [
+                [event["metrics"].get("accuracy", np.nan) for event in events]
+                for (name, _), events in sorted(self.rounds.items())
+                if name == strategy
+            ]
+        )
+
+    def save(self, path: Path) -> None:
+        """Write everything as JSON."""
+        content = {
+            "terms": self.terms.as_config(),
+            "clients": self.num_sites,
+            "results": {
+                name: {
+                    "seeds": sorted(seed for other, seed in self.rounds if other == name),
+                    "accuracy": self.accuracy(name).tolist(),
+                }
+                for name in self.strategies()
+            },
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def jobs_of(terms: RunTerms, strategies: list[str], seeds: int, num_sites: int) -> list[Job]:
+    """Return a job for every strategy and seed; seeds count up from the terms' own.
+
+    With the same seed the sites' data, budgets, batches and noise are the same for every strategy,
+    so that differences between strategies are not differences in luck.
+    """
+    return [
+        Job(
+            terms.updated(strategy=s, seed=terms.seed + i, run_id=f"{s}-seed{terms.seed + i}"),
+            num_sites,
+        )
+        for i in range(seeds)
+        for s in strategies
+    ]
+
+
+def compare(
+    jobs: list[Job], processes: int, on_round: OnRound
+) -> Iterator[tuple[Job, list[Event]]]:
+    """Run the jobs and yield each with its round events as it ends.
+
+    Args:
+        jobs: what to run.
+        processes: how many at a time, a core each; 1 runs them here.
+        on_round: called after every round of every job.
+
+    Raises:
+        HDPFLError: from the first job that cannot run.
+    """
+    if processes == 1 or len(jobs) == 1:
+        for job in jobs:
+            yield job, run_job(job, on_round)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, _heard(manager.Queue(), on_round) as ticks:
+        pool = ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context)
+        try:
+            futures: dict[Future[list[Event]], Job] = {
+                pool.submit(run_job, job, partial(ticks.put, 1)): job for job in jobs
+            }
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def run_job(job: Job, on_round: OnRound) -> list[Event]:
+    """Run one job in this process and return its round events."""
+
+    def tell(event: Event) -> None:
+        if event["event"] == "round":
+            on_round()
+
+    return run_in_process(job.terms, job.num_sites, tell).rounds
+
+
+@contextmanager
+def _heard(ticks: Queue[int], on_round: OnRound) -> Iterator[Queue[int]]:
+    """Call ``on_round`` for every 1 that workers put into the queue, until the block ends."""
+
+    def listen() -> None:
+        while ticks.get():
+            on_round()
+
+    listener = Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield ticks
+    finally:
+        ticks.put(0)
+        listener.join(timeout=5)

@@ -1,0 +1,125 @@
+"""A federation in this process: the same ServerApp and ClientApp code, with no network between.
+
+The one place where client and server meet, and the only one that knows what Flower's own engines
+do behind a Grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+from uuid import uuid4
+
+from flwr.app import Message, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.app import app
+from client_app.simulation import InProcessContext, draw_profile
+from client_app.site import close_ledgers
+from hdpfl_flower.config import RunTerms
+from server_app.rounds import OnEvent, RunResult, run
+
+
+class LocalGrid(Grid):
+    """Nodes 1…n in this process, named by their partition index, answering one after another."""
+
+    def __init__(self, num_sites: int, present: Iterable[int] | None = None) -> None:
+        """Make the nodes of a simulation of ``num_sites``; ``present`` names some of them."""
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self._contexts = {
+            index + 2: InProcessContext(
+                run_id=1,
+                node_id=index + 2,
+                node_config=cast(UserConfig, {"partition-id": index, "num-partitions": num_sites}),
+                state=RecordDict(),
+                run_config=cast(UserConfig, {}),
+            )
+            for index in (range(num_sites) if present is None else present)
+        }
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the nodes, named by their partition index."""
+        return [NodeInfo(node_id=node, name=str(node - 2)) for node in self._contexts]
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes' ids."""
+        return list(self._contexts)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Let the ClientApp answer each message, in this thread."""
+        del timeout  # nothing here can be late
+        return [self._answer(message) for message in messages]
+
+    def close(self) -> None:
+        """Close the ledgers that the sites left open."""
+        close_ledgers()
+
+    def _answer(self, message: Message) -> Message:
+        message.metadata.__dict__["_message_id"] = uuid4().hex
+        reply = app(message, self._contexts[message.metadata.dst_node_id])
+        reply.metadata.__dict__["_message_id"] = uuid4().hex
+        return reply
+
+    # The rest of Flower's interface, which the round runner has no use for.
+
+    def set_run(self, run: Run) -> None:
+        """There is one run."""
+
+    @property
+    def run(self) -> Run:
+        """Raises: the local grid has no Flower run."""
+        raise RuntimeError("a local grid belongs to no run of Flower's")
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str,
+        ttl: float | None = None,
+    ) -> Message:  # fmt: skip
+        """Return a message; Flower deprecates this in favour of ``Message``."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Raises: the local grid answers at once, see :meth:`send_and_receive`."""
+        del messages
+        raise RuntimeError("a local grid answers at once; use send_and_receive")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Raises: the local grid answers at once, see :meth:`send_and_receive`."""
+        del message_ids
+        raise RuntimeError("a local grid answers at once; use send_and_receive")
+
+
+def run_in_process(
+    terms: RunTerms,
+    num_sites: int,
+    on_event: OnEvent = lambda _: None,
+    *,
+    present: Iterable[int] | None = None,
+    picture: bool = False,
+) -> RunResult:
+    """Run the federation of ``terms`` over simulated sites in this process.
+
+    Args:
+        terms: the public terms.
+        num_sites: sites that the data set is split over.
+        on_event: called with every event of the journal.
+        present: the sites that take part; None: all of them.
+        picture: whether to draw ``run.png`` at the end.
+
+    Raises:
+        HDPFLError: as :func:`server_app.rounds.run` does.
+    """
+    grid = LocalGrid(num_sites, present)
+    sites = list(grid.get_node_ids())
+    for index in range(num_sites):
+        draw_profile(terms, index, num_sites)  # what cannot be drawn is said here, before a round
+    terms = terms.updated(min_sites=min(terms.min_sites, len(sites)))
+    try:
+        return run(grid, terms, on_event, picture=picture)
+    finally:
+        grid.close()

@@ -1,0 +1,125 @@
+"""Pictures of runs: drawn from journals alone, with matplotlib imported only here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.journal import Event
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Curves = Mapping[str, npt.NDArray[np.float64]]
+"""Strategy → accuracy, shape ``(seeds, rounds)``."""
+
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette: told apart by colour-blind readers too."""
+
+
+def plot_run(events: Sequence[Event], path: Path) -> None:
+    """Draw one run: its metrics by round, and each site's weight by round.
+
+    Raises:
+        DataError: the journal has no finished round.
+    """
+    rounds = [event for event in events if event["event"] == "round"]
+    if not rounds:
+        raise DataError("the run has finished no round; there is nothing to draw")
+    figure, (left, right) = _figure(2)
+    numbers = [event["round"] for event in rounds]
+    for color, name in zip(
+        _COLORS, sorted({n for e in rounds for n in e["metrics"]}), strict=False
+    ):
+        left.plot(
+            numbers, [e["metrics"].get(name, np.nan) for e in rounds], color=color, label=name
+        )
+    if left.get_lines():
+        left.legend(frameon=False)
+    _label(left, "round", "global model", "Test of the global model")
+    sites = list(dict.fromkeys(site for event in rounds for site in event["asked"]))
+    weights = np.full((len(sites), len(rounds)), np.nan)
+    for column, event in enumerate(rounds):
+        for site, weight in zip(event["accepted"], event.get("weights", []), strict=False):
+            weights[sites.index(site), column] = weight
+    image = right.imshow(weights, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
+    right.set_yticks(range(len(sites)), sites, fontsize=min(9, 200 / len(sites)))
+    _label(right, "round (white: no update used)", "site", "Weight in the aggregate")
+    figure.colorbar(image, ax=right)
+    _save(figure, path)
+
+
+def plot_curves(curves: Curves, path: Path, title: str) -> None:
+    """Draw accuracy by round, mean and one standard deviation over the seeds."""
+    figure, (axes,) = _figure(1)
+    _draw_curves(axes, curves, title)
+    _save(figure, path)
+
+
+def plot_demo(
+    curves: Curves,
+    estimated: npt.NDArray[np.float64],
+    true: npt.NDArray[np.float64],
+    path: Path,
+) -> None:
+    """Draw the demo: accuracy by round, and estimated weights against the best ones.
+
+    Args:
+        curves: what each strategy reached.
+        estimated: each site's weight by estimated noise, shape ``(n,)``.
+        true: each site's share of 1/variance, from the noise it really added, shape ``(n,)``.
+        path: where the PNG goes.
+    """
+    figure, (left, right) = _figure(2)
+    _draw_curves(left, curves, "Test accuracy of the global model")
+    shown = np.concatenate([estimated, true])
+    ends = [float(shown.min()) / 1.5, float(shown.max()) * 1.5]
+    right.plot(ends, ends, color="0.6", linewidth=1, label="told the noise")
+    right.scatter(
+        true, estimated, color=_COLORS[1], zorder=3, label="a site, from its updates alone"
+    )
+    right.set(xscale="log", yscale="log")
+    right.legend(frameon=False, loc="upper left")
+    _label(
+        right, "true 1/variance (share)", "estimated weight", "What the server finds out by itself"
+    )
+    _save(figure, path)
+
+
+def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
+    styles = cycle(zip(_COLORS, ("-", "-", "--", "-.", ":", "-", "--"), strict=True))
+    for (color, style), (name, accuracy) in zip(styles, curves.items(), strict=False):
+        rounds = np.arange(1, accuracy.shape[1] + 1)
+        mean, spread = accuracy.mean(0), accuracy.std(0)
+        axes.plot(rounds, mean, color=color, linestyle=style, label=f"{name}  {mean[-1]:.3f}")
+        axes.fill_between(
+            rounds, mean - spread, mean + spread, color=color, alpha=0.18, linewidth=0
+        )
+    axes.legend(frameon=False)
+    seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
+    _label(axes, "round", f"accuracy (mean ± sd, {seeds} seeds)", title)
+
+
+def _figure(panels: int) -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.2 * panels, 4.4), layout="constrained")
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
+
+
+def _label(axes: Axes, x: str, y: str, title: str) -> None:
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,218 @@
+"""The round runner: quorum, deadline, evaluation, journal, and what a run leaves behind.
+
+A run's folder ``<runs-dir>/<run id>`` holds ``journal.jsonl``, ``model.safetensors`` (after every
+round), ``result.json`` and ``run.png``. A run that ends early keeps all it had.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import load_dataset, task_for
+from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.evaluation import evaluate
+from hdpfl_flower.files import replace_file
+from hdpfl_flower.journal import Event, Journal
+from hdpfl_flower.models import Arrays, arrays_of, build_model
+from hdpfl_flower.paths import runs_dir
+from server_app.plots import plot_run
+from strategies import make_strategy
+from strategies.base import HDPStrategy, RoundReport
+
+log = logging.getLogger("hdpfl.server")
+
+FAILED_ROUNDS = 3
+"""Rounds without a quorum, one after another, that end a run."""
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass
+class RunResult:
+    """What a run leaves.
+
+    Attributes:
+        run_id: its name, and its folder's.
+        folder: where its files lie.
+        arrays: the final model.
+        rounds: one journal event a round.
+    """
+
+    run_id: str
+    folder: Path
+    arrays: Arrays
+    rounds: list[Event] = field(default_factory=list)
+
+
+def settle(terms: RunTerms) -> RunTerms:
+    """Return the terms with a run id and an absolute ``runs-dir``.
+
+    Raises:
+        TermsError: the run id is not a plain name.
+    """
+    run_id = terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or "." in run_id[:1]:
+        raise TermsError("run config: 'run-id' may hold letters, digits, '-', '_' and '.' alone")
+    return terms.updated(run_id=run_id, runs_dir=str(runs_dir(terms.runs_dir)))
+
+
+def run(
+    grid: Grid, terms: RunTerms, on_event: OnEvent = lambda _: None, *, picture: bool = True
+) -> RunResult:
+    """Run the federation of ``terms`` over ``grid`` to its end.
+
+    Args:
+        grid: Flower's, or the local one.
+        terms: the public terms, see :func:`settle`.
+        on_event: called with every event of the journal, for progress.
+        picture: whether to draw ``run.png`` at the end.
+
+    Raises:
+        StrategyError: no strategy of that name, too few sites, or three rounds in a row without
+            a quorum; the model and the journal are kept.
+        TermsError, DataError, ModelError: before anything is asked of a site.
+    """
+    terms = settle(terms)
+    strategy = make_strategy(terms)
+    arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    test = _central_test(terms)
+    folder = Path(terms.runs_dir) / terms.run_id
+    journal = Journal(folder / "journal.jsonl")
+
+    def tell(event: str, **facts: object) -> Event:
+        line = journal.write(event, **facts)
+        on_event(line)
+        return line
+
+    result = RunResult(terms.run_id, folder, arrays)
+    try:
+        tell(
+            "run-started", terms=terms.as_config(), parameters=sum(a.size for a in arrays.values())
+        )
+        _rounds(grid, strategy, result, test, tell)
+        _distribute(grid, strategy, result)
+        tell("run-finished", status="completed")
+    except BaseException as error:
+        tell("run-finished", status="interrupted", reason=type(error).__name__)
+        raise
+    finally:
+        write_result(result, terms)
+        journal.close()
+        if picture and result.rounds:
+            plot_run(result.rounds, folder / "run.png")
+    return result
+
+
+def _rounds(
+    grid: Grid,
+    strategy: HDPStrategy,
+    result: RunResult,
+    test: Callable[[Arrays], dict[str, float]] | None,
+    tell: Callable[..., Event],
+) -> None:
+    terms, missed = strategy.terms, 0
+    record = wire.write_model(result.arrays)
+    for server_round in range(1, terms.rounds + 1):
+        begin = time.perf_counter()
+        messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
+        replies = grid.send_and_receive(messages, timeout=terms.round_timeout)
+        new, _ = strategy.aggregate_train(server_round, replies)
+        missed = 0 if new is not None else missed + 1
+        if new is not None:
+            record, result.arrays = new, _decoded(new)
+            save_model(result)
+        metrics = (
+            test(result.arrays) if test else _site_metrics(grid, strategy, record, server_round)
+        )
+        seconds = time.perf_counter() - begin
+        facts = _round_facts(strategy.report)
+        result.rounds.append(tell("round", **facts, metrics=metrics, seconds=round(seconds, 4)))
+        if missed == min(FAILED_ROUNDS, terms.rounds):  # a short run can have learned nothing, too
+            rounds = "1 round" if missed == 1 else f"{missed} rounds in a row"
+            raise StrategyError(
+                f"{rounds} without a quorum; the model of the last good round is kept in "
+                f"{result.folder}; the journal says what became of each site"
+            )
+
+
+def _round_facts(report: RoundReport) -> dict[str, Any]:
+    outcome, facts = (
+        report.outcome,
+        {
+            "round": report.server_round,
+            "asked": report.asked,
+            "accepted": report.accepted,
+            "rejected": report.rejected,
+            "quorum": report.quorum,
+        },
+    )
+    if outcome is not None:
+        facts["weights"] = outcome.weights
+        facts["gauges"] = dict(outcome.gauges)
+    return facts
+
+
+def _site_metrics(
+    grid: Grid, strategy: HDPStrategy, record: ArrayRecord, server_round: int
+) -> dict[str, float]:
+    messages = list(strategy.configure_evaluate(server_round, record, ConfigRecord(), grid))
+    if not messages:
+        return {}
+    timeout = strategy.terms.round_timeout
+    found = strategy.aggregate_evaluate(
+        server_round, grid.send_and_receive(messages, timeout=timeout)
+    )
+    return {k: float(v) for k, v in found.items() if not isinstance(v, list)} if found else {}
+
+
+def _distribute(grid: Grid, strategy: HDPStrategy, result: RunResult) -> None:
+    """Send every site the final model; one that does not answer gets it with the next run."""
+    messages = strategy.finish_messages(wire.write_model(result.arrays), grid)
+    grid.send_and_receive(messages, timeout=strategy.terms.round_timeout)
+
+
+def _central_test(terms: RunTerms) -> Callable[[Arrays], dict[str, float]] | None:
+    """Return a test of the model on the server's public test set, if there is one."""
+    if terms.evaluation != "server" or terms.dataset == "site":
+        return None
+    data = load_dataset(terms.dataset, terms.data_dir)
+    if data.test is None:
+        return None
+    records = data.test
+    return lambda arrays: evaluate(terms.model, data.task, arrays, records)
+
+
+def _decoded(record: ArrayRecord) -> Arrays:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def save_model(result: RunResult) -> None:
+    """Write the model to the run's folder; an interruption leaves the round before."""
+    from safetensors.numpy import save
+
+    replace_file(result.folder / "model.safetensors", save(result.arrays), mode=0o644)
+
+
+def write_result(result: RunResult, terms: RunTerms) -> None:
+    """Write ``result.json``: the terms and the last metrics."""
+    last = result.rounds[-1] if result.rounds else {}
+    content = {
+        "run-id": result.run_id,
+        "terms": terms.as_config(),
+        "rounds": len(result.rounds),
+        "metrics": last.get("metrics", {}),
+    }
+    (result.folder / "result.json").write_text(json.dumps(content, indent=2) + "\n")

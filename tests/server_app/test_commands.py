@@ -1,0 +1,155 @@
+"""``hdpfl`` as a user runs it: results on the screen, one clear line where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from server_app.commands import main
+
+SMALL = [
+    "--clients",
+    "4",
+    "--rounds",
+    "3",
+    "--epsilons",
+    "1,2,4,8",
+    "--batch-sizes",
+    "32",
+    "--jobs",
+    "1",
+]
+
+
+def hdpfl(
+    *words: str, home: Path, more: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from server_app.commands import main; main()", *words]
+    environment = {**os.environ, "HDPFL_HOME": str(home), "COLUMNS": "100", **(more or {})}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["compare", "--strategies", "fedavg,robust-hdp", *SMALL, "--seeds", "2"]
+    done = hdpfl(*words, "--out", str(out), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedavg" in done.stdout
+    assert "robust-hdp" in done.stdout
+    assert "±" in done.stdout
+    content = json.loads((out / "comparison.json").read_text())
+    for strategy in ("fedavg", "robust-hdp"):
+        accuracy = content["results"][strategy]["accuracy"]
+        assert [len(accuracy), len(accuracy[0])] == [2, 3]
+    assert (out / "comparison.png").stat().st_size > 10_000
+    drawn = hdpfl("plot", str(out / "fedavg-seed1"), home=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert (out / "fedavg-seed1" / "run.png").stat().st_size > 10_000
+
+
+def test_two_jobs_at_a_time_give_what_one_gives(tmp_path: Path) -> None:
+    words = ["compare", "--strategies", "fedavg,oracle", *SMALL, "--seeds", "1"]
+    results = []
+    for jobs in ("1", "2"):
+        out = tmp_path / jobs
+        done = hdpfl(*words, "--jobs", jobs, "--out", str(out), home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads((out / "comparison.json").read_text())["results"])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["compare", "--strategies", "fedsgd"], "'fedsgd' is not known; choose one of fedavg"),
+        (["compare", "--dataset", "mnist"], "'data-dir' is empty"),
+        (["compare", "--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
+        (["compare", "--dataset", "imagenet"], "imagenet"),
+        (["compare", "--epsilons", "dist10"], "'epsilons'"),
+        (["compare", "--epsilons", "0.5,-1", "--clients", "2"], "'epsilons'"),
+        (["compare", "--batch-sizes", "0"], "'batch-sizes'"),
+        (["compare", "--partition", "shreds:2"], "'partition'"),
+        (["compare", "--model", "gpt"], "model 'gpt' is not known"),
+        (["compare", "--rounds", "0"], "'rounds' must be greater than or equal to 1"),
+        (["compare", "--set", "clipnorm=1"], "did you mean 'clip-norm'?"),
+        (["compare", "--set", "clip-norm"], "write KEY=VALUE"),
+        (["compare", "--terms", "/nowhere.toml"], "/nowhere.toml"),
+        (["plot", "no-such-run"], "no journal at"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_clear_line(
+    words: list[str],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = ["--jobs", "1"] if "compare" in words else []
+    monkeypatch.setattr(sys, "argv", ["hdpfl", *words, *jobs])
+    with pytest.raises(SystemExit) as end:
+        main()
+    stderr = capsys.readouterr().err
+    assert end.value.code == 1
+    assert line in stderr
+    assert len(stderr.strip().splitlines()) == 1, stderr
+
+
+def test_ctrl_c_keeps_what_was_finished(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["--strategies", "fedavg,robust-hdp", *SMALL, "--seeds", "200", "--out", str(out)]
+    command = [sys.executable, "-c", "from server_app.commands import main; main()", "compare"]
+    environment = {**os.environ, "HDPFL_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        command + words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    deadline = time.monotonic() + 60
+    while not (out / "robust-hdp-seed2" / "journal.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "interrupted" in stderr
+    assert "Traceback" not in stderr
+    content = json.loads((out / "comparison.json").read_text())
+    assert len(content["results"]["fedavg"]["accuracy"]) >= 2
+    assert "fedavg" in stdout
+
+
+def test_bare_and_help_show_the_commands(tmp_path: Path) -> None:
+    done = hdpfl("--help", home=tmp_path)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("demo", "compare", "plot"))
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_joining_is_worth(tmp_path: Path) -> None:
+    done = hdpfl("demo", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.replace(",", "").split()
+    fedavg, robust, oracle = (
+        float(words[words.index(name) + shift])
+        for name, shift in (("FedAvg", 1), ("Robust-HDP", 1), ("(oracle)", 1))
+    )
+    assert robust > fedavg + 0.2
+    assert abs(robust - oracle) < 0.02
+    assert list(tmp_path.glob("runs/demo-*/demo.png"))
+
+
+def test_a_broken_torchvision_stops_only_what_needs_it(tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "torchvision"
+    broken.mkdir(parents=True)
+    said = "operator torchvision::nms does not exist"  # what a pair that does not match says
+    (broken / "__init__.py").write_text(f"raise RuntimeError({said!r})")
+    words = ["compare", "--strategies", "fedavg", *SMALL, "--seeds", "1"]
+    path = {"PYTHONPATH": str(broken.parent)}
+    assert hdpfl(*words, home=tmp_path, more=path).returncode == 0
+    needs_it = hdpfl(*words, "--model", "resnet18", home=tmp_path, more=path)
+    assert needs_it.returncode == 1
+    assert "install the pair together: pip install" in needs_it.stderr
+    assert len(needs_it.stderr.strip().splitlines()) == 1
