@@ -1,0 +1,280 @@
+"""A federation of real processes on this machine: one SuperLink, a SuperNode a site, TLS and keys.
+
+    python deploy/federation.py up | run | status | down
+
+The same parts as in a deployment over machines, on loopback: every site has its own private key,
+profile, records, ledger and Flower home. Everything lies in ``$HDPFL_HOME/federation``. Standard
+library only; nothing of the packages is imported, their commands are called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import processes
+from flower import (
+    BIN,
+    CERTS,
+    FLWR,
+    FOLDER,
+    HOME,
+    HOST,
+    LINK,
+    LOGS,
+    PIDS,
+    SERVER,
+    SITES,
+    ProblemError,
+    answers,
+    environment,
+    flwr,
+    nodes,
+)
+from members import (
+    SUPERLINK,
+    make_certificates,
+    prepare_site,
+    register,
+    start_superlink,
+    start_supernode,
+)
+
+ROOT = Path(__file__).absolute().parents[1]
+DEMO = ROOT / "deploy" / "demo"
+DEFAULT_PORT = 28300
+"""The SuperLink's; the SuperNodes have the next ones."""
+READY_SECONDS, ONLINE_SECONDS = 60.0, 150.0
+"""A SuperNode that was killed is let in again only after a minute."""
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run one command; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    up_parser = commands.add_parser("up", help="start what is not running")
+    up_parser.add_argument("--sites", type=Path, default=DEMO, help="folder with a folder a site")
+    run_parser = commands.add_parser("run", help="run the app on it and follow the log")
+    run_parser.add_argument("terms", type=Path, nargs="?", default=DEMO / "run.toml")
+    commands.add_parser("status", help="say what is running")
+    commands.add_parser("down", help="stop it; ledgers, models and runs stay")
+    words = parser.parse_args()
+    try:
+        if words.command == "run":
+            run(words.terms)
+        elif words.command == "status":
+            status()
+        else:
+            with _alone():
+                up(words.sites.absolute()) if words.command == "up" else down()
+    except ProblemError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except OSError as problem:
+        print(f"error: {problem.filename or FOLDER}: {problem.strerror}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; 'python {sys.argv[0]} status' says what runs", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+# --- up, down, status -----------------------------------------------------------------------
+
+
+def up(source: Path) -> None:
+    """Start the SuperLink and a SuperNode for each folder in ``source``; wait until all are in.
+
+    What runs already stays as it is. If it fails, what this call started is stopped again.
+    """
+    if not (BIN / "flower-superlink").exists():
+        raise ProblemError(f"flower-superlink is not installed in {BIN}; run: make up")
+    names = sorted(path.name for path in source.iterdir() if path.is_dir())
+    if not names:
+        raise ProblemError(f"{source} holds no folder of a site")
+    for folder in (FOLDER, SITES, SERVER, LOGS, PIDS):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    running = [name for name in (SUPERLINK, *names) if processes.find(name, PIDS)]
+    port = _settle_port(SUPERLINK in running)
+    ports = {name: port + number for number, name in enumerate((SUPERLINK, *names))}
+    for name in ports.keys() - set(running):
+        _check_free(ports[name])
+    make_certificates(names)
+    for name in names:
+        prepare_site(name, source / name)
+    started: list[str] = []
+    try:
+        if SUPERLINK not in running:
+            print(f"starting the SuperLink on {HOST}:{port}", flush=True)
+            started.append(SUPERLINK)
+            start_superlink(port)
+            _wait(lambda: answers(port), READY_SECONDS, SUPERLINK)
+        node_ids = register(names)
+        for name in names:
+            if name not in running:
+                print(f"starting the SuperNode of {name}", flush=True)
+                started.append(name)
+                start_supernode(name, port, ports[name])
+        _wait(
+            lambda: all(nodes().get(node) == "online" for node in node_ids), ONLINE_SECONDS, *names
+        )
+    except BaseException:
+        processes.stop(reversed(started), PIDS)
+        raise
+    print(f"{len(names)} sites are online: {', '.join(names)}")
+    print(f"to look at it: {FLWR} list {LINK}")
+
+
+def down() -> None:
+    """Stop the SuperNodes, then the SuperLink, and all that they started."""
+    names = processes.names(PIDS)
+    stopped = processes.stop([name for name in names if name != SUPERLINK], PIDS)
+    stopped += processes.stop([SUPERLINK], PIDS)
+    print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def status() -> None:
+    """Print each process, and where its log lies."""
+    for name in (SUPERLINK, *_sites()):
+        pid = processes.find(name, PIDS)
+        print(f"{name:<14} {f'runs, pid {pid}' if pid else 'does not run':<20} {LOGS}/{name}.log")
+
+
+# --- run ------------------------------------------------------------------------------------
+
+
+def run(terms: Path) -> None:
+    """Run the app under ``terms``, follow its log to the end, and say where everything lies.
+
+    ``flwr run`` reports success as soon as the run was taken; how it ended is asked for here.
+    """
+    if not processes.find(SUPERLINK, PIDS):
+        raise ProblemError("the federation is not running; start it with: make up")
+    config, run_id = _named_terms(terms)
+    number = str(flwr("run", str(ROOT), LINK, "--run-config", str(config))["run-id"])
+    print(f"run {run_id} has started (Flower's id {number}); Ctrl-C leaves it running", flush=True)
+    try:
+        command = [f"{BIN}/flwr", "log", number, LINK]
+        subprocess.run(command, env=environment(SERVER, HOME), check=False)
+        ended = _end_of(number)
+    except KeyboardInterrupt:
+        print(
+            f"\nthe run goes on; to follow it: {FLWR} log {number} {LINK}\n"
+            f"to stop it: {FLWR} stop {number} {LINK}"
+        )
+        raise SystemExit(INTERRUPTED) from None
+    print(f"\nlogs: {LOGS}\nthe run's folder: {HOME / 'runs' / run_id}", flush=True)
+    if ended["status"] != "finished:completed":
+        raise ProblemError(f"the run ended as {ended['status']}: {ended['status-details']}")
+    for site in _sites():
+        print(f"{site}: {BIN}/hdpfl-site report --profile {SITES / site / 'profile.toml'}")
+
+
+def _named_terms(terms: Path) -> tuple[Path, str]:
+    """Return a copy of ``terms`` with a run id, which names the run's folder, and that id."""
+    try:
+        config = tomllib.loads(terms.read_text())
+    except ValueError as error:
+        raise ProblemError(f"{terms} is not valid TOML: {error}") from None
+    for key in config.keys() - _declared():  # Flower would not say which key it is
+        close = get_close_matches(key, _declared(), n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise ProblemError(f"{terms}: '{key}' is not a key of the run config{hint}")
+    made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    config["run-id"] = config.get("run-id") or made
+    copy = FOLDER / "run.toml"  # JSON's numbers, texts, true and false are TOML's, too
+    copy.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+    return copy, str(config["run-id"])
+
+
+def _declared() -> set[str]:
+    """Return the keys that ``flwr run`` lets a user set."""
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return set(content["tool"]["flwr"]["app"]["config"])
+
+
+def _end_of(number: str) -> dict[str, Any]:
+    """Return Flower's record of a run, once it has ended."""
+    while True:
+        record: dict[str, Any] = flwr("list", LINK, "--run-id", number)["runs"][0]
+        if record["status"].startswith("finished"):
+            return record
+        time.sleep(2)
+
+
+# --- parts ----------------------------------------------------------------------------------
+
+
+def _sites() -> list[str]:
+    return sorted(path.name for path in SITES.iterdir()) if SITES.is_dir() else []
+
+
+def _alone() -> AbstractContextManager[object]:
+    """Hold the folder for one command at a time; freed with the process."""
+    FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = (FOLDER / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ProblemError("another 'up' or 'down' is at work; wait for it") from None
+    return lock
+
+
+def _settle_port(running: bool) -> int:
+    """Return the SuperLink's port: that of the one that runs, else the configured one; note it."""
+    config = SERVER / "config.toml"
+    if running:
+        address = tomllib.loads(config.read_text())["superlink"][LINK]["address"]
+        return int(address.rpartition(":")[2])
+    text = os.environ.get("HDPFL_FEDERATION_PORT") or str(DEFAULT_PORT)
+    if not text.isdecimal() or not 1024 <= int(text) < 65000:
+        raise ProblemError("HDPFL_FEDERATION_PORT must be a whole number from 1024 to 64999")
+    certificate = json.dumps(f"{CERTS}/ca.crt")
+    config.write_text(
+        f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{HOST}:{text}"\n'
+        f"root-certificates = {certificate}\n"
+    )
+    return int(text)
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            raise ProblemError(
+                f"port {port} is in use; set HDPFL_FEDERATION_PORT to the first of some free ports "
+                "(one for the SuperLink and one a site)"
+            ) from None
+
+
+def _wait(ready: Callable[[], bool], seconds: float, *names: str) -> None:
+    """Wait until ``ready()``; raises where one of the processes ends first, or time is up."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        for name in names:
+            if processes.find(name, PIDS) is None:
+                raise ProblemError(f"{name} ended at once; its log says why: {LOGS}/{name}.log")
+        if time.monotonic() > deadline:
+            raise ProblemError(f"{', '.join(names)}: not ready after {seconds:g} s; see {LOGS}")
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Where a federation on this machine lies, and how its commands are called.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+HOME = Path(os.environ.get("HDPFL_HOME") or "~/.hdpfl").expanduser().absolute()
+FOLDER = HOME / "federation"
+CERTS, SITES, SERVER = FOLDER / "certs", FOLDER / "sites", FOLDER / "superlink"
+LOGS, PIDS = FOLDER / "logs", FOLDER / "pids"
+
+HOST = "127.0.0.1"
+LINK = "hdpfl"
+"""The name of the connection in Flower's configuration."""
+FLWR = f"FLWR_HOME={SERVER} {BIN}/flwr"
+"""How a user calls Flower's own command on this federation."""
+
+
+class ProblemError(Exception):
+    """Something the user can mend, in one line."""
+
+
+def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
+    """Return the environment of a process: nothing of the caller's own Flower reaches it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HDPFL_"))}
+    return {
+        **kept,
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        "HDPFL_HOME": str(hdpfl_home),
+        "FLWR_HOME": str(flwr_home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        "NO_PROXY": f"{HOST},localhost",
+        "no_proxy": f"{HOST},localhost",
+    }
+
+
+def call(command: str, *words: str) -> None:
+    """Run one of our own commands; raises ``ProblemError`` with its own words where it fails."""
+    done = _captured(command, *words)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"'{command}' failed"]
+        raise ProblemError(lines[-1].removeprefix("error: "))
+
+
+def flwr(*words: str) -> dict[str, Any]:
+    """Return the JSON that a ``flwr`` command prints; its exit status says nothing.
+
+    Raises:
+        ProblemError: it printed none, or says that it failed.
+    """
+    done = _captured("flwr", *words, "--format", "json")
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    except ValueError:
+        text = " ".join((done.stderr or done.stdout).split())
+        raise ProblemError(f"'flwr {words[0]}' gave no answer: {text}") from None
+    if not answer.get("success"):
+        text = " ".join(str(answer.get("error-message", answer)).split())
+        raise ProblemError(f"'flwr {words[0]}' failed: {text}")
+    return answer
+
+
+def nodes() -> dict[str, str]:
+    """Return the status of every registered node by its id."""
+    return {node["node-id"]: node["status"] for node in flwr("supernode", "list", LINK)["nodes"]}
+
+
+def answers(port: int) -> bool:
+    """Tell whether a SuperLink with our certificate answers at ``port``."""
+    context = ssl.create_default_context(cafile=f"{CERTS}/ca.crt")
+    connection = http.client.HTTPSConnection(HOST, port, timeout=2, context=context)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status < 400
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _captured(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [f"{BIN}/{command}", *words],
+        env=environment(SERVER, HOME),
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,127 @@
+"""Processes that outlive the command that started them, and are found again, never confused.
+
+A file a process holds its id and its time of birth: an id alone may have been given to another one
+meanwhile. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+TERM_SECONDS = 20.0
+"""Time to end by itself before a process is killed."""
+
+
+class Living(NamedTuple):
+    """What tells a process from a later one of the same id, and where it came from."""
+
+    birth: str
+    parent: int
+
+
+def start(name: str, command: list[str], folder: Path, log: Path, env: dict[str, str]) -> int:
+    """Start ``command`` in a session of its own, its output appended to ``log``; return its id."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    born = table().get(process.pid)
+    birth = born.birth if born else "ended at once"
+    (folder / f"{name}.json").write_text(json.dumps({"pid": process.pid, "birth": birth}))
+    return process.pid
+
+
+def find(name: str, folder: Path) -> int | None:
+    """Return the id of the process that :func:`start` named so, if it lives."""
+    try:
+        known = json.loads((folder / f"{name}.json").read_text())
+        pid, birth = int(known["pid"]), known["birth"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    living = table().get(pid)
+    return pid if living and living.birth == birth else None
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names of all processes that were started and not stopped, in order."""
+    return sorted(path.stem for path in folder.glob("*.json"))
+
+
+def stop(wanted: Iterable[str], folder: Path) -> list[str]:
+    """End the named processes and what they started; return the names of those that lived."""
+    living = {name: pid for name in wanted if (pid := find(name, folder)) is not None}
+    family = _family(living.values())
+    for pid in living.values():
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + TERM_SECONDS
+    while (left := _still(family)) and time.monotonic() < deadline:
+        if not left.keys() & set(living.values()):  # orphans that do not mind
+            for pid in left:
+                _signal(pid, signal.SIGTERM)
+        time.sleep(0.2)
+    for pid in {**_family(left), **left}:
+        _signal(pid, signal.SIGKILL)
+    while _still(family) and time.monotonic() < deadline + TERM_SECONDS:
+        time.sleep(0.05)
+    for name in living:
+        (folder / f"{name}.json").unlink(missing_ok=True)
+    return list(living)
+
+
+def table() -> dict[int, Living]:
+    """Return every process of this machine that lives; one that ended and waits does not."""
+    if not Path("/proc/self/stat").exists():
+        return _table_of_ps()
+    found = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                # pid (name, which may hold anything) state ppid … starttime, proc(5)
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in "ZX":
+                found[int(path.name)] = Living(fields[19], int(fields[1]))
+    return found
+
+
+def _table_of_ps() -> dict[int, Living]:
+    command = ["ps", "-axo", "pid=,ppid=,stat=,lstart="]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = [line.split(maxsplit=3) for line in lines]
+    return {int(r[0]): Living(r[3], int(r[1])) for r in rows if not r[2].startswith("Z")}
+
+
+def _family(roots: Iterable[int]) -> dict[int, str]:
+    """Return the births of ``roots`` and of all that descend from them."""
+    living = table()
+    found = {pid: living[pid].birth for pid in roots if pid in living}
+    grown = True
+    while grown:
+        more = {p: row.birth for p, row in living.items() if row.parent in found and p not in found}
+        found.update(more)
+        grown = bool(more)
+    return found
+
+
+def _still(family: dict[int, str]) -> dict[int, str]:
+    living = table()
+    return {p: birth for p, birth in family.items() if p in living and living[p].birth == birth}
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,197 @@
+"""Flower's two engines as a user starts them, in folders and on ports of a test's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load_file
+
+from client_app.simulation import draw_profile
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.journal import Event, read_journal
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
+
+import processes
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SITES = 4
+Done = subprocess.CompletedProcess[str]
+
+
+def seeded_terms(**changes: object) -> RunTerms:
+    """Return terms that every engine can run in seconds, and whose every draw has a seed."""
+    config: dict[str, object] = {
+        "dataset": "digits", "rounds": 3, "min-sites": SITES, "evaluation": "none",
+        "epsilons": "1,2,4,8", "batch-sizes": "32,64", "learning-rate": 0.5, "seed": 7,
+    }  # fmt: skip
+    return RunTerms.parse({**config, **changes})
+
+
+def digest(folder: Path) -> str:
+    """Return the SHA-256 of the final global model of a run: names, shapes and every bit."""
+    found = hashlib.sha256()
+    for name, array in sorted(load_file(folder / "model.safetensors").items()):
+        found.update(f"{name}\n{array.dtype}\n{array.shape}\n".encode() + array.tobytes())
+    return found.hexdigest()
+
+
+def rounds_of(folder: Path) -> list[Event]:
+    """Return the rounds in a run's journal."""
+    return [event for event in read_journal(folder / "journal.jsonl") if event["event"] == "round"]
+
+
+def free_ports(count: int) -> int:
+    """Return the first of ``count`` ports that are free now, below those the system gives out."""
+    for first in random.SystemRandom().sample(range(20000, 28000, 10), 200):
+        if all(_is_free(first + i) for i in range(count)):
+            return first
+    raise RuntimeError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def to_toml(config: dict[str, Any]) -> str:
+    """Return TOML text: plain keys first, then tables; JSON's and TOML's words are the same."""
+    plain = [f"{k} = {json.dumps(v)}" for k, v in config.items() if not isinstance(v, dict)]
+    tables = [f"\n[{k}]\n{to_toml(v)}" for k, v in config.items() if isinstance(v, dict)]
+    return "\n".join((*plain, *tables)) + "\n"
+
+
+def write_seeded_site(folder: Path, terms: RunTerms, index: int, number: int) -> None:
+    """Write the profile that a simulation would draw for this site, and which site it is."""
+    profile = draw_profile(terms, index, number)
+    drawn = profile.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"disclose"}
+    )
+    folder.mkdir(parents=True)
+    (folder / "profile.toml").write_text(to_toml({"disclose": list(profile.disclose), **drawn}))
+    (folder / "node.toml").write_text(f"partition-id = {index}\nnum-partitions = {number}\n")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """``deploy/federation.py`` with a home and ports of its own."""
+
+    home: Path
+    port: int
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "federation"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"HDPFL_HOME": str(self.home), "HDPFL_FEDERATION_PORT": str(self.port)}
+        return {**os.environ, **own}
+
+    def command(self, *words: str | Path) -> list[str]:
+        return [sys.executable, str(ROOT / "deploy" / "federation.py"), *map(str, words)]
+
+    def call(self, *words: str | Path) -> Done:
+        return subprocess.run(
+            self.command(*words), env=self.environment, cwd=self.home,
+            capture_output=True, text=True, check=False, timeout=400,
+        )  # fmt: skip
+
+    def run(self, terms: RunTerms) -> tuple[Path, Done]:
+        """Run ``terms`` to the end; return the run's folder."""
+        return self.home / "runs" / terms.run_id, self.call("run", self.write(terms.as_config()))
+
+    def write(self, config: dict[str, Any]) -> Path:
+        path = self.home / "terms.toml"
+        path.write_text(to_toml(config))
+        return path
+
+    def flwr(self, *words: str) -> Done:
+        return flwr(self.folder / "superlink", {}, *words)
+
+    def profile(self, site: str) -> Path:
+        return self.folder / "sites" / site / "profile.toml"
+
+    def log(self, name: str) -> str:
+        return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
+
+
+@dataclass(frozen=True)
+class Ray:
+    """``flwr run`` on the SuperLink that it starts by itself, with a home and a port of its own."""
+
+    home: Path
+    port: int
+
+    def run(self, terms: RunTerms, sites: int) -> tuple[Path, Done]:
+        config = self.home / "terms.toml"
+        config.write_text(to_toml(terms.updated(runs_dir=str(self.home / "runs")).as_config()))
+        size = f"num-supernodes={sites} client-resources-num-cpus=1"
+        words = ["run", str(ROOT), "--stream", "--federation-config", size, "--run-config"]
+        done = flwr(self.home, self._port, *words, str(config))
+        return self.home / "runs" / terms.run_id, done
+
+    def last_run(self) -> dict[str, Any]:
+        """Return Flower's own record of the last run."""
+        runs: list[dict[str, Any]] = json.loads(
+            flwr(self.home, self._port, "list", "--format", "json").stdout
+        )["runs"]
+        return max(runs, key=lambda run: run["pending-at"])
+
+    def stop(self) -> None:
+        """Stop the SuperLink that ``flwr run`` started and all it started, and nothing else."""
+        for pid, living in processes.table().items():
+            if f"--log-file {self.home}" in command_of(pid):
+                note = json.dumps({"pid": pid, "birth": living.birth})
+                (self.home / "ray.json").write_text(note)
+                processes.stop(["ray"], self.home)
+
+    @property
+    def _port(self) -> dict[str, str]:
+        return {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(self.port)}
+
+
+def flwr(home: Path, more: dict[str, str], *words: str) -> Done:
+    """Run a ``flwr`` command with its own Flower home."""
+    environment = {
+        **os.environ,
+        **more,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    return subprocess.run(
+        [str(BIN / "flwr"), *words], env=environment, cwd=ROOT,
+        capture_output=True, text=True, check=False, timeout=400,
+    )  # fmt: skip
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line, blanks between the words."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except FileNotFoundError:  # gone, or no Linux
+        words = ["ps", "-o", "args=", "-p", str(pid)]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+def toml_of(path: Path) -> dict[str, Any]:
+    """Return what a TOML file holds."""
+    return tomllib.loads(path.read_text())

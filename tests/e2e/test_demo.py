@@ -1,0 +1,116 @@
+"""The four hospitals, from ``make up`` to ``make down``."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.e2e.engines import BIN, ROOT, Done, Federation, free_ports, rounds_of, toml_of
+
+pytestmark = pytest.mark.engines
+
+HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
+TERMS = toml_of(ROOT / "deploy" / "demo" / "run.toml")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, Done]]:
+    """The demo after one run, and what ``run`` said."""
+    federation = Federation(tmp_path_factory.mktemp("demo"), free_ports(5))
+    try:
+        started = federation.call("up")
+        assert started.returncode == 0, started.stderr
+        yield federation, federation.call("run")
+    finally:
+        federation.call("down")
+
+
+def hdpfl_site(federation: Federation, site: str, *words: str) -> str:
+    command = [str(BIN / "hdpfl-site"), *words, "--profile", str(federation.profile(site))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def folder_of(federation: Federation) -> Path:
+    (folder,) = (federation.home / "runs").iterdir()
+    return folder
+
+
+def test_the_run_completes_and_says_where_everything_lies(demo: tuple[Federation, Done]) -> None:
+    federation, done = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(folder_of(federation)) in done.stdout
+    for site in HOSPITALS:
+        assert f"hdpfl-site report --profile {federation.profile(site)}" in done.stdout
+    rounds = rounds_of(folder_of(federation))
+    assert [event["accepted"] for event in rounds] == [HOSPITALS] * TERMS["rounds"]
+
+
+@pytest.mark.parametrize("site", HOSPITALS)
+def test_each_ledger_holds_exactly_the_releases_of_the_run(
+    demo: tuple[Federation, Done], site: str
+) -> None:
+    federation, _ = demo
+    assert "entries verified" in hdpfl_site(federation, site, "ledger", "verify")
+    report = json.loads(hdpfl_site(federation, site, "report", "--json"))
+    profile = toml_of(federation.profile(site))
+    assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": TERMS["rounds"], "lost": 0}
+    assert report["metrics-released"] == 0
+    assert report["spent"] == pytest.approx(profile["run"])
+    assert report["cap"] == pytest.approx(profile["budget"])
+    assert [run["run-id"] for run in report["runs"]] == [folder_of(federation).name]
+    assert not report["simulation"]
+
+
+@pytest.mark.parametrize("site", HOSPITALS)
+def test_each_site_keeps_the_final_model_and_tests_it(
+    demo: tuple[Federation, Done], site: str
+) -> None:
+    federation, _ = demo
+    kept = load_file(federation.profile(site).parent / "state" / "model.safetensors")
+    final = load_file(folder_of(federation) / "model.safetensors")
+    assert kept.keys() == final.keys()
+    for name, array in final.items():
+        np.testing.assert_array_equal(kept[name], array)
+    assert "held-out records: accuracy" in hdpfl_site(federation, site, "model", "show")
+
+
+def test_no_private_number_reached_the_coordinator(demo: tuple[Federation, Done]) -> None:
+    federation, done = demo
+    coordinator = [*folder_of(federation).iterdir(), federation.folder / "logs" / "superlink.log"]
+    said = done.stdout + "".join(
+        path.read_text() for path in coordinator if path.suffix in (".jsonl", ".json", ".log")
+    )
+    for word in ('epsilon":', 'batch-size":', "declared-records", "noise_multiplier"):
+        assert word not in said, word
+
+
+def test_profiles_keys_and_records_are_for_their_owner_alone(
+    demo: tuple[Federation, Done],
+) -> None:
+    federation, _ = demo
+    assert stat.S_IMODE(federation.folder.stat().st_mode) == 0o700
+    for site in HOSPITALS:
+        for path in (
+            federation.profile(site),
+            federation.profile(site).with_name("data.csv"),
+            federation.folder / "certs" / "sites" / site,
+        ):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_down_stops_everything_and_keeps_what_was_done(demo: tuple[Federation, Done]) -> None:
+    """Last in this file: the others need it up or do not mind."""
+    federation, _ = demo
+    assert federation.call("down").stdout == f"stopped {', '.join(HOSPITALS)}, superlink\n"
+    assert federation.call("down").stdout == "nothing was running\n"
+    assert "runs, pid" not in federation.call("status").stdout
+    assert "entries verified" in hdpfl_site(federation, "va", "ledger", "verify")

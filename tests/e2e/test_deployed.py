@@ -1,0 +1,169 @@
+"""Real SuperNodes with TLS and keys: who is let in, who declines, and what a user sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms
+
+pytestmark = pytest.mark.engines
+
+Node = subprocess.Popen[bytes]
+
+
+def make_key(federation: Federation, name: str) -> Path:
+    folder = federation.folder / "certs"
+    command = [str(BIN / "hdpfl"), "certs", str(folder), "--site", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "sites" / name
+
+
+def start_node(federation: Federation, key: Path, config: str, tmp_path: Path) -> Node:
+    """Start a SuperNode beside the four; its log is ``tmp_path/log``."""
+    (tmp_path / "node.toml").write_text(config)
+    command = [
+        str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{federation.port}",
+        "--root-certificates", str(federation.folder / "certs" / "ca.crt"),
+        "--auth-supernode-private-key", str(key), "--host", "127.0.0.1",
+        "--port", str(federation.port + SITES + 1), "--node-config", str(tmp_path / "node.toml"),
+    ]  # fmt: skip
+    environment = {
+        **federation.environment,
+        "PATH": f"{BIN}:{federation.environment['PATH']}",
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+    with (tmp_path / "log").open("wb") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def stop_node(node: Node) -> None:
+    node.terminate()
+    try:
+        node.wait(20)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        node.wait()
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.5)
+
+
+def one_error_line(done: Done, words: str) -> None:
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert words in lines[0]
+
+
+def test_up_again_changes_nothing(federation: Federation) -> None:
+    before = federation.call("status").stdout
+    again = federation.call("up", "--sites", federation.home / "sites")
+    assert again.returncode == 0, again.stderr
+    assert "starting" not in again.stdout
+    assert "4 sites are online: 0, 1, 2, 3" in again.stdout
+    assert federation.call("status").stdout == before
+    assert before.count("runs, pid") == SITES + 1
+
+
+def test_a_port_in_use_is_one_clear_line(federation: Federation, tmp_path: Path) -> None:
+    other = Federation(tmp_path, federation.port)
+    one_error_line(other.call("up"), "is in use; set HDPFL_FEDERATION_PORT")
+    assert other.call("down").stdout == "nothing was running\n"
+    assert federation.call("status").stdout.count("runs, pid") == SITES + 1
+
+
+def test_without_a_federation_run_says_what_to_do(tmp_path: Path) -> None:
+    one_error_line(Federation(tmp_path, 1).call("run"), "not running; start it with: make up")
+
+
+def test_a_run_that_fails_ends_with_its_reason_and_another_status(federation: Federation) -> None:
+    terms = seeded_terms().as_config() | {"strategy": "nope"}
+    done = federation.call("run", federation.write(terms))
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]  # after the run's own log
+    assert last.startswith("error: the run ended as finished:failed: ")
+    assert "'nope' is not known; choose one of" in last
+
+
+def test_a_key_that_no_term_has_is_named(federation: Federation) -> None:
+    terms = seeded_terms().as_config() | {"roundz": 3}
+    words = "'roundz' is not a key of the run config; did you mean 'rounds'?"
+    one_error_line(federation.call("run", federation.write(terms)), words)
+
+
+def test_a_node_with_an_unregistered_key_is_refused(federation: Federation, tmp_path: Path) -> None:
+    node = start_node(federation, make_key(federation, "unregistered"), "", tmp_path)
+    try:
+        assert node.wait(60) != 0
+    finally:
+        stop_node(node)
+    assert "Exit Code: 305" in (tmp_path / "log").read_text()
+
+
+def test_a_node_without_a_profile_declines_and_the_run_goes_on(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """It is asked, and answers with the constant code; the reason stays in its own log.
+
+    The command that follows the run is interrupted: that is not the end of the run either.
+    """
+    key = make_key(federation, "stranger")
+    registered = federation.flwr(
+        "supernode", "register", f"{key}.pub", "hdpfl", "--name", "stranger", "--format", "json"
+    )
+    assert '"success": true' in registered.stdout, registered.stdout
+    config = f"partition-id = 0\nnum-partitions = {SITES}\n"
+    terms = seeded_terms(rounds=1, **{"run-id": "stranger", "min-sites": SITES + 1})
+    node = start_node(federation, key, config, tmp_path)
+    try:
+        follow_and_interrupt(federation, federation.write(terms.as_config()))
+        wait_for(lambda: status_of_last_run(federation).startswith("finished"), 120)
+    finally:
+        stop_node(node)
+    assert status_of_last_run(federation) == "finished:completed"
+    (event,) = rounds_of(federation.home / "runs" / "stranger")
+    assert event["rejected"] == {"stranger": "declined"}
+    assert event["accepted"] == ["0", "1", "2", "3"]
+    log = (tmp_path / "log").read_text()
+    assert "declined: the node config names no 'profile': a deployed site needs one" in log
+
+
+def follow_and_interrupt(federation: Federation, terms: Path) -> None:
+    following = subprocess.Popen(
+        federation.command("run", terms), env=federation.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as a terminal has it
+    )  # fmt: skip
+    try:
+        assert following.stdout is not None
+        assert "Ctrl-C leaves it running" in following.stdout.readline()
+        time.sleep(3)
+        os.killpg(following.pid, signal.SIGINT)
+        said, _ = following.communicate(timeout=60)
+    finally:
+        following.kill()
+    assert following.returncode == 128 + signal.SIGINT, said
+    assert "the run goes on; to follow it:" in said
+    assert "Traceback" not in said
+
+
+def status_of_last_run(federation: Federation) -> str:
+    listed = json.loads(federation.flwr("list", "hdpfl", "--format", "json").stdout)
+    last = max(listed["runs"], key=lambda run: run["pending-at"])
+    return str(last["status"])

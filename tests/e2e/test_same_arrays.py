@@ -1,0 +1,50 @@
+"""One seed, one result: in process, under Ray, and over a SuperLink and SuperNodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from server_app.local import run_in_process
+from tests.e2e.engines import SITES, Federation, Ray, digest, rounds_of, seeded_terms
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.mark.parametrize("strategy", ["robust-hdp", "fedavg"])
+def test_three_engines_give_the_same_bits(
+    strategy: str, federation: Federation, ray: Ray, tmp_path: Path
+) -> None:
+    terms = seeded_terms(strategy=strategy, **{"run-id": f"same-{strategy}"})
+    here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
+    deployed, done = federation.run(terms)
+    assert done.returncode == 0, done.stdout + done.stderr
+    simulated, streamed = ray.run(terms, SITES)
+    assert ray.last_run()["status"] == "finished:completed", streamed.stdout
+    for folder in (here, deployed, simulated):
+        events = rounds_of(folder)
+        assert [event["accepted"] for event in events] == [["0", "1", "2", "3"]] * 3, folder
+    assert digest(deployed) == digest(here)
+    assert digest(simulated) == digest(here)
+
+
+def test_one_bit_more_is_another_digest(tmp_path: Path) -> None:
+    folder = run_in_process(seeded_terms(rounds=1, **{"runs-dir": str(tmp_path)}), SITES).folder
+    before, arrays = digest(folder), load_file(folder / "model.safetensors")
+    name = next(iter(arrays))
+    arrays[name].flat[0] = np.nextafter(arrays[name].flat[0], np.float32(np.inf))
+    save_file(arrays, folder / "model.safetensors")
+    assert digest(folder) != before
+
+
+def test_another_seed_is_another_digest(tmp_path: Path) -> None:
+    found = {
+        digest(run_in_process(terms, SITES).folder)
+        for terms in (
+            seeded_terms(rounds=1, seed=seed, **{"runs-dir": str(tmp_path)}) for seed in (1, 2)
+        )
+    }
+    assert len(found) == 2
