@@ -1,0 +1,1 @@
+"""What `make bench` runs: ratios against named peers, taken in one run."""

@@ -1,0 +1,25 @@
+"""Run the benchmarks: ``python -m benchmarks [NAME …]``; all of them without a name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+
+import torch
+
+from benchmarks.timing import console
+
+NAMES = ("dpsgd", "federation", "noise_level", "noise", "accounting")
+
+chosen = sys.argv[1:] or NAMES
+unknown = sorted(set(chosen) - set(NAMES))
+if unknown:
+    sys.exit(f"error: no benchmark '{unknown[0]}'; choose of {', '.join(NAMES)}")
+console.print(
+    f"{platform.machine()}, {os.cpu_count()} cores, "
+    f"Python {platform.python_version()}, torch {torch.__version__}"
+)
+for name in chosen:
+    importlib.import_module(f"benchmarks.{name}").main()

@@ -1,0 +1,39 @@
+"""Ratios that survive a noisy machine: variants take turns in one process, on CPU time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console(width=110)
+
+
+def interleaved(
+    variants: Mapping[str, Callable[[], object]],
+    repeats: int = 9,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """Return the median seconds of each variant; they run in turn, after one warm-up each."""
+    for run in variants.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(repeats):
+        for name, run in variants.items():
+            begin = clock()
+            run()
+            seconds[name].append(clock() - begin)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print one table of results."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

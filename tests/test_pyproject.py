@@ -1,0 +1,82 @@
+"""``pyproject.toml`` says what the code says, and the app bundle holds what a node needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from hdpfl_flower.config import RunTerms
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
+
+
+def flower() -> dict[str, Any]:
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    section: dict[str, Any] = content["tool"]["flwr"]
+    return section
+
+
+def test_the_run_config_is_every_term_with_its_default() -> None:
+    """``flwr run`` lets declared keys alone be overridden."""
+    declared, terms = flower()["app"]["config"], RunTerms().as_config()
+    assert declared == terms
+    assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in terms.items()}
+    assert RunTerms.parse(declared) == RunTerms()
+
+
+def test_the_components_exist() -> None:
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+
+    from client_app.app import app as client_app
+    from server_app.app import app as server_app
+
+    assert flower()["app"]["components"] == {
+        "serverapp": "server_app.app:app",
+        "clientapp": "client_app.app:app",
+    }
+    assert isinstance(server_app, ServerApp)
+    assert isinstance(client_app, ClientApp)
+
+
+def test_the_demo_terms_are_terms() -> None:
+    terms = RunTerms.parse(tomllib.loads((ROOT / "deploy" / "demo" / "run.toml").read_text()))
+    assert (terms.dataset, terms.evaluation) == ("site", "none")
+
+
+def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
+    """A bundle is what a site pins by its hash: no test, no deployment file, no record."""
+    app = tmp_path / "hdpfl-flower"
+    app.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", *PACKAGES, "tests", "deploy", "docs"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, app / name)
+        elif source.exists():
+            shutil.copy(source, app / name)
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+    command = [str(Path(sys.executable).parent / "flwr"), "build", "--app", str(app)]
+    built = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    bundles = list(tmp_path.glob("*.fab"))
+    assert len(bundles) == 1, built.stdout + built.stderr
+    with zipfile.ZipFile(bundles[0]) as bundle:
+        shipped = set(bundle.namelist())
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    schemas = {str(p.relative_to(ROOT)) for p in (ROOT / "hdpfl_flower/schemas").glob("*.toml")}
+    others = {"pyproject.toml", "README.md", "LICENSE", ".info/CONTENT"}
+    assert schemas
+    assert shipped == modules | schemas | others
