@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -150,16 +151,10 @@ class RunTerms(BaseModel):
         """Return every key as users write it."""
         return [field.alias or kebab(name) for name, field in cls.model_fields.items()]
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
+    @staticmethod
+    def from_json(text: str) -> RunTerms:
         """Return the terms that :meth:`to_json` wrote; raises ``TermsError`` for anything else."""
-        try:
-            data = json.loads(text)
-        except ValueError:
-            data = None
-        if not isinstance(data, dict):
-            raise TermsError("run config: the terms are not a JSON object")
-        return cls.parse(data)
+        return _from_json(text)
 
     def to_json(self) -> str:
         """Return the canonical text: the same terms give the same bytes."""
@@ -179,3 +174,14 @@ class RunTerms(BaseModel):
         for name, value in changes.items():
             data[type(self).model_fields[name].alias or kebab(name)] = value  # type: ignore[assignment]
         return self.parse(data)
+
+
+@lru_cache(maxsize=64)
+def _from_json(text: str) -> RunTerms:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise TermsError("run config: the terms are not a JSON object")
+    return RunTerms.parse(data)

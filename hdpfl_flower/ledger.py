@@ -238,8 +238,12 @@ class Ledger:
         lock.free()
 
     def _lock(self, seq: int) -> _Lock:
-        self._locks.mkdir(exist_ok=True, mode=0o700)
-        return _Lock(self._locks / str(seq))
+        path = self._locks / str(seq)
+        try:
+            return _Lock(path)
+        except FileNotFoundError:  # the first lock of this ledger
+            self._locks.mkdir(exist_ok=True, mode=0o700)
+            return _Lock(path)
 
 
 class Reservation:
