@@ -113,7 +113,8 @@ class Ledger:
             to be used as a context manager around the work.
 
         Raises:
-            Declined: another request for the same release, a lost or running one, or no budget.
+            Declined: another request for the same release, a lost or running one, another plan
+                for the same run, or no budget.
             LedgerError: the ledger cannot be written.
         """
         with self._current():
@@ -192,8 +193,12 @@ class Ledger:
                 self._mark_lost(known)
             if not again:
                 raise Declined("replay: the release is lost; the site sits out this round")
-        if plan is not None and request.run_id not in self._account.plans:
-            self._charge(request.run_id, plan, max_runs, cap)
+        if plan is not None:
+            frozen = self._account.plans.get(request.run_id)
+            if frozen is None:
+                self._charge(request.run_id, plan, max_runs, cap)
+            elif frozen != plan:  # two first requests at once; the work must follow what is charged
+                raise Declined("terms: another plan was frozen meanwhile")
         lock = self._lock(self._chain.next_seq)
         run_id, server_round, kind = request.key
         body = {"run_id": run_id, "round": server_round, "kind": kind, "request": request.digest}

@@ -65,6 +65,18 @@ def test_a_plan_is_charged_once_before_any_work(ledger: Ledger) -> None:
     assert ledger.account().spent() == (1.0, 1e-6)
 
 
+def test_work_follows_the_plan_that_was_charged_and_no_other(ledger: Ledger, path: Path) -> None:
+    """Two requests open a run at the same time under different terms: one of them is charged."""
+    one, other = Ledger(path), ledger
+    assert one.frozen_plan("run") is None
+    assert other.frozen_plan("run") is None
+    release(one, ask())
+    with pytest.raises(Declined, match="another plan was frozen"):
+        reserve(other, ask(server_round=2), FrozenPlan('{"less": "noise"}', "{}", 1.0, 1e-6))
+    assert ("run", 2, "update") not in other.account().releases
+    release(other, ask(server_round=2))
+
+
 def test_the_same_request_gets_the_same_bytes(ledger: Ledger, path: Path) -> None:
     release(ledger, ask(), b"first")
     assert ledger.reserve(ask(), PLAN) == b"first"
