@@ -174,6 +174,7 @@ class BookkeepingEngine(Engine):
         super().__init__(model, task, device)
         self._layers: list[tuple[Layer, slice]] = []
         self._seen: list[tuple[torch.Tensor, int, GradientEdge] | None] = []
+        self._rows = 0
         start = 0
         for module in self.model.modules():
             layer = layer_of(module)
@@ -190,7 +191,7 @@ class BookkeepingEngine(Engine):
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
         """See :meth:`Engine.add_clipped_sum`."""
-        self._seen = [None] * len(self._layers)
+        self._seen, self._rows = [None] * len(self._layers), len(x)
         with torch.enable_grad():
             loss = total_loss(self.task, self.model(x), y)
             seen = [item for item in self._seen if item is not None]
@@ -217,8 +218,10 @@ class BookkeepingEngine(Engine):
 
     def _keep(self, index: int) -> Any:
         def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            if self._seen[index] is not None or inputs[0].shape[0] != output.shape[0]:
+            if self._seen[index] is not None:
                 raise RuntimeError("a layer is used more than once")
+            if not len(inputs[0]) == len(output) == self._rows:  # a row that is not a record's own
+                raise RuntimeError("a layer does not see one row a record")
             if not output.requires_grad:
                 output.requires_grad_()
             # The edge, not the tensor: a ReLU in place makes of the tensor the ReLU's own output.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -100,13 +101,19 @@ def rehearsal_size(divisor: float, physical_batch: int) -> int:
 
 @contextlib.contextmanager
 def _exact_arithmetic(seed: int) -> Iterator[None]:
-    """Switch off TF32 and autocast, and seed torch's own generator, for dropout alone."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    """Switch off TF32, bfloat16 and autocast, and seed torch's own generator, for dropout alone."""
+    cudnn, mkldnn = torch.backends.cudnn, cast("Any", torch.backends.mkldnn)
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, mkldnn.conv.fp32_precision
+    torch.set_float32_matmul_precision("highest")  # on the CPU too, where it may mean bfloat16
+    cudnn.allow_tf32, mkldnn.conv.fp32_precision = False, "ieee"
     try:
-        with torch.random.fork_rng(), torch.autocast("cuda", enabled=False):
+        with (
+            torch.random.fork_rng(),
+            torch.autocast("cuda", enabled=False),
+            torch.autocast("cpu", enabled=False),
+        ):
             torch.manual_seed(seed)
             yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32, mkldnn.conv.fp32_precision = before[1:]

@@ -19,6 +19,10 @@ from torch.func import functional_call, grad, vmap
 from hdpfl_flower.losses import output_gradient, total_loss
 from hdpfl_flower.task import Task
 
+_BLOCK = 1024
+"""Squares that are added one after another, in eight lanes or more: an error of at most
+128 · 2⁻²⁴ of their sum, 4e-6 of the norm."""
+
 
 class Engine(ABC):
     """A model whose trainable parameters are views of one vector.
@@ -133,9 +137,12 @@ class OpacusEngine(Engine):
             warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
             torch.autograd.backward(total_loss(self.task, self._hooked(x), y))
         trained: list[Any] = [p for p in self.model.parameters() if p.requires_grad]
-        _add_clipped(total, [p.grad_sample for p in trained], count, clip_norm)
+        gradients = [parameter.grad_sample for parameter in trained]
         for parameter in trained:
             parameter.grad = parameter.grad_sample = None
+        if any(len(gradient) != len(x) for gradient in gradients):
+            raise RuntimeError("a layer does not see one row a record")
+        _add_clipped(total, gradients, count, clip_norm)
 
 
 def _add_clipped(
@@ -167,7 +174,16 @@ def clip_factor(
 
 
 def squared_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Return the squared l2 norm of each row, shape ``(b,)``."""
+    """Return the squared l2 norm of each row, shape ``(b,)``.
+
+    In blocks, and blocks of blocks: torch adds a whole row one after another, and of 10⁷ equal
+    squares float32 loses 4e-3, so that a record's gradient passes with more than the bound.
+    """
+    while rows.shape[1] > _BLOCK:
+        whole = rows.shape[1] // _BLOCK * _BLOCK
+        blocks = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), -1, _BLOCK), dim=2)
+        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+        rows = torch.cat([blocks, rest], dim=1)
     norms: torch.Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms.square()
 
