@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo check test test-gpu bench up run-up down clean
+.PHONY: demo check test test-gpu bench audit up run-up down clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -23,6 +23,9 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+audit: $(READY)
+	$(BIN)/hdpfl-site audit
 
 up: $(READY)
 	$(BIN)/python deploy/federation.py up

@@ -1,0 +1,214 @@
+"""The audit: canaries through the site's own batches, clipping and noise, beside what is claimed.
+
+A canary is a record whose clipped gradient is C in a coordinate of its own: features 2¹³·eⱼ of a
+linear model, and a target so far off that every gradient is far above C. The bias gets 2⁻¹³ of it
+and is not looked at. The update moves along that coordinate if the record took part, and so the
+coordinate is the score; with all the batch in every step the scores are independent.
+
+It reads no record, opens no ledger and spends no budget: nothing but canaries is trained on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from client_app.dpsgd import train
+from client_app.engine_choice import engine_for
+from client_app.engines import Engine
+from client_app.training import pick_device
+from hdpfl_flower.audit import Evidence, evidence_of
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.errors import AccountingError, ModelError
+from hdpfl_flower.mechanism import Plan, make_plan
+from hdpfl_flower.models import is_user_code
+from hdpfl_flower.noise import ReleaseStreams
+from hdpfl_flower.paths import available_cores
+from hdpfl_flower.profile import Profile, Training
+from hdpfl_flower.task import Records, Task
+
+ENGINES = ("linear", "bookkeeping", "vmap", "opacus")
+DELTA = 1e-5
+CONFIDENT, SURE = 0.05, 1e-6
+"""Error rates of the two bounds: a true claim is passed in 5 % of runs, and once in a million."""
+MIN_CANARIES, WIDTH = 1_000, 2_500
+"""Fewer canaries say nothing at any ε; more than WIDTH are spread over several releases, for the
+work grows with the canaries times the parameters."""
+CLIP_NORM = 3.0
+"""Not 1: else a noise that forgets C would pass."""
+_LENGTH, _TARGET, _STEP = 2.0**13, 2.0**20, 2.0**-20
+"""Features, target and η·C/b: small steps keep the residuals, and so the gradients, far above C."""
+_EVERYTHING = {"batch-size": WIDTH, "declared-records": WIDTH}
+
+_Advance = Callable[[], object]
+
+
+@dataclass(frozen=True, repr=False)
+class Finding:
+    """What the canaries showed of one mechanism.
+
+    Attributes:
+        engine: the engine that clipped.
+        plan: the mechanism, with the (ε, δ) that it claims.
+        evidence: what the scores say.
+        canaries: how many there were.
+        width: how many of them in a release.
+    """
+
+    engine: str
+    plan: Plan
+    evidence: Evidence
+    canaries: int
+    width: int
+
+    @property
+    def estimate(self) -> float:
+        """The estimate of ε."""
+        return self.evidence.epsilon(self.plan.delta)
+
+    def bound(self, error_rate: float) -> float:
+        """Return the lower bound on ε that is above it in ``error_rate`` of runs."""
+        return self.evidence.epsilon_bound(self.plan.delta, error_rate)
+
+    @property
+    def violates(self) -> bool:
+        """Whether the claim is false, but for one run in a million."""
+        return self.bound(SURE) > self.plan.epsilon
+
+
+def attack(
+    plan: Plan,
+    engine: str,
+    canaries: int,
+    training: Training,
+    *,
+    clip_norm: float = CLIP_NORM,
+    advance: _Advance = lambda: None,
+) -> Finding:
+    """Return what ``canaries`` show of ``plan`` when ``engine`` clips.
+
+    Args:
+        plan: the mechanism; every round of it is released.
+        engine: a name of :data:`ENGINES`.
+        canaries: how many, at least; rounded up to fill every release.
+        training: gives the device and the physical batch.
+        clip_norm: C.
+        advance: called after every release.
+
+    Raises:
+        ModelError: the engine cannot train the canaries' model, or the device is not there.
+        AccountingError: a released number is not finite.
+    """
+    releases = math.ceil(canaries / WIDTH)
+    width = math.ceil(canaries / releases)
+    trained = canary_engine(engine, width, training.device)
+    members = np.random.default_rng().random((releases, width)) < 0.5  # seeded by the system
+    scores = np.zeros((releases, width))
+    with _threads(training.torch_threads or available_cores()):
+        for release, server_round in itertools.product(range(releases), range(plan.rounds)):
+            update = train(
+                trained,
+                np.zeros(width + 1, np.float32),
+                canary_records(members[release]),
+                plan.round(server_round + 1, clip_norm),
+                _STEP * plan.divisor / clip_norm,
+                ReleaseStreams.fresh(),
+                training.physical_batch,
+            )
+            scores[release] += update[:width]
+            advance()
+    return Finding(engine, plan, evidence_of(scores, members), releases * width, width)
+
+
+def releases_of(plan: Plan, canaries: int) -> int:
+    """Return how many releases :func:`attack` will make."""
+    return math.ceil(canaries / WIDTH) * plan.rounds
+
+
+def default_training() -> Training:
+    """Return how the canaries are trained where no profile says otherwise: on one core.
+
+    Steps this small gain little from a second one, and lose much where it is busy.
+    """
+    return Training.model_validate({**_EVERYTHING, "torch-threads": 1})
+
+
+def claimed(epsilon: float, delta: float = DELTA) -> Plan:
+    """Return the plan of one step over all records, calibrated for (ε, δ) as any run is.
+
+    Raises:
+        AccountingError: ε is not a positive number, or no noise fits it.
+    """
+    if not 0 < epsilon < math.inf:
+        raise AccountingError("an epsilon to audit must be a positive, finite number")
+    budget = {"epsilon": epsilon, "delta": delta}
+    profile = Profile.parse({"budget": budget, "run": budget, "training": _EVERYTHING})
+    return make_plan(profile, RunTerms(rounds=1))
+
+
+def canary_engine(name: str, width: int, device: str) -> Engine:
+    """Return the engine ``name`` over a linear model of ``width`` features; raises ModelError."""
+    return engine_for("logreg", Task((width,), 1, "squared"), name, _present(device))
+
+
+def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str:
+    """Return the name of the engine that trains the model of ``terms``.
+
+    Args:
+        terms: the run's public terms.
+        training: gives the device and the engine that the site asks for.
+        code: whether a ``module:function`` may be built: a policy lists it.
+
+    Raises:
+        ModelError: no engine trains the model, or one that canaries are not made for.
+        DataError: the terms do not say what the model takes.
+    """
+    if is_user_code(terms.model) and not code:
+        raise ModelError(
+            f"model '{terms.model}' is code: name a profile whose 'policy.models' lists it"
+        )
+    device = _present(training.device)
+    wanted = type(engine_for(terms.model, task_for(terms), training.engine, device))
+    for name in ENGINES:
+        if type(canary_engine(name, MIN_CANARIES, device)) is wanted:
+            return name
+    raise ModelError(
+        f"model '{terms.model}' is trained by {wanted.__name__}, which cannot be audited: its "
+        "canaries would need a linear layer"
+    )
+
+
+def canary_records(members: npt.NDArray[np.bool_]) -> Records:
+    """Return the canaries that take part, of ``len(members)``."""
+    places = np.flatnonzero(members)
+    features = np.zeros((len(places), len(members)), np.float32)
+    features[np.arange(len(places)), places] = _LENGTH
+    return Records(features, np.full(len(places), _TARGET, np.float32))
+
+
+def _present(device: str) -> str:
+    """Return the torch device that ``device`` names; raises ModelError where it is not there."""
+    chosen = pick_device(device)
+    try:
+        torch.zeros(1, device=chosen)
+    except (RuntimeError, AssertionError):  # torch asserts that it was built for CUDA
+        raise ModelError("'training.device' is not on this machine; set it to 'auto'") from None
+    return chosen
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

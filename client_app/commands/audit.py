@@ -1,0 +1,197 @@
+"""``hdpfl-site audit``: planted records against the noise of this build, beside what is claimed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
+from client_app.commands.printing import down, table, up
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.mechanism import check_policy, make_plan
+from hdpfl_flower.profile import Profile
+
+if TYPE_CHECKING:
+    from client_app.audit import Finding
+
+EPSILONS = (1.0, 4.0, 8.0)
+CANARIES = 50_000
+
+READING = """\
+How to read it: a bound above the claim shows that less is protected than is promised. The 95 %
+bound of a true claim lies above it in 5 audits of 100, so the verdict rests on the sure bound,
+where it is 1 of 1,000,000. An audit can catch a fault; that it caught none proves nothing.
+No record was read, no ledger opened and no budget spent: the canaries are made up."""
+OWN = "It samples its batches, so scores are no plain Gaussians: nothing follows from this number."
+NO_TERMS = "\nAdd --terms for an estimate of this site's own run."
+NO_PRIVACY = "\nThis site's own ε is inf: its runs have no noise, and there is no claim to audit."
+SIMULATED = (
+    "\nThis profile is a simulation: its runs take their noise from a seed, the audit does not."
+)
+
+
+def audit(
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="A claim to audit; repeat it for more. [1, 4, 8]")
+    ] = None,
+    canaries: Annotated[int, typer.Option(help="Planted records for each claim.")] = CANARIES,
+    profile: ProfileOption = None,
+    terms: Annotated[Path | None, typer.Option(help=TERMS_HELP)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Attack this build's clipping and noise.
+
+    Plants records in one full-batch step, tells from its release which of them took part, and
+    prints the ε this shows beside the ε that is claimed; exit status 1 if a claim is violated. With
+    the terms of a run only the engine that trains its model is audited, else all of them; with a
+    profile an estimate for the site's own run is printed, too. No record is read, and nothing is
+    charged.
+    """
+    site = open_profile(profile) if profile is not None else None
+    run = RunTerms.load(terms) if terms is not None else None
+    findings, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
+    if as_json:
+        typer.echo(json.dumps(_facts(findings, own), indent=2))
+    else:
+        for line in _in_words(findings, own):
+            typer.echo(line)
+        for line in _notes(site, run):
+            typer.echo(line)
+    if any(finding.violates for finding in findings):
+        raise typer.Exit(1)
+
+
+def _attack(
+    epsilons: list[float], canaries: int, site: Profile | None, run: RunTerms | None
+) -> tuple[list[Finding], Finding | None]:
+    """Return what was found of each claim, and of the site's own run; refuses before any work."""
+    from client_app.audit import (
+        ENGINES,
+        MIN_CANARIES,
+        WIDTH,
+        attack,
+        claimed,
+        default_training,
+        engine_of,
+        releases_of,
+    )
+
+    if canaries < MIN_CANARIES:
+        raise AccountingError(f"'--canaries' must be at least {MIN_CANARIES}: fewer say nothing")
+    training = site.training if site else default_training()
+    engines = list(ENGINES)
+    if run is not None:
+        if site is not None:
+            check_policy(site, run)
+        engines = [engine_of(run, training, code=site is not None)]
+    own = None
+    if site is not None and run is not None and not math.isinf(site.run.epsilon):
+        own = make_plan(site, run)
+    plans = [claimed(epsilon) for epsilon in epsilons]
+    few = min(canaries, WIDTH)  # an estimate needs no more, and a run may have many steps
+    total = len(engines) * len(plans) * releases_of(plans[0], canaries)
+    with _bar(total + (releases_of(own, few) if own else 0)) as advance:
+        findings = [
+            attack(plan, engine, canaries, training, advance=advance)
+            for engine in engines
+            for plan in plans
+        ]
+        if own is None or run is None:
+            return findings, None
+        return findings, attack(
+            own, engines[0], few, training, clip_norm=run.clip_norm, advance=advance
+        )
+
+
+def _in_words(findings: list[Finding], own: Finding | None) -> Iterator[str]:
+    """Yield the lines of the answer."""
+    from client_app.audit import CONFIDENT, SURE
+
+    first = findings[0]
+    yield (
+        f"{first.canaries} canaries a row; a release is one step over {first.width} of them, "
+        f"all in the batch (q = 1); δ {up(first.plan.delta)}"
+    )
+    rows = [("engine", "claim ε", "estimate", "95 % bound", "sure bound", "")]
+    rows += [
+        (
+            finding.engine,
+            f"{finding.plan.epsilon:.4g}",
+            f"{finding.estimate:.4g}",
+            down(finding.bound(CONFIDENT)),
+            down(finding.bound(SURE)),
+            _verdict(finding),
+        )
+        for finding in findings
+    ]
+    yield from table(rows)
+    yield READING
+    if own is not None:
+        steps = own.plan.steps
+        yield (
+            f"\nthis site's run: ε {up(own.plan.epsilon)}, δ {up(own.plan.delta)}, "
+            f"q {steps[0].sampling_prob:.4g}, {sum(s.count for s in steps)} steps; "
+            f"estimate {own.estimate:.4g} from {own.canaries} canaries\n{OWN}"
+        )
+
+
+def _notes(site: Profile | None, run: RunTerms | None) -> Iterator[str]:
+    """Yield why there is no estimate of the site's own run, and what else it should know."""
+    if site is None:
+        return
+    if math.isinf(site.run.epsilon):
+        yield NO_PRIVACY
+    elif run is None:
+        yield NO_TERMS
+    if site.simulated:
+        yield SIMULATED
+
+
+def _verdict(finding: Finding) -> str:
+    return "VIOLATES the claim" if finding.violates else "consistent with the claim"
+
+
+def _facts(findings: list[Finding], own: Finding | None) -> dict[str, Any]:
+    """Return the answer by name; nothing is asserted of the site's own run."""
+    from client_app.audit import CONFIDENT, SURE
+
+    claims = [
+        {
+            "engine": finding.engine,
+            "claim": finding.plan.epsilon,
+            "delta": finding.plan.delta,
+            "canaries": finding.canaries,
+            "estimate": finding.estimate,
+            "bound-95": finding.bound(CONFIDENT),
+            "bound-sure": finding.bound(SURE),
+            "violates": finding.violates,
+        }
+        for finding in findings
+    ]
+    run = own and {
+        "engine": own.engine,
+        "epsilon": own.plan.epsilon,
+        "delta": own.plan.delta,
+        "canaries": own.canaries,
+        "estimate": own.estimate,
+    }
+    return {"claims": claims, "run": run}
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[], object]]:
+    """Show a bar on stderr, where that is a terminal; yields what to call after each release."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("audit", total=total)
+        yield lambda: progress.advance(task)
