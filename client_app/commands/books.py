@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import math
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from hdpfl_flower.account import Account, exact
 from hdpfl_flower.chain import Chain, Entry
-from hdpfl_flower.errors import ProfileError
+from hdpfl_flower.errors import LedgerError, ProfileError
 from hdpfl_flower.profile import Budget, LedgerPaths, Profile
 
 Amount = tuple[float, float]
@@ -41,6 +46,18 @@ class Books:
     def runs(self) -> list[str]:
         """Every run that was charged or released something, in the order of the ledger."""
         return list(dict.fromkeys([*self.account.plans, *(k[0] for k in self.account.releases)]))
+
+    def digest(self) -> str:
+        """Return the digest of the last entry, computed again from all of them; it names them all.
+
+        The anchor has the same one; a copy of the ledger with another one is another ledger.
+        """
+        last = "0" * 64
+        for entry in self.entries:
+            text = json.dumps(entry.body, sort_keys=True)
+            row = json.dumps([last, entry.seq, entry.at, entry.kind, text])
+            last = hashlib.sha256(row.encode()).hexdigest()
+        return last
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,11 +97,48 @@ def open_chain(profile: Profile) -> Iterator[Chain]:
 
 def read_books(profile: Profile) -> Books:
     """Return the profile's ledger, every digest checked; raises as :func:`open_chain`."""
-    with open_chain(profile) as chain, chain.transaction() as entries:
-        account = Account()
-        for entry in entries:
+    with open_chain(profile) as chain:
+        return _books_of(chain)
+
+
+def read_copy(path: Path) -> Books:
+    """Return the ledger in the file ``path``, every digest checked; nothing is written beside it.
+
+    It is read from a private copy, so a file that is read-only, or evidence, will do. Of a ledger
+    that is being written meanwhile the copy may be torn, and is then refused.
+
+    Raises:
+        LedgerError: the ledger is missing, damaged, or of a newer version.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        try:
+            shutil.copyfile(path, copy)
+            for suffix in ("-journal", "-wal"):  # what SQLite had begun, and not finished
+                beside = path.with_name(path.name + suffix)
+                if beside.exists():
+                    shutil.copyfile(beside, copy.with_name(beside.name))
+        except OSError as error:
+            raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from None
+        try:
+            with contextlib.closing(Chain(copy)) as chain:
+                return _books_of(chain)
+        except LedgerError as error:
+            raise LedgerError(str(error).replace(str(copy), str(path))) from None
+
+
+def _books_of(chain: Chain) -> Books:
+    with chain.transaction() as entries:
+        pass
+    account = Account()
+    for entry in entries:
+        try:
             account.apply(entry)
-        return Books(entries, account)
+        except (LookupError, TypeError):
+            raise LedgerError(
+                f"the ledger is damaged: entry {entry.seq} says what none can; restore it"
+            ) from None
+    return Books(entries, account)
 
 
 def empty_books(budget: Budget) -> Books:
@@ -92,8 +146,11 @@ def empty_books(budget: Budget) -> Books:
     return Books([], Account(cap_epsilon=budget.epsilon, cap_delta=budget.delta))
 
 
-def standing(account: Account, budget: Budget) -> Standing:
-    """Return where the budget stands; of the ledger's cap and ``budget``, the lower counts."""
+def standing(account: Account, budget: Budget | None) -> Standing:
+    """Return where the budget stands; of the ledger's cap and ``budget``, the lower counts.
+
+    Without a ``budget``, where no profile is at hand, the cap counts.
+    """
     (cap_e, left_e), (cap_d, left_d) = _limits(account, budget)
     left = _float_down(left_e), _float_down(left_d)
     return Standing((cap_e, cap_d), account.spent(), left)
@@ -125,11 +182,12 @@ def notes_on_cap(account: Account, budget: Budget) -> Iterator[str]:
             )
 
 
-def _limits(account: Account, budget: Budget) -> tuple[tuple[float, Fraction | float], ...]:
+def _limits(account: Account, budget: Budget | None) -> tuple[tuple[float, Fraction | float], ...]:
     """Return, for ε and for δ, the cap that counts and exactly what is left of it."""
     plans = account.plans.values()
-    cap_epsilon = min(account.cap_epsilon, budget.epsilon)
-    cap_delta = min(account.cap_delta, budget.delta)
+    cap_epsilon, cap_delta = account.cap_epsilon, account.cap_delta
+    if budget is not None:
+        cap_epsilon, cap_delta = min(cap_epsilon, budget.epsilon), min(cap_delta, budget.delta)
     return (
         (cap_epsilon, _left(cap_epsilon, [plan.epsilon for plan in plans])),
         (cap_delta, _left(cap_delta, [plan.delta for plan in plans])),

@@ -1,0 +1,239 @@
+"""Everything a site's report says, by name: from the ledger alone, and from the profile if given.
+
+What was charged, and what that costs when it is computed again, comes from the ledger's entries,
+never from the profile: a profile can change after the charge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client_app.commands.books import Books, notes_on_cap, standing
+from client_app.commands.ledger import STATUSES, metrics_left
+from client_app.commands.report_limits import RECORD, not_covered
+from hdpfl_flower.account import FrozenPlan
+from hdpfl_flower.assumptions import Assumption, check_entries
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.profile import Profile
+from hdpfl_flower.recount import read_plan, recount
+
+RELATION = "adding or removing one such unit"
+ADVERSARY = (
+    "the server and everybody behind it: they see every byte this site ever sends, in all rounds "
+    "and all runs, and choose what they send back; other sites may help them"
+)
+PRIVATE_EPSILON = (
+    "The site's own ε, δ and batch size are private, which means: not sent. It does not mean "
+    "secret. How loud the noise in an update is can be estimated from the update itself."
+)
+_PAYLOAD_DIGITS = 12
+
+
+@dataclass(frozen=True, repr=False)
+class Source:
+    """What a report is made from.
+
+    Attributes:
+        books: the ledger, verified.
+        ledger: where it lies.
+        profile: the site's profile; None where only the ledger is at hand.
+    """
+
+    books: Books
+    ledger: Path
+    profile: Profile | None
+
+
+def gather(source: Source) -> dict[str, Any]:
+    """Return everything the report says, by name; ε and δ spent are rounded up, left down.
+
+    What only a profile can tell is None without one.
+    """
+    books, site = source.books, source.profile
+    entries, budget = books.entries, site.budget if site else None
+    now = standing(books.account, budget)
+    facts: dict[str, Any] = {
+        "ledger": {
+            "path": str(source.ledger),
+            "entries": len(entries),
+            "digest": books.digest(),
+            "from": entries[0].at[:10] if entries else "",
+            "to": entries[-1].at[:10] if entries else "",
+            "anchor": bool(site and site.ledger and site.ledger.anchor),
+            "cap-raised-on": [e.at[:10] for e in entries if e.kind == "cap"][1:],
+        },
+        "cap": _amount(now.cap),
+        "spent": _amount(now.spent),
+        "left": _amount(now.left),
+        "notes": list(notes_on_cap(books.account, budget)) if budget else [],
+        "runs": [_run(books, run_id, site) for run_id in books.runs],
+        "updates": {status: books.count(status, kind="update") for status in STATUSES},
+        "metrics-released": metrics_left(books),
+        "releases": list(_releases(books)),
+        "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0]),
+        "simulation": site.simulated if site else None,
+        "disclosed": list(site.disclose) if site else None,
+    }
+    facts["promise"] = {
+        "unit": _unit_of_all(facts["runs"]),
+        "relation": RELATION,
+        "adversary": ADVERSARY,
+        "private-epsilon": PRIVATE_EPSILON,
+    }
+    facts["assumptions"] = [_checked(each) for each in _assumptions(source)]
+    facts["not-covered"] = list(not_covered(facts))
+    return facts
+
+
+def as_json(facts: dict[str, Any]) -> str:
+    """Return the facts as JSON; an infinite number is the text ``inf``."""
+    return json.dumps(_plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _run(books: Books, run_id: str, site: Profile | None) -> dict[str, Any]:
+    frozen = books.account.plans.get(run_id)
+    terms = _terms(frozen)
+    plan = _event(frozen) if frozen else None
+    return {
+        "run-id": run_id,
+        "charged": books.charged_on(run_id),
+        "strategy": str(terms.get("strategy", "")),
+        "rounds": sum(part["rounds"] for part in plan["schedule"]) if plan else 0,
+        "epsilon": frozen.epsilon if frozen else None,
+        "delta": frozen.delta if frozen else None,
+        "plan": plan,
+        "unit": _unit(str(terms.get("schema", "")), site),
+        "updates": {status: books.count(status, run_id, "update") for status in STATUSES},
+        "metrics-released": metrics_left(books, run_id),
+    }
+
+
+def _event(frozen: FrozenPlan) -> dict[str, Any] | None:
+    """Return what a plan does and what that costs, computed again; None for no readable plan."""
+    plan, found = read_plan(frozen), recount(frozen)
+    if plan is None or found is None:
+        return None
+    return {
+        "schedule": [
+            {
+                "rounds": len(list(rounds)),
+                "steps": steps.count,
+                "sampling-prob": steps.sampling_prob,
+            }
+            for steps, rounds in itertools.groupby(plan.steps)
+        ],
+        "noise-multiplier": plan.noise_multiplier,
+        "divisor": plan.divisor,
+        "epsilon-pld": found.pld,
+        "epsilon-rdp": found.rdp,
+    }
+
+
+def _releases(books: Books) -> Iterator[dict[str, Any]]:
+    """Yield every release that was ever taken, in the order of the ledger."""
+    rows: dict[int, dict[str, Any]] = {}
+    for entry in books.entries:
+        body = entry.body
+        if entry.kind == "reserved":
+            rows[entry.seq] = {
+                "run-id": body["run_id"],
+                "round": body["round"],
+                "kind": body["kind"],
+                "status": entry.kind,
+                "at": entry.at,
+                "payload": "",
+            }
+        elif entry.kind in STATUSES:
+            row = rows[body["release"]]
+            row.update({"status": entry.kind, "at": entry.at})
+            row["payload"] = body.get("payload", row["payload"])[:_PAYLOAD_DIGITS]
+    yield from rows.values()
+
+
+def _assumptions(source: Source) -> Iterator[Assumption]:
+    """Yield what the promise rests on; a chain or an anchor that is wrong was refused before."""
+    books, paths = source.books, source.profile.ledger if source.profile else None
+    yield Assumption(
+        "chain",
+        "no entry of the ledger was altered, dropped or put in",
+        f"every digest was computed again, from entry 1 to entry {len(books.entries)}",
+    )
+    anchored = paths is not None and paths.anchor is not None
+    yield Assumption(
+        "anchor",
+        "the ledger is the newest one, not an older copy",
+        "it contains the entry that its anchor names"
+        if anchored
+        else "the profile names no anchor"
+        if paths
+        else "no profile and so no anchor is at hand: compare the last digest with the site's own",
+        checked=anchored,
+    )
+    yield from check_entries(books.entries)
+    yield Assumption(
+        "noise",
+        "the noise was fresh, and what ran was this package, unaltered",
+        "a ledger cannot show it; a site pins the app, see docs/threat-model.md",
+        checked=False,
+    )
+    yield Assumption(
+        "records",
+        "the declared number of records N is about the true one",
+        "no record is read here; see: hdpfl-site profile check --terms FILE",
+        checked=False,
+    )
+
+
+def _terms(frozen: FrozenPlan | None) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        terms = json.loads(frozen.terms) if frozen else {}
+        return terms if isinstance(terms, dict) else {}
+    return {}
+
+
+def _unit(schema_text: str, site: Profile | None) -> str:
+    """Return what a run protects: one record, or what the id column of its schema names."""
+    tables = site is not None and site.data is not None and site.data.format in ("csv", "parquet")
+    if schema_text and tables:
+        from hdpfl_flower.schema import Schema
+
+        with contextlib.suppress(DataError):  # a schema that a later version no longer reads
+            if column := Schema.load(schema_text).id:
+                return f"all that lies under one value of column '{column}' (one record is used)"
+    return RECORD
+
+
+def _unit_of_all(runs: list[dict[str, Any]]) -> str:
+    """Return the unit that every run protects: one record, unless all name the same id column."""
+    units = {run["unit"] for run in runs}
+    return units.pop() if len(units) == 1 else RECORD
+
+
+def _checked(each: Assumption) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "claim": each.claim,
+        "how": each.how,
+        "status": each.status,
+        "failures": list(each.failures),
+    }
+
+
+def _amount(amount: tuple[float, float]) -> dict[str, float]:
+    return {"epsilon": amount[0], "delta": amount[1]}
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as JSON has it: an infinite number becomes the text 'inf'."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return "inf" if value == math.inf else value

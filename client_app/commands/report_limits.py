@@ -1,0 +1,60 @@
+"""What a site's promise does not cover, in plain words: nothing of it may go unnamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+RECORD = "one record"
+_DISCLOSED = {
+    "declared-records": "the declared number of records, told to the server when the site joins",
+    "epsilon": "the ε of a run, told to the server when the site joins",
+    "noise-std": "the noise of a simulated site, told to the server when it joins",
+    "metrics": "accuracy and loss on records of this site, without any noise",
+}
+
+
+def not_covered(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield what leaves the site, or may be learned, outside of (ε, δ)."""
+    if facts["simulation"]:
+        yield "Everything: a simulation's noise can be computed again by whoever knows the seed."
+    if facts["no-privacy"]:
+        yield "Runs with an infinite ε: this site opted out of noise, and they give no privacy."
+    if facts["disclosed"] is None:
+        yield (
+            "What only the profile tells, and it is not at hand: what it discloses, whether the "
+            "site is a simulation, and whether an id makes a person the unit."
+        )
+    for name in facts["disclosed"] or ():
+        yield f"'{name}', which the profile discloses: {_DISCLOSED[name]}."
+    yield f"Metrics without noise: {facts['metrics-released'] or 'none'} were released so far."
+    if facts["promise"]["unit"] == RECORD:
+        yield (
+            "A person with several records: the promise holds for each record, not for all of "
+            "them together ('data.id' names a column that makes the person the unit)."
+        )
+    yield (
+        "The declared number of records N: it counts as public (batches, steps and noise are "
+        "planned with it, never with the true number)."
+    )
+    yield (
+        "The time a reply takes: it grows with the records that a batch happens to hold, and no "
+        "constant time of reply ('reply-after') is set."
+    )
+    yield (
+        "What was done with the same records outside of this ledger: tuning of hyper-parameters, "
+        "other training, other statistics, a second ledger."
+    )
+    yield (
+        "What the site's own people hand on: numbers or predictions that "
+        "'hdpfl-site model' computes here from this site's records."
+    )
+    yield (
+        "Other code than this package: a node runs the app that the server ships, unless the site "
+        "pins it, and whoever ships the code owns ledger and noise."
+    )
+    yield (
+        "Whoever can read or watch this machine: its disk, its memory, the times of its work. "
+        "That the noise is computed with 64-bit numbers, rounded to a public grid, is a "
+        "mitigation of attacks on low-order bits, not a proof."
+    )

@@ -1,0 +1,173 @@
+"""What a ledger's promise rests on, looked for in its entries, from the first to the last.
+
+``ledger.py`` never writes an entry that breaks one of these rules. They are read again here, by
+code that shares nothing with it but the sums, for whoever does not take that on trust: a chain that
+was rewritten from its first entry has digests that agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hdpfl_flower.account import FrozenPlan, Key, fits
+from hdpfl_flower.chain import Entry
+from hdpfl_flower.recount import read_plan, recount
+
+UNCOVERED = frozenset({"metrics"})
+"""Kinds of release that no plan pays for: ε does not cover them, and the report says so."""
+_MAY_FOLLOW = {"sealed": "reserved", "lost": "reserved", "sent": "sealed"}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing the promise rests on.
+
+    Attributes:
+        name: what machines know it by; never changes.
+        claim: what must be true.
+        how: how it was checked, or why it was not.
+        checked: whether it was.
+        failures: what contradicts it; empty where it holds.
+    """
+
+    name: str
+    claim: str
+    how: str
+    checked: bool = True
+    failures: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """``holds``, ``fails`` or ``not checked``."""
+        if not self.checked:
+            return "not checked"
+        return "fails" if self.failures else "holds"
+
+
+def check_entries(entries: Sequence[Entry]) -> list[Assumption]:
+    """Return what the entries themselves can show, each with what contradicts it."""
+    return [
+        Assumption(name, claim, how, failures=tuple(look(entries)))
+        for name, claim, how, look in _RULES
+    ]
+
+
+def charged_twice(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each run that was charged a second time."""
+    seen = set()
+    for entry in entries:
+        if entry.kind == "plan":
+            if entry.body["run_id"] in seen:
+                yield f"entry {entry.seq} charges run '{entry.body['run_id']}' again"
+            seen.add(entry.body["run_id"])
+
+
+def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each release that no plan charged before it pays for."""
+    rounds: dict[str, int] = {}
+    for entry in entries:
+        body = entry.body
+        if entry.kind == "plan":
+            plan = read_plan(_frozen(entry))
+            rounds.setdefault(body["run_id"], plan.rounds if plan else 0)
+        elif entry.kind == "reserved" and body["kind"] not in UNCOVERED:
+            if body["run_id"] not in rounds:
+                yield f"entry {entry.seq} belongs to run '{body['run_id']}', which is not charged"
+            elif not 1 <= body["round"] <= rounds[body["run_id"]]:
+                yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
+
+
+def above_cap(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each entry after which Σε or Σδ was above the cap of that moment."""
+    caps: tuple[float, float] = (0.0, 0.0)
+    sums: tuple[list[float], list[float]] = ([], [])
+    for entry in entries:
+        if entry.kind not in ("cap", "plan"):
+            continue
+        amount = entry.body["epsilon"], entry.body["delta"]
+        if not all(value >= 0 for value in amount):  # NaN is not
+            yield f"entry {entry.seq} has an ε or δ that is negative or no number"
+            continue
+        if entry.kind == "cap":
+            caps = amount
+        else:
+            for charges, value in zip(sums, amount, strict=True):
+                charges.append(value)
+        for name, charges, cap in zip("εδ", sums, caps, strict=True):
+            if charges and not fits(charges, cap):
+                yield f"after entry {entry.seq} the sum of {name} was above the cap"
+
+
+def broken_releases(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each step of a release out of order, and each second payload for one release."""
+    keys: dict[int, Key] = {}
+    status: dict[int, str] = {}
+    payloads: dict[Key, str] = {}
+    for entry in entries:
+        body = entry.body
+        if entry.kind == "reserved":
+            keys[entry.seq] = (body["run_id"], body["round"], body["kind"])
+            status[entry.seq] = "reserved"
+        elif entry.kind in _MAY_FOLLOW:
+            seq = body["release"]
+            before = status.get(seq, "unknown")
+            if before != _MAY_FOLLOW[entry.kind]:
+                yield f"entry {entry.seq}: a release that was {before} became {entry.kind}"
+            status[seq] = entry.kind
+            if entry.kind == "sealed" and seq in keys:
+                first = payloads.setdefault(keys[seq], body["payload"])
+                if first != body["payload"]:
+                    yield f"entry {entry.seq} seals a second payload for one release"
+
+
+def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each plan whose ε, computed again, is above what was charged or cannot be computed."""
+    for entry in entries:
+        if entry.kind != "plan":
+            continue
+        frozen = _frozen(entry)
+        found = recount(frozen)
+        if found is None:
+            yield f"run '{entry.body['run_id']}': no ε can be computed from its plan"
+        elif not found.pld <= frozen.epsilon:
+            yield f"run '{entry.body['run_id']}' costs more than it was charged"
+
+
+def _frozen(entry: Entry) -> FrozenPlan:
+    body = entry.body
+    return FrozenPlan(body["plan"], body["terms"], body["epsilon"], body["delta"])
+
+
+_RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], ...] = (
+    (
+        "charged-once",
+        "no run was charged twice",
+        "every charge of the ledger has another run's name",
+        charged_twice,
+    ),
+    (
+        "paid-for",
+        "every noisy update belongs to a run charged before it, and to a round that it pays for",
+        "each reservation was held against the plans charged before it",
+        unpaid,
+    ),
+    (
+        "cap",
+        "what was spent never passed the cap",
+        "Σε and Σδ were added up exactly after every entry, against the cap of that moment",
+        above_cap,
+    ),
+    (
+        "one-payload",
+        "one payload was sealed for each run, round and kind, and none without a reservation",
+        "each release was followed from entry to entry: reserved, then sealed and sent, or lost",
+        broken_releases,
+    ),
+    (
+        "recount",
+        "no run costs more than it was charged",
+        "ε of every plan was computed again from the ledger alone, by PLD, rounded up",
+        undercharged,
+    ),
+)

@@ -1,0 +1,221 @@
+"""``hdpfl-site report``: its forms, its file, and the ledger's file alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+SECTIONS = [
+    "1. What is promised",
+    "2. What was spent",
+    "3. What was released",
+    "4. Assumptions checked",
+    "5. What the promise does not cover",
+    "6. What 'private' means here",
+]
+FACTS = {
+    "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released", "releases",
+    "no-privacy", "simulation", "disclosed", "promise", "assumptions", "not-covered",
+}  # fmt: skip
+"""What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
+KEYS = {
+    "ledger": {"path", "entries", "digest", "from", "to", "anchor", "cap-raised-on"},
+    "promise": {"unit", "relation", "adversary", "private-epsilon"},
+    "runs": {
+        "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
+        "metrics-released",
+    },
+    "releases": {"run-id", "round", "kind", "status", "at", "payload"},
+    "assumptions": {"name", "claim", "how", "status", "failures"},
+}  # fmt: skip
+PLAN = {"schedule", "noise-multiplier", "divisor", "epsilon-pld", "epsilon-rdp"}
+ESCAPED_PIPE = re.compile(r"\\.|\|")
+
+
+def facts(result) -> dict:
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_keys_of_the_json_are_these(opened) -> None:
+    opened.charge("run-1", rounds=1)
+    found = facts(opened("report", "--json"))
+    assert set(found) == FACTS
+    for name, keys in KEYS.items():
+        items = found[name] if isinstance(found[name], list) else [found[name]]
+        assert items
+        assert all(set(item) == keys for item in items), name
+    assert set(found["runs"][0]["plan"]) == PLAN
+    assert set(found["runs"][0]["plan"]["schedule"][0]) == {"rounds", "steps", "sampling-prob"}
+
+
+def test_the_digest_is_that_of_the_anchor(opened) -> None:
+    opened.charge("run-1", rounds=2)
+    found = facts(opened("report", "--json"))["ledger"]
+    anchor = json.loads((opened.folder / "anchor" / "ledger.anchor").read_text())
+    assert [found["entries"], found["digest"]] == anchor
+
+
+def test_every_release_is_listed(opened) -> None:
+    opened.charge("run-1", rounds=2)
+    opened.charge("run-1", rounds=1, kind="metrics")
+    found = facts(opened("report", "--json"))["releases"]
+    hashed = hashlib.sha256(b"payload").hexdigest()[:12]
+    assert [(r["round"], r["kind"], r["status"], r["payload"]) for r in found] == [
+        (1, "update", "sent", hashed),
+        (2, "update", "sent", hashed),
+        (1, "metrics", "sent", hashed),
+    ]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d", each["at"]) for each in found)
+
+
+def test_the_text_has_every_section_and_fits_the_terminal(opened) -> None:
+    opened.charge("run-1", rounds=1)
+    lines = opened("report").out.splitlines()
+    assert [line for line in lines if line in SECTIONS] == SECTIONS
+    assert all(len(line) <= 100 for line in lines)
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """Return the tables of a Markdown text, a list of rows with their cell separators counted."""
+    return [
+        [hit for hit in ESCAPED_PIPE.findall(line) if hit == "|"]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+
+
+def test_the_markdown_has_every_section_and_a_row_for_every_release(opened) -> None:
+    opened.charge("run-1", rounds=3)
+    text = opened("report", "--markdown").out
+    assert text.startswith("# Privacy report of this site\n")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    (release_table,) = (block for block in text.split("\n\n") if "payload's SHA-256" in block)
+    assert len(release_table.splitlines()) == 2 + 3
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            assert re.fullmatch(r"\|( --- \|)+", block.splitlines()[1])
+            assert len({len(row) for row in table_rows(block)}) == 1
+
+
+HOSTILE = 'x|y\n## 9. Nothing was spent\n<b onclick="x">*\x1b[2J`'
+
+
+def test_the_name_of_a_run_cannot_forge_the_report(opened) -> None:
+    """The server names the runs."""
+    opened.charge(HOSTILE, rounds=1)
+    assert facts(opened("report", "--json"))["runs"][0]["run-id"] == HOSTILE
+    text, markdown = opened("report").out, opened("report", "--markdown").out
+    for shown in (text, markdown):
+        assert "\x1b" not in shown
+        assert not any(line.startswith(("## 9", "9.")) for line in shown.splitlines())
+    assert "<b" not in markdown.replace(r"\<b", "")
+    assert re.findall(r"^## (.*)$", markdown, re.MULTILINE) == SECTIONS
+    for block in markdown.split("\n\n"):
+        assert len({len(row) for row in table_rows(block)}) <= 1
+
+
+def test_a_report_in_a_file_belongs_to_its_owner_alone(opened) -> None:
+    opened.charge("run-1", rounds=1)
+    path = opened.folder / "report.md"
+    result = opened("report", "--markdown", "--out", path)
+    assert result.code == 0
+    assert result.out == f"wrote {path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == opened("report", "--markdown").out
+    path.write_text("an older report")
+    assert "--force" in opened("report", "--out", path).error()
+    assert path.read_text() == "an older report"
+    assert opened("report", "--out", path, "--force").code == 0
+    assert path.read_text().startswith("PRIVACY REPORT")
+
+
+def test_two_forms_at_once_are_one_too_many(opened) -> None:
+    result = opened("report", "--json", "--markdown")
+    assert result.code == 2
+    assert "exclude each other" in result.err
+
+
+# The ledger's file alone.
+
+
+def test_the_ledger_alone_gives_the_same_numbers_and_is_only_read(opened) -> None:
+    opened.charge("run-1", rounds=2)
+    with_profile = facts(opened("report", "--json"))
+    copy = opened.folder / "evidence" / "ledger.sqlite"
+    copy.parent.mkdir()
+    shutil.copy(opened.ledger_path, copy)
+    copy.chmod(0o400)
+    before = contents(copy.parent)
+    alone = facts(opened.bare("report", "--ledger", copy, "--json"))
+    for form in ((), ("--markdown",)):
+        assert opened.bare("report", "--ledger", copy, *form).code == 0
+    assert contents(copy.parent) == before
+    for key in ("cap", "spent", "left", "runs", "updates", "releases", "metrics-released"):
+        assert alone[key] == with_profile[key], key
+    assert alone["ledger"]["digest"] == with_profile["ledger"]["digest"]
+    assert alone["simulation"] is None
+    assert alone["disclosed"] is None
+    assert any("What only the profile tells" in line for line in alone["not-covered"])
+    status = {each["name"]: each["status"] for each in alone["assumptions"]}
+    assert status["anchor"] == "not checked"
+
+
+def test_a_transaction_that_was_broken_off_is_not_counted(opened) -> None:
+    """The copy takes SQLite's journal along: without it, half a transaction would be read."""
+    opened.charge("run-1", rounds=1)
+    path = opened.ledger_path
+    expected = facts(opened.bare("report", "--ledger", path, "--json"))["ledger"]["digest"]
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA cache_size = 1")  # spills into the file before the end
+        db.execute("PRAGMA cache_spill = 1")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("DELETE FROM entries WHERE seq > 2")
+        db.execute("CREATE TABLE filler (x)")
+        db.execute("INSERT INTO filler SELECT randomblob(4000) FROM entries, entries AS b")
+        crashed = opened.folder / "crashed" / "ledger.sqlite"
+        crashed.parent.mkdir()
+        shutil.copy(path, crashed)
+        shutil.copy(f"{path}-journal", f"{crashed}-journal")
+        db.execute("ROLLBACK")
+    found = facts(opened.bare("report", "--ledger", crashed, "--json"))
+    assert found["ledger"]["digest"] == expected
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_ledger_of_a_newer_version_is_refused_and_left_as_it_is(opened, alone: bool) -> None:
+    opened.charge("run-1", rounds=1)
+    with closing(sqlite3.connect(opened.ledger_path)) as db:
+        db.execute("PRAGMA user_version = 99")
+        db.commit()
+    before = contents(opened.folder)
+    out = opened.folder / "report.md"
+    which = ("--ledger", opened.ledger_path) if alone else ("--profile", opened.profile_path)
+    result = opened.bare("report", *which, "--markdown", "--out", out)
+    assert "newer version" in result.error()
+    assert not result.out
+    assert contents(opened.folder) == before
+
+
+def test_no_ledger_where_one_is_named(opened, tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    assert str(other) in opened.bare("report", "--ledger", other).error()
+    other.write_bytes(b"PATIENT-123" * 1000)
+    assert "ledger" in opened.bare("report", "--ledger", other).error()
+    assert "ledger" in opened.bare("report", "--ledger", tmp_path).error()
+    other.unlink()
+    with closing(sqlite3.connect(other)) as db:
+        db.execute("CREATE TABLE t (x)")
+        db.commit()
+    assert f"{other} is not a ledger" in opened.bare("report", "--ledger", other).error()
