@@ -28,6 +28,7 @@ def code(reply: Message) -> int:
 
 
 def payload(reply: Message) -> bytes:
+    assert reply.has_content(), reply.error
     return reply.content["update"]["update"].data  # type: ignore[no-any-return,index,union-attr,call-overload]
 
 
@@ -106,7 +107,7 @@ def test_the_lifetime_budget_pays_for_two_runs_and_not_for_three(tmp_path: Path)
 
 
 def test_a_deployed_node_without_a_profile_refuses() -> None:
-    terms = terms_of()
+    terms = terms_of(dataset="digits", schema="")
     content = wire.write_instructions(terms, 1, model_of(terms))
     for config in ({}, {"partition-id": 0, "num-partitions": 4}, {"profile": "/nowhere.toml"}):
         assert send(config, wire.TRAIN, content).has_error()
@@ -219,7 +220,10 @@ def test_no_exception_and_no_text_passes_the_guard(
         raise error("PATIENT-123 has ε = 1.2345678")
 
     monkeypatch.setattr("client_app.training.train", bug)
-    reply = ask(make_site(tmp_path), terms_of())
+    try:
+        reply = ask(make_site(tmp_path), terms_of())
+    except error:
+        pytest.fail("an exception passed the guard")
     assert code(reply) == wire.FAILED
     assert not any(secret in caplog.text for secret in SECRETS)
     assert statuses(tmp_path) == {(1, "update"): "lost"}

@@ -83,7 +83,7 @@ def observe(
         profile: the site's.
         terms: the run's.
         like: an earlier observation whose outputs are to be frozen.
-        rows_of: gives the rows of a batch in this site's data from those in the earlier one's.
+        rows_of: makes the rows of a batch from those that were drawn, or from the earlier ones.
     """
     steps: list[Step] = []
     with _watched(steps, like, rows_of):
@@ -101,13 +101,12 @@ def _watched(
     draw, add = RandomStream.bernoulli, dpsgd.add_noise
 
     def bernoulli(stream: RandomStream, count: int, probability: float) -> Rows:
-        if like is None:
-            rows = draw(stream, count, probability)
-        else:
+        rows = draw(stream, count, probability)
+        if like is not None:
             assert len(steps) < len(like.steps), "a neighbour takes more steps"
-            rows = rows_of(like.steps[len(steps)].rows)
-        steps.append(Step(count, probability, rows))
-        return rows
+            rows = like.steps[len(steps)].rows
+        steps.append(Step(count, probability, rows_of(rows)))
+        return steps[-1].rows
 
     def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Tensor:
         step = steps[-1]
@@ -175,6 +174,7 @@ def check_noise(observed: Observed, clip_norm: float, tail: float = 1e-9) -> Non
     """
     from scipy import stats
 
+    assert all(step.std >= 0 for step in observed.steps), "a step was not noised"
     std = observed.plan.noise_multiplier * clip_norm
     noise = np.stack([step.noisy.astype(float) - step.total for step in observed.steps]) / std
     count, size = noise.shape

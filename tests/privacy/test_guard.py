@@ -11,6 +11,7 @@ import pytest
 from hdpfl_flower import wire
 from hdpfl_flower.chain import Chain
 from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.mechanism import Plan
 from tests.client_app.messages import ask, model_of, send
 from tests.client_app.test_app import code
 from tests.privacy.replay import observe
@@ -64,6 +65,15 @@ def test_what_runs_is_what_the_ledger_says(tmp_path: Path) -> None:
     assert len(observed.steps) == 2 * observed.plan.steps[0].count
     std = observed.plan.noise_multiplier * terms.clip_norm
     assert {(s.probability, s.std) for s in observed.steps} == {(0.25, std)}
+
+
+def test_what_runs_costs_what_was_charged(tmp_path: Path) -> None:
+    """The accountant's word on the frozen plan, asked again."""
+    profile = make_site(tmp_path / "site", digits(48))
+    assert ask(profile, terms_of()).has_content()
+    (frozen,) = Ledger(profile.with_name("ledger.sqlite")).account().plans.values()
+    cost = Plan.from_json(frozen.plan).epsilon_spent()
+    assert 0.99 * EPSILON <= cost <= EPSILON == frozen.epsilon
 
 
 def test_declining_never_depends_on_records(tmp_path: Path) -> None:
