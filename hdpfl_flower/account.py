@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hdpfl_flower.chain import Entry
+from hdpfl_flower.errors import LedgerError
 
 Key = tuple[str, int, str]
 """A release: (run, server round, kind)."""
@@ -87,6 +88,12 @@ class Account:
 def exact(value: float) -> Fraction:
     """Return the decimal number that was written for ``value``: ten runs of 0.1 make 1."""
     return Fraction(repr(value))
+
+
+def check_cost(epsilon: float, delta: float) -> None:
+    """Raise ``LedgerError`` unless both are numbers ≥ 0: no charge makes what is spent fall."""
+    if not (epsilon >= 0 and delta >= 0):  # NaN is not
+        raise LedgerError("ledger: ε and δ must be numbers that are not negative")
 
 
 def fits(values: list[float], limit: float) -> bool:

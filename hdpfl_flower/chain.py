@@ -22,12 +22,15 @@ from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.files import replace_file
 
 _APPLICATION_ID = 0x48445046
+_VERSION = 1
 _FIRST = "0" * 64
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_VERSION};
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
                       body TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
 CREATE TABLE blobs (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL) STRICT;
+CREATE TABLE head (seq INTEGER NOT NULL, digest TEXT NOT NULL) STRICT;
 """
 
 
@@ -68,7 +71,7 @@ class Chain:
             durable: wait for the disk at every commit; only a simulation goes without.
 
         Raises:
-            LedgerError: missing, unreadable, damaged, or older than its anchor.
+            LedgerError: missing, unreadable, damaged, of a newer version, or older than its anchor.
         """
         self._anchor, self._last, self._digest = anchor, 0, _FIRST
         if not path.is_file():
@@ -81,11 +84,13 @@ class Chain:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            self._db.execute(f"PRAGMA journal_mode = {'WAL' if durable else 'MEMORY'}")
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-            if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
-                raise LedgerError(f"{path} is not a ledger of hdpfl")
-        self._check_anchor()
+        try:
+            with _readable_errors():
+                self._prepare(path, durable)
+            self._check_anchor()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, anchor: Path | None = None, *, durable: bool = True) -> Chain:
@@ -106,8 +111,10 @@ class Chain:
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from None
         with _readable_errors(), contextlib.closing(sqlite3.connect(path)) as db:
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+            db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
             db.executescript(_SCHEMA)
+            db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
+            db.commit()
         return cls(path, anchor, durable=durable)
 
     @contextlib.contextmanager
@@ -115,27 +122,28 @@ class Chain:
         """Hold the file alone; yields the entries that came since this object last looked.
 
         What :meth:`append` and :meth:`attach` wrote inside becomes durable at the end, or nothing
-        of it does: then the next transaction yields every entry again.
+        of it does. Whatever fails, the next transaction yields every entry again.
 
         Raises:
-            LedgerError: busy for 30 s, disk full, or damaged.
+            LedgerError: busy for 30 s, disk full, damaged, or the anchor cannot be written (then
+                the entries are durable all the same).
         """
         before = self._last, self._digest
-        with _readable_errors():
-            self._db.execute("BEGIN IMMEDIATE")
         try:
             with _readable_errors():
+                self._db.execute("BEGIN IMMEDIATE")
                 yield self._read()
             last, digest = self._last, self._digest
             with _readable_errors():
                 self._db.execute("COMMIT")
+            if self._anchor is not None and (last, digest) != before:
+                _write_anchor(self._anchor, last, digest)
         except BaseException:
             self._last, self._digest = 0, _FIRST
             if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+                with contextlib.suppress(sqlite3.Error):  # the first error is the one to tell
+                    self._db.execute("ROLLBACK")
             raise
-        if self._anchor is not None and (last, digest) != before:
-            _write_anchor(self._anchor, last, digest)
 
     def append(self, kind: str, body: dict[str, Any]) -> Entry:
         """Add an entry; only inside a transaction."""
@@ -145,13 +153,9 @@ class Chain:
         self._db.execute(
             "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, at, kind, text, digest)
         )
+        self._db.execute("UPDATE head SET seq = ?, digest = ?", (seq, digest))
         self._last, self._digest = seq, digest
         return Entry(seq, at, kind, body)
-
-    @property
-    def next_seq(self) -> int:
-        """Number that the next entry will have; meaningful inside a transaction."""
-        return self._last + 1
 
     def attach(self, seq: int, blob: bytes) -> None:
         """Keep ``blob`` with entry ``seq``; only inside a transaction."""
@@ -171,8 +175,25 @@ class Chain:
         """Close the file."""
         self._db.close()
 
+    def _prepare(self, path: Path, durable: bool) -> None:
+        """Refuse what this version cannot read, before anything is written; then set up.
+
+        A rollback journal, not a write-ahead log: of a damaged log SQLite drops the newest
+        transactions without a word, and with them what was spent. With a journal, whatever
+        :meth:`transaction` finished lies in the file itself.
+        """
+        if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+            raise LedgerError(f"{path} is not a ledger of hdpfl")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise LedgerError("the ledger was written by a newer version; update hdpfl-flower")
+        self._db.execute(f"PRAGMA journal_mode = {'DELETE' if durable else 'MEMORY'}")
+        self._db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
+
     def _read(self) -> list[Entry]:
-        """Return the entries after the last one seen, their digests checked."""
+        """Return the entries after the last one seen, their digests checked up to the head."""
+        if self._last == 0:  # at first, and again after whatever failed
+            self._check_anchor()
         entries = []
         rows = self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (self._last,))
         for seq, at, kind, text, digest in rows:
@@ -181,21 +202,19 @@ class Chain:
                 raise LedgerError(f"the ledger is damaged at entry {self._last + 1}; restore it")
             self._last, self._digest = seq, digest
             entries.append(Entry(seq, at, kind, json.loads(text)))
+        head = self._db.execute("SELECT seq, digest FROM head").fetchone()
+        if head != (self._last, self._digest):  # a damaged page can hide the newest entries
+            raise LedgerError(f"the ledger is damaged after entry {self._last}; restore it")
         return entries
 
     def _check_anchor(self) -> None:
         """Refuse a file that does not contain the entry its anchor names."""
         if self._anchor is None:
             return
-        try:
-            seq, digest = json.loads(self._anchor.read_text())
-        except (OSError, ValueError):
-            raise LedgerError(
-                f"the ledger's anchor {self._anchor} is missing or damaged; restore it"
-            ) from None
+        seq, digest = _read_anchor(self._anchor)
         with _readable_errors():
             row = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (seq,)).fetchone()
-        if seq > 0 and row != (digest,):
+        if ((_FIRST,) if seq == 0 else row) != (digest,):
             raise LedgerError(
                 "the ledger is older than its anchor: a copy was put back; restore the newest"
             )
@@ -203,6 +222,15 @@ class Chain:
 
 def _digest(before: str, seq: int, at: str, kind: str, text: str) -> str:
     return hashlib.sha256(json.dumps([before, seq, at, kind, text]).encode()).hexdigest()
+
+
+def _read_anchor(path: Path) -> tuple[int, str]:
+    """Return the number and the digest of the last entry known."""
+    with contextlib.suppress(OSError, ValueError):
+        match json.loads(path.read_text()):
+            case [int(seq), str(digest)] if 0 <= seq < 2**63:
+                return seq, digest
+    raise LedgerError(f"the ledger's anchor {path} is missing or damaged; restore it")
 
 
 def _write_anchor(path: Path, seq: int, digest: str) -> None:
@@ -220,7 +248,7 @@ def _readable_errors() -> Iterator[None]:
     """Turn what SQLite says into one line with a remedy."""
     try:
         yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError, TypeError, ValueError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, TypeError, ValueError) as error:
         for said, remedy in _SQLITE_SAYS.items():
             if said in str(error):
                 raise LedgerError(f"ledger: {remedy}") from None

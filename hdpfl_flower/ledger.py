@@ -13,16 +13,15 @@ Everything is derived from the entries of a hash chain (``chain.py``); there is 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hdpfl_flower.account import Account, FrozenPlan, Key, Release, Request, fits
+from hdpfl_flower.account import Account, FrozenPlan, Key, Release, Request, check_cost, fits
 from hdpfl_flower.chain import Chain, Entry
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.locks import ReleaseLock
 
 KEPT_ROUNDS = 2
 """Rounds whose payload is kept, to send the same bytes again; hashes are kept for ever."""
@@ -51,8 +50,12 @@ class Ledger:
         self._chain, self._keeps = Chain(path, anchor, durable=durable), durable
         self._locks = path.with_name(path.name + ".locks")
         self._account = Account()
-        with self._current():
-            pass
+        try:
+            with self._current():
+                pass
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(
@@ -65,6 +68,7 @@ class Ledger:
         durable: bool = True,
     ) -> Ledger:
         """Make a new ledger with its lifetime cap; raises ``LedgerError`` where one exists."""
+        check_cost(epsilon, delta)
         chain = Chain.create(path, anchor, durable=durable)
         with chain.transaction():
             chain.append("cap", {"epsilon": epsilon, "delta": delta})
@@ -82,6 +86,7 @@ class Ledger:
 
     def raise_cap(self, epsilon: float, delta: float) -> None:
         """Raise the lifetime cap, by a local decision; recorded in the chain, never undone."""
+        check_cost(epsilon, delta)
         with self._current():
             if epsilon < self._account.cap_epsilon or delta < self._account.cap_delta:
                 raise LedgerError(
@@ -117,12 +122,20 @@ class Ledger:
                 for the same run, or no budget.
             LedgerError: the ledger cannot be written.
         """
-        with self._current():
-            try:
-                return self._take(request, plan, max_runs, cap, again)
-            except Declined as decision:  # raised after the block, so that entries made stay
-                declined = decision
-        raise declined
+        taken: Reservation | bytes | Declined = b""
+        try:
+            with self._current():
+                try:
+                    taken = self._take(request, plan, max_runs, cap, again)
+                except Declined as decision:  # raised after the block, so that entries made stay
+                    taken = decision
+        except BaseException:
+            if isinstance(taken, Reservation):
+                taken.free()  # nobody will work on it
+            raise
+        if isinstance(taken, Declined):
+            raise taken
+        return taken
 
     def mark_sent(self, key: Key) -> None:
         """Note that the payload was handed to Flower."""
@@ -199,10 +212,13 @@ class Ledger:
                 self._charge(request.run_id, plan, max_runs, cap)
             elif frozen != plan:  # two first requests at once; the work must follow what is charged
                 raise Declined("terms: another plan was frozen meanwhile")
-        lock = self._lock(self._chain.next_seq)
         run_id, server_round, kind = request.key
         body = {"run_id": run_id, "round": server_round, "kind": kind, "request": request.digest}
-        return Reservation(self, request.key, self._append("reserved", body).seq, lock)
+        seq = self._append("reserved", body).seq
+        try:
+            return Reservation(self, request.key, seq, self._lock(seq))
+        except BlockingIOError:  # of one whose entry did not become durable, for a moment yet
+            raise LedgerError("ledger: another process holds it; try again") from None
 
     def _append(self, kind: str, body: dict[str, object]) -> Entry:
         entry = self._chain.append(kind, dict(body))
@@ -212,6 +228,7 @@ class Ledger:
     def _charge(
         self, run_id: str, plan: FrozenPlan, max_runs: int, cap: tuple[float, float]
     ) -> None:
+        check_cost(plan.epsilon, plan.delta)
         account = self._account
         if max_runs and len(account.plans) >= max_runs:
             raise Declined("policy: 'policy.runs' runs were charged already")
@@ -239,22 +256,19 @@ class Ledger:
             lock = self._lock(release.seq)
         except BlockingIOError:
             raise Declined("replay: the release is being worked on") from None
-        self._append("lost", {"release": release.seq})
-        lock.free()
-
-    def _lock(self, seq: int) -> _Lock:
-        path = self._locks / str(seq)
         try:
-            return _Lock(path)
-        except FileNotFoundError:  # the first lock of this ledger
-            self._locks.mkdir(exist_ok=True, mode=0o700)
-            return _Lock(path)
+            self._append("lost", {"release": release.seq})
+        finally:
+            lock.free()
+
+    def _lock(self, seq: int) -> ReleaseLock:
+        return ReleaseLock(self._locks / str(seq))
 
 
 class Reservation:
     """A release taken and not yet sealed; leaving the block without sealing loses it."""
 
-    def __init__(self, ledger: Ledger, key: Key, seq: int, lock: _Lock) -> None:
+    def __init__(self, ledger: Ledger, key: Key, seq: int, lock: ReleaseLock) -> None:
         """Made by :meth:`Ledger.reserve` only."""
         self._ledger, self._key, self._seq, self._lock = ledger, key, seq, lock
         self._sealed = False
@@ -273,21 +287,8 @@ class Reservation:
             if not self._sealed:
                 self._ledger.lose(self._key, self._seq)
         finally:
-            self._lock.free()
-
-
-class _Lock:
-    """An OS lock on a small file: it is free as soon as its process is gone, however it ended."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise
+            self.free()
 
     def free(self) -> None:
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
+        """Let go of the release's lock; its status stays."""
+        self._lock.free()

@@ -1,0 +1,46 @@
+"""The lock of a release that is being worked on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from hdpfl_flower.errors import LedgerError
+
+
+class ReleaseLock:
+    """An OS lock on a small file: it is free as soon as its process is gone, however it ended."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            BlockingIOError: it is held.
+            LedgerError: the file cannot be made.
+        """
+        self._path = path
+        try:
+            self._fd = self._open()
+        except OSError as error:
+            raise LedgerError(f"ledger: {path} cannot be made: {error.strerror}") from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def free(self) -> None:
+        """Let go of it, and of its file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+    def _open(self) -> int:
+        flags = os.O_CREAT | os.O_RDWR
+        try:
+            return os.open(self._path, flags, 0o600)
+        except FileNotFoundError:  # the first lock of this ledger
+            self._path.parent.mkdir(exist_ok=True, mode=0o700)
+            return os.open(self._path, flags, 0o600)

@@ -1,0 +1,175 @@
+"""Bugs to put back, one a function; the checker must find each of them.
+
+A mutant gets the site's ``_release`` and the worker's ``note``; it patches what it likes, and
+returns another ``_release`` or None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hdpfl_flower import ledger as module
+from hdpfl_flower.account import Account, FrozenPlan, Request
+from hdpfl_flower.chain import Chain
+from hdpfl_flower.ledger import Ledger, Reservation
+
+Release = Callable[..., bytes]
+Note = Callable[[Path, dict[str, Any], bytes], None]
+
+
+def sealed_after_it_was_sent(release: Release, note: Note) -> Release:
+    def leaky(
+        site: Any, ledger: Ledger, instructions: Any, kind: str, plan: FrozenPlan, work: Any
+    ) -> bytes:
+        def work_and_send() -> bytes:
+            payload: bytes = work()
+            folder = ledger._locks.parent
+            ask = {"run": instructions.terms.run_id, "round": instructions.server_round}
+            note(folder / "seen", ask, payload)
+            return payload
+
+        return release(site, ledger, instructions, kind, plan, work_and_send)
+
+    return leaky
+
+
+def charged_after_the_work(release: Release, note: Note) -> None:
+    """The plan is charged with the seal, not with the reservation."""
+    take, seal = Ledger.reserve, Ledger.seal
+    waiting: dict[str, FrozenPlan] = {}
+
+    def reserve(
+        self: Ledger, request: Request, plan: FrozenPlan | None, **more: Any
+    ) -> Reservation | bytes:
+        if plan is not None:
+            waiting[request.run_id] = plan
+        return take(self, request, None, **more)
+
+    def charge(self: Ledger, key: Any, seq: int, payload: bytes) -> None:
+        seal(self, key, seq, payload)
+        with self._current():
+            if key[0] not in self._account.plans:
+                self._charge(key[0], waiting[key[0]], 0, (1e9, 1e9))
+
+    Ledger.reserve, Ledger.seal = reserve, charge  # type: ignore[method-assign]
+
+
+def a_lost_release_is_refunded(release: Release, note: Note) -> None:
+    """A run with a lost release does not count."""
+    charge = Ledger._charge
+
+    def refund(self: Ledger, *args: Any) -> None:
+        every = self._account.plans
+        lost = {key[0] for key, r in self._account.releases.items() if r.status == "lost"}
+        self._account.plans = {run: plan for run, plan in every.items() if run not in lost}
+        charge(self, *args)
+        self._account.plans = {**every, **self._account.plans}
+
+    Ledger._charge = refund  # type: ignore[method-assign,assignment]
+
+
+def a_lost_release_is_worked_on_again(release: Release, note: Note) -> None:
+    take = Ledger.reserve
+
+    def reserve(self: Ledger, *args: Any, **more: Any) -> Reservation | bytes:
+        return take(self, *args, **{**more, "again": True})
+
+    Ledger.reserve = reserve  # type: ignore[method-assign]
+
+
+def charges_are_not_summed(release: Release, note: Note) -> None:
+    module.fits = lambda values, limit: values[-1] <= limit  # type: ignore[attr-defined]
+
+
+def charges_are_summed_as_floats(release: Release, note: Note) -> None:
+    """Ten runs of 0.1 would not fit into 1."""
+    module.fits = lambda values, limit: sum(values) <= limit  # type: ignore[attr-defined]
+
+
+def handed_out_before_the_commit(release: Release, note: Note) -> None:
+    """The transactions after the reservation stay open until the process ends."""
+    inner = sqlite3.connect.keywords["factory"]  # type: ignore[attr-defined]
+
+    class Lazy(inner):  # type: ignore[valid-type,misc]
+        ends = 0
+
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            self.ends += sql == "COMMIT"
+            late = sql == "COMMIT" and self.ends > 2  # opened, reserved
+            if late or (sql.startswith("BEGIN") and self.in_transaction):
+                sql = "SELECT 1"
+            return super().execute(sql, *values)  # type: ignore[no-any-return]
+
+    sqlite3.connect.keywords["factory"] = Lazy  # type: ignore[attr-defined]
+
+
+def a_replay_gets_fresh_bytes(release: Release, note: Note) -> None:
+    Ledger._payload = lambda self, known: os.urandom(100)  # type: ignore[method-assign,assignment]
+
+
+def a_replay_is_worked_on_anew(release: Release, note: Note) -> None:
+    """Sealed releases are forgotten when the ledger is opened."""
+    apply = Account.apply
+
+    def forget(self: Account, entry: Any) -> None:
+        apply(self, entry)
+        if entry.kind == "sent":
+            self.releases = {k: r for k, r in self.releases.items() if r.status != "sent"}
+
+    Account.apply = forget  # type: ignore[method-assign]
+
+
+def another_request_gets_an_answer(release: Release, note: Note) -> None:
+    """What is asked is not compared."""
+    digest = "always the same"
+    module.Ledger.reserve = _with_digest(Ledger.reserve, digest)  # type: ignore[method-assign]
+
+
+def _with_digest(take: Any, digest: str) -> Any:
+    def reserve(self: Ledger, request: Request, *args: Any, **more: Any) -> Reservation | bytes:
+        same = Request(request.run_id, request.server_round, request.kind, digest)
+        result: Reservation | bytes = take(self, same, *args, **more)
+        return result
+
+    return reserve
+
+
+def no_lock_and_late_results_are_kept(release: Release, note: Note) -> None:
+    """A release being worked on is given up by others, and sealed all the same."""
+
+    class NoLock:
+        def __init__(self, path: Path) -> None:
+            pass
+
+        def free(self) -> None:
+            pass
+
+    def seal(self: Ledger, key: Any, seq: int, payload: bytes) -> None:
+        with self._current():
+            digest = hashlib.sha256(payload).hexdigest()
+            self._append("sealed", {"release": seq, "payload": digest})
+            self._chain.attach(seq, payload)
+
+    module.ReleaseLock, Ledger.seal = NoLock, seal  # type: ignore[attr-defined,method-assign,assignment]
+
+
+def nothing_is_held_alone(release: Release, note: Note) -> None:
+    """Every statement is a transaction of its own."""
+    inner = sqlite3.connect.keywords["factory"]  # type: ignore[attr-defined]
+
+    class Alone(inner):  # type: ignore[valid-type,misc]
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql.startswith(("BEGIN", "COMMIT")):
+                sql = "SELECT 1"
+            return super().execute(sql, *values)  # type: ignore[no-any-return]
+
+    sqlite3.connect.keywords["factory"] = Alone  # type: ignore[attr-defined]
+
+
+def the_anchor_is_not_read(release: Release, note: Note) -> None:
+    Chain._check_anchor = lambda self: None  # type: ignore[method-assign]
