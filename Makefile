@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo check test test-gpu bench audit up run-up down clean
+.PHONY: demo check test test-gpu bench audit mutants up run-up down clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -26,6 +26,9 @@ bench: $(READY)
 
 audit: $(READY)
 	$(BIN)/hdpfl-site audit
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 up: $(READY)
 	$(BIN)/python deploy/federation.py up

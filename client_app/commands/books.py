@@ -98,7 +98,7 @@ def open_chain(profile: Profile) -> Iterator[Chain]:
 def read_books(profile: Profile) -> Books:
     """Return the profile's ledger, every digest checked; raises as :func:`open_chain`."""
     with open_chain(profile) as chain:
-        return _books_of(chain)
+        return books_of(chain)
 
 
 def read_copy(path: Path) -> Books:
@@ -114,20 +114,20 @@ def read_copy(path: Path) -> Books:
         copy = Path(folder) / path.name
         try:
             shutil.copyfile(path, copy)
-            for suffix in ("-journal", "-wal"):  # what SQLite had begun, and not finished
-                beside = path.with_name(path.name + suffix)
-                if beside.exists():
-                    shutil.copyfile(beside, copy.with_name(beside.name))
+            begun = path.with_name(f"{path.name}-journal")  # what SQLite did not finish
+            if begun.exists():
+                shutil.copyfile(begun, copy.with_name(begun.name))
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from None
         try:
             with contextlib.closing(Chain(copy)) as chain:
-                return _books_of(chain)
+                return books_of(chain)
         except LedgerError as error:
             raise LedgerError(str(error).replace(str(copy), str(path))) from None
 
 
-def _books_of(chain: Chain) -> Books:
+def books_of(chain: Chain) -> Books:
+    """Return everything in an open ledger; raises ``LedgerError`` for entries of no meaning."""
     with chain.transaction() as entries:
         pass
     account = Account()

@@ -10,6 +10,7 @@ import typer
 
 from client_app.commands.books import (
     Books,
+    books_of,
     ledger_paths,
     notes_on_cap,
     open_chain,
@@ -75,12 +76,10 @@ def show(profile: ProfileOption = None) -> None:
 def verify(profile: ProfileOption = None) -> None:
     """Check every entry, payload and the anchor."""
     site = open_profile(profile)
-    with open_chain(site) as chain, chain.transaction() as entries:
-        account = Account()
-        for entry in entries:
-            account.apply(entry)
-        payloads = _check_payloads(chain, account)
-    typer.echo(f"entries verified: {len(entries)}{_days(entries)}")
+    with open_chain(site) as chain:
+        books = books_of(chain)
+        payloads = _check_payloads(chain, books.account)
+    typer.echo(f"entries verified: {len(books.entries)}{_days(books.entries)}")
     typer.echo(f"payloads kept, each matching its seal: {payloads}")
     anchor = ledger_paths(site).anchor
     typer.echo(

@@ -1,0 +1,57 @@
+"""Every bug that is put back is killed; README names each of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.runner import ROOT, MutantError, mutated
+from tests.mutants.table import MUTANTS
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_code_and_compiles(mutant: object) -> None:
+    changed = mutated(mutant)  # type: ignore[arg-type]
+    compile(changed, "mutant", "exec")
+    assert changed != (ROOT / mutant.file).read_text()  # type: ignore[attr-defined]
+
+
+def test_a_mutant_that_no_longer_fits_is_told() -> None:
+    with pytest.raises(MutantError, match="0 times"):
+        mutated(replace(MUTANTS[0], old="no such text"))
+
+
+def test_names_are_unique_and_in_the_readme() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names) >= 25
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.slow
+def test_every_mutant_is_killed(tmp_path: Path) -> None:
+    """And no test that kills one fails on the code as it is: the command says so first."""
+    command = [sys.executable, "-m", "tests.mutants"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"killed {len(MUTANTS)} of {len(MUTANTS)}" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_change_that_is_no_bug_survives() -> None:
+    """The runner does not call everything dead."""
+    script = (
+        "from dataclasses import replace\n"
+        "from tests.mutants.runner import judge_all\n"
+        "from tests.mutants.table import MUTANTS\n"
+        "harmless = replace(MUTANTS[0], new=MUTANTS[0].old + '.clone()')\n"
+        "broken = replace(MUTANTS[0], new='nonsense(')\n"
+        "print([v.fate for v in judge_all([harmless, broken], 2)])\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "['survived', 'survived', 'no working code']", done.stderr
