@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,26 @@ def read_journal(path: Path) -> list[Event]:
             return list(_events(file))
     except FileNotFoundError:
         raise DataError(f"no journal at {path}; name a run's folder, or its id") from None
+
+
+def finished_rounds(events: Sequence[Event]) -> list[Event]:
+    """Return the rounds among ``events``, their numbers as floats, infinite and NaN ones too.
+
+    Raises:
+        DataError: a round does not say what a round says.
+    """
+    try:
+        return [_round(event) for event in events if event["event"] == "round"]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise DataError("the journal is damaged: a round in it is not whole") from None
+
+
+def _round(event: Event) -> Event:
+    if not set(event["accepted"]) <= set(event["asked"]):
+        raise ValueError("a site that was not asked")
+    metrics = {name: float(value) for name, value in event["metrics"].items()}
+    weights = [float(weight) for weight in event.get("weights", [])]
+    return {**event, "round": int(event["round"]), "metrics": metrics, "weights": weights}
 
 
 def _events(lines: Iterator[str]) -> Iterator[Event]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.journal import Event
+from hdpfl_flower.journal import Event, finished_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +28,9 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     """Draw one run: its metrics by round, and each site's weight by round.
 
     Raises:
-        DataError: the journal has no finished round.
+        DataError: the journal has no finished round, or is damaged.
     """
-    rounds = [event for event in events if event["event"] == "round"]
+    rounds = finished_rounds(events)
     if not rounds:
         raise DataError("the run has finished no round; there is nothing to draw")
     figure, (left, right) = _figure(2)
@@ -47,7 +47,7 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     sites = list(dict.fromkeys(site for event in rounds for site in event["asked"]))
     weights = np.full((len(sites), len(rounds)), np.nan)
     for column, event in enumerate(rounds):
-        for site, weight in zip(event["accepted"], event.get("weights", []), strict=False):
+        for site, weight in zip(event["accepted"], event["weights"], strict=False):
             weights[sites.index(site), column] = weight
     image = right.imshow(weights, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
     right.set_yticks(range(len(sites)), sites, fontsize=min(9, 200 / len(sites)))
