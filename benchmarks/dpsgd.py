@@ -98,6 +98,7 @@ def opacus_epoch(spec: str, records: Records, batch: int) -> Callable[[], None]:
     from torch.utils.data import DataLoader, TensorDataset
 
     warnings.filterwarnings("ignore", module="opacus|torch")
+    warnings.filterwarnings("ignore", "Full backward hook")
     model = build_model(spec, TASK, seed=0)
     x, y = torch.from_numpy(records.features), torch.from_numpy(records.targets)
     private, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(

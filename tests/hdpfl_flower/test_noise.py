@@ -146,30 +146,52 @@ def check_unrelated(vectors: Sequence[np.ndarray]) -> None:
     assert np.abs(correlation).max() < 6 / math.sqrt(len(vectors[0]))
 
 
-def in_a_fork(make: Callable[[], np.ndarray]) -> np.ndarray:
+FORKS = """
+import os, sys
+from hdpfl_flower.noise import RandomStream, ReleaseStreams
+
+inherited = RandomStream(bytes(32))
+
+def draw():
+    return {expression}.normal({draws}).numpy().tobytes()
+
+def in_a_fork():
     reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(writer, make().tobytes())
+    if not os.fork():
+        os.close(reader)
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(draw())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        values = np.frombuffer(pipe.read(), dtype=np.float64)
-    os.waitpid(child, 0)
-    return values
+        return pipe.read()
+
+for values in (in_a_fork(), in_a_fork(), draw()):
+    sys.stdout.buffer.write(values)
+"""
 
 
-def in_new_process(expression: str) -> np.ndarray:
-    code = (
-        "import sys, torch; from hdpfl_flower.noise import ReleaseStreams; "
-        f"sys.stdout.buffer.write(({expression}).numpy().tobytes())"
+def in_new_process(code: str) -> np.ndarray:
+    """Return what ``code`` writes; one thread, because a fork does not inherit a pool of them."""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=True,
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     return np.frombuffer(run.stdout, dtype=np.float64)
 
 
-def fresh_noise() -> np.ndarray:
-    return ReleaseStreams.fresh().noise.normal(1_000).numpy()
+def of_one_process(expression: str) -> np.ndarray:
+    return in_new_process(
+        "import sys, torch; from hdpfl_flower.noise import ReleaseStreams; "
+        f"sys.stdout.buffer.write(({expression}).numpy().tobytes())"
+    )
+
+
+def of_forks(expression: str) -> np.ndarray:
+    values = in_new_process(FORKS.format(expression=expression, draws=DRAWS))
+    return values.reshape(3, DRAWS)
 
 
 def test_releases_rounds_and_streams_are_unrelated() -> None:
@@ -181,21 +203,18 @@ def test_releases_rounds_and_streams_are_unrelated() -> None:
 
 
 def test_forked_processes_are_unrelated() -> None:
-    check_unrelated([fresh_noise(), in_a_fork(fresh_noise), in_a_fork(fresh_noise)])
-    inherited = RandomStream(KEY)  # the mutant: one stream made before the fork
-    with pytest.raises(AssertionError):
-        check_unrelated(
-            [in_a_fork(lambda: inherited.normal(1_000).numpy()), inherited.normal(1_000).numpy()]
-        )
+    check_unrelated(of_forks("ReleaseStreams.fresh().noise"))
+    with pytest.raises(AssertionError):  # the mutant: one stream made before the fork
+        check_unrelated(of_forks("inherited"))
 
 
 def test_new_processes_are_unrelated() -> None:
     """A deployed site is a new process for every message."""
     ours = f"ReleaseStreams.fresh().noise.normal({DRAWS})"
-    check_unrelated([in_new_process(ours), in_new_process(ours)])
+    check_unrelated([of_one_process(ours), of_one_process(ours)])
     mutant = f"torch.empty({DRAWS}, dtype=torch.float64).normal_(generator=torch.Generator())"
     with pytest.raises(AssertionError):
-        check_unrelated([in_new_process(mutant), in_new_process(mutant)])
+        check_unrelated([of_one_process(mutant), of_one_process(mutant)])
 
 
 def test_a_fresh_release_draws_two_keys_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ MUTANTS = (
         "        if not hasattr(self, 'torch'):\n"
         "            self.torch = torch.Generator()\n"
         "        return result.normal_(generator=self.torch)\n",
-        NOISE + "forked_processes_are_unrelated",
+        REPLAY + _NOISE,
     ),
     Mutant(
         "the same noise in every step",
