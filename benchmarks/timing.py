@@ -6,10 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-console = Console(width=110)
+console = Console(width=160)
 
 
 def interleaved(
@@ -30,10 +31,11 @@ def interleaved(
 
 
 def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print one table of results."""
-    table = Table(title=title, title_justify="left")
+    """Print one table of results, as Markdown: it is what ``benchmarks/README.md`` holds."""
+    table = Table(box=box.MARKDOWN)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
+    console.print(f"\n### {title}\n")
     console.print(table)
