@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hdpfl_flower import wire
-from tests.privacy.replay import Observed, Rows, check_neighbours, check_noise, observe, same
+from tests.privacy.conftest import Play
+from tests.privacy.replay import Observed, Rows, check_noise, observe, same
 from tests.privacy.sites import DECLARED, digits, make_site, terms_of, with_one_more, without
 
 SMALL = [
@@ -41,13 +42,11 @@ def join(rows: Rows) -> Rows:
 
 @pytest.mark.parametrize(("model", "engine"), CASES)
 def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
-    tmp_path: Path, model: str, engine: str
+    play: Play, model: str, engine: str
 ) -> None:
-    terms, records = terms_of(model), digits(DECLARED)
-    site = make_site(tmp_path / "one", records, engine=engine)
-    first = observe(site, terms, rows_of=keep)
-    fewer = make_site(tmp_path / "other", without(records, REMOVED), engine=engine)
-    check_neighbours(first, observe(fewer, terms, first, drop))
+    records = digits(DECLARED)
+    fewer = without(records, REMOVED)
+    play(terms_of(model), records, fewer, rows=keep, rows_of=drop, engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -58,24 +57,20 @@ def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
                           ("mlp:16", "opacus")]
 )  # fmt: skip
 def test_one_record_more_may_hold_anything(
-    tmp_path: Path, model: str, engine: str, value: float
+    play: Play, model: str, engine: str, value: float
 ) -> None:
     """A huge record moves its own share of the sum and nothing else; no number, no record."""
-    terms, records = terms_of(model), digits(DECLARED)
-    first = observe(make_site(tmp_path / "one", records, engine=engine), terms)
+    records = digits(DECLARED)
     more = with_one_more(records, np.float32(value))
-    site = make_site(tmp_path / "other", more, engine=engine)
-    check_neighbours(first, observe(site, terms, first, join if np.isfinite(value) else same))
+    rows_of = join if np.isfinite(value) else same
+    play(terms_of(model), records, more, rows_of=rows_of, engine=engine)
 
 
 @pytest.mark.parametrize("target", [10, -1, 99])
-def test_a_label_that_the_task_does_not_know_tells_nothing(tmp_path: Path, target: int) -> None:
+def test_a_label_that_the_task_does_not_know_tells_nothing(play: Play, target: int) -> None:
     """The site reads it, so the record is not in the data at all: no code, no shape, no word."""
-    terms, records = terms_of(), digits(DECLARED)
-    first = observe(make_site(tmp_path / "one", records), terms)
-    more = with_one_more(records, np.float32(0.5), target)
-    other = observe(make_site(tmp_path / "other", more), terms, first)
-    check_neighbours(first, other)
+    records = digits(DECLARED)
+    _, other = play(terms_of(), records, with_one_more(records, np.float32(0.5), target))
     assert {step.count for step in other.steps} == {DECLARED}
 
 
