@@ -72,6 +72,34 @@ class RunTerms(BaseModel):
     weights: Literal["uniform", "records"] = Field(
         "uniform", description="FedAvg: equal weights, or by the records that sites declare."
     )
+    public_split: str = Field(
+        "gmm",
+        description="PFA: whose ε are loose (public): gmm, kmeans, top:SHARE or "
+        "threshold:EPSILON, among the sites of a round.",
+    )
+    subspace: Literal["span", "centred", "mean"] = Field(
+        "span",
+        description="PFA: the directions kept: of the public updates, of those less their mean, "
+        "or of their weighted mean alone.",
+    )
+    subspace_rank: AtLeastOne = Field(
+        1, description="PFA: directions kept, k; the public updates may have fewer."
+    )
+    subspace_scope: Literal["vector", "tensor"] = Field(
+        "vector", description="PFA: project the whole update, or each parameter on its own."
+    )
+    estimator: Literal[
+        "auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal"
+    ] = Field(
+        "auto",
+        description="Robust-HDP: what finds the noise of an update: factor-analysis, "
+        "residual-mad, rpca, column-norm, temporal (consecutive uploads), or auto.",
+    )
+    frozen_after: Count = Field(
+        0,
+        description="Robust-HDP: uploads of a site after which its noise level is kept; "
+        "0: never, 1: as the paper's authors do.",
+    )
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Share of the sites asked each round (no amplification is claimed)."
     )
@@ -106,7 +134,7 @@ class RunTerms(BaseModel):
     )
     runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
 
-    @field_validator("local_steps", "quorum", "seed", "torch_threads")
+    @field_validator("local_steps", "frozen_after", "quorum", "seed", "torch_threads")
     @classmethod
     def _fits_flower(cls, value: int) -> int:
         if value >= 2**63:

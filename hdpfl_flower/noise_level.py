@@ -2,13 +2,16 @@
 
 The model: the columns of the (d, n) matrix of updates share a low-rank signal and have each their
 own noise, so that their Gram matrix over d is ΛΛᵀ + diag(σ²). That is factor analysis, and the
-n × n Gram matrix is all it needs: one pass over the updates, whatever d is.
+n × n Gram matrix is all it needs: one pass over the updates, whatever d is. Every estimator here
+takes the updates and, where there are any, the same clients' updates of the round before.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -16,45 +19,74 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.factor_analysis import Matrix, Vector, effective_dimension, factor_analysis
+from hdpfl_flower.residuals import heavy_tailed, residual_mad
+from hdpfl_flower.robust_pca import blockwise_rpca
 
 _BLOCK = 16_384
-_FLOOR = 1e-6
-"""No noise is estimated below this share of the update's own mean square (Heywood cases)."""
-_EDGE = 3.27
-"""99.9 % point of the Tracy-Widom law (β = 1): one false factor in a thousand rounds of noise."""
+_SAMPLE = 20_000
+"""Coordinates that the shape of a distribution is read from; more cost memory and add nothing."""
+_LINE = 16
+"""Coordinates drawn together: a cache line of float32."""
 
-Matrix = npt.NDArray[np.float64]
+ESTIMATORS = ("auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal")
+"""Every estimator by the name that users write."""
+
+Updates = npt.NDArray[np.float32]
 
 
-def estimate_noise_levels(
-    updates: npt.NDArray[np.float32], method: str = "factor-analysis"
-) -> npt.NDArray[np.float64]:
+@dataclass(frozen=True)
+class NoiseLevels:
+    """The noise that an estimator found.
+
+    Attributes:
+        variances: σ² per coordinate, shape ``(n,)``, positive.
+        method: the estimator that gave them; where ``auto`` was asked for, its choice.
+        why: the reason for that choice, or what the values are worth.
+        identified: False where signal cannot be told from noise: then the values are upper bounds.
+    """
+
+    variances: Vector
+    method: str
+    why: str
+    identified: bool = True
+
+
+def estimate_noise_levels(updates: Updates, method: str = "factor-analysis") -> Vector:
+    """Return the variances of :func:`measure_noise`, shape ``(n,)``."""
+    return measure_noise(updates, method).variances
+
+
+def measure_noise(
+    updates: Updates, method: str = "auto", previous: Updates | None = None
+) -> NoiseLevels:
     """Return the noise variance per coordinate of each update.
 
     Args:
         updates: float32, shape ``(n, d)``, a client a row; no row of zeros.
-        method: ``factor-analysis``, or ``column-norm`` (all of an update is taken for noise).
+        method: ``factor-analysis``; ``residual-mad`` (its residuals' middle: a sparse private
+            signal does no harm); ``rpca`` (the paper's: principal component pursuit);
+            ``column-norm`` (all of an update is taken for noise); ``temporal`` (the difference to
+            ``previous``); or ``auto``: ``temporal`` where there is a round before, else
+            ``residual-mad`` where the residuals are heavy-tailed, else ``factor-analysis``.
+        previous: the same clients' updates of the round before.
 
     Returns:
-        float64, shape ``(n,)``, positive. With fewer than three clients the signal cannot be told
-        from the noise, and ``factor-analysis`` gives what ``column-norm`` does.
+        The levels. Two clients or fewer do not identify their noise in one round, and get their
+        mean squares: upper bounds.
 
     Raises:
-        StrategyError: an unknown method, or a row of zeros.
+        StrategyError: an unknown method, a row of zeros, or ``temporal`` without a round before.
     """
-    if method not in ("factor-analysis", "column-norm"):
-        raise StrategyError(f"'{method}' is no estimator; choose factor-analysis or column-norm")
-    # More threads would change the last bits of the sums, and spin between products this small.
-    with _threads().limit(limits=1, user_api="blas"):
-        moments = second_moments(updates)
-        if not np.all(np.diag(moments) > 0):
-            raise StrategyError("an update of zeros has no noise to estimate; leave it out")
-        if method == "column-norm":
-            return np.diag(moments).copy()
-        return factor_analysis(moments, updates.shape[1])
+    if method not in ESTIMATORS:
+        raise StrategyError(f"'{method}' is no estimator; choose one of {', '.join(ESTIMATORS)}")
+    if not all(row.any() for row in updates):
+        raise StrategyError("an update of zeros has no noise to estimate; leave it out")
+    with one_thread():
+        return _measure(updates, method, previous)
 
 
-def second_moments(updates: npt.NDArray[np.float32]) -> Matrix:
+def second_moments(updates: npt.NDArray[np.floating]) -> Matrix:
     """Return the Gram matrix over d, float64, shape ``(n, n)``: one pass, in blocks."""
     n, d = updates.shape
     total = np.zeros((n, n))
@@ -65,63 +97,92 @@ def second_moments(updates: npt.NDArray[np.float32]) -> Matrix:
     return moments
 
 
-def factor_analysis(moments: Matrix, dimension: int) -> npt.NDArray[np.float64]:
-    """Return the uniquenesses σ² of the maximum-likelihood factor model, shape ``(n,)``.
+def mean_squares(updates: Updates) -> Vector:
+    """Return the mean square of each update, shape ``(n,)``."""
+    return np.array([np.mean(np.square(row, dtype=np.float64)) for row in updates])
 
-    The number of factors grows from 0 while the largest remaining eigenvalue of the whitened
-    moments lies above the edge of noise, and never beyond what n variables identify (Ledermann's
-    bound): too many factors do more harm than too few.
 
-    Args:
-        moments: second moments of n variables over ``dimension`` samples.
-        dimension: d.
+def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
+    """Return about ``size`` coordinates, ascending, or all where there are no more.
 
-    Reference: Lawley and Maxwell, Factor Analysis as a Statistical Method (1971), chapter 4; the
-    edge: Johnstone, On the distribution of the largest eigenvalue (Annals of Statistics, 2001).
+    They are drawn in runs of a cache line, so that reading them takes no pass over the updates,
+    and by a hash of what all clients sent: none of them can know before which ones count.
     """
-    n, scale = len(moments), np.diag(moments)
-    correlations = moments / np.sqrt(np.outer(scale, scale))
-    edge = noise_edge(n, dimension)
-    shares, factors = np.ones(n), 0
-    while (n - factors - 1) ** 2 >= n + factors + 1:
-        whitened = correlations / np.sqrt(np.outer(shares, shares))
-        if np.linalg.eigvalsh(whitened)[-1 - factors] <= edge:
-            break
-        factors += 1
-        shares = _unique_shares(correlations, factors, shares)
-    return shares * scale
+    d = updates.shape[1]
+    if d <= size + _LINE:
+        return np.arange(d)
+    glimpse = np.ascontiguousarray(updates[:, :: max(d // 256, 1)])
+    generator = np.random.default_rng(list(hashlib.sha256(glimpse.tobytes()).digest()))
+    lines = np.sort(generator.choice(d // _LINE, size // _LINE, replace=False))
+    return (lines[:, None] * _LINE + np.arange(_LINE)).ravel()
 
 
-def noise_edge(n: int, dimension: int) -> float:
-    """Return what the largest eigenvalue of pure noise's moments exceeds once in a thousand."""
-    a, b = math.sqrt(dimension - 1), math.sqrt(n)
-    spread = (a + b) * (1 / a + 1 / b) ** (1 / 3)
-    return float(((a + b) ** 2 + _EDGE * spread) / dimension)
+def _measure(updates: Updates, method: str, previous: Updates | None) -> NoiseLevels:
+    if method == "column-norm":
+        return NoiseLevels(mean_squares(updates), method, "all of an update taken for noise")
+    if method == "temporal" and previous is None:
+        raise StrategyError("'temporal' needs the updates of the round before; choose auto")
+    if method in ("auto", "temporal") and previous is not None:
+        found = difference_levels(updates, previous)
+        return NoiseLevels(found, "temporal", "differences of consecutive uploads")
+    if len(updates) < 3:
+        why = "fewer than 3 clients, upper bounds"
+        return NoiseLevels(mean_squares(updates), "column-norm", why, identified=False)
+    if method == "rpca":
+        pursuit = blockwise_rpca(updates)
+        return NoiseLevels(pursuit.variances, method, f"{pursuit.sweeps} sweeps")
+    return _one_round(updates, method)
 
 
-def _unique_shares(
-    correlations: Matrix, factors: int, start: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Fit ``factors`` factors and return each variable's unexplained share of its variance.
+def _one_round(updates: Updates, method: str) -> NoiseLevels:
+    """Return the levels by factor analysis, or by the MAD of its residuals."""
+    sample = np.take(updates, sample_coordinates(updates, _SAMPLE), axis=1)
+    moments = second_moments(updates)
+    share = effective_dimension(sample, second_moments(sample)) / sample.shape[1]
+    model = factor_analysis(moments, updates.shape[1], share * updates.shape[1])
+    if model.identified:
+        why = f"shared factors {model.loadings.shape[1]}"
+    else:
+        why = "more shared signal than so few clients tell from noise, upper bounds"
+    if method != "factor-analysis":
+        variances, scores = residual_mad(sample, model)
+        if method == "residual-mad" or heavy_tailed(scores):
+            tails = "heavy-tailed" if heavy_tailed(scores) else "normal"
+            return NoiseLevels(
+                variances, "residual-mad", f"{why}, {tails} residuals", model.identified
+            )
+    return NoiseLevels(model.variances, "factor-analysis", why, model.identified)
 
-    scikit-learn takes samples, not moments: 2n rows ±R with RᵀR/n = correlations have mean zero
-    and exactly these moments, so its fit does not depend on d.
+
+def difference_levels(
+    updates: npt.NDArray[np.floating], previous: npt.NDArray[np.floating]
+) -> Vector:
+    """Return the noise variances from the differences of two consecutive rounds, shape ``(n,)``.
+
+    A client's own signal hardly changes from a round to the next and cancels; what changes for
+    many at once is taken out by factor analysis of the differences.
     """
-    from sklearn.decomposition import FactorAnalysis
-    from sklearn.exceptions import ConvergenceWarning
+    differences = (updates - previous) / np.sqrt(np.float32(2))
+    moments = second_moments(differences)
+    floor = 1e-12 * float(np.diag(second_moments(updates)).max())
+    levels = np.maximum(np.diag(moments), floor)
+    if len(updates) < 3 or not np.all(np.diag(moments) > floor):
+        return levels
+    return factor_analysis(moments, updates.shape[1]).variances
 
-    values, vectors = np.linalg.eigh(correlations)
-    root = np.sqrt(len(values) * np.maximum(values, 0))[:, None] * vectors.T
-    model = FactorAnalysis(
-        factors, tol=1e-6, max_iter=1000, svd_method="lapack", noise_variance_init=start
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # as good as it gets is good enough
-        model.fit(np.vstack([root, -root]))
-    shares: npt.NDArray[np.float64] = np.clip(model.noise_variance_, _FLOOR, 1.0)
-    return shares
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep linear algebra to one thread.
+
+    More would change the last bits of the sums, and spin between products this small.
+    """
+    with _threads().limit(limits=1, user_api="blas"):
+        yield
 
 
 @cache
 def _threads() -> ThreadpoolController:
+    import scipy.optimize  # noqa: F401 - its BLAS is another one, and must be there to be limited
+
     return ThreadpoolController()

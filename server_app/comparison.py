@@ -89,7 +89,11 @@ def jobs_of(terms: RunTerms, strategies: list[str], seeds: int, num_sites: int) 
     """
     return [
         Job(
-            terms.updated(strategy=s, seed=terms.seed + i, run_id=f"{s}-seed{terms.seed + i}"),
+            terms.updated(
+                strategy=s,
+                seed=terms.seed + i,
+                run_id=f"{s.replace('+', '.')}-seed{terms.seed + i}",  # it names a folder
+            ),
             num_sites,
         )
         for i in range(seeds)

@@ -1,36 +1,72 @@
-"""Aggregation rules: a file an algorithm, a row in this table."""
+"""Aggregation rules: a file an algorithm, a row in this table; a projection goes with any."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from strategies.base import HDPStrategy
 from strategies.fedavg import FedAvg
+from strategies.maximum import Maximum
 from strategies.minimum import Minimum
 from strategies.oracle import Oracle
+from strategies.pfa import PFA, PublicSubspace
+from strategies.projected import Projected
+from strategies.public_only import PublicOnly
+from strategies.random_projection import RandomProjection, RandomSubspace
 from strategies.robust_hdp import RobustHDP
+from strategies.robust_hdp_drift import RobustHDPDrift
+from strategies.weiavg import WeiAvg
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
     "fedavg": FedAvg,
     "minimum": Minimum,
+    "maximum": Maximum,
+    "weiavg": WeiAvg,
+    "public-only": PublicOnly,
+    "pfa": PFA,
+    "random-projection": RandomProjection,
     "robust-hdp": RobustHDP,
+    "robust-hdp-drift": RobustHDPDrift,
     "oracle": Oracle,
 }
 """Every rule by the name that users write in ``strategy``."""
 
+PROJECTIONS: dict[str, type[Projected]] = {
+    "pfa": PublicSubspace,
+    "random": RandomSubspace,
+}
+"""What may follow the name of a rule that does not project, after a ``+``."""
+
 
 def check_strategy(name: str) -> type[HDPStrategy]:
-    """Return the rule of that name.
+    """Return the rule of that name; ``robust-hdp+pfa`` is a rule's weights with a projection.
 
     Raises:
         StrategyError: there is none; the known ones are listed.
     """
-    rule = STRATEGIES.get(name)
-    if rule is None:
+    rule, plus, projection = name.partition("+")
+    if rule not in STRATEGIES:
         raise StrategyError(
             f"'strategy': '{name}' is not known; choose one of {', '.join(STRATEGIES)}"
         )
-    return rule
+    if not plus:
+        return STRATEGIES[rule]
+    if projection not in PROJECTIONS:
+        raise StrategyError(
+            f"'strategy': '{name}': after '+' comes a projection: {', '.join(PROJECTIONS)}"
+        )
+    if issubclass(STRATEGIES[rule], Projected):
+        raise StrategyError(f"'strategy': '{name}': '{rule}' projects by itself")
+    return _composed(rule, projection)
+
+
+@cache
+def _composed(rule: str, projection: str) -> type[HDPStrategy]:
+    parts = {"name": f"{rule}+{projection}", "weighting": STRATEGIES[rule]}
+    base = PROJECTIONS[projection]
+    return type(f"{base.__name__}Of{STRATEGIES[rule].__name__}", (base,), parts)
 
 
 def make_strategy(terms: RunTerms) -> HDPStrategy:

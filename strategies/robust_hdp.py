@@ -1,9 +1,14 @@
 """Robust-HDP: weights by the noise that the server itself estimates in every update.
 
 Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially Private Federated
-Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ̂ᵢ² by robust PCA; here it is
-factor analysis of the n × n Gram matrix (``noise_level.py``), which is the exact model of updates
-that share a low-rank signal and have each their own noise, at one pass over the updates.
+Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ̂ᵢ² by robust PCA
+(``estimator = "rpca"``). The default, ``auto``, reads a first upload by factor analysis of the
+n × n Gram matrix (``noise_level.py``), at less than one pass over the updates, and from a site's
+second upload on the differences of its consecutive uploads (``temporal.py``).
+
+Every round anew, as Algorithm 1 has it, or with ``frozen-after = 1``, as its authors' code has it:
+then a site keeps the level of its first upload. Freeze after two at the earliest: one round alone
+tells the noise worse. Sites that miss rounds keep what is known of them.
 
 Threat model: an untrusted server that learns nothing but the noisy updates. That it can estimate
 their noise is a fact of any federated DP-SGD, not of this rule. No site discloses anything.
@@ -15,16 +20,17 @@ and then these weights can lose to FedAvg.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hdpfl_flower.noise import RandomStream
-from hdpfl_flower.noise_level import estimate_noise_levels
+from hdpfl_flower.temporal import Tracked, track
 from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
 from strategies.base import HDPStrategy, State
 from strategies.oracle import inverse_variance_weights
 
 
 class RobustHDP(HDPStrategy):
-    """Weights by estimated noise, every round anew."""
+    """Weights by estimated noise."""
 
     name = "robust-hdp"
 
@@ -35,13 +41,37 @@ class RobustHDP(HDPStrategy):
 
         An update of zeros carries nothing and would pass for noiseless: it gets no weight.
         """
-        rows = updates.updates
-        informative = np.any(rows != 0, axis=1)
-        weights = np.full(len(rows), 1 / len(rows))
-        variances = np.zeros(len(rows))
-        if informative.any():
-            variances[informative] = estimate_noise_levels(rows[informative])
-            weights = np.zeros(len(rows))
-            weights[informative] = inverse_variance_weights(variances[informative])
-        gauges = {"noise_std": np.sqrt(variances)}
-        return state, Outcome(weighted_sum(weights, rows), weights, gauges)
+        state, tracked = track(
+            state,
+            updates.server_round,
+            updates.sites,
+            updates.updates,
+            method=self.terms.estimator,
+            clip_norm=self.terms.clip_norm,
+            uploads=self.terms.frozen_after,
+        )
+        heard = np.isfinite(tracked.variances)
+        weights = np.full(len(heard), 1 / len(heard))
+        if heard.any():
+            weights = np.zeros(len(heard))
+            weights[heard] = inverse_variance_weights(tracked.variances[heard])
+        update = weighted_sum(weights, updates.updates)
+        return state, Outcome(update, weights, noise_gauges(tracked))
+
+
+def noise_gauges(tracked: Tracked) -> dict[str, float | npt.NDArray[np.float64]]:
+    """Return a round's noise for the journal, each shape ``(n,)``.
+
+    ``noise_std``, 0 where there is no estimate; ``noise_pairs``, consecutive uploads seen;
+    ``noise_identified``, 0 where it is an upper bound; and for each estimator and reason a row of
+    ones and zeros: whose it was.
+    """
+    known = np.where(np.isfinite(tracked.variances), tracked.variances, 0)
+    gauges: dict[str, float | npt.NDArray[np.float64]] = {
+        "noise_std": np.sqrt(known),
+        "noise_pairs": tracked.pairs,
+        "noise_identified": tracked.identified.astype(np.float64),
+    }
+    for reason in dict.fromkeys(tracked.reasons):
+        gauges[f"noise by {reason}"] = np.array([float(r == reason) for r in tracked.reasons])
+    return gauges

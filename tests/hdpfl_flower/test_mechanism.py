@@ -257,7 +257,8 @@ def test_policy_lets_pass_what_it_allows(policy: dict[str, Any], change: dict[st
 
 
 def other_value(key: str, value: Any) -> Any:
-    given = {"evaluation": "none", "weights": "records", "fraction": 0.5, "delta": 1e-6}
+    given = {"evaluation": "none", "weights": "records", "fraction": 0.5, "delta": 1e-6,
+             "subspace": "mean", "subspace-scope": "tensor", "estimator": "rpca"}  # fmt: skip
     if key in given:
         return given[key]
     return f"{value}x" if isinstance(value, str) else value + 1

@@ -13,7 +13,13 @@ from strategies import STRATEGIES, check_strategy, make_strategy
 from strategies.base import check_outcome
 
 FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
-VARIANTS = [(name, weights) for name in STRATEGIES for weights in ("uniform", "records")]
+NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa")
+VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
+
+
+def projects(name: str) -> bool:
+    """What a rule says it cannot promise; ``test_projected.py`` holds what it does instead."""
+    return getattr(check_strategy(name), "projects", False)
 
 
 def combine(name: str, weights: str, updates: RoundUpdates) -> Outcome:
@@ -47,10 +53,10 @@ def variant(request: pytest.FixtureRequest) -> tuple[str, str]:
 def test_weights_are_convex_and_the_update_is_their_sum(variant: tuple[str, str], n: int) -> None:
     updates = updates_of(*variant, rows_of(n))
     outcome = combine(*variant, updates)
-    np.testing.assert_allclose(
-        outcome.update, outcome.weights @ updates.updates.astype(np.float64), rtol=1e-5, atol=1e-6
-    )
     assert outcome.update.dtype == np.float32
+    if not projects(variant[0]):
+        total = outcome.weights @ updates.updates.astype(np.float64)
+        np.testing.assert_allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
 
 
 def test_the_order_of_clients_does_not_matter(variant: tuple[str, str]) -> None:
@@ -70,7 +76,8 @@ def test_the_order_of_clients_does_not_matter(variant: tuple[str, str]) -> None:
 def test_unanimous_clients_get_their_way(variant: tuple[str, str]) -> None:
     row = rows_of(1)
     outcome = combine(*variant, updates_of(*variant, np.repeat(row, 7, axis=0)))
-    np.testing.assert_allclose(outcome.update, row[0], rtol=1e-5)
+    if not projects(variant[0]):
+        np.testing.assert_allclose(outcome.update, row[0], rtol=1e-5)
 
 
 def test_zero_updates_change_nothing(variant: tuple[str, str]) -> None:

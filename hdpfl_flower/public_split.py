@@ -1,0 +1,133 @@
+"""What disclosed ε are taken for: how much one counts, and whose updates are the public ones.
+
+PFA calls a site *public* whose ε is loose: its update carries little noise. Nothing here makes a
+site's data public.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import TermsError
+
+CEILING = 20.0
+"""A disclosed ε counts as this much at most: no published setting goes beyond, ``inf`` needs a
+number, and a site that overstates its ε buys no more."""
+
+Epsilons = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+_PATTERN = "gmm, kmeans, top:SHARE with 0 < SHARE ≤ 1, or threshold:EPSILON above 0"
+_SPREAD_FLOOR = 1e-3
+"""No component of the mixture is narrower than this share of the standard deviation of all ε."""
+
+
+def counted_epsilons(epsilons: Epsilons) -> Epsilons:
+    """Return min(ε, 20), shape ``(n,)``.
+
+    >>> counted_epsilons(np.array([0.5, np.inf]))
+    array([ 0.5, 20. ])
+    """
+    return np.minimum(epsilons, CEILING)
+
+
+def split_public(epsilons: Epsilons, method: str) -> Mask:
+    """Return which sites are public, shape ``(n,)``.
+
+    Args:
+        epsilons: every site's ε, shape ``(n,)``, as disclosed.
+        method: ``gmm`` (upper part of a mixture of two normals), ``kmeans`` (upper of two means),
+            ``top:SHARE`` (the SHARE with the largest ε, at least one, with its ties) or
+            ``threshold:EPSILON`` (at least that ε; may be nobody).
+
+    Guarantees:
+        No private site has a larger ε than a public one. The order of the sites and any seed are
+        irrelevant. Where all ε are equal, ``gmm`` and ``kmeans`` call all public.
+
+    Raises:
+        TermsError: ``method`` is none of these.
+
+    >>> split_public(np.array([0.1, 10.0, 0.2, 9.0]), "gmm")
+    array([False,  True, False,  True])
+    """
+    name, number = parse_split(method)
+    values = counted_epsilons(epsilons)
+    if name == "threshold":
+        return np.asarray(epsilons >= number)
+    ordered = np.sort(values)
+    if name == "top":
+        first = len(values) - max(1, math.floor(number * len(values) + 1e-9))
+    elif ordered[-1] - ordered[0] <= 1e-9 * ordered[-1]:
+        first = 0
+    else:
+        first = _two_means(ordered)
+        if name == "gmm":
+            first = _mixture(ordered, first)
+    return np.asarray(values >= ordered[first])
+
+
+def parse_split(method: str) -> tuple[str, float]:
+    """Return the name of a split and its number, 0 where it takes none.
+
+    Raises:
+        TermsError: not a split.
+    """
+    name, colon, text = method.partition(":")
+    if method in ("gmm", "kmeans"):
+        return method, 0.0
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    above = {"top": 1.0, "threshold": math.inf}.get(name)
+    if not colon or above is None or not 0 < number <= above:
+        raise TermsError(f"run config: 'public-split' is '{method}'; write {_PATTERN}")
+    return name, number
+
+
+def _two_means(ordered: Epsilons) -> int:
+    """Return where the upper cluster of the best two means begins.
+
+    In one dimension the best clusters are intervals, so all n − 1 cuts are tried: no start, no
+    seed, no local minimum.
+    """
+    n, sums = len(ordered), np.cumsum(ordered)
+    below = np.arange(1, n)
+    # Within-cluster squares are least where those between, Σ (sum of a cluster)²/its size, are most
+    between = sums[:-1] ** 2 / below + (sums[-1] - sums[:-1]) ** 2 / (n - below)
+    return int(np.argmax(between)) + 1
+
+
+def _mixture(ordered: Epsilons, first: int) -> int:
+    """Return where the upper component of a mixture of two normals begins.
+
+    EM starts from the best two means, so that it has no seed. The wider component may claim the
+    smallest ε as well; the public sites are the unbroken run of its sites at the top, and where
+    that run is empty, the upper of the two means.
+    """
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    floor = (_SPREAD_FLOOR * ordered.std()) ** 2
+    parts = ordered[:first], ordered[first:]
+    column = ordered[:, None]
+    model = GaussianMixture(
+        2,
+        reg_covar=floor,
+        tol=1e-6,
+        max_iter=500,
+        weights_init=np.array([len(part) / len(ordered) for part in parts]),
+        means_init=np.array([[part.mean()] for part in parts]),
+        precisions_init=np.array([[[1 / (part.var() + floor)]] for part in parts]),
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # as good as it gets is good enough
+        upper = model.fit(column).predict(column) == np.argmax(model.means_[:, 0])
+    run = int(np.argmin(upper[::-1])) if not upper.all() else 0
+    return len(ordered) - run if run else first

@@ -1,0 +1,214 @@
+"""Noise levels over a run: what a client's consecutive uploads tell, added up.
+
+A client's own signal hardly changes from one round to the next, and its noise is drawn anew: half
+the mean square of the difference is its noise, also where the labels of the clients differ and no
+single round identifies it. Only consecutive rounds count (over a gap of 8 the signal had moved),
+and only rounds under the same plan and learning rate, in units of the public clip norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.noise_level import (
+    NoiseLevels,
+    Updates,
+    difference_levels,
+    mean_squares,
+    measure_noise,
+    one_thread,
+    sample_coordinates,
+)
+
+KEPT = 10_000
+"""Coordinates kept of each client's last upload; 10,000 cost less than 0.001 in q."""
+_REPEATED = 1e-6
+"""A difference of less than this share of the upload is a repetition, not a measurement."""
+_SILENCE = 1e-9
+"""An update of less than this share of the median mean square counts as one of zeros."""
+SILENT = "none: an update of zeros"
+_ALARM = 1e-3
+"""Chance that a difference of pure noise seems to exceed the upload, in a round."""
+
+Memory = Mapping[str, npt.NDArray[np.float64]]
+"""What is kept between rounds, arrays by name, all of it in units of the clip norm:
+
+``coordinates``: which ones are kept, where not all are; ``upload/SITE``: that part of its last
+upload; ``facts/SITE``: the round of that upload, the pairs of consecutive uploads so far and the
+sum of their variances, all uploads so far, and the level after the last one.
+"""
+_ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL = range(5)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """The noise of a round's clients, and where each number comes from.
+
+    Attributes:
+        variances: σ² per coordinate, shape ``(n,)``, positive; infinite for an update of zeros, or
+            next to zeros, which no noise leaves: it is worth nothing.
+        reasons: the estimator of each client, and why that one.
+        pairs: consecutive uploads that the run has seen of each, shape ``(n,)``.
+        identified: for each, False where the number is an upper bound alone, shape ``(n,)``.
+    """
+
+    variances: npt.NDArray[np.float64]
+    reasons: tuple[str, ...]
+    pairs: npt.NDArray[np.float64]
+    identified: npt.NDArray[np.bool_]
+
+
+def track(
+    memory: Memory,
+    server_round: int,
+    sites: Sequence[str],
+    updates: Updates,
+    *,
+    method: str = "auto",
+    clip_norm: float = 1.0,
+    uploads: int = 0,
+) -> tuple[Memory, Tracked]:
+    """Return the memory after a round and the noise of its updates.
+
+    Args:
+        memory: as the last round left it, at first empty; not changed.
+        server_round: from 1.
+        sites: the clients of the rows, by names that stay the same over the run.
+        updates: float32, shape ``(n, d)``.
+        method: an estimator of :func:`~hdpfl_flower.noise_level.measure_noise`. ``temporal`` and
+            ``auto`` take what consecutive uploads tell, and before a client's second upload what
+            ``auto`` finds in one round; ``auto`` also does so where the differences exceed the
+            uploads, which noise cannot: then the signal is moving.
+        clip_norm: the round's public clip norm.
+        uploads: of a client, after which its level stays as it is; 0: never.
+    """
+    kept, rows = _kept(memory, updates, clip_norm)
+    heard = np.flatnonzero(_heard(rows))
+    variances, reasons = np.full(len(sites), np.inf), [SILENT] * len(sites)
+    pairs, identified = np.zeros(len(sites)), np.zeros(len(sites), dtype=np.bool_)
+    after = {**memory, **kept}
+    if len(heard):
+        some = len(heard) < len(sites)
+        found = _track(
+            after, server_round, [sites[int(i)] for i in heard], rows[heard],
+            updates[heard] if some else updates, (method, clip_norm, uploads),
+        )  # fmt: skip
+        variances[heard], pairs[heard] = found.variances, found.pairs
+        identified[heard] = found.identified
+        for i, reason in zip(heard, found.reasons, strict=True):
+            reasons[i] = reason
+    return after, Tracked(variances, tuple(reasons), pairs, identified)
+
+
+def _heard(rows: Updates) -> npt.NDArray[np.bool_]:
+    """Return which updates hold anything: one of zeros, or nearly, would pass for noiseless."""
+    squares = mean_squares(rows)
+    if not squares.any():
+        return np.zeros(len(rows), dtype=np.bool_)
+    heard: npt.NDArray[np.bool_] = squares > _SILENCE * np.median(squares[squares > 0])
+    return heard
+
+
+def _track(
+    memory: dict[str, npt.NDArray[np.float64]],
+    server_round: int,
+    sites: Sequence[str],
+    rows: Updates,
+    updates: Updates,
+    how: tuple[str, float, int],
+) -> Tracked:
+    """Do what :func:`track` does for updates that hold something; ``memory`` is written to."""
+    method, clip_norm, uploads = how
+    facts = np.array([memory.get(f"facts/{site}", np.zeros(5)) for site in sites])
+    repeated = _add_pairs(facts, memory, server_round, sites, rows)
+    facts[:, _ROUND] = server_round
+
+    variances = facts[:, _LEVEL].copy()
+    reasons = [f"kept after {uploads} uploads"] * len(sites)
+    identified = np.ones(len(sites), dtype=np.bool_)
+    frozen = (uploads > 0) & (facts[:, _UPLOADS] >= uploads)
+    timed = ~frozen & (facts[:, _PAIRS] > 0) & (method in ("auto", "temporal"))
+    moving = timed & (method == "auto") & _exceeds(facts, rows)
+    timed &= ~moving
+    variances[timed] = facts[timed, _SUM] / facts[timed, _PAIRS]
+    rest = np.flatnonzero(~frozen & ~timed)
+    if len(rest):
+        found = _of_one_round(method, rows, updates, clip_norm)
+        variances[rest], identified[rest] = found.variances[rest], found.identified
+    for i in np.flatnonzero(timed):
+        reasons[i] = "temporal: differences of consecutive uploads"
+    for i in rest:
+        reasons[i] = f"{found.method}: {found.why}" + _why_not_timed(
+            method, bool(moving[i]), bool(repeated[i])
+        )
+    facts[~frozen, _LEVEL] = variances[~frozen]
+    facts[:, _UPLOADS] += 1
+    for site, row, fact in zip(sites, rows, facts, strict=True):
+        memory[f"upload/{site}"], memory[f"facts/{site}"] = row.astype(np.float64), fact
+    return Tracked(variances * clip_norm**2, tuple(reasons), facts[:, _PAIRS], identified)
+
+
+def _kept(memory: Memory, updates: Updates, clip_norm: float) -> tuple[Memory, Updates]:
+    """Return what to remember of the choice of coordinates, and the rows there."""
+    if updates.shape[1] <= KEPT:
+        return {}, updates / np.float32(clip_norm)
+    found = memory.get("coordinates")
+    chosen = sample_coordinates(updates, KEPT) if found is None else found.astype(np.intp)
+    rows = np.take(updates, chosen, axis=1) / np.float32(clip_norm)
+    return {"coordinates": chosen.astype(np.float64)}, rows
+
+
+def _add_pairs(
+    facts: npt.NDArray[np.float64],
+    memory: Memory,
+    server_round: int,
+    sites: Sequence[str],
+    rows: Updates,
+) -> npt.NDArray[np.bool_]:
+    """Add this round's pairs to ``facts``; return which clients repeated themselves."""
+    repeated = np.zeros(len(sites), dtype=np.bool_)
+    paired = np.flatnonzero((facts[:, _ROUND] > 0) & (facts[:, _ROUND] == server_round - 1))
+    if not len(paired):
+        return repeated
+    before = np.array([memory[f"upload/{sites[int(i)]}"] for i in paired], dtype=np.float32)
+    share = mean_squares(rows[paired] - before) / mean_squares(rows[paired])
+    repeated[paired] = share < _REPEATED
+    new = share >= _REPEATED
+    if new.any():
+        with one_thread():
+            facts[paired[new], _SUM] += difference_levels(rows[paired[new]], before[new])
+        facts[paired[new], _PAIRS] += 1
+    return repeated
+
+
+def _exceeds(facts: npt.NDArray[np.float64], rows: Updates) -> npt.NDArray[np.bool_]:
+    """Return where the differences hold more than the uploads by more than chance."""
+    from scipy.special import ndtri
+
+    pairs = np.maximum(facts[:, _PAIRS], 1)
+    # Relative variances over d coordinates: 2/d of a mean square, and (2m + m − 1)/m² / d of the
+    # mean over m pairs, of which neighbours share an upload.
+    error = np.sqrt((2 + (3 * pairs - 1) / pairs**2) / rows.shape[1])
+    bound = mean_squares(rows) * np.exp(-ndtri(_ALARM / len(rows)) * error)
+    exceeds: npt.NDArray[np.bool_] = facts[:, _SUM] / pairs > bound
+    return exceeds
+
+
+def _of_one_round(method: str, rows: Updates, updates: Updates, clip_norm: float) -> NoiseLevels:
+    """Return the levels in units of the clip norm; what needs all coordinates gets them."""
+    if method in ("rpca", "column-norm"):
+        found = measure_noise(updates, method)
+        return replace(found, variances=found.variances / clip_norm**2)
+    return measure_noise(rows, "auto" if method == "temporal" else method)
+
+
+def _why_not_timed(method: str, moving: bool, repeated: bool) -> str:
+    if method not in ("auto", "temporal"):
+        return ""
+    if repeated:
+        return "; the upload repeats the one before"
+    return "; differences exceed the uploads" if moving else "; no consecutive uploads yet"

@@ -1,0 +1,68 @@
+"""Robust-HDP with drift: weights that know that noise averages out over rounds and drift does not.
+
+Ours, on top of Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially
+Private Federated Learning (ICML 2024). Robust-HDP's wᵢ ∝ 1/σ̂ᵢ² minimise the noise of one round.
+Over H rounds the noise of the sum grows with H, the bias of a site that holds few of the labels
+with H², so here wᵢ ∝ 1/(σ̂ᵢ² + H·τ̂²): H is ``rounds``, τ̂² the between-site variance
+(DerSimonian and Laird, 1986; ``drift.py``), averaged over the rounds so far and not below 0. With
+no drift these are Robust-HDP's weights, with much of it FedAvg's.
+
+Threat model: as ``robust-hdp``: an untrusted server that learns nothing but the noisy updates. No
+site discloses anything.
+
+Known limits: sites' numbers of local steps are not disclosed, so an update is taken as it is, not
+per step; a site with more steps counts as drifting. In a site's first upload, drift that no two
+sites share looks like noise; from the second upload on the noise estimate is free of it. One site
+alone shows no drift.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hdpfl_flower.drift import between_site_variance
+from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.projection import inner_products
+from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
+from strategies.base import State
+from strategies.oracle import inverse_variance_weights
+from strategies.robust_hdp import RobustHDP
+
+_SUM, _ROUNDS = "drift_sum", "drift_rounds"
+"""The state beside Robust-HDP's own: the sum of the rounds' τ̂², below 0 too, and their number."""
+
+
+class RobustHDPDrift(RobustHDP):
+    """Weights by Robust-HDP's noise and by drift."""
+
+    name = "robust-hdp-drift"
+
+    def combine(
+        self, state: State, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[State, Outcome]:
+        """See :meth:`HDPStrategy.combine`.
+
+        The journal's ``drift_std`` is the square root of the mean τ̂² so far.
+        """
+        total = state.get(_SUM, np.zeros(1))
+        rounds = state.get(_ROUNDS, np.zeros(1))
+        inner: State = {name: array for name, array in state.items() if name not in (_SUM, _ROUNDS)}
+        inner, outcome = super().combine(inner, updates, noise)
+        variances = np.square(outcome.gauges.get("noise_std", np.zeros(len(updates.sites))))
+        measured = variances > 0
+        if not measured.any():
+            return {**inner, _SUM: total, _ROUNDS: rounds}, outcome
+        rows = updates.updates
+        moments = inner_products(rows)[np.ix_(measured, measured)] / rows.shape[1]
+        total = total + between_site_variance(moments, variances[measured])
+        rounds = rounds + 1
+        drift = max(0.0, float(total[0] / rounds[0]))
+        weights = np.zeros(len(rows))
+        weights[measured] = inverse_variance_weights(
+            variances[measured] + self.terms.rounds * drift
+        )
+        gauges = {**outcome.gauges, "drift_std": math.sqrt(drift)}
+        state = {**inner, _SUM: total, _ROUNDS: rounds}
+        return state, Outcome(weighted_sum(weights, rows), weights, gauges)
