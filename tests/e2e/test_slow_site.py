@@ -1,0 +1,148 @@
+"""A site that hangs and comes back, and one that dies: the run goes on, and says what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from flwr.app import Message
+
+from hdpfl_flower import wire
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.journal import Event
+from server_app.local import LocalGrid
+from server_app.rounds import run
+from tests.e2e.engines import (
+    Done,
+    Federation,
+    digest,
+    free_ports,
+    rounds_of,
+    seeded_terms,
+    write_seeded_site,
+)
+
+pytestmark = pytest.mark.engines
+
+SITES, TIMEOUT = 3, 20.0
+STEADY, DYING, SLOW = "0", "1", "2"
+TOO_LATE = ("no reply in time", "not delivered: 3")
+"""At the deadline Flower, too, gives the message up, and may say so first: unavailable, code 3."""
+MISSED = {(1, SLOW), (3, DYING)}
+TERMS = seeded_terms(
+    epsilons="2,4,8",
+    **{"rounds": 3, "min-sites": SITES, "round-timeout": TIMEOUT, "run-id": "slow"},
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run left in which one site was late in round 1 and another one died in round 3."""
+
+    done: Done
+    folder: Path
+    rounds: list[Event]
+
+
+def signal_site(federation: Federation, site: str, number: signal.Signals) -> None:
+    """Send a signal to the SuperNode of ``site`` and to all that it started."""
+    note = json.loads((federation.folder / "pids" / f"{site}.json").read_text())
+    os.killpg(note["pid"], number)  # deploy/processes.py starts it in a session of its own
+
+
+def wait_for_round(folder: Path, number: int) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            if len(rounds_of(folder)) >= number:
+                return
+        except DataError:
+            pass
+        assert time.monotonic() < deadline, f"round {number} did not end"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    home = tmp_path_factory.mktemp("slow")
+    for index in range(SITES):
+        write_seeded_site(home / "sites" / str(index), TERMS, index, SITES)
+    federation = Federation(home, free_ports(SITES + 1))
+    folder, done = home / "runs" / TERMS.run_id, []
+    running = threading.Thread(target=lambda: done.append(federation.run(TERMS)[1]))
+    try:
+        started = federation.call("up", "--sites", home / "sites")
+        assert started.returncode == 0, started.stderr
+        signal_site(federation, SLOW, signal.SIGSTOP)
+        try:
+            running.start()
+            wait_for_round(folder, 1)
+        finally:
+            signal_site(federation, SLOW, signal.SIGCONT)
+        wait_for_round(folder, 2)
+        signal_site(federation, DYING, signal.SIGKILL)
+        running.join(120)
+        yield Ended(done[0], folder, rounds_of(folder))
+    finally:
+        federation.call("down")
+
+
+def test_the_run_completes(ended: Ended) -> None:
+    assert ended.done.returncode == 0, ended.done.stdout + ended.done.stderr
+    assert [event["round"] for event in ended.rounds] == [1, 2, 3]
+    for event in ended.rounds:
+        assert event["asked"] == [STEADY, DYING, SLOW]
+        assert event["quorum"] == 2
+
+
+def test_a_late_site_costs_its_round_and_no_other(ended: Ended) -> None:
+    late, back, _ = ended.rounds
+    assert late["accepted"] == [STEADY, DYING]
+    assert late["rejected"] in ({SLOW: words} for words in TOO_LATE)
+    assert TIMEOUT <= late["seconds"] < TIMEOUT + 10
+    assert back["accepted"] == [STEADY, DYING, SLOW]
+    assert back["rejected"] == {}
+
+
+def test_a_dead_site_is_recorded_like_a_late_one(ended: Ended) -> None:
+    last = ended.rounds[-1]
+    assert last["accepted"] == [STEADY, SLOW]
+    assert last["rejected"] in ({DYING: words} for words in TOO_LATE)
+
+
+class Absent(LocalGrid):
+    """The same sites in process; those that miss a round are not asked in it."""
+
+    def __init__(self, missed: set[tuple[int, str]]) -> None:
+        super().__init__(SITES)
+        self.missed = missed
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        def comes(message: Message) -> bool:
+            site = str(message.metadata.dst_node_id - 2)
+            server_round = wire.read_instructions(message.content).server_round
+            return (server_round, site) not in self.missed
+
+        return super().send_and_receive(filter(comes, messages), timeout=timeout)
+
+
+def test_the_model_is_that_of_the_updates_that_came(ended: Ended, tmp_path: Path) -> None:
+    """Bit by bit, of these and no others: the late update is in it nowhere."""
+    digests: list[str] = []
+    for missed in (MISSED, MISSED - {(1, SLOW)}, MISSED - {(3, DYING)}):
+        grid, folder = Absent(missed), tmp_path / str(len(digests))
+        try:
+            run(grid, TERMS.updated(runs_dir=str(folder)), picture=False)
+        finally:
+            grid.close()
+        digests.append(digest(folder / TERMS.run_id))
+    assert [digest(ended.folder) == other for other in digests] == [True, False, False]
