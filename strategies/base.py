@@ -249,6 +249,14 @@ class HDPStrategy(Strategy):
         return np.array([self.roster.disclosed[site][fact] for site in self.report.accepted])
 
 
+_WORDS = {
+    wire.DECLINED: "declined",
+    wire.FAILED: "failed",
+    **dict.fromkeys((3, 4, 5), "no reply in time"),  # the SuperLink's, for a site late or gone
+}
+"""What the journal says of a site's code."""
+
+
 def read_checked(reply: Message, size: int) -> npt.NDArray[np.float32]:
     """Return the update in ``reply``, shape ``(size,)``.
 
@@ -256,8 +264,7 @@ def read_checked(reply: Message, size: int) -> npt.NDArray[np.float32]:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
     if reply.has_error():
-        known = {wire.DECLINED: "declined", wire.FAILED: "failed"}
-        raise wire.WireError(known.get(reply.error.code, f"not delivered: {reply.error.code}"))
+        raise wire.WireError(_WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
     update = wire.read_update(reply.content, size)
     if not np.square(update, dtype=np.float64).sum() <= MAX_NORM**2:
         raise wire.WireError("update: its norm is out of range")

@@ -77,7 +77,9 @@ FAULTS: dict[str, tuple[Site, str]] = {
     "declined": (lambda _: Error(wire.DECLINED, "declined"), "declined"),
     "failed": (lambda _: Error(wire.FAILED, "failed"), "failed"),
     "an exception's text": (lambda _: Error(2, "Traceback: PATIENT-123"), "not delivered: 2"),
-    "dead": (lambda _: None, "no reply"),
+    "too late": (lambda _: Error(3, "Message unavailable"), "no reply in time"),
+    "gone": (lambda _: Error(5, "Node unavailable"), "no reply in time"),
+    "dead": (lambda _: None, "no reply in time"),
 }
 
 
