@@ -107,9 +107,8 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path: Path) -> None:
     environment = {**os.environ, "HDPFL_HOME": str(tmp_path)}
     process = subprocess.Popen(
         command + words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        # a shell that starts the tests in the background has them ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a shell
+    )  # fmt: skip  # that starts the tests in the background has them ignore Ctrl-C
     deadline = time.monotonic() + 300  # Ctrl-C in the middle of an import is nobody's concern
     second = out / "robust-hdp-seed2" / "journal.jsonl"
     while not second.exists() and process.poll() is None and time.monotonic() < deadline:
