@@ -6,6 +6,7 @@ libraries' and those written in C alike, and nothing has to be patched for it.
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -112,12 +113,15 @@ def forget() -> None:
 
 
 def _profiled(work: Callable[[], object], note: Callable[[FrameType, str, Any], None]) -> None:
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # what a collection calls, it calls on behalf of whoever is at work just then
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
 
 
 def _call(frame: FrameType, event: str, arg: Any) -> Call | None:
