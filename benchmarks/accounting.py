@@ -28,4 +28,4 @@ def main() -> None:
                 f"{multiplier:g}",
             ]
         )
-    show("Calibration at δ = 1e-5 (PLD, interval min(1e-3, 1e-4·ε))", ["", "seconds", "z"], rows)
+    show("Calibration at δ = 1e-5 (PLD, interval of accounting.interval_for)", ["", "seconds", "z"], rows)
