@@ -28,4 +28,4 @@ def main() -> None:
                 f"{multiplier:g}",
             ]
         )
-    show("Calibration at δ = 1e-5 (PLD, interval of accounting.interval_for)", ["", "seconds", "z"], rows)
+    show("Calibration at δ = 1e-5, by PLD", ["", "seconds", "z"], rows)
