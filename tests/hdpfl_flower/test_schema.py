@@ -8,27 +8,8 @@ import pytest
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.schema import MAX_FEATURES, Schema, schema_text
 from hdpfl_flower.task import Task
+from tests.hdpfl_flower.schema_text import TEXT
 
-TEXT = """
-[label]
-column = "y"
-classes = [["no", "0"], ["yes", "1", "2"]]
-[[columns]]
-name = "a"
-type = "number"
-bounds = [0, 10]
-fill = 2.5
-[[columns]]
-name = "c"
-type = "category"
-categories = ["1", "2", "rot, grün"]
-fill = "2"
-[[columns]]
-name = "d"
-type = "number"
-bounds = [-1, 1]
-missing = ["0"]
-"""
 SCHEMA = Schema.parse(TEXT)
 REGRESSION = Schema.parse(
     '[label]\ncolumn = "y"\nbounds = [0, 70]\n'

@@ -15,28 +15,9 @@ import pytest
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.schema import Schema
 from hdpfl_flower.tables import TableRead, features_only, read_table
+from tests.hdpfl_flower.schema_text import TEXT
 
 SECRET = "PATIENT-123"
-TEXT = """
-[label]
-column = "y"
-classes = [["no", "0"], ["yes", "1", "2"]]
-[[columns]]
-name = "a"
-type = "number"
-bounds = [0, 10]
-fill = 2.5
-[[columns]]
-name = "c"
-type = "category"
-categories = ["1", "2", "rot, grün"]
-fill = "2"
-[[columns]]
-name = "d"
-type = "number"
-bounds = [-1, 1]
-missing = ["0"]
-"""
 SCHEMA = Schema.parse(TEXT)
 WITH_ID = Schema.parse('id = "who"\n' + TEXT)
 REGRESSION = Schema.parse(
