@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hdpfl_flower.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
+from hdpfl_flower.accounting import Steps, calibrate, event_of
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.models import is_user_code
@@ -79,13 +79,6 @@ class Plan:
     def event(self) -> dp_accounting.DpEvent:
         """Return what happens in the whole run, for any accountant."""
         return event_of(self.steps, self.noise_multiplier)
-
-    def epsilon_spent(self) -> float:
-        """Return ε of the whole run, computed again from the event, rounded up."""
-        if self.noise_multiplier == 0:
-            return math.inf
-        interval = interval_for(self.epsilon, sum(steps.count for steps in self.steps))
-        return epsilon_of(self.event(), self.delta, interval)
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""

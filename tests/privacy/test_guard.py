@@ -11,7 +11,7 @@ import pytest
 from hdpfl_flower import wire
 from hdpfl_flower.chain import Chain
 from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.mechanism import Plan
+from hdpfl_flower.recount import recount
 from tests.client_app.messages import ask, model_of, send
 from tests.client_app.test_app import code
 from tests.privacy.replay import observe
@@ -72,8 +72,9 @@ def test_what_runs_costs_what_was_charged(tmp_path: Path) -> None:
     profile = make_site(tmp_path / "site", digits(48))
     assert ask(profile, terms_of()).has_content()
     (frozen,) = Ledger(profile.with_name("ledger.sqlite")).account().plans.values()
-    cost = Plan.from_json(frozen.plan).epsilon_spent()
-    assert 0.99 * EPSILON <= cost <= EPSILON == frozen.epsilon
+    found = recount(frozen)
+    assert found is not None
+    assert 0.99 * EPSILON <= found.pld <= EPSILON == frozen.epsilon
 
 
 def test_declining_never_depends_on_records(tmp_path: Path) -> None:
