@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
+
 from tests.e2e.engines import ROOT
 
 GUARD = "handle"
@@ -113,13 +115,14 @@ def forget() -> None:
 
 
 def _profiled(work: Callable[[], object], note: Callable[[FrameType, str, Any], None]) -> None:
-    before, collects = sys.getprofile(), gc.isenabled()
+    before, collects, gradients = sys.getprofile(), gc.isenabled(), torch.is_grad_enabled()
     gc.disable()  # what a collection calls, it calls on behalf of whoever is at work just then
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(before)
+        torch.set_grad_enabled(gradients)  # the failed call may be the one that restores it
         if collects:
             gc.enable()
 
