@@ -12,10 +12,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not slow and not engines and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu"
 
 test: check
-	$(BIN)/pytest -n 2 -m "slow and not engines and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not engines and not gpu"
 	$(BIN)/pytest -m "engines"
 
 test-gpu: $(READY)

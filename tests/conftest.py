@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores; torch reads it at import
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("house", derandomize=True, deadline=None)
 settings.load_profile("house")
