@@ -6,6 +6,7 @@ constant codes; the reason goes to the site's own log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -62,9 +63,11 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     trainer = Trainer(site, instructions)
     ledger = site.ledger
     plan, frozen = site.plan(ledger)
-    if not 1 <= instructions.server_round <= plan.rounds:
+    if not plan.covers(instructions.server_round):
         raise Declined("terms: the round is not one that the plan pays for")
-    payload = _release(site, ledger, instructions, "update", frozen, lambda: trainer.run(plan))
+    payload = _release(
+        site, ledger, instructions, "update", frozen, lambda: trainer.run(plan), plan.rounds
+    )
     return wire.write_update(payload, trainer.size)
 
 
@@ -89,14 +92,17 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
     facts: dict[str, int | float] = {}
     if site.index is not None:
         facts["partition"] = site.index[0]
+    if "batch-size" in disclose:
+        facts["batch-size"] = profile.training.batch_size
     if "declared-records" in disclose:
         facts["declared-records"] = profile.training.declared_records
     if "epsilon" in disclose:
         facts["epsilon"] = profile.run.epsilon
     if "noise-std" in disclose and site.simulated:
-        plan, _ = site.plan(site.ledger)
         terms = instructions.terms
-        facts["noise-std"] = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
+        with contextlib.suppress(Declined):  # no plan, no noise: it will decline to train, too
+            plan, _ = site.plan(site.ledger)
+            facts["noise-std"] = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
     return wire.write_site(facts)
 
 
@@ -116,14 +122,26 @@ def _release(
     kind: str,
     plan: FrozenPlan | None,
     work: Callable[[], bytes],
+    paid: int = 0,
 ) -> bytes:
-    """Reserve, work, seal; return the payload that is now safe to send."""
+    """Reserve, work, seal; return the payload that is now safe to send.
+
+    Args:
+        site: who releases.
+        ledger: its ledger.
+        instructions: what is asked.
+        kind: of the release.
+        plan: what covers it, None for what no plan covers.
+        work: makes the payload.
+        paid: releases of this kind that the plan pays for; 0: any number.
+    """
     terms, budget = instructions.terms, site.profile.budget
     request = Request(terms.run_id, instructions.server_round, kind, instructions.digest)
     taken = ledger.reserve(
         request,
         plan,
         max_runs=site.profile.policy.runs,
+        max_releases=paid,
         cap=(budget.epsilon, budget.delta),
         again=site.simulated,
     )

@@ -71,7 +71,7 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
                 "torch-threads": terms.torch_threads or _actor_cpus(),
             },
             "simulation": {"seed": terms.seed},
-            "disclose": ["declared-records", "epsilon", "noise-std", "metrics"],
+            "disclose": ["batch-size", "declared-records", "epsilon", "noise-std", "metrics"],
         },
         "simulated profile",
     )

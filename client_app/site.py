@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 
 from client_app.simulation import (
     draw_profile,
@@ -37,11 +37,13 @@ class Site:
         profile: its private terms.
         terms: the public terms of the run it is asked about.
         index: its partition and the number of partitions, if simulated; else None.
+        memory: what the node keeps from message to message of a run, as long as it is up.
     """
 
     profile: Profile
     terms: RunTerms
     index: tuple[int, int] | None
+    memory: RecordDict = field(default_factory=RecordDict, compare=False)
 
     @property
     def simulated(self) -> bool:
@@ -115,11 +117,12 @@ def open_site(context: Context, terms: RunTerms) -> Site:
     path = context.node_config.get("profile")
     if isinstance(path, str):
         profile = Profile.load(Path(path).expanduser())
-        return Site(profile, terms, node_index(context) if profile.simulated else None)
+        where = node_index(context) if profile.simulated else None
+        return Site(profile, terms, where, context.state)
     if not may_draw(context):
         raise Declined("the node config names no 'profile': a deployed site needs one")
     index, number = node_index(context)
-    return Site(_drawn(terms, index, number), terms, (index, number))
+    return Site(_drawn(terms, index, number), terms, (index, number), context.state)
 
 
 @lru_cache(maxsize=1024)

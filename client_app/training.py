@@ -9,6 +9,7 @@ import torch
 from client_app.dpsgd import rehearsal_size, train
 from client_app.engine_choice import engine_for
 from client_app.engines import rehearse
+from client_app.projected import last_step
 from client_app.site import Site
 from hdpfl_flower import wire
 from hdpfl_flower.datasets import task_for
@@ -40,6 +41,8 @@ class Trainer:
         terms, training = instructions.terms, site.profile.training
         self._site, self._instructions = site, instructions
         self._start = flatten(read_model(site, instructions))
+        layout = _layout(terms.model, task_for(terms))
+        self._direction = last_step(site.memory, instructions, self._start, layout)
         self.size = len(self._start)
         _use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
@@ -49,7 +52,7 @@ class Trainer:
         self._records = site.training_records()
 
     def run(self, plan: Plan) -> bytes:
-        """Return the payload of this round: the noisy update, encoded."""
+        """Return the payload of this round: the noisy update, or its one number, encoded."""
         terms, server_round = self._instructions.terms, self._instructions.server_round
         update = train(
             self._engine,
@@ -60,7 +63,8 @@ class Trainer:
             self._site.streams(server_round, "update"),
             self._site.profile.training.physical_batch,
         )
-        return wire.encode_update(update)
+        # After the noise: a function of the noisy update costs nothing.
+        return wire.encode_update(self._direction.project(update) if self._direction else update)
 
 
 def read_model(site: Site, instructions: Instructions) -> Arrays:

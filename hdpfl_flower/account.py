@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hdpfl_flower.chain import Entry
-from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.errors import Declined, LedgerError
 
 Key = tuple[str, int, str]
 """A release: (run, server round, kind)."""
@@ -76,6 +76,16 @@ class Account:
             release = self._by_seq[body["release"]]
             release.status = entry.kind
             release.payload_digest = body.get("payload", release.payload_digest)
+
+    def check_left(self, request: Request, most: float) -> None:
+        """Decline a new release of a run that took ``most`` of its kind, of whichever rounds.
+
+        Every one counts that was ever reserved: worked on, sealed, sent or lost. One that was
+        taken before is no new one.
+        """
+        taken = [key for key in self.releases if (key[0], key[2]) == (request.run_id, request.kind)]
+        if request.key not in taken and len(taken) >= most:
+            raise Declined("budget: the releases that the run's plan pays for are used up")
 
     def spent(self) -> tuple[float, float]:
         """Return (ε, δ) charged so far, rounded up."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hdpfl_flower.account import FrozenPlan, Key, fits
 from hdpfl_flower.chain import Entry
+from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.recount import read_plan, recount
 
 UNCOVERED = frozenset({"metrics"})
@@ -64,18 +65,24 @@ def charged_twice(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each release that no plan charged before it pays for."""
-    rounds: dict[str, int] = {}
+    """Yield each release that no plan charged before it pays for: by its run, round or number."""
+    plans: dict[str, Plan | None] = {}
+    taken: dict[tuple[str, str], set[int]] = {}
     for entry in entries:
         body = entry.body
         if entry.kind == "plan":
-            plan = read_plan(_frozen(entry))
-            rounds.setdefault(body["run_id"], plan.rounds if plan else 0)
+            plans.setdefault(body["run_id"], read_plan(_frozen(entry)))
         elif entry.kind == "reserved" and body["kind"] not in UNCOVERED:
-            if body["run_id"] not in rounds:
+            if body["run_id"] not in plans:
                 yield f"entry {entry.seq} belongs to run '{body['run_id']}', which is not charged"
-            elif not 1 <= body["round"] <= rounds[body["run_id"]]:
+                continue
+            plan = plans[body["run_id"]]
+            rounds = taken.setdefault((body["run_id"], body["kind"]), set())
+            rounds.add(body["round"])
+            if plan is None or not plan.covers(body["round"]):
                 yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
+            elif len(rounds) > plan.rounds:
+                yield f"entry {entry.seq} is a release more than the plan pays for"
 
 
 def above_cap(entries: Sequence[Entry]) -> Iterator[str]:
@@ -149,7 +156,7 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
     (
         "paid-for",
         "every noisy update belongs to a run charged before it, and to a round that it pays for",
-        "each reservation was held against the plans charged before it",
+        "each reservation was held against the plans charged before it, and counted",
         unpaid,
     ),
     (

@@ -21,6 +21,7 @@ from hdpfl_flower.validation import FROZEN, describe, kebab
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RunTerms(BaseModel):
@@ -100,14 +101,40 @@ class RunTerms(BaseModel):
         description="Robust-HDP: uploads of a site after which its noise level is kept; "
         "0: never, 1: as the paper's authors do.",
     )
+    guard: Literal["none", "cap", "centred-clipping", "evidence"] = Field(
+        "none",
+        description="Against sites that lie: none, cap (on a site's weight), centred-clipping, or "
+        "evidence (gathered over the rounds).",
+    )
+    max_liars: Count = Field(
+        2, description="Guard evidence: sites refused at most for what they sent over the rounds."
+    )
+    noise_floor: NotNegative = Field(
+        0.0,
+        description="Guard evidence: least standard deviation of an honest update's noise, a "
+        "coordinate; 0: not known.",
+    )
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Share of the sites asked each round (no amplification is claimed)."
+    )
+    require_public: bool = Field(
+        False,
+        description="Draw a round's sites again until one of them is public, whatever the "
+        "strategy; sites must disclose their ε.",
+    )
+    participations: Count = Field(
+        0, description="Rounds that a site plans for and takes part in at most; 0: all of them."
+    )
+    noise_multiplier: NotNegative = Field(
+        0.0,
+        description="Every site's noise multiplier: a site leaves when its ε is used up; "
+        "0: each site's own, for all rounds.",
     )
     quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
     min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
     join_timeout: Positive = Field(120.0, description="Seconds to wait for min-sites.")
     round_timeout: Positive = Field(3600.0, description="Seconds to wait for a round's replies.")
-    epsilon_cap: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    epsilon_cap: NotNegative = Field(
         0.0, description="No site spends more than this ε; 0: no cap (the rule 'minimum' sets it)."
     )
     seed: Count = Field(
@@ -124,6 +151,11 @@ class RunTerms(BaseModel):
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="Simulation: every site's δ."
     )
+    calibration: Literal["pld", "robust-hdp", "pfa"] = Field(
+        "pld",
+        description="Simulation: what finds the noise multiplier: our accountant, or the formula "
+        "of a paper, to reproduce it.",
+    )
     batch_sizes: str = Field(
         "16,32,64,128", description="Simulation: expected batch sizes to draw from, or 'published'."
     )
@@ -134,7 +166,10 @@ class RunTerms(BaseModel):
     )
     runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
 
-    @field_validator("local_steps", "frozen_after", "quorum", "seed", "torch_threads")
+    @field_validator(
+        "local_steps", "frozen_after", "max_liars", "quorum", "participations", "seed",
+        "torch_threads",
+    )  # fmt: skip
     @classmethod
     def _fits_flower(cls, value: int) -> int:
         if value >= 2**63:

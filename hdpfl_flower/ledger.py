@@ -100,6 +100,7 @@ class Ledger:
         plan: FrozenPlan | None,
         *,
         max_runs: int = 0,
+        max_releases: int = 0,
         cap: tuple[float, float] = (math.inf, math.inf),
         again: bool = False,
     ) -> Reservation | bytes:
@@ -110,6 +111,8 @@ class Ledger:
             plan: the plan that covers it; charged now if its run is new. None for a release that
                 no plan covers (a disclosed metric).
             max_runs: runs that may be charged; 0: any number.
+            max_releases: releases of this kind that the run may take, of whichever rounds, lost
+                ones counted; 0: any number.
             cap: the profile's own (ε, δ) cap, where lower than the ledger's.
             again: whether a release may be worked on again (a seeded simulation: same bytes).
 
@@ -119,13 +122,14 @@ class Ledger:
 
         Raises:
             Declined: another request for the same release, a lost or running one, another plan
-                for the same run, or no budget.
+                for the same run, no release left, or no budget.
             LedgerError: the ledger cannot be written.
         """
         taken: Reservation | bytes | Declined = b""
         try:
             with self._current():
                 try:
+                    self._account.check_left(request, max_releases or math.inf)
                     taken = self._take(request, plan, max_runs, cap, again)
                 except Declined as decision:  # raised after the block, so that entries made stay
                     taken = decision

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from hdpfl_flower.accounting import Steps, calibrate, event_of
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import Declined
+from hdpfl_flower.early_exit import affordable_rounds, charge_for
+from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.models import is_user_code
+from hdpfl_flower.paper_noise import pfa_multiplier, robust_hdp_multiplier
 from hdpfl_flower.profile import Profile
 
 if TYPE_CHECKING:
@@ -55,9 +57,12 @@ class Plan:
         delta: δ charged for the whole run.
         noise_multiplier: z; a step adds N(0, (z·C)²) to every coordinate of the clipped sum.
         divisor: expected batch size b, the constant a noisy sum is divided by.
-        steps: for each round (from round 1), the steps it takes and their sampling probability.
+        steps: for each round that is paid for, the steps it takes and their sampling probability.
         min_clip_norm: least C the run may use.
         max_clip_norm: largest C the run may use.
+        last_round: the last round that the server may ask for; 0: as many as are paid for. Where
+            it may ask for more of them than are paid for, all rounds are alike, and whichever come
+            first use the plan up (the ledger counts them).
     """
 
     epsilon: float
@@ -67,14 +72,24 @@ class Plan:
     steps: tuple[Steps, ...]
     min_clip_norm: float
     max_clip_norm: float
+    last_round: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ``AccountingError`` where it would matter which rounds are taken."""
+        if self.last_round > len(self.steps) and len(set(self.steps)) != 1:
+            raise AccountingError("a plan for some of the rounds needs them all alike")
 
     def __repr__(self) -> str:
         return "Plan(<private>)"
 
     @property
     def rounds(self) -> int:
-        """Rounds the plan pays for."""
+        """Rounds the plan pays for; no more of them may be released."""
         return len(self.steps)
+
+    def covers(self, server_round: int) -> bool:
+        """Tell whether ``server_round`` may be one of the rounds that the plan pays for."""
+        return 1 <= server_round <= (self.last_round or self.rounds)
 
     def event(self) -> dp_accounting.DpEvent:
         """Return what happens in the whole run, for any accountant."""
@@ -83,7 +98,8 @@ class Plan:
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
         noise_std = self.noise_multiplier * clip_norm
-        return RoundPlan(self.steps[server_round - 1], clip_norm, noise_std, self.divisor)
+        steps = self.steps[min(server_round, self.rounds) - 1]
+        return RoundPlan(steps, clip_norm, noise_std, self.divisor)
 
     def update_noise_std(self, server_round: int, clip_norm: float, learning_rate: float) -> float:
         """Return the standard deviation of the noise in each coordinate of a round's update.
@@ -114,13 +130,22 @@ def _parse_plan(text: str) -> Plan:
 def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     """Return the plan of ``terms`` at the site of ``profile``: q = b/N, k = ⌈K·N/b⌉ steps a round.
 
+    It pays for all rounds of the run, or for ``participations`` of them. With a
+    ``noise-multiplier`` the noise is given, and the plan pays for as many of those rounds as the
+    profile's (ε, δ) affords, and is charged what they cost.
+
     Guarantees:
         Computed from the profile's constants and the public terms alone; ε and δ never exceed
         ``profile.run``, whatever the terms say: absurd terms make the update noisier, not dearer.
+        Only a simulated profile is planned by a paper's formula; its ε is nominal then.
 
     Raises:
+        Declined: the ε pays for no round at the given noise, or a site that is no simulation is
+            asked to take a paper's formula for its noise.
         AccountingError: no noise can pay for the terms.
     """
+    if terms.calibration != "pld" and not profile.simulated:
+        raise Declined("terms: 'calibration' is a paper's formula, which protects nobody")
     training = profile.training
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
@@ -128,16 +153,55 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         count=terms.local_steps
         or math.ceil(terms.local_epochs * training.declared_records / training.batch_size),
     )
-    schedule = (steps,) * terms.rounds
+    rounds, noise_multiplier = min(terms.rounds, terms.participations or terms.rounds), 0.0
+    if terms.noise_multiplier:
+        noise_multiplier = terms.noise_multiplier
+        rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon)
+    schedule = (steps,) * rounds
+    if terms.calibration != "pld":
+        noise_multiplier = noise_multiplier or _by_paper(profile, terms, rounds, epsilon)
+    elif not noise_multiplier:
+        noise_multiplier = calibrate(schedule, epsilon, profile.run.delta)
     return Plan(
         epsilon=epsilon,
         delta=profile.run.delta,
-        noise_multiplier=calibrate(schedule, epsilon, profile.run.delta),
+        noise_multiplier=noise_multiplier,
         divisor=float(training.batch_size),
         steps=schedule,
         min_clip_norm=profile.policy.min_clip_norm,
         max_clip_norm=profile.policy.max_clip_norm,
+        last_round=terms.rounds,
     )
+
+
+def _leave_early(
+    profile: Profile, terms: RunTerms, steps: Steps, most: int, epsilon: float
+) -> tuple[int, float]:
+    """Return how many of ``most`` rounds ε pays for at the given noise, and what to charge."""
+    given, delta = terms.noise_multiplier, profile.run.delta
+    if terms.calibration != "pld":  # charged by the formula, nominally: all of ε
+        paid = (r for r in range(most, 0, -1) if _by_paper(profile, terms, r, epsilon) <= given)
+        rounds = next(paid, 0)
+    else:
+        rounds = affordable_rounds(steps, given, epsilon, delta, most)
+        epsilon = charge_for(steps, rounds, given, epsilon, delta) if rounds else epsilon
+    if not rounds:
+        raise Declined("budget: 'noise-multiplier' is too small for a single round")
+    return rounds, epsilon
+
+
+def _by_paper(profile: Profile, terms: RunTerms, rounds: int, epsilon: float) -> float:
+    """Return the noise multiplier of the paper that ``calibration`` names, for so many rounds.
+
+    Its steps are K·N/b a round, not rounded up, as the papers' code counts them.
+    """
+    training = profile.training
+    multiplier = robust_hdp_multiplier if terms.calibration == "robust-hdp" else pfa_multiplier
+    a_round = terms.local_steps or (
+        terms.local_epochs * training.declared_records / training.batch_size
+    )
+    sampling_prob = training.batch_size / training.declared_records
+    return multiplier(epsilon, profile.run.delta, sampling_prob, rounds * a_round)
 
 
 def check_policy(profile: Profile, terms: RunTerms) -> None:

@@ -20,6 +20,15 @@ from threadpoolctl import ThreadpoolController
 
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.factor_analysis import Matrix, Vector, effective_dimension, factor_analysis
+from hdpfl_flower.head import (
+    FORGED,
+    SPOKEN,
+    Head,
+    Informed,
+    informed,
+    quietest_part,
+    silent_squares,
+)
 from hdpfl_flower.residuals import heavy_tailed, residual_mad
 from hdpfl_flower.robust_pca import blockwise_rpca
 
@@ -58,7 +67,10 @@ def estimate_noise_levels(updates: Updates, method: str = "factor-analysis") -> 
 
 
 def measure_noise(
-    updates: Updates, method: str = "auto", previous: Updates | None = None
+    updates: Updates,
+    method: str = "auto",
+    previous: Updates | None = None,
+    head: Head | None = None,
 ) -> NoiseLevels:
     """Return the noise variance per coordinate of each update.
 
@@ -68,12 +80,14 @@ def measure_noise(
             signal does no harm); ``rpca`` (the paper's: principal component pursuit);
             ``column-norm`` (all of an update is taken for noise); ``temporal`` (the difference to
             ``previous``); or ``auto``: ``temporal`` where there is a round before, else
-            ``residual-mad`` where the residuals are heavy-tailed, else ``factor-analysis``.
+            ``residual-mad`` where the residuals are heavy-tailed, else ``factor-analysis``, and
+            either of these with the silent sums of the ``head``.
         previous: the same clients' updates of the round before.
+        head: where the model's softmax layer lies; None: not known, or no such layer.
 
     Returns:
-        The levels. Two clients or fewer do not identify their noise in one round, and get their
-        mean squares: upper bounds.
+        The levels. Two clients or fewer do not identify their noise in one round, unless there is
+        a head, and get their mean squares: upper bounds.
 
     Raises:
         StrategyError: an unknown method, a row of zeros, or ``temporal`` without a round before.
@@ -83,7 +97,10 @@ def measure_noise(
     if not all(row.any() for row in updates):
         raise StrategyError("an update of zeros has no noise to estimate; leave it out")
     with one_thread():
-        return _measure(updates, method, previous)
+        found = _measure(updates, method, previous)
+    if method != "auto" or head is None or previous is not None:
+        return found
+    return _with_head(found, updates, head)
 
 
 def second_moments(updates: npt.NDArray[np.floating]) -> Matrix:
@@ -132,6 +149,27 @@ def _measure(updates: Updates, method: str, previous: Updates | None) -> NoiseLe
         pursuit = blockwise_rpca(updates)
         return NoiseLevels(pursuit.variances, method, f"{pursuit.sweeps} sweeps")
     return _one_round(updates, method)
+
+
+def _with_head(found: NoiseLevels, updates: Updates, head: Head) -> NoiseLevels:
+    """Return one round's levels with the silent sums of the head."""
+    n, d = updates.shape
+    spoken = informed(
+        found.variances,
+        np.full(n, 2 / d),
+        silent_squares(updates, head),
+        np.full(n, 2 / (head.inputs + 1)),
+        quietest_part(np.take(updates, sample_coordinates(updates, _SAMPLE), axis=1)),
+    )
+    notes = dict.fromkeys(head_notes(spoken))
+    identified = found.identified or not spoken.forged.any()
+    return NoiseLevels(spoken.variances, found.method, found.why + "".join(notes), identified)
+
+
+def head_notes(spoken: Informed) -> list[str]:
+    """Return what the head's part in each level was, for the journal; empty where it was little."""
+    told = np.where(spoken.shares > 0.5, f"; {SPOKEN}", "")
+    return [str(note) for note in np.where(spoken.forged, f"; {FORGED}", told)]
 
 
 def _one_round(updates: Updates, method: str) -> NoiseLevels:

@@ -27,7 +27,7 @@ AFile = Annotated[
     Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)
 ]
 AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-Disclosure = Literal["declared-records", "epsilon", "noise-std", "metrics"]
+Disclosure = Literal["batch-size", "declared-records", "epsilon", "noise-std", "metrics"]
 
 
 class Private(BaseModel):

@@ -8,6 +8,7 @@ of public sites, and no d × k basis in memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Literal
 
@@ -72,17 +73,35 @@ def project_private(
 
 
 def project_at_random(
-    update: npt.NDArray[np.float64], rank: int, generator: np.random.Generator
-) -> npt.NDArray[np.float64]:
+    update: npt.NDArray[np.floating], rank: int, generator: np.random.Generator
+) -> npt.NDArray[np.float32]:
     """Return the projection of ``update``, shape ``(d,)``, on min(rank, d) random directions.
 
-    The directions are those of a Gaussian matrix, orthonormal: ‖Πx‖² has mean ‖x‖²·k/d.
+    The directions are those of a Gaussian matrix D: Πx = D(DᵀD)⁻¹Dᵀx, and ‖Πx‖² has mean ‖x‖²·k/d.
+    D is drawn a block of rows at a time, and drawn again for the second pass over it: as a whole it
+    would be larger than the round's updates.
     """
-    drawn = generator.standard_normal((len(update), min(rank, len(update))))
+    d, rank = len(update), min(rank, len(update))
+    if rank == d:
+        return update.astype(np.float32)
+    seed, gram, products = int(generator.integers(2**63)), np.zeros((rank, rank)), np.zeros(rank)
+    projected = np.empty(d, np.float32)
     with _threads().limit(limits=1, user_api="blas"):
-        basis = np.linalg.qr(drawn).Q
-        projected: npt.NDArray[np.float64] = basis @ (basis.T @ update)
+        for start, drawn in _drawn_blocks(seed, d, rank):
+            gram += drawn.T @ drawn
+            products += drawn.T @ update[start : start + len(drawn)].astype(np.float64)
+        coefficients = np.linalg.solve(gram, products)
+        for start, drawn in _drawn_blocks(seed, d, rank):
+            projected[start : start + len(drawn)] = drawn @ coefficients
     return projected
+
+
+def _drawn_blocks(seed: int, d: int, rank: int) -> Iterator[tuple[int, Matrix]]:
+    """Yield (first row, rows) of a Gaussian matrix of shape ``(d, rank)``; same seed, same rows."""
+    generator = np.random.default_rng(seed)
+    rows = max(_BLOCK // rank, 1)
+    for start in range(0, d, rows):
+        yield start, generator.standard_normal((min(rows, d - start), rank))
 
 
 def _directions(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.factor_analysis import FactorModel, Vector
 
-_MAD_OF_NORMAL = 0.6744897501960817
+MAD_OF_NORMAL = 0.6744897501960817
 """The upper quartile of the standard normal."""
 _SPREAD = 3.44
 """d · Var ln(MAD² / mean square) of normal residuals: 5.44 of MAD², less 2 of the mean square."""
@@ -46,7 +46,7 @@ def residual_mad(
     residuals = (precision * unpredicted[:, None]).astype(np.float32) @ updates
     mean_square = np.array([np.square(row, dtype=np.float64).mean() for row in residuals])
     spread = np.array([float(np.median(np.abs(row))) for row in residuals])
-    mad = np.maximum(spread / _MAD_OF_NORMAL, 1e-6 * np.sqrt(mean_square)) ** 2
+    mad = np.maximum(spread / MAD_OF_NORMAL, 1e-6 * np.sqrt(mean_square)) ** 2
     shares = np.minimum(model.variances / unpredicted, 1.0)
     return mad * shares, np.log(mad / mean_square) / math.sqrt(_SPREAD / updates.shape[1])
 

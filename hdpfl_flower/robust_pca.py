@@ -7,7 +7,7 @@ client's noise.
 
 With b = λ/μ, C = Y/μ and T = M − L + C its steps are: the new C is clip(T, ±b), S = T − C, and the
 next matrix to threshold is X = M − S + C/ρ = M − T + (1 + 1/ρ)·clip(T, ±b). So T is all that is
-kept besides M, in float32, and X and S are made a block at a time. X is n rows high: its singular
+kept besides M, as float32, and X and S are made a block at a time. X is n rows high: its singular
 values come from the n × n matrix XXᵀ, and L = W X.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,12 @@ import numpy.typing as npt
 _BLOCK = 8_192
 _GROWTH = 1.5
 """ρ: Lin, Chen and Ma, section 5."""
-_WEIGHTS_TOLERANCE = 5e-4
-_SWEEPS = 12
+_WEIGHTS_TOLERANCE = 2e-4
+_SWEEPS, _SMALL_SWEEPS, _SMALL = 12, 30, 50_000
+"""The most sweeps, and the most below so many coordinates, where the sparse part settles later,
+float32's rounding shows, and sweeps in float64 cost little."""
+_VANISHED = 1e-9
+"""A sparse part of less than this share of its row's squares is not there, yet or at all."""
 _STEADIEST = 0.7
 """No slower convergence is extrapolated: ρ = 1.5 shrinks the error by 0.5 to 0.67 a sweep."""
 
@@ -49,7 +54,7 @@ class PrincipalComponentPursuit:
 def robust_pca(
     updates: npt.NDArray[np.float32],
     *,
-    max_sweeps: int = _SWEEPS,
+    max_sweeps: int | None = None,
     weights_tolerance: float = _WEIGHTS_TOLERANCE,
     residual_tolerance: float = 0.0,
 ) -> PrincipalComponentPursuit:
@@ -60,22 +65,30 @@ def robust_pca(
 
     Args:
         updates: float32, shape ``(n, d)``; no row of zeros. Not written to.
-        max_sweeps: stop after so many.
+        max_sweeps: stop after so many; None: 12, or 30 below 50,000 coordinates.
         weights_tolerance: or when a sweep moves the extrapolated weights ∝ 1/‖Sᵢ‖² by less
-            (Σ|Δw|).
+            (Σ|Δw|). A row whose S has vanished has all the weight and hides what the others do:
+            then nothing has settled.
         residual_tolerance: or when the residual falls below.
+
+    Guarantees:
+        Positive, finite values: a row whose S vanished to the end, as may happen where there are
+        few coordinates, gets 1e-9 of its mean square.
     """
     d = updates.shape[1]
+    most = max_sweeps or (_SMALL_SWEEPS if d < _SMALL else _SWEEPS)
     pursuit = _Pursuit(updates, 1 / math.sqrt(max(updates.shape)))
     history: list[Vector] = []
     limits: list[Vector] = []
     residual = math.inf
-    while len(history) < max_sweeps and residual >= residual_tolerance:
+    least = np.maximum(_VANISHED * pursuit.row_squares, np.finfo(np.float32).tiny)
+    floor: Vector = np.log(least)
+    while len(history) < most and residual >= residual_tolerance:
         squares, residual = pursuit.sweep()
-        history.append(np.log(np.maximum(squares, np.finfo(np.float32).tiny)))
-        limits.append(_limit(history[-3:]))
-        moved = [_moved(*limits[-2:])] if len(limits) > 3 else []
-        if moved and moved[0] < weights_tolerance:
+        history.append(np.log(np.maximum(squares, least)))
+        limits.append(_limit(history[-3:], floor))
+        there = len(limits) > 3 and bool(np.all(np.array(history[-4:]) > floor))
+        if there and _moved(*limits[-2:]) < weights_tolerance:
             break
     return PrincipalComponentPursuit(np.exp(limits[-1]) / d, len(history), residual)
 
@@ -99,25 +112,30 @@ def blockwise_rpca(
     most = max(d // block, 1)
     if most == 1:
         return robust_pca(updates)
+    count = min(max(blocks, 1), most)
+    chosen: list[slice] | list[npt.NDArray[np.intp]]
     if generator is None:
-        chosen = [np.arange(start, most * block, most) for start in range(most)]
+        chosen = [slice(start, most * block, most) for start in range(count)]
     else:
-        drawn = generator.permutation(d)[: most * block]
-        chosen = [np.sort(part) for part in np.array_split(drawn, most)]
-    found = [robust_pca(np.take(updates, part, axis=1)) for part in chosen[: max(blocks, 1)]]
+        drawn = generator.choice(d, count * block, replace=False)
+        chosen = [np.sort(part) for part in np.array_split(drawn, count)]
+    found = [robust_pca(np.ascontiguousarray(updates[:, part])) for part in chosen]
     variances: Vector = np.mean([part.variances for part in found], axis=0)
     return PrincipalComponentPursuit(
         variances, max(part.sweeps for part in found), max(part.residual for part in found)
     )
 
 
-def _limit(logs: list[Vector]) -> Vector:
-    """Return where the last of three vectors, a sweep apart, are heading."""
+def _limit(logs: list[Vector], floor: Vector) -> Vector:
+    """Return where the last of three vectors, a sweep apart, are heading; from ``floor``: nowhere.
+
+    A first value above the floor is a leap, not a step of a geometric approach.
+    """
     if len(logs) < 3:
         return logs[-1]
     before, now = logs[1] - logs[0], logs[2] - logs[1]
     rate = np.clip(now / np.where(before == 0, 1, before), 0, _STEADIEST)
-    limit: Vector = logs[2] + now * rate / (1 - rate)
+    limit: Vector = np.where(logs[0] > floor, logs[2] + now * rate / (1 - rate), logs[2])
     return limit
 
 
@@ -135,36 +153,42 @@ class _Pursuit:
     """The iteration's state: T, μ and the Gram matrix of X."""
 
     def __init__(self, updates: npt.NDArray[np.float32], penalty: float) -> None:
-        self._m, self._lambda = updates, penalty
-        gram, largest = _start(updates)
+        self._float: type[np.float64 | np.float32] = (
+            np.float64 if updates.shape[1] < _SMALL else np.float32
+        )
+        self._m: npt.NDArray[np.floating] = updates.astype(self._float, copy=False)
+        self._lambda = penalty
+        gram, largest = _start(self._m)
+        self.row_squares: Vector = np.diag(gram).copy()
         self._norm = math.sqrt(np.trace(gram))
         spectral = math.sqrt(np.linalg.eigvalsh(gram)[-1])
         # Y₀ = M / J(M) and μ₀ = 1.25 / ‖M‖₂: Lin, Chen and Ma, algorithm 5.
         self._mu = 1.25 / spectral
         self._kappa = 1 / (max(spectral, largest / penalty) * self._mu)
         self._gram = gram * (1 + self._kappa) ** 2
-        self._t: npt.NDArray[np.float32] | None = None
+        self._t: npt.NDArray[np.floating] | None = None
 
     def sweep(self) -> tuple[Vector, float]:
         """Do one iteration and return ‖Sᵢ‖², shape ``(n,)``, and the relative residual."""
-        m, n = self._m, len(self._m)
-        low_rank = _shrinking(self._gram, 1 / self._mu).astype(np.float32)
+        m, n, real = self._m, len(self._m), self._float
+        low_rank = _shrinking(self._gram, 1 / self._mu).astype(real)
         bound = self._lambda / self._mu
         # What T was clipped by a sweep ago, and X's share of it; μ has grown by ρ since.
-        before, after = np.float32(bound * _GROWTH), np.float32(bound)
+        before, after = real(bound * _GROWTH), real(bound)
         gram, squares, gap = np.zeros((n, n)), np.zeros(n), 0.0
         first = self._t is None
         t = self._t = np.empty_like(m) if self._t is None else self._t
         for start in range(0, m.shape[1], _BLOCK):
-            rows, old = m[:, start : start + _BLOCK], t[:, start : start + _BLOCK]
+            rows: npt.NDArray[Any] = m[:, start : start + _BLOCK]
+            old = t[:, start : start + _BLOCK]
             if first:
-                dual = rows * np.float32(self._kappa)
+                dual = rows * real(self._kappa)
                 x = rows + dual
             else:
                 dual = np.clip(old, -before, before)
                 x = rows - old
                 x += dual
-                dual *= np.float32(1 / _GROWTH)
+                dual *= real(1 / _GROWTH)
                 x += dual
             new = low_rank @ x
             np.subtract(rows, new, out=new)
@@ -175,7 +199,7 @@ class _Pursuit:
             np.subtract(new, clipped, out=dual)  # S
             squares += np.einsum("ij,ij->i", dual, dual)
             np.subtract(rows, dual, out=x)
-            clipped *= np.float32(1 / _GROWTH)
+            clipped *= real(1 / _GROWTH)
             x += clipped
             gram += x @ x.T
             old[...] = new
@@ -183,7 +207,7 @@ class _Pursuit:
         return squares, math.sqrt(gap) / self._norm
 
 
-def _start(updates: npt.NDArray[np.float32]) -> tuple[Matrix, float]:
+def _start(updates: npt.NDArray[np.floating]) -> tuple[Matrix, float]:
     """Return MMᵀ and the largest entry of M."""
     gram, largest = np.zeros((len(updates), len(updates))), 0.0
     for start in range(0, updates.shape[1], _BLOCK):

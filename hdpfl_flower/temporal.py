@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.head import Head, informed, quietest_part, silent_squares
 from hdpfl_flower.noise_level import (
     NoiseLevels,
     Updates,
     difference_levels,
+    head_notes,
     mean_squares,
     measure_noise,
     one_thread,
@@ -39,9 +41,11 @@ Memory = Mapping[str, npt.NDArray[np.float64]]
 
 ``coordinates``: which ones are kept, where not all are; ``upload/SITE``: that part of its last
 upload; ``facts/SITE``: the round of that upload, the pairs of consecutive uploads so far and the
-sum of their variances, all uploads so far, and the level after the last one.
+sum of their variances, all uploads so far, the level after the last one, and the sum of the
+uploads' silent squares (``head.py``).
 """
-_ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL = range(5)
+_FACTS = 6
+_ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL, _SILENT = range(_FACTS)
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Tracked:
     identified: npt.NDArray[np.bool_]
 
 
-def track(
+def track(  # noqa: PLR0913 - by name but for the first four
     memory: Memory,
     server_round: int,
     sites: Sequence[str],
@@ -71,6 +75,7 @@ def track(
     method: str = "auto",
     clip_norm: float = 1.0,
     uploads: int = 0,
+    head: Head | None = None,
 ) -> tuple[Memory, Tracked]:
     """Return the memory after a round and the noise of its updates.
 
@@ -85,6 +90,8 @@ def track(
             uploads, which noise cannot: then the signal is moving.
         clip_norm: the round's public clip norm.
         uploads: of a client, after which its level stays as it is; 0: never.
+        head: where the model's softmax layer lies. ``auto`` weighs what the head's silent sums say
+            over all uploads against the rest, see :func:`~hdpfl_flower.head.informed`.
     """
     kept, rows = _kept(memory, updates, clip_norm)
     heard = np.flatnonzero(_heard(rows))
@@ -92,10 +99,9 @@ def track(
     pairs, identified = np.zeros(len(sites)), np.zeros(len(sites), dtype=np.bool_)
     after = {**memory, **kept}
     if len(heard):
-        some = len(heard) < len(sites)
         found = _track(
             after, server_round, [sites[int(i)] for i in heard], rows[heard],
-            updates[heard] if some else updates, (method, clip_norm, uploads),
+            (updates, heard), (method, clip_norm, uploads), head,
         )  # fmt: skip
         variances[heard], pairs[heard] = found.variances, found.pairs
         identified[heard] = found.identified
@@ -118,12 +124,16 @@ def _track(
     server_round: int,
     sites: Sequence[str],
     rows: Updates,
-    updates: Updates,
+    whole: tuple[Updates, npt.NDArray[np.intp]],
     how: tuple[str, float, int],
+    head: Head | None,
 ) -> Tracked:
-    """Do what :func:`track` does for updates that hold something; ``memory`` is written to."""
+    """Do what :func:`track` does for updates that hold something; ``memory`` is written to.
+
+    ``whole`` is all updates and which of them these are.
+    """
     method, clip_norm, uploads = how
-    facts = np.array([memory.get(f"facts/{site}", np.zeros(5)) for site in sites])
+    facts = np.array([memory.get(f"facts/{site}", np.zeros(_FACTS)) for site in sites])
     repeated = _add_pairs(facts, memory, server_round, sites, rows)
     facts[:, _ROUND] = server_round
 
@@ -137,7 +147,7 @@ def _track(
     variances[timed] = facts[timed, _SUM] / facts[timed, _PAIRS]
     rest = np.flatnonzero(~frozen & ~timed)
     if len(rest):
-        found = _of_one_round(method, rows, updates, clip_norm)
+        found = _of_one_round(method, rows, whole, clip_norm)
         variances[rest], identified[rest] = found.variances[rest], found.identified
     for i in np.flatnonzero(timed):
         reasons[i] = "temporal: differences of consecutive uploads"
@@ -145,6 +155,15 @@ def _track(
         reasons[i] = f"{found.method}: {found.why}" + _why_not_timed(
             method, bool(moving[i]), bool(repeated[i])
         )
+    if head is not None and method == "auto":
+        facts[:, _SILENT] += silent_squares(whole[0], head)[whole[1]] / clip_norm**2
+        fresh = np.flatnonzero(~frozen)
+        variances[fresh], notes, spoken = _with_head(
+            variances[fresh], timed[fresh], facts[fresh], rows[fresh], head
+        )
+        identified[fresh] |= spoken
+        for i, note in zip(fresh, notes, strict=True):
+            reasons[i] += note
     facts[~frozen, _LEVEL] = variances[~frozen]
     facts[:, _UPLOADS] += 1
     for site, row, fact in zip(sites, rows, facts, strict=True):
@@ -185,6 +204,28 @@ def _add_pairs(
     return repeated
 
 
+def _with_head(
+    levels: npt.NDArray[np.float64],
+    timed: npt.NDArray[np.bool_],
+    facts: npt.NDArray[np.float64],
+    rows: Updates,
+    head: Head,
+) -> tuple[npt.NDArray[np.float64], list[str], npt.NDArray[np.bool_]]:
+    """Return the levels with what the head says, a note on each, and whether it may be believed."""
+    if not len(levels):
+        return levels, [], timed
+    uploads, pairs = facts[:, _UPLOADS] + 1, np.maximum(facts[:, _PAIRS], 1)
+    errors = np.where(timed, (3 * pairs - 1) / pairs**2, 2) / rows.shape[1]
+    spoken = informed(
+        levels,
+        errors,
+        facts[:, _SILENT] / uploads,
+        2 / ((head.inputs + 1) * uploads),
+        quietest_part(rows),
+    )
+    return spoken.variances, head_notes(spoken), ~spoken.forged
+
+
 def _exceeds(facts: npt.NDArray[np.float64], rows: Updates) -> npt.NDArray[np.bool_]:
     """Return where the differences hold more than the uploads by more than chance."""
     from scipy.special import ndtri
@@ -198,9 +239,13 @@ def _exceeds(facts: npt.NDArray[np.float64], rows: Updates) -> npt.NDArray[np.bo
     return exceeds
 
 
-def _of_one_round(method: str, rows: Updates, updates: Updates, clip_norm: float) -> NoiseLevels:
+def _of_one_round(
+    method: str, rows: Updates, whole: tuple[Updates, npt.NDArray[np.intp]], clip_norm: float
+) -> NoiseLevels:
     """Return the levels in units of the clip norm; what needs all coordinates gets them."""
     if method in ("rpca", "column-norm"):
+        updates, chosen = whole
+        updates = updates if len(chosen) == len(updates) else updates[chosen]
         found = measure_noise(updates, method)
         return replace(found, variances=found.variances / clip_norm**2)
     return measure_noise(rows, "auto" if method == "temporal" else method)

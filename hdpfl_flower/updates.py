@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.head import Head
+
+_BLOCK = 65_536
+"""Coordinates summed at a time: they stay in the processor's cache."""
+
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
@@ -19,13 +24,16 @@ class RoundUpdates:
         server_round: from 1.
         sites: names, in the one order that everything follows.
         updates: float32, shape ``(n, d)``; local model − global model. Not to be written to.
-        disclosed: what the sites disclosed and the rule asked for, each shape ``(n,)``.
+        disclosed: what the sites disclosed and the rule asked for, each shape ``(n,)``; NaN where
+            a site does not disclose what the rule can do without.
+        head: where the model's softmax layer lies, if it has one.
     """
 
     server_round: int
     sites: tuple[str, ...]
     updates: npt.NDArray[np.float32]
     disclosed: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    head: Head | None = None
 
 
 @dataclass(frozen=True)
@@ -43,17 +51,33 @@ class Outcome:
     gauges: Mapping[str, float | npt.NDArray[np.float64]] = field(default_factory=dict)
 
 
+def square_sum(update: npt.NDArray[np.floating]) -> float:
+    """Return ‖u‖² of a vector, summed in float64, without a copy of it in float64.
+
+    >>> square_sum(np.array([3.0, 4.0], dtype=np.float32))
+    25.0
+    """
+    return sum(
+        float(np.square(update[start : start + _BLOCK], dtype=np.float64).sum())
+        for start in range(0, len(update), _BLOCK)
+    )
+
+
 def weighted_sum(
     weights: npt.NDArray[np.float64], updates: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
     """Return Σᵢ wᵢ·uᵢ, shape ``(d,)``.
 
-    Summed in float64, row after row: every number of threads gives the same bits.
+    Summed in float64, row after row: every number of threads, and of blocks, gives the same bits.
 
     >>> weighted_sum(np.array([0.25, 0.75]), np.array([[4.0], [8.0]], dtype=np.float32))
     array([7.], dtype=float32)
     """
-    total = np.zeros(updates.shape[1])
-    for weight, update in zip(weights, updates, strict=True):
-        total += weight * update.astype(np.float64)
-    return total.astype(np.float32)
+    result = np.empty(updates.shape[1], np.float32)
+    for start in range(0, len(result), _BLOCK):
+        block = updates[:, start : start + _BLOCK]
+        total = np.zeros(block.shape[1])
+        for weight, update in zip(weights, block, strict=True):
+            total += weight * update.astype(np.float64)
+        result[start : start + _BLOCK] = total
+    return result

@@ -4,8 +4,10 @@ The only file of the vocabulary that knows Flower. Both sides read with equal di
 dtype or a key that is not expected raises :class:`WireError` before anything is allocated.
 
     server → site   "model":        parameters by name, float32
-                    "instructions": the terms (JSON) and the round
-    site → server   "update":       one noisy vector, float32, shape (d,)
+                    "instructions": the terms (JSON) and the round; in PFA+ also the model that
+                                    a site is to have kept
+    site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked
+                                    for that, its one number along the model's last step, (1,)
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
                     or Error(120, "declined"), Error(121, "failed")
@@ -17,6 +19,7 @@ import hashlib
 import io
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,10 +46,15 @@ _MODEL, _INSTRUCTIONS, _UPDATE, _SITE, _METRICS = (
     "site",
     "metrics",
 )
-SITE_KEYS = frozenset({"partition", "declared-records", "epsilon", "noise-std"})
+SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
 """What a site may say of itself when it joins; each but ``partition`` only if disclosed."""
 METRIC_KEYS = frozenset({"accuracy", "loss"})
 """What a site may say of a model, if its profile discloses metrics."""
+
+_HEAD = {"terms", "round"}
+_PROJECT = "project"
+WHOLE = ""
+"""What ``project`` holds where a site is to keep the model and send the whole update."""
 
 _NUMPY = "numpy.ndarray"
 
@@ -64,17 +72,27 @@ class Instructions:
         server_round: from 1; 0 before the first and for the end.
         model: the message's arrays, not yet decoded.
         digest: SHA-256 of all of it; Flower's ids are left out, so a replay has the same one.
+        model_digest: SHA-256 of the model alone.
+        project: ``model_digest`` of an earlier model: the update is wanted as its one number along
+            the step from there to this model. ``WHOLE``: as it is, but keep this model for such a
+            request. None: as it is.
     """
 
     terms: RunTerms
     server_round: int
     model: ArrayRecord
     digest: str
+    model_digest: str
+    project: str | None = None
 
 
-def write_instructions(terms: RunTerms, server_round: int, model: ArrayRecord) -> RecordDict:
-    """Return the content of a message to a site."""
+def write_instructions(
+    terms: RunTerms, server_round: int, model: ArrayRecord, project: str | None = None
+) -> RecordDict:
+    """Return the content of a message to a site; ``project`` as :class:`Instructions` has it."""
     head = ConfigRecord({"terms": terms.to_json(), "round": server_round})
+    if project is not None:
+        head[_PROJECT] = project
     return RecordDict({_MODEL: model, _INSTRUCTIONS: head})
 
 
@@ -90,18 +108,52 @@ def read_instructions(content: RecordDict) -> Instructions:
         raise WireError("instructions: unexpected keys")
     if not isinstance(head, ConfigRecord) or not isinstance(model, ArrayRecord):
         raise WireError("instructions: unexpected types")
-    terms, server_round = head.get("terms"), head.get("round")
+    terms, server_round, project = head.get("terms"), head.get("round"), head.get(_PROJECT)
     if (
-        set(head) != {"terms", "round"}
+        set(head) - {_PROJECT} != _HEAD
         or not isinstance(terms, str)
         or type(server_round) is not int
+        or (_PROJECT in head and not _is_digest(project))
     ):
         raise WireError("instructions: unexpected head")
-    digest = hashlib.sha256(f"{terms}\n{server_round}\n".encode())
+    named = project if isinstance(project, str) else None
+    contents = model_digest(model)
+    asked = hashlib.sha256(f"{terms}\n{server_round}\n{named}\n{contents}".encode())
+    return Instructions(
+        RunTerms.from_json(terms), server_round, model, asked.hexdigest(), contents, named
+    )
+
+
+def model_digest(model: ArrayRecord) -> str:
+    """Return the SHA-256 of a model: its names, shapes, types and numbers, in their order."""
+    digest = hashlib.sha256()
     for name, array in model.items():
-        digest.update(f"{name}\n{array.dtype}\n{array.shape}\n{array.stype}\n".encode())
+        shape = tuple(array.shape)
+        digest.update(f"{name}\n{array.dtype}\n{shape}\n{array.stype}\n".encode())
         digest.update(len(array.data).to_bytes(8, "big") + array.data)
-    return Instructions(RunTerms.from_json(terms), server_round, model, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return the bytes of a message's arrays, texts and numbers, without copying any.
+
+    Keys, framing and TLS are left out: below 1 kB a message, whatever the strategy.
+    """
+    total = 0
+    for record in content.values():
+        for value in record.values():
+            if isinstance(value, Array):
+                total += len(value.data)
+            elif isinstance(value, str | bytes):
+                total += len(value.encode() if isinstance(value, str) else value)
+            else:
+                total += 8 * (len(value) if isinstance(value, list) else 1)
+    return total
+
+
+def _is_digest(text: object) -> bool:
+    """Tell whether ``text`` is a SHA-256 in hexadecimal, or :data:`WHOLE`."""
+    return isinstance(text, str) and re.fullmatch("([0-9a-f]{64})?", text) is not None
 
 
 def write_model(arrays: Arrays) -> ArrayRecord:
@@ -121,18 +173,22 @@ def read_model(record: ArrayRecord, like: Arrays) -> Arrays:
 
 
 def encode_update(update: npt.NDArray[np.float32]) -> bytes:
-    """Return the payload that is sealed, and later sent, for an update of shape ``(d,)``."""
+    """Return the payload that is sealed, and later sent: shape ``(d,)``, or ``(1,)`` projected."""
     return Array(update).data
 
 
 def write_update(payload: bytes, size: int) -> RecordDict:
-    """Return the reply that carries a sealed payload of ``size`` numbers."""
+    """Return the reply that carries a sealed payload of ``size`` numbers, or of one number."""
+    if len(payload) == len(_header((1,))) + 4:
+        size = 1
     array = Array("float32", (size,), _NUMPY, payload)
     return RecordDict({_UPDATE: ArrayRecord({_UPDATE: array})})
 
 
-def read_update(content: RecordDict, size: int) -> npt.NDArray[np.float32]:
-    """Return the update in a reply, shape ``(size,)``.
+def read_update(
+    content: RecordDict, size: int, *, may_be_projected: bool = False
+) -> npt.NDArray[np.float32]:
+    """Return the update in a reply, shape ``(size,)``; ``(1,)``, where it may be projected and is.
 
     Raises:
         WireError: anything but one finite float32 vector of that size under its key.
@@ -142,7 +198,9 @@ def read_update(content: RecordDict, size: int) -> npt.NDArray[np.float32]:
         raise WireError("update: unexpected keys")
     if set(record) != {_UPDATE}:
         raise WireError("update: unexpected array names")
-    return _decode(record[_UPDATE], (size,))
+    array = record[_UPDATE]
+    projected = may_be_projected and tuple(array.shape) == (1,)
+    return _decode(array, (1,) if projected else (size,))
 
 
 def write_site(disclosed: Mapping[str, int | float]) -> RecordDict:

@@ -7,10 +7,13 @@ do behind a Grid.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 from uuid import uuid4
 
-from flwr.app import Message, RecordDict
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Message, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -19,7 +22,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from client_app.simulation import InProcessContext, draw_profile
-from client_app.site import close_ledgers
+from client_app.site import close_ledgers, open_site
+from client_app.training import Trainer
+from hdpfl_flower import wire
+from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from server_app.rounds import OnEvent, RunResult, run
 
@@ -62,9 +68,26 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         message.metadata.__dict__["_message_id"] = uuid4().hex
-        reply = app(message, self._contexts[message.metadata.dst_node_id])
+        reply = self.reply(message, self._contexts[message.metadata.dst_node_id])
         reply.metadata.__dict__["_message_id"] = uuid4().hex
         return reply
+
+    def reply(self, message: Message, context: Context) -> Message:
+        """Return what the node of ``context`` answers; a simulated liar answers otherwise."""
+        return app(message, context)
+
+    @staticmethod
+    def noiseless_update(message: Message, context: Context) -> npt.NDArray[np.float32]:
+        """Return what the node's training would give without noise, shape ``(d,)``.
+
+        A liar knows its own records: it needs none of the noise that protects them.
+        """
+        instructions = replace(wire.read_instructions(message.content), project=None)
+        site = open_site(context, instructions.terms)
+        plan, _ = site.plan(site.ledger)
+        trainer = Trainer(site, instructions)
+        payload = trainer.run(replace(plan, noise_multiplier=0.0))
+        return wire.read_update(wire.write_update(payload, trainer.size), trainer.size)
 
     # The rest of Flower's interface, which the round runner has no use for.
 
@@ -94,6 +117,14 @@ class LocalGrid(Grid):
         raise RuntimeError("a local grid answers at once; use send_and_receive")
 
 
+def _grid(num_sites: int, present: Iterable[int] | None, attack: Attack | None) -> LocalGrid:
+    if attack is None:
+        return LocalGrid(num_sites, present)
+    from server_app.liars import LiarsGrid  # it is a LocalGrid, of this file
+
+    return LiarsGrid(num_sites, present, attack=attack)
+
+
 def run_in_process(
     terms: RunTerms,
     num_sites: int,
@@ -101,6 +132,8 @@ def run_in_process(
     *,
     present: Iterable[int] | None = None,
     picture: bool = False,
+    stop_after: int = 0,
+    attack: Attack | None = None,
 ) -> RunResult:
     """Run the federation of ``terms`` over simulated sites in this process.
 
@@ -110,16 +143,18 @@ def run_in_process(
         on_event: called with every event of the journal.
         present: the sites that take part; None: all of them.
         picture: whether to draw ``run.png`` at the end.
+        stop_after: rounds after which it ends early, with the noise of all; 0: after all of them.
+        attack: sites that lie, and how; None: nobody does.
 
     Raises:
         HDPFLError: as :func:`server_app.rounds.run` does.
     """
-    grid = LocalGrid(num_sites, present)
+    grid = _grid(num_sites, present, attack)
     sites = list(grid.get_node_ids())
     for index in range(num_sites):
         draw_profile(terms, index, num_sites)  # what cannot be drawn is said here, before a round
     terms = terms.updated(min_sites=min(terms.min_sites, len(sites)))
     try:
-        return run(grid, terms, on_event, picture=picture)
+        return run(grid, terms, on_event, picture=picture, stop_after=stop_after)
     finally:
         grid.close()

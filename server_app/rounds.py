@@ -30,7 +30,8 @@ from hdpfl_flower.models import Arrays, arrays_of, build_model
 from hdpfl_flower.paths import runs_dir
 from server_app.plots import plot_run
 from strategies import make_strategy
-from strategies.base import HDPStrategy, RoundReport
+from strategies.base import HDPStrategy
+from strategies.report import RoundReport
 
 log = logging.getLogger("hdpfl.server")
 
@@ -70,7 +71,12 @@ def settle(terms: RunTerms) -> RunTerms:
 
 
 def run(
-    grid: Grid, terms: RunTerms, on_event: OnEvent = lambda _: None, *, picture: bool = True
+    grid: Grid,
+    terms: RunTerms,
+    on_event: OnEvent = lambda _: None,
+    *,
+    picture: bool = True,
+    stop_after: int = 0,
 ) -> RunResult:
     """Run the federation of ``terms`` over ``grid`` to its end.
 
@@ -79,6 +85,8 @@ def run(
         terms: the public terms, see :func:`settle`.
         on_event: called with every event of the journal, for progress.
         picture: whether to draw ``run.png`` at the end.
+        stop_after: rounds after which the run ends early; 0: after all of them. The terms stay as
+            they are, so the sites' noise is that of all their rounds.
 
     Raises:
         StrategyError: no strategy of that name, too few sites, or three rounds in a row without
@@ -102,7 +110,8 @@ def run(
         tell(
             "run-started", terms=terms.as_config(), parameters=sum(a.size for a in arrays.values())
         )
-        _rounds(grid, strategy, result, test, tell)
+        last = min(stop_after or terms.rounds, terms.rounds)
+        _rounds(grid, strategy, result, test, tell, last)
         _distribute(grid, strategy, result)
         tell("run-finished", status="completed")
     except BaseException as error:
@@ -122,12 +131,21 @@ def _rounds(
     result: RunResult,
     test: Callable[[Arrays], dict[str, float]] | None,
     tell: Callable[..., Event],
+    last: int,
 ) -> None:
     terms, missed = strategy.terms, 0
-    record = wire.write_model(result.arrays)
-    for server_round in range(1, terms.rounds + 1):
+    record, told = wire.write_model(result.arrays), set[str]()
+    for server_round in range(1, last + 1):
         begin = time.perf_counter()
         messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
+        for site in sorted(strategy.left_out.keys() - told):
+            tell("left-out", site=site, missing=strategy.left_out[site])
+            told.add(site)
+        if strategy.used_up:
+            done = server_round - 1
+            log.warning("%s after round %d: the run is complete", strategy.used_up, done)
+            tell("budgets-used-up", after_round=done, reason=strategy.used_up)
+            return
         replies = grid.send_and_receive(messages, timeout=terms.round_timeout)
         new, _ = strategy.aggregate_train(server_round, replies)
         missed = 0 if new is not None else missed + 1
@@ -140,7 +158,7 @@ def _rounds(
         seconds = time.perf_counter() - begin
         facts = _round_facts(strategy.report)
         result.rounds.append(tell("round", **facts, metrics=metrics, seconds=round(seconds, 4)))
-        if missed == min(FAILED_ROUNDS, terms.rounds):  # a short run can have learned nothing, too
+        if missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
             rounds = "1 round" if missed == 1 else f"{missed} rounds in a row"
             raise StrategyError(
                 f"{rounds} without a quorum; the model of the last good round is kept in "
@@ -157,6 +175,8 @@ def _round_facts(report: RoundReport) -> dict[str, Any]:
             "accepted": report.accepted,
             "rejected": report.rejected,
             "quorum": report.quorum,
+            "bytes_down": report.bytes_down,
+            "bytes_up": report.bytes_up,
         },
     )
     if outcome is not None:

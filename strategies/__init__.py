@@ -12,11 +12,13 @@ from strategies.maximum import Maximum
 from strategies.minimum import Minimum
 from strategies.oracle import Oracle
 from strategies.pfa import PFA, PublicSubspace
+from strategies.pfa_plus import PFAPlus
 from strategies.projected import Projected
 from strategies.public_only import PublicOnly
 from strategies.random_projection import RandomProjection, RandomSubspace
 from strategies.robust_hdp import RobustHDP
 from strategies.robust_hdp_drift import RobustHDPDrift
+from strategies.snr import SNR
 from strategies.weiavg import WeiAvg
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
@@ -26,8 +28,10 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "weiavg": WeiAvg,
     "public-only": PublicOnly,
     "pfa": PFA,
+    "pfa-plus": PFAPlus,
     "random-projection": RandomProjection,
     "robust-hdp": RobustHDP,
+    "snr": SNR,
     "robust-hdp-drift": RobustHDPDrift,
     "oracle": Oracle,
 }

@@ -11,7 +11,6 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -22,17 +21,22 @@ from flwr.serverapp.strategy import Strategy
 
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.head import Head, head_of
+from hdpfl_flower.matrix import GIVEN_BACK, give_back_freed_memory, update_matrix
 from hdpfl_flower.models import Arrays, flatten, unflatten
 from hdpfl_flower.noise import RandomStream, ReleaseStreams
+from hdpfl_flower.paths import runs_dir
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.checks import check_outcome, read_checked
 from strategies.exchange import Exchange
-from strategies.roster import Roster, site_order
+from strategies.guarding import Guard
+from strategies.report import RoundReport
+from strategies.roster import Roster
+from strategies.sampler import Sampler
 
 log = logging.getLogger("hdpfl.server")
-
-MAX_NORM = 1e6
-"""An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
 
 State = Mapping[str, npt.NDArray[np.float64]]
 """What a rule carries from round to round: arrays by name, so that a checkpoint can hold it."""
@@ -41,33 +45,13 @@ Disclosed = Mapping[str, Mapping[str, float]]
 """What each site disclosed: site → fact → number."""
 
 
-@dataclass
-class RoundReport:
-    """What became of one round, for the journal.
-
-    Attributes:
-        server_round: from 1.
-        asked: the sites that got instructions.
-        quorum: updates that are needed.
-        accepted: the sites whose update was used, in row order.
-        rejected: site → why its reply was not used.
-        outcome: None where there was no quorum; then the model stays as it was.
-    """
-
-    server_round: int
-    asked: list[str]
-    quorum: int
-    accepted: list[str] = field(default_factory=list)
-    rejected: dict[str, str] = field(default_factory=dict)
-    outcome: Outcome | None = None
-
-
 class HDPStrategy(Strategy):
     """A federated round in which every site has its own noise and nobody is trusted.
 
     Attributes:
         name: as users write it in ``strategy``.
         needs: facts that each site must disclose to take part, see ``wire.SITE_KEYS``.
+        welcomes: facts that the rule uses where sites disclose them, and can do without.
 
     Guarantees:
         Whatever the replies hold, a round ends with a finite model of the same names and shapes,
@@ -79,8 +63,13 @@ class HDPStrategy(Strategy):
     def __init__(self, terms: RunTerms) -> None:
         """Prepare for the run of ``terms``."""
         self.terms, self.needs = terms, self.discloses(terms)
-        self.roster = Roster(terms, self.needs)
+        if terms.require_public:
+            self.needs |= {"epsilon"}
+        self.welcomes = self.uses(terms) - self.needs
+        self.roster = Roster(terms, self.needs, self.welcomes)
+        self.sampler = Sampler(terms)
         self.state = self.initial_state()
+        self.guard = Guard(terms, projects=getattr(self, "projects", False))
         self.report = RoundReport(0, [], 0)
         self._noise = ReleaseStreams.fresh().noise
         self._like: Arrays = {}
@@ -95,6 +84,12 @@ class HDPStrategy(Strategy):
         del terms
         return frozenset()
 
+    @classmethod
+    def uses(cls, terms: RunTerms) -> frozenset[str]:
+        """Return the facts of a site that the rule uses where it is told them."""
+        del terms
+        return frozenset()
+
     def initial_state(self) -> State:
         """Return the state before the first round."""
         return {}
@@ -103,6 +98,20 @@ class HDPStrategy(Strategy):
         """Return the terms to send, given what the sites disclosed."""
         del disclosed
         return terms
+
+    def project_for(self, site: str) -> str | None:
+        """Return what this round's instructions ask of ``site``, see ``wire.Instructions``."""
+        del site
+        return None
+
+    def read_row(self, site: str, reply: Message, size: int) -> npt.NDArray[np.float32]:
+        """Return the update in the reply of ``site``, shape ``(size,)``; a number is lifted to one.
+
+        Raises:
+            wire.WireError: the site sent a code instead, or something that cannot be used.
+        """
+        del site
+        return read_checked(reply, size)
 
     @abstractmethod
     def combine(
@@ -125,6 +134,7 @@ class HDPStrategy(Strategy):
         del config  # the terms hold everything
         self._prepare(grid)
         self.roster.refresh(grid)
+        self.sampler.heard(self.report.declined)
         asked = self._sample(server_round)
         quorum = self.terms.quorum or math.ceil(2 * len(asked) / 3)
         self.report = RoundReport(server_round, asked, max(quorum, 1))
@@ -135,25 +145,34 @@ class HDPStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the next model, or None without a quorum; ``report`` says what happened."""
-        report, model = self.report, flatten(self._like)
-        rows = self._accept(replies, len(model))
-        report.accepted = sorted(rows, key=site_order)
-        if len(rows) < report.quorum:
-            log.warning(
-                "round %d: %d of the %d updates needed; the model stays as it was",
-                server_round, len(rows), report.quorum,
-            )  # fmt: skip
-            return None, None
-        updates = RoundUpdates(
+        report, size = self.report, sum(array.size for array in self._like.values())
+        rows = self._accept(replies, size)
+        facts = sorted(self.needs | self.welcomes)
+        came = RoundUpdates(
             server_round=server_round,
             sites=tuple(report.accepted),
-            updates=np.stack([rows[site] for site in report.accepted]),
-            disclosed={fact: self._column(fact) for fact in sorted(self.needs)},
+            updates=rows,
+            disclosed={fact: self._column(fact) for fact in facts},
+            head=self._head(),
         )
+        updates = self._screen(came)
+        if self.terms.noise_multiplier and not self.terms.quorum:
+            # Who declines has left with its budget used up, and is no longer one of those asked.
+            report.quorum = max(1, math.ceil(2 * (len(report.asked) - len(report.declined)) / 3))
+        if len(updates.sites) < report.quorum:
+            log.warning(
+                "round %d: %d of the %d updates needed; the model stays as it was",
+                server_round, len(updates.sites), report.quorum,
+            )  # fmt: skip
+            return None, None
         self.state, outcome = self.combine(self.state, updates, self._noise)
         check_outcome(outcome, updates)
+        outcome = self.guard.reweigh(outcome, updates)
+        check_outcome(outcome, updates)
         report.outcome = outcome
-        return wire.write_model(unflatten(model + outcome.update, self._like)), None
+        model = flatten(self._like)
+        model += outcome.update
+        return wire.write_model(unflatten(model, self._like)), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -185,6 +204,16 @@ class HDPStrategy(Strategy):
         needs = ", ".join(sorted(self.needs)) or "nothing"
         log.info("strategy %s, %d rounds; sites disclose: %s", self.name, self.terms.rounds, needs)
 
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The sites online that take no part, each with the needed facts it does not disclose."""
+        return self.roster.left_out()
+
+    @property
+    def used_up(self) -> str:
+        """Why the run is at its end before its last round; empty while it is not."""
+        return self.sampler.used_up
+
     # --- the end of a run --------------------------------------------------------------------
 
     def finish_messages(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
@@ -200,8 +229,9 @@ class HDPStrategy(Strategy):
             return
         self.roster.gather(grid)
         eligible, needs = self.roster.eligible(), ", ".join(sorted(self.needs))
-        for site in set(self.roster.nodes) - set(eligible):
-            log.warning("site %s does not disclose %s and is left out", site, needs)
+        for site, missing in self.left_out.items():
+            facts = ", ".join(missing)
+            log.warning("site %s does not disclose %s and is left out", site, facts)
         if not eligible:
             raise StrategyError(
                 f"strategy '{self.name}' needs {needs}, which no site discloses; list it under "
@@ -212,76 +242,75 @@ class HDPStrategy(Strategy):
         self._prepared = True
 
     def _sample(self, server_round: int) -> list[str]:
-        """Return the sites of a round, in order; by the terms' seed and the round alone."""
+        """Return the sites of a round, in order, see :meth:`Sampler.draw`."""
         sites = self.roster.eligible()
-        count = max(1, round(self.terms.fraction * len(sites)))
-        if count >= len(sites):
-            return sites
-        generator = np.random.default_rng([self.terms.seed, server_round])
-        return [sites[i] for i in sorted(generator.choice(len(sites), count, replace=False))]
+        epsilons = {s: self.roster.disclosed.get(s, {}).get("epsilon", 0.0) for s in sites}
+        return self.sampler.draw(server_round, sites, epsilons)
 
     def _address(
         self, kind: str, server_round: int, arrays: ArrayRecord, sites: list[str]
     ) -> Iterable[Message]:
-        content = wire.write_instructions(self.terms, server_round, arrays)
+        asks = {site: self.project_for(site) if kind == wire.TRAIN else None for site in sites}
+        contents = {
+            ask: wire.write_instructions(self.terms, server_round, arrays, ask)
+            for ask in sorted(set(asks.values()), key=str)
+        }
+        if kind == wire.TRAIN:
+            sizes = {ask: wire.content_bytes(content) for ask, content in contents.items()}
+            self.report.bytes_down = sum(sizes[ask] for ask in asks.values())
         nodes = {site: self.roster.nodes[site] for site in sites}
-        self._exchange = Exchange(content, kind, nodes, server_round, self.terms.round_timeout)
+        self._exchange = Exchange(
+            {site: contents[ask] for site, ask in asks.items()},
+            kind,
+            nodes,
+            server_round,
+            self.terms.round_timeout,
+        )
         return self._exchange.messages
 
     def _match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
         return self._exchange.match(replies) if self._exchange else ()
 
-    def _accept(self, replies: Iterable[Message], size: int) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the updates that pass every check; ``report.rejected`` says why others do not."""
-        rows, rejected = {}, self.report.rejected
-        rejected.update(dict.fromkeys(self.report.asked, "no reply in time"))
+    def _accept(self, replies: Iterable[Message], size: int) -> npt.NDArray[np.float32]:
+        """Return the updates that pass every check, in the sites' order, shape ``(n, size)``.
+
+        ``report`` says whose they are, and why others are not among them.
+        """
+        asked, rejected = self.report.asked, self.report.rejected
+        rejected.update(dict.fromkeys(asked, "no reply in time"))
+        rows = update_matrix(len(asked), size, runs_dir(self.terms.runs_dir) / self.terms.run_id)
         for site, reply in self._match(replies):
             try:
-                rows[site] = read_checked(reply, size)
+                if reply.has_content():
+                    self.report.bytes_up += wire.content_bytes(reply.content)
+                rows[asked.index(site)] = self.read_row(site, reply, size)
                 del rejected[site]
             except wire.WireError as error:
                 rejected[site] = str(error)
+            del reply  # its row is a copy
+            if 4 * size >= GIVEN_BACK:
+                give_back_freed_memory()
         for site, reason in rejected.items():
             log.warning("round %d: site %s: %s", self.report.server_round, site, reason)
-        return rows
+        self.report.accepted = [site for site in asked if site not in rejected]
+        for row, site in enumerate(self.report.accepted):
+            if asked[row] != site:
+                rows[row] = rows[asked.index(site)]
+        return rows[: len(self.report.accepted)]
+
+    def _screen(self, came: RoundUpdates) -> RoundUpdates:
+        """Return the updates that the guard lets through; ``report`` says who is refused."""
+        report, kept = self.report, self.guard.screen(came)
+        for site, reason in self.guard.refused.items():
+            log.warning("round %d: site %s: %s", report.server_round, site, reason)
+        report.rejected.update(self.guard.refused)
+        report.accepted = list(kept.sites)
+        return kept
 
     def _column(self, fact: str) -> npt.NDArray[np.float64]:
-        return np.array([self.roster.disclosed[site][fact] for site in self.report.accepted])
+        disclosed = self.roster.disclosed
+        return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
 
-
-_WORDS = {
-    wire.DECLINED: "declined",
-    wire.FAILED: "failed",
-    **dict.fromkeys((3, 4, 5), "no reply in time"),  # the SuperLink's, for a site late or gone
-}
-"""What the journal says of a site's code."""
-
-
-def read_checked(reply: Message, size: int) -> npt.NDArray[np.float32]:
-    """Return the update in ``reply``, shape ``(size,)``.
-
-    Raises:
-        wire.WireError: the site sent a code instead, or something that cannot be used.
-    """
-    if reply.has_error():
-        raise wire.WireError(_WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
-    update = wire.read_update(reply.content, size)
-    if not np.square(update, dtype=np.float64).sum() <= MAX_NORM**2:
-        raise wire.WireError("update: its norm is out of range")
-    return update
-
-
-def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
-    """Refuse a rule's result that no rule may give.
-
-    Raises:
-        StrategyError: weights not finite, negative or not summing to 1, or an update that is not
-            finite or has another shape.
-    """
-    weights, update = outcome.weights, outcome.update
-    if weights.shape != (len(updates.sites),) or not np.all(weights >= 0):
-        raise StrategyError("the rule gave weights that are not one number >= 0 a site")
-    if abs(float(weights.sum()) - 1) > 1e-6:
-        raise StrategyError("the rule gave weights that do not sum to 1")
-    if update.shape != updates.updates.shape[1:] or not np.isfinite(update).all():
-        raise StrategyError("the rule gave an update of another shape, or not finite")
+    def _head(self) -> Head | None:
+        shapes = {name: array.shape for name, array in self._like.items()}
+        return head_of(self.terms.model, task_for(self.terms), shapes)

@@ -19,21 +19,33 @@ class Exchange:
 
     def __init__(
         self,
-        content: RecordDict,
+        content: RecordDict | dict[str, RecordDict],
         kind: str,
         nodes: Mapping[str, int],
         server_round: int = 0,
         ttl: float | None = None,
     ) -> None:
-        """Address ``content`` to the ``nodes`` of the sites; it is pushed once for all of them."""
+        """Address ``content``, the same or a site's own, to the ``nodes`` of the sites.
+
+        What several contents share, as the model's arrays, is pushed once for all of them.
+        """
         self._sites = list(nodes)
         self.messages = [
-            Message(content, node, kind, ttl=ttl, group_id=str(server_round))
-            for node in nodes.values()
+            Message(
+                content if isinstance(content, RecordDict) else content[site],
+                node,
+                kind,
+                ttl=ttl,
+                group_id=str(server_round),
+            )
+            for site, node in nodes.items()
         ]
 
     def match(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
         """Yield (site, reply), the first reply of each site alone.
+
+        A list of replies is emptied, so that each can be let go of once its content is copied: all
+        replies of a round together are as large as the matrix that they go into.
 
         A reply is matched by the message it answers: errors made on the way have no node of their
         own, and a site cannot answer for another.
@@ -42,9 +54,20 @@ class Exchange:
             message.metadata.message_id: site
             for site, message in zip(self._sites, self.messages, strict=True)
         }
-        for reply in replies:
+        for reply in _letting_go(replies):
             site = site_of.pop(reply.metadata.reply_to_message_id, None)
             if site is None:
                 log.warning("a reply to no open message was dropped")
             else:
                 yield site, reply
+            del reply  # not held while the next one is awaited
+
+
+def _letting_go(replies: Iterable[Message]) -> Iterator[Message]:
+    """Yield each reply and hold it no longer; a list gets empty."""
+    if not isinstance(replies, list):
+        yield from replies
+        return
+    replies.reverse()
+    while replies:
+        yield replies.pop()

@@ -11,8 +11,8 @@ authors' code does. Who is public: ``public-split``, among the sites of the roun
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
 does not cover; an overstated ε makes a site public and lets it choose the subspace. Projection is
-post-processing of noisy updates: it costs no budget. The paper sends V back to save uplink (PFA+);
-here every site sends its whole update.
+post-processing of noisy updates: it costs no budget. Here every site sends its whole
+update; for one number in its place see ``pfa_plus.py``.
 
 Known limit: with tight accounting PFA need not beat WeiAvg, or the public sites alone
 (``public-only``); compare with both.

@@ -66,6 +66,11 @@ class Projected(HDPStrategy):
         """See :meth:`HDPStrategy.discloses`."""
         return cls.weighting.discloses(terms) | {"epsilon"}
 
+    @classmethod
+    def uses(cls, terms: RunTerms) -> frozenset[str]:
+        """See :meth:`HDPStrategy.uses`."""
+        return cls.weighting.uses(terms)
+
     def initial_state(self) -> State:
         """See :meth:`HDPStrategy.initial_state`."""
         return self._rule.initial_state()
@@ -85,12 +90,10 @@ class Projected(HDPStrategy):
         state, outcome = self._rule.combine(state, updates, noise)
         public, rank, update = public_sites(updates, self.terms), 0, outcome.update
         if public.any() and outcome.weights[~public].any():
-            parts = [
-                self.project(updates, part, outcome.weights, public)
-                for part in self._parts(updates.updates.shape[1])
-            ]
-            update = np.concatenate([part for part, _ in parts])
-            rank = max(kept for _, kept in parts)
+            update = np.empty_like(update)
+            for part in self._parts(len(update)):
+                update[part], kept = self.project(updates, part, outcome.weights, public)
+                rank = max(rank, kept)
         else:
             who = "private" if public.any() else "public"
             log.warning("round %d: no %s site; nothing is projected", updates.server_round, who)

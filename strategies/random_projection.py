@@ -37,10 +37,10 @@ class RandomSubspace(Projected):
             [terms.seed, updates.server_round, part.start, *b"random-projection"]
         )
         # Weights of 0 instead of fewer rows: those would be a copy
-        private = weighted_sum(np.where(public, 0.0, weights), rows).astype(np.float64)
-        projected = project_at_random(private, terms.subspace_rank, generator)
-        kept = weighted_sum(np.where(public, weights, 0.0), rows)
-        return kept + projected.astype(np.float32), min(terms.subspace_rank, rows.shape[1])
+        private = weighted_sum(np.where(public, 0.0, weights), rows)
+        total = project_at_random(private, terms.subspace_rank, generator)
+        total += weighted_sum(np.where(public, weights, 0.0), rows)
+        return total, min(terms.subspace_rank, rows.shape[1])
 
 
 class RandomProjection(RandomSubspace):

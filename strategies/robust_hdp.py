@@ -4,7 +4,8 @@ Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differential
 Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ̂ᵢ² by robust PCA
 (``estimator = "rpca"``). The default, ``auto``, reads a first upload by factor analysis of the
 n × n Gram matrix (``noise_level.py``), at less than one pass over the updates, and from a site's
-second upload on the differences of its consecutive uploads (``temporal.py``).
+second upload on the differences of its consecutive uploads (``temporal.py``); a softmax layer's
+silent sums (``head.py``) correct both.
 
 Every round anew, as Algorithm 1 has it, or with ``frozen-after = 1``, as its authors' code has it:
 then a site keeps the level of its first upload. Freeze after two at the earliest: one round alone
@@ -49,6 +50,7 @@ class RobustHDP(HDPStrategy):
             method=self.terms.estimator,
             clip_norm=self.terms.clip_norm,
             uploads=self.terms.frozen_after,
+            head=updates.head,
         )
         heard = np.isfinite(tracked.variances)
         weights = np.full(len(heard), 1 / len(heard))

@@ -3,17 +3,24 @@
 Ours, on top of Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially
 Private Federated Learning (ICML 2024). Robust-HDP's wᵢ ∝ 1/σ̂ᵢ² minimise the noise of one round.
 Over H rounds the noise of the sum grows with H, the bias of a site that holds few of the labels
-with H², so here wᵢ ∝ 1/(σ̂ᵢ² + H·τ̂²): H is ``rounds``, τ̂² the between-site variance
-(DerSimonian and Laird, 1986; ``drift.py``), averaged over the rounds so far and not below 0. With
-no drift these are Robust-HDP's weights, with much of it FedAvg's.
+with H². And a site's update grows with its local steps kᵢ, so what sites agree or differ on is
+vᵢ = uᵢ/kᵢ, of noise σ̂ᵢ²/kᵢ². Here the vᵢ get the weights
 
-Threat model: as ``robust-hdp``: an untrusted server that learns nothing but the noisy updates. No
-site discloses anything.
+    pᵢ ∝ 1/(σ̂ᵢ²/kᵢ² + H·τ̂²),  Σp = 1
 
-Known limits: sites' numbers of local steps are not disclosed, so an update is taken as it is, not
-per step; a site with more steps counts as drifting. In a site's first upload, drift that no two
-sites share looks like noise; from the second upload on the noise estimate is free of it. One site
-alone shows no drift.
+with H = ``rounds`` and τ̂² the between-site variance of v (DerSimonian and Laird, 1986;
+``drift.py``), averaged over the rounds so far and not below 0. The model moves by κ·Σ pᵢvᵢ. FedNova
+(Wang et al., NeurIPS 2020) takes κ = Σ pᵢkᵢ, which lets a site that overstates its steps scale the
+whole step. Here κ = 1/Σ(pᵢ/kᵢ), the harmonic mean: the step is then Σ wᵢuᵢ with convex
+wᵢ ∝ pᵢ/kᵢ, and sites that agree get their way. Without drift these are the weights of ``snr``, and
+with equal steps Robust-HDP's; with much drift and equal steps, FedAvg's.
+
+Threat model: as ``snr``, which says where k comes from: an untrusted server that learns nothing but
+the noisy updates, and batch sizes and records where sites disclose them.
+
+Known limits: in a site's first upload, drift that no two sites share looks like noise; from the
+second upload on the noise estimate is free of it. One site alone shows no drift. Where k is not
+known, a site with more steps counts as drifting.
 """
 
 from __future__ import annotations
@@ -28,14 +35,14 @@ from hdpfl_flower.projection import inner_products
 from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
 from strategies.base import State
 from strategies.oracle import inverse_variance_weights
-from strategies.robust_hdp import RobustHDP
+from strategies.snr import SNR
 
 _SUM, _ROUNDS = "drift_sum", "drift_rounds"
 """The state beside Robust-HDP's own: the sum of the rounds' τ̂², below 0 too, and their number."""
 
 
-class RobustHDPDrift(RobustHDP):
-    """Weights by Robust-HDP's noise and by drift."""
+class RobustHDPDrift(SNR):
+    """Weights by Robust-HDP's noise, by local steps and by drift."""
 
     name = "robust-hdp-drift"
 
@@ -44,7 +51,7 @@ class RobustHDPDrift(RobustHDP):
     ) -> tuple[State, Outcome]:
         """See :meth:`HDPStrategy.combine`.
 
-        The journal's ``drift_std`` is the square root of the mean τ̂² so far.
+        The journal's ``drift_std`` is the square root of the mean τ̂² so far, a local step.
         """
         total = state.get(_SUM, np.zeros(1))
         rounds = state.get(_ROUNDS, np.zeros(1))
@@ -55,14 +62,14 @@ class RobustHDPDrift(RobustHDP):
         if not measured.any():
             return {**inner, _SUM: total, _ROUNDS: rounds}, outcome
         rows = updates.updates
+        steps = np.asarray(outcome.gauges["steps"])[measured]
+        of_steps = variances[measured] / steps**2
         moments = inner_products(rows)[np.ix_(measured, measured)] / rows.shape[1]
-        total = total + between_site_variance(moments, variances[measured])
+        total = total + between_site_variance(moments / np.outer(steps, steps), of_steps)
         rounds = rounds + 1
         drift = max(0.0, float(total[0] / rounds[0]))
         weights = np.zeros(len(rows))
-        weights[measured] = inverse_variance_weights(
-            variances[measured] + self.terms.rounds * drift
-        )
+        weights[measured] = inverse_variance_weights(steps * (of_steps + self.terms.rounds * drift))
         gauges = {**outcome.gauges, "drift_std": math.sqrt(drift)}
         state = {**inner, _SUM: total, _ROUNDS: rounds}
         return state, Outcome(weighted_sum(weights, rows), weights, gauges)

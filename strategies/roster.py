@@ -27,12 +27,15 @@ class Roster:
     order of replies are random, and float32 sums depend on order, so nothing goes by them.
 
     Attributes:
+        needed: facts without which a site takes no part.
+        welcome: facts that are asked for and can be done without.
         nodes: site → node id, the sites online, in order.
         disclosed: site → fact → number, see ``wire.SITE_KEYS``.
     """
 
     terms: RunTerms
     needed: frozenset[str]
+    welcome: frozenset[str] = frozenset()
     nodes: dict[str, int] = field(default_factory=dict)
     disclosed: dict[str, dict[str, float]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -40,6 +43,11 @@ class Roster:
     def eligible(self) -> list[str]:
         """Return the sites online that disclosed everything needed, in order."""
         return [s for s in self.nodes if self.needed <= set(self.disclosed.get(s, {}))]
+
+    def left_out(self) -> dict[str, list[str]]:
+        """Return the other sites online, each with the names of the facts that are missing."""
+        missing = {s: sorted(self.needed - set(self.disclosed.get(s, {}))) for s in self.nodes}
+        return {site: facts for site, facts in missing.items() if facts}
 
     def gather(self, grid: Grid) -> None:
         """Wait until ``min-sites`` sites are online, and ask them what is needed.
@@ -62,7 +70,7 @@ class Roster:
         """Bring ``nodes`` up to date; ask newcomers for what is needed and is not known."""
         online = {node.node_id: node.name for node in grid.get_nodes()}
         new = {node: name for node, name in online.items() if node not in self._names}
-        if new and (self.needed or not all(new.values())):
+        if new and (self.needed or self.welcome or not all(new.values())):
             self._ask(grid, new)
         self._names.update({node: name for node, name in new.items() if name})
         by_name: dict[str, int] = {}

@@ -81,7 +81,9 @@ def plan(
         *lines,
     ):
         typer.echo(line)
-    if frozen is None and not math.isinf(made.epsilon):
+    if run.noise_multiplier:
+        typer.echo("more rounds cost no noise here: the run sets it, and the site leaves early")
+    elif frozen is None and not math.isinf(made.epsilon):
         typer.echo("\nwhat more rounds cost in noise, at the same ε and δ:")
         for line in table([*_rounds_rows(site, run, size)]):
             typer.echo(f"  {line}")
@@ -124,6 +126,7 @@ def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[
         ("sampling probability q", f"{steps.sampling_prob:.4g}", f"b / N = {batch} / {records}"),
         ("steps a round k", f"{steps.count}", f"{made.rounds} rounds, "
          f"{sum(s.count for s in made.steps)} steps in all"),
+        *_rounds_paid(run, made),
         ("noise multiplier z", up(made.noise_multiplier), "noise of a step: z·C"),
         ("noise in a coordinate", up(loud.std), "of an update, standard deviation √k·η·z·C/b"),
         ("noise, length", up(loud.noise), "of an update, √d times that"),
@@ -134,6 +137,14 @@ def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[
         yield f"{name:<24}{number:>10}   {meaning}"
     yield READING
     yield ""
+
+
+def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield a row where a plan pays for some of the run's rounds alone, and say why."""
+    if made.rounds < run.rounds:
+        capped = made.rounds == run.participations
+        why = "the run's 'participations'" if capped else "what ε affords at this z"
+        yield "rounds paid for", f"{made.rounds}", f"of {run.rounds}: {why}; then it declines"
 
 
 def _what_it_costs(site: Profile, books: Books, made: Plan, *, charged: bool) -> Iterator[str]:
@@ -163,15 +174,16 @@ def _what_it_costs(site: Profile, books: Books, made: Plan, *, charged: bool) ->
 
 
 def _rounds_rows(site: Profile, run: RunTerms, size: int) -> Iterator[tuple[str, ...]]:
-    """Yield a header, then a row a number of rounds: ×½, ×1, ×2, ×4."""
+    """Yield a header, then a row a number of rounds paid for: ×½, ×1, ×2, ×4."""
     yield ("rounds", "z", "noise a round", "signal to noise", "all rounds")
-    for rounds in sorted({max(1, run.rounds // 2), run.rounds, 2 * run.rounds, 4 * run.rounds}):
-        name = f"{rounds}" + (" (this run)" if rounds == run.rounds else "")
+    paid = min(run.rounds, run.participations or run.rounds)
+    for rounds in sorted({max(1, paid // 2), paid, 2 * paid, 4 * paid}):
+        name = f"{rounds}" + (" (this run)" if rounds == paid else "")
         if rounds > site.policy.max_rounds:
             yield (name, "-", "-", "-", "refused: policy.max-rounds")
             continue
         try:
-            made = make_plan(site, run.updated(rounds=rounds))
+            made = make_plan(site, run.updated(rounds=rounds, participations=0))
         except AccountingError:
             yield (name, "-", "-", "-", "no noise suffices")
             continue

@@ -7,6 +7,7 @@ from typing import Any
 
 RECORD = "one record"
 _DISCLOSED = {
+    "batch-size": "the expected batch size, told to the server when the site joins",
     "declared-records": "the declared number of records, told to the server when the site joins",
     "epsilon": "the ε of a run, told to the server when the site joins",
     "noise-std": "the noise of a simulated site, told to the server when it joins",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -94,16 +95,53 @@ def send(
     content: RecordDict,
     *,
     in_process: bool = False,
+    memory: RecordDict | None = None,
 ) -> Message:
-    """Give the ClientApp one message and return its reply."""
+    """Give the ClientApp one message and return its reply; ``memory`` is the node's, if any."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     message = Message(content, 5, kind)
     message.metadata.__dict__["_message_id"] = "m"
     make = InProcessContext if in_process else Context
-    return app(message, make(1, 5, node_config, RecordDict(), {}))
+    return app(message, make(1, 5, node_config, RecordDict() if memory is None else memory, {}))
 
 
 def ask(profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN) -> Message:
     """Send one well-formed instruction to the site of ``profile``."""
     content = wire.write_instructions(terms, server_round, model_of(terms))
     return send({"profile": str(profile)}, kind, content)
+
+
+def model_in(terms: RunTerms, server_round: int) -> ArrayRecord:
+    """Return the model of a round: the initial one, moved another way each time."""
+    arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    for number in range(1, server_round):
+        draws = np.random.default_rng(number)
+        arrays = {
+            name: array + draws.standard_normal(array.shape, np.float32) / 64
+            for name, array in arrays.items()
+        }
+    return wire.write_model(arrays)
+
+
+class Projecting:
+    """A server that asks for one number from round 2 on, and a node that remembers.
+
+    Attributes:
+        memory: the node's.
+    """
+
+    def __init__(self) -> None:
+        self.memory = RecordDict()
+
+    def __call__(
+        self, profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN
+    ) -> Message:
+        """Send a round's instructions to the site of ``profile``, other kinds as :func:`ask`."""
+        project = None
+        if kind == wire.TRAIN:
+            before = server_round > 1 and wire.model_digest(model_in(terms, server_round - 1))
+            project = before or wire.WHOLE
+        content = wire.write_instructions(
+            terms, server_round, model_in(terms, server_round), project
+        )
+        return send({"profile": str(profile)}, kind, content, memory=self.memory)

@@ -348,3 +348,84 @@ def test_a_simulation_keeps_no_payload_and_works_again(tmp_path: Path) -> None:
     assert ledger.account().spent() == (1.0, 1e-6)
     with pytest.raises(Declined, match="another request"):
         ledger.reserve(ask(digest="other"), PLAN, again=True)
+
+
+# A plan pays for so many releases, whichever rounds are asked for.
+
+
+def test_releases_of_a_run_are_counted_whatever_round_is_asked(ledger: Ledger) -> None:
+    for server_round in (7, 2):
+        release(ledger, ask(server_round=server_round), max_releases=2)
+    for server_round in (1, 2000):
+        with pytest.raises(Declined, match="used up"):
+            reserve(ledger, ask(server_round=server_round), max_releases=2)
+    assert len(ledger.account().releases) == 2
+    release(ledger, ask("other"), max_releases=2)
+    release(ledger, ask(kind="metrics"), max_releases=2)
+
+
+def test_a_used_up_run_still_answers_a_replay_with_the_same_bytes(ledger: Ledger) -> None:
+    release(ledger, ask(server_round=5), b"first", max_releases=1)
+    assert ledger.reserve(ask(server_round=5), PLAN, max_releases=1) == b"first"
+    with pytest.raises(Declined, match="another request"):
+        reserve(ledger, ask(server_round=5, digest="other"), max_releases=1)
+
+
+def test_a_lost_release_counts(ledger: Ledger) -> None:
+    with pytest.raises(ZeroDivisionError), reserve(ledger, ask(), max_releases=1):
+        _ = 1 / 0
+    with pytest.raises(Declined, match="used up"):
+        reserve(ledger, ask(server_round=2), max_releases=1)
+    with pytest.raises(Declined, match="is lost"):
+        reserve(ledger, ask(), max_releases=1)
+
+
+def test_two_rounds_asked_at_once_cannot_both_be_the_last(ledger: Ledger, path: Path) -> None:
+    """One is being worked on, in another process: it counts before it is sealed."""
+    one, other = Ledger(path), ask(server_round=2)
+    with (
+        reserve(one, ask(), max_releases=1),
+        pytest.raises(Declined, match="used up"),
+    ):
+        reserve(ledger, other, max_releases=1)
+    assert [key[1] for key in ledger.account().releases] == [1]
+
+
+def test_a_race_of_processes_for_the_last_release_has_one_winner(path: Path) -> None:
+    """Each opens the ledger before any of them reserves; then all ask for a round of their own."""
+    code = f"""
+import sys
+from pathlib import Path
+from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.ledger import Ledger
+ledger = Ledger(Path({str(path)!r}))
+print("ready", flush=True)
+sys.stdin.readline()
+request = Request("run", int(sys.argv[1]), "update", "d")
+try:
+    with ledger.reserve(request, FrozenPlan("{{}}", "{{}}", 1.0, 1e-6), max_releases=2) as taken:
+        taken.seal(b"noisy")
+    print("released", flush=True)
+except Declined as reason:
+    print(reason, flush=True)
+"""
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(server_round)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for server_round in range(1, 5)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    said = [racer.communicate()[0].strip() for racer in racers]
+    assert sorted(word == "released" for word in said) == [False, False, True, True], said
+    assert len(Ledger(path).account().releases) == 2

@@ -78,7 +78,7 @@ WRONG: list[tuple[str, Change]] = [
     ("[run] asks for more than [budget]", lambda d: d["run"].update(delta=1e-5 + 1e-7)),
     ("did you mean 'training.batch-size'?", lambda d: d["training"].update({"bach-size": 3})),
     ("'dislose' is not a known key", lambda d: d.update(dislose=[])),
-    ("'disclose.0'", lambda d: d.update(disclose=["batch-size"])),
+    ("'disclose.0'", lambda d: d.update(disclose=["batch"])),
     ("only where [simulation]", lambda d: d.update(disclose=["noise-std"])),
     ("'simulation.seed'", lambda d: d.update(simulation={"seed": -1})),
 ]

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
+from hdpfl_flower import projection as module
 from hdpfl_flower.projection import inner_products, project_at_random, project_private
 
 FALSE_ALARM = 1e-6
@@ -192,6 +193,16 @@ def test_the_check_rejects_a_plain_gaussian_matrix() -> None:
 def test_a_random_projection_is_one() -> None:
     update = np.random.default_rng(0).standard_normal(50)
     once = project_at_random(update, 5, np.random.default_rng(1))
-    check_same(project_at_random(once, 5, np.random.default_rng(1)), once)
+    again = project_at_random(once, 5, np.random.default_rng(1))
+    np.testing.assert_allclose(again, once, atol=1e-6)  # of float32, and |x| < 3
     everything = project_at_random(update, 99, np.random.default_rng(1))
-    check_same(everything, update)
+    np.testing.assert_allclose(everything, update, rtol=1e-6)
+
+
+def test_blocks_of_the_random_matrix_are_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = np.random.default_rng(0).standard_normal(5_000)
+    whole = project_at_random(update, 3, np.random.default_rng(1))
+    monkeypatch.setattr(module, "_BLOCK", 400)
+    parts = project_at_random(update, 3, np.random.default_rng(1))
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    assert np.abs(whole).max() > 1e-2

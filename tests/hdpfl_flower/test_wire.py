@@ -48,6 +48,66 @@ def test_the_digest_covers_everything_but_flowers_ids() -> None:
     assert len({same, *others}) == 5
 
 
+def projecting(project: object) -> RecordDict:
+    content = wire.write_instructions(RunTerms(), 2, wire.write_model(MODEL))
+    content["instructions"]["project"] = project  # type: ignore[index,call-overload]
+    return content
+
+
+def test_what_to_project_on_comes_back_as_it_went_and_is_part_of_the_digest() -> None:
+    model = wire.write_model(MODEL)
+    digests = set()
+    for project in (None, wire.WHOLE, "0" * 64, "1" * 64):
+        read = wire.read_instructions(wire.write_instructions(RunTerms(), 2, model, project))
+        assert read.project == project
+        assert read.model_digest == wire.model_digest(model)
+        digests.add(read.digest)
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize(
+    "project", ["0" * 63, "0" * 65, "g" * 64, "A" * 64, "0" * 64 + "\n", "None", 1, b"0" * 64, True]
+)
+def test_nothing_but_a_digest_names_a_model(project: object) -> None:
+    with pytest.raises(WireError):
+        wire.read_instructions(projecting(project))
+    wire.read_instructions(projecting("0" * 64))
+
+
+def test_a_model_is_known_by_all_that_it_holds() -> None:
+    digests = {
+        wire.model_digest(wire.write_model(model))
+        for model in (
+            MODEL,
+            {**MODEL, "w": np.nextafter(MODEL["w"], np.float32(9))},
+            {**MODEL, "w": MODEL["w"].reshape(3, 2)},
+            {"v": MODEL["w"], "b": MODEL["b"]},
+            {"b": MODEL["b"], "w": MODEL["w"]},
+        )
+    }
+    assert len(digests) == 5
+
+
+def test_one_number_comes_back_as_it_went_where_it_may_come() -> None:
+    content = wire.write_update(wire.encode_update(UPDATE[:1]), len(UPDATE))
+    read = wire.read_update(content, len(UPDATE), may_be_projected=True)
+    np.testing.assert_array_equal(read, UPDATE[:1])
+    whole = wire.write_update(wire.encode_update(UPDATE), len(UPDATE))
+    read = wire.read_update(whole, len(UPDATE), may_be_projected=True)
+    np.testing.assert_array_equal(read, UPDATE)
+    with pytest.raises(WireError):
+        wire.read_update(content, len(UPDATE))
+
+
+def test_bytes_are_those_of_arrays_texts_and_numbers() -> None:
+    content = wire.write_instructions(RunTerms(), 2, wire.write_model(MODEL), "0" * 64)
+    arrays = sum(len(Array(array).data) for array in MODEL.values())
+    assert wire.content_bytes(content) == arrays + len(RunTerms().to_json().encode()) + 8 + 64
+    assert wire.content_bytes(wire.write_site({"epsilon": 1.0, "declared-records": 3})) == 16
+    lists = RecordDict({"x": ConfigRecord({"a": [1, 2, 3], "b": b"12345"})})
+    assert wire.content_bytes(lists) == 29
+
+
 def wrong_update(**changes: object) -> RecordDict:
     array = Array(UPDATE)
     fields = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype, "data": array.data}
@@ -104,9 +164,12 @@ BAD: dict[str, Callable[[], RecordDict]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_malformed_update_is_refused_in_constant_words(case: str) -> None:
-    with pytest.raises(WireError) as error:
-        wire.read_update(BAD[case](), len(UPDATE))
-    assert not any(character.isdigit() for character in str(error.value))
+    for projected in (False, True):
+        if projected and case == "broadcastable":  # one number, which may come
+            continue
+        with pytest.raises(WireError) as error:
+            wire.read_update(BAD[case](), len(UPDATE), may_be_projected=projected)
+        assert not any(character.isdigit() for character in str(error.value))
 
 
 def test_the_same_builder_makes_a_good_update() -> None:
@@ -161,11 +224,11 @@ def test_a_model_of_another_layout_is_refused(change: dict[str, np.ndarray]) -> 
 
 
 def test_a_site_says_only_what_the_list_allows() -> None:
-    facts = {"partition": 3, "epsilon": float("inf"), "declared-records": 100}
+    facts = {"partition": 3, "epsilon": float("inf"), "declared-records": 100, "batch-size": 16}
     assert wire.read_site(wire.write_site(facts)) == facts
     assert wire.read_site(wire.write_site({})) == {}
     with pytest.raises(WireError):
-        wire.write_site({"batch-size": 16})
+        wire.write_site({"num-examples": 100})
     for bad in (
         {"epsilon": -1.0},
         {"epsilon": float("nan")},

@@ -76,6 +76,7 @@ def observe(
     terms: RunTerms,
     like: Observed | None = None,
     rows_of: Callable[[Rows], Rows] = same,
+    ask: Callable[..., Message] = ask,
 ) -> Observed:
     """Let the site answer every round of ``terms``, and watch.
 
@@ -84,6 +85,7 @@ def observe(
         terms: the run's.
         like: an earlier observation whose outputs are to be frozen.
         rows_of: makes the rows of a batch from those that were drawn, or from the earlier ones.
+        ask: sends the site its instructions.
     """
     steps: list[Step] = []
     with _watched(steps, like, rows_of):

@@ -21,8 +21,8 @@ from client_app.training import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.mechanism import Plan
-from tests.client_app.messages import ask
-from tests.privacy.replay import Rows, observe
+from tests.client_app.messages import Projecting, ask
+from tests.privacy.replay import Rows, check_noise, observe
 from tests.privacy.sites import BATCH, DECLARED, EPSILON, digits, make_site, terms_of
 
 _NUMPY = "numpy.ndarray"
@@ -87,6 +87,19 @@ def forms(profile: Path, terms: RunTerms) -> list[dict[str, Any]]:
     rounds = [ask(profile, terms, number) for number in (1, 2, 1, 3)]
     others = [ask(profile, terms, 1, kind) for kind in (wire.JOIN, wire.EVALUATE, wire.FINISH)]
     return [form(reply) for reply in (*rounds, *others)]
+
+
+@pytest.mark.parametrize("other", ["no records", "ten times the records", "all of it"])
+def test_one_number_for_an_update_has_the_same_form_at_every_site(
+    tmp_path: Path, other: str
+) -> None:
+    terms, found = terms_of(), []
+    for private in (USUAL, OTHERS[other]):
+        profile, ask = private.site(tmp_path / str(len(found))), Projecting()
+        found.append([form(ask(profile, terms, number)) for number in (1, 2, 2, 1, 3)])
+    assert found[0] == found[1]
+    shapes = [told["update"][1][0][2] for told in found[0][:4]]
+    assert shapes == [(650,), (1,), (1,), (650,)]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +178,25 @@ def within(count: int) -> Callable[[Rows], Rows]:
     return lambda rows: rows[rows < count]
 
 
-def replies_like(first: Any, private: Private, folder: Path, terms: RunTerms) -> Any:
-    return observe(private.site(folder), terms, first, within(private.records)).replies
+def replies_like(
+    first: Any, private: Private, folder: Path, terms: RunTerms, ask: Callable[..., Message] = ask
+) -> Any:
+    return observe(private.site(folder), terms, first, within(private.records), ask).replies
+
+
+def test_neither_epsilon_nor_records_move_the_number_but_through_the_noisy_sums(
+    tmp_path: Path,
+) -> None:
+    """The proof for one number in place of an update: it is a function of the noisy sums."""
+    terms = terms_of()
+    first = observe(USUAL.site(tmp_path / "usual"), terms, ask=Projecting())
+    assert [reply.get("ArrayRecord update.update", (0, 0))[1] for reply in first.replies[:2]] == [
+        (650,), (1,)
+    ]  # fmt: skip
+    check_noise(first, terms.clip_norm)
+    for number, private in enumerate((Private(epsilon=0.4), Private(records=7))):
+        folder = tmp_path / str(number)
+        assert replies_like(first, private, folder, terms, Projecting()) == first.replies
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
 
 def test_the_check_above_can_fail(tmp_path: Path) -> None:
     """A finite, small, well-formed lie is an update like any other (to FedAvg)."""
-    lie = run(federation(sends(-HONEST)), terms_of(tmp_path), picture=False)
+    lie = run(
+        federation(lambda t: sends(-HONEST * np.float32(t))(t)), terms_of(tmp_path), picture=False
+    )
     assert all("odd" in event["accepted"] for event in lie.rounds)
 
 
@@ -142,10 +144,10 @@ def test_a_short_run_that_learned_nothing_does_not_pass_for_completed(
 
 
 def test_a_round_lost_is_not_a_run_lost(tmp_path: Path) -> None:
-    def now_and_then(server_round: int) -> Any:
-        return None if server_round == 2 else noisy(7)(server_round)
+    def now_and_then(seed: int) -> Site:
+        return lambda t: None if t == 2 else noisy(seed)(t)
 
-    grid = ScriptedGrid({"a": noisy(1), "b": now_and_then, "c": now_and_then})
+    grid = ScriptedGrid({"a": noisy(1), "b": now_and_then(7), "c": now_and_then(8)})
     result = run(grid, terms_of(tmp_path), picture=False)
     assert [len(event["accepted"]) for event in result.rounds] == [3, 1, 3]
     assert "weights" not in result.rounds[1]
@@ -178,7 +180,7 @@ def test_a_rule_that_no_site_informs_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_site_that_does_not_inform_the_rule_is_left_out(tmp_path: Path) -> None:
-    grid = ScriptedGrid({n: noisy(1) for n in "abc"}, {"a": FACTS, "b": FACTS})
+    grid = ScriptedGrid({n: noisy(ord(n)) for n in "abc"}, {"a": FACTS, "b": FACTS})
     result = run(grid, terms_of(tmp_path, weights="records"), picture=False)
     assert result.rounds[0]["asked"] == ["a", "b"]
 
@@ -197,7 +199,9 @@ def test_sites_are_sampled_by_the_seed_and_the_round_alone(tmp_path: Path) -> No
 
 
 def test_sites_are_ordered_by_name_two_before_ten(tmp_path: Path) -> None:
-    grid = ScriptedGrid({name: noisy(1) for name in ("10", "2", "site-b", "0", "site-a")})
+    grid = ScriptedGrid(
+        {name: noisy(i) for i, name in enumerate(("10", "2", "site-b", "0", "site-a"))}
+    )
     event = run(grid, terms_of(tmp_path), picture=False).rounds[0]
     assert event["accepted"] == ["0", "2", "10", "site-a", "site-b"]
 

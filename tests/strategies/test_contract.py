@@ -10,9 +10,14 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import STRATEGIES, check_strategy, make_strategy
-from strategies.base import check_outcome
+from strategies.checks import check_outcome
 
-FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
+FACTS = {
+    "batch-size": (4, 40),
+    "declared-records": (50, 500),
+    "epsilon": (0.3, 8.0),
+    "noise-std": (0.01, 3.0),
+}
 NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa")
 VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
 
@@ -32,7 +37,8 @@ def combine(name: str, weights: str, updates: RoundUpdates) -> Outcome:
 def updates_of(name: str, weights: str, rows: npt.NDArray[np.float32]) -> RoundUpdates:
     generator = np.random.default_rng(3)
     rule = make_strategy(RunTerms.parse({"strategy": name, "weights": weights}))
-    disclosed = {fact: generator.uniform(*FACTS[fact], len(rows)) for fact in rule.needs}
+    facts = sorted(rule.needs | rule.welcomes)
+    disclosed = {fact: generator.uniform(*FACTS[fact], len(rows)) for fact in facts}
     return RoundUpdates(1, tuple(str(i) for i in range(len(rows))), rows, disclosed)
 
 

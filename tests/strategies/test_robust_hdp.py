@@ -17,7 +17,8 @@ from hdpfl_flower.journal import Journal, read_journal
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.noise_level import ESTIMATORS
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.base import State, check_outcome
+from strategies.base import State
+from strategies.checks import check_outcome
 from strategies.oracle import inverse_variance_weights
 from strategies.robust_hdp import RobustHDP
 

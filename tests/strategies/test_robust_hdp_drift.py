@@ -131,3 +131,42 @@ def test_an_update_of_zeros_gets_no_weight_and_alone_changes_nothing() -> None:
     state, outcome = combine(rule, rule.initial_state(), np.zeros((3, 9), np.float32))
     assert state["drift_rounds"][0] == 0
     assert not outcome.update.any()
+
+
+STEPS = np.array([19.0, 19.0, 38.0, 38.0, 75.0, 75.0, 75.0, 75.0, 150.0, 150.0, 150.0, 150.0])
+
+
+def test_sites_of_unlike_steps_are_compared_step_by_step() -> None:
+    """Σ wu is κ·Σ pv with v = u/k, p ∝ 1/(σ²/k² + Hτ²), κ the harmonic mean of k under p."""
+    rows = (drawn(1, 0.3) * STEPS[:, None] / 50).astype(np.float32)
+    told = {"declared-records": 16 * STEPS, "batch-size": np.full(len(STEPS), 16.0)}
+    updates = RoundUpdates(1, tuple(map(str, range(len(rows)))), rows, told)
+    rule = drift_rule()
+    state, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
+    of_steps = np.square(np.asarray(outcome.gauges["noise_std"])) / STEPS**2
+    drift = cochran(rows / STEPS[:, None], of_steps)
+    assert state["drift_sum"][0] == pytest.approx(drift, rel=1e-6)
+    shares = inverse_variance_weights(of_steps + H * drift)
+    weights = shares / STEPS / (shares / STEPS).sum()
+    np.testing.assert_allclose(outcome.weights, weights, rtol=1e-6)
+    moved = shares @ (rows / STEPS[:, None]).astype(np.float64) / (shares / STEPS).sum()
+    np.testing.assert_allclose(outcome.update, moved, rtol=1e-4, atol=1e-5)
+    wrong = inverse_variance_weights(np.square(np.asarray(outcome.gauges["noise_std"])) + H * drift)
+    assert not np.allclose(outcome.weights, wrong, rtol=0.1)
+
+
+def test_unlike_steps_alone_are_no_drift() -> None:
+    """All want the same, a step; taken as they are, the updates would seem to differ."""
+    generator = np.random.default_rng(5)
+    rows = STEPS[:, None] / 50 * generator.standard_normal(D)
+    noisy = (rows + 0.1 * NOISE[:, None] * generator.standard_normal(rows.shape)).astype(np.float32)
+    names = tuple(map(str, range(len(rows))))
+    told = {"declared-records": 16 * STEPS, "batch-size": np.full(len(STEPS), 16.0)}
+    found = {}
+    for name, facts in (("told", told), ("not told", {})):
+        rule = drift_rule()
+        updates = RoundUpdates(1, names, noisy, facts)
+        _, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
+        found[name] = float(outcome.gauges["drift_std"])
+    assert found["told"] < 0.001
+    assert found["not told"] > 0.1

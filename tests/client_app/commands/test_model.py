@@ -28,7 +28,7 @@ def keep(site, weight: tuple[float, ...], bias: float) -> None:
     arrays[weights] = np.array([weight], np.float32)
     arrays[biases] = np.array([bias], np.float32)
     record = wire.write_model(arrays)
-    keep_final_model(Site(site.profile, terms, None), Instructions(terms, 0, record, ""))
+    keep_final_model(Site(site.profile, terms, None), Instructions(terms, 0, record, "", ""))
 
 
 def test_no_final_model_yet(site) -> None:
@@ -140,7 +140,7 @@ def test_a_run_without_a_schema_predicts_no_table(site) -> None:
     site.write_terms(dataset="digits", schema_text="")
     terms = site.terms
     arrays = arrays_of(build_model(terms.model, task_for(terms), seed=0))
-    instructions = Instructions(terms, 0, wire.write_model(arrays), "")
+    instructions = Instructions(terms, 0, wire.write_model(arrays), "", "")
     keep_final_model(Site(site.profile, terms, None), instructions)
     assert "no 'schema'" in site("model", "predict", site.folder / "records.csv").error()
 

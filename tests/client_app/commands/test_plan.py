@@ -125,3 +125,37 @@ def test_the_policy_and_the_model_are_checked(site) -> None:
     site.write_profile(("[data]", "[policy]\nmax-rounds = 3\n[data]"))
     site.write_terms()
     assert site("plan", "--terms", site.terms_path).out.count("refused: policy.max-rounds") == 2
+
+
+def test_participations_are_what_the_plan_pays_for(opened) -> None:
+    opened.write_terms(rounds=12, participations=3)
+    result = opened("plan", "--terms", opened.terms_path)
+    assert result.code == 0
+    assert "steps a round k                  2   3 rounds, 6 steps in all" in result.out
+    assert "rounds paid for                  3   of 12: the run's 'participations'" in result.out
+    assert number(result.out, "noise multiplier z") == pytest.approx(
+        calibrate([Steps(0.25, 2 * 3)], 1.2345678, 1e-5), rel=1.1e-3
+    )
+    rows = re.findall(r"^ +(\d+)(?: \(this run\))? +([0-9.]+) ", result.out, re.MULTILINE)
+    assert [int(rounds) for rounds, _ in rows] == [1, 3, 6, 12]
+
+
+def test_a_common_noise_pays_for_the_rounds_that_fit(opened) -> None:
+    opened.write_terms(rounds=12, noise_multiplier=3.0)
+    made = make_plan(opened.profile, opened.terms)
+    assert 0 < made.rounds < 12
+    result = opened("plan", "--terms", opened.terms_path)
+    assert result.code == 0
+    paid = f"rounds paid for {made.rounds:>18}   of 12: what ε affords at this z; then it declines"
+    assert paid in result.out
+    assert number(result.out, "noise multiplier z") == 3
+    assert "more rounds cost no noise here" in result.out
+    assert "(this run)" not in result.out
+    opened.write_terms(noise_multiplier=0.2)
+    error = opened("plan", "--terms", opened.terms_path).error()
+    assert "'noise-multiplier' is too small for a single round" in error
+
+
+def test_a_papers_formula_is_refused(opened) -> None:
+    opened.write_terms(calibration="pfa")
+    assert "paper's formula" in opened("plan", "--terms", opened.terms_path).error()

@@ -39,6 +39,13 @@ def with_noise(site, factor: float) -> str:
     return json.dumps(made | {"noise_multiplier": factor * made["noise_multiplier"]})
 
 
+def plan_for_one(site, run_id: str) -> tuple[str, dict]:
+    """Return the entry that charges ``run_id`` for one participation, of 3 rounds."""
+    made = make_plan(site.profile, site.terms.updated(participations=1))
+    body = {"plan": made.to_json(), "terms": "{}", "epsilon": made.epsilon, "delta": made.delta}
+    return "plan", {"run_id": run_id} | body
+
+
 def reserved(run_id: str, server_round: int, kind: str = "update") -> tuple[str, dict]:
     return "reserved", {"run_id": run_id, "round": server_round, "kind": kind, "request": "d"}
 
@@ -65,6 +72,10 @@ FORGERIES = {
     "a round too many": (
         "paid-for",
         lambda site: [reserved("run-1", 4)],
+    ),
+    "a release too many of a plan for some of the rounds": (
+        "paid-for",
+        lambda site: [plan_for_one(site, "run-2"), reserved("run-2", 3), reserved("run-2", 2)],
     ),
     "a round 0": (
         "paid-for",

@@ -1,0 +1,154 @@
+"""What a round of each strategy takes in the server's memory, beside the updates themselves.
+
+Each strategy runs in a process of its own: one round with small updates brings in what it imports,
+then ``HDPFL_MEMORY_MB`` of updates (default 200; the bar is stated at 1000) come as real replies to
+real messages. What the process then takes at most, above what it took before the replies were
+there, is divided by the size of the updates: so a server that keeps the replies beside its matrix
+reads 2. The second round is the first one that compares a site's consecutive uploads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+from flwr.proto.node_pb2 import NodeInfo
+
+from benchmarks.timing import console, show
+from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.models import Arrays
+from server_app.local import LocalGrid
+from strategies import make_strategy
+
+SITES = 20
+_STATM = Path("/proc/self/statm")
+MEGABYTES = int(os.environ.get("HDPFL_MEMORY_MB", "200"))
+INPUTS, CLASSES = 64, 10
+"""Of the digits, which an ``mlp:WIDTH`` of any width learns."""
+BARS = {"rpca": 2.5}
+BAR = 1.3
+STRATEGIES: dict[str, dict[str, str | int]] = {
+    "fedavg": {},
+    "weiavg": {},
+    "minimum": {},
+    "oracle": {},
+    "public-only": {},
+    "pfa": {},
+    "pfa, tensor": {"subspace-scope": "tensor", "subspace-rank": 5},
+    "random-projection": {"subspace-rank": 5},
+    "robust-hdp": {},
+    "robust-hdp, residual-mad": {"estimator": "residual-mad"},
+    "robust-hdp, rpca": {"estimator": "rpca"},
+    "robust-hdp, one silent": {},
+    "robust-hdp-drift": {},
+    "robust-hdp, evidence": {"guard": "evidence"},
+    "robust-hdp+pfa": {},
+    "snr": {},
+}
+
+
+class ReplyGrid(LocalGrid):
+    """Nodes that disclose what is asked, and of which each sends noise when it is told to."""
+
+    def __init__(self) -> None:
+        """Make the nodes."""
+        super().__init__(0)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the nodes."""
+        return [NodeInfo(node_id=i + 2, name=str(i)) for i in range(SITES)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return what each node says of itself."""
+        del timeout
+        replies = []
+        for i, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = uuid4().hex
+            facts = {"epsilon": 0.5 + 0.5 * (i % 5), "noise-std": 1.0, "declared-records": 100}
+            replies.append(Message(wire.write_site(facts), reply_to=message))
+        return replies
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process takes now."""
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak() -> int:
+    """Return the most that this process has taken so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(name: str, megabytes: int) -> float:
+    """Return the extra memory of two rounds over the size of the updates, in this process."""
+    config = {"rounds": 2, "local-steps": 1, "runs-dir": tempfile.gettempdir(), "run-id": "memory",
+              "strategy": name.partition(",")[0], **STRATEGIES[name]}  # fmt: skip
+    two_rounds(config, 50, name)
+    width = max(int(megabytes * 1e6 / 4 / SITES / (INPUTS + 1 + CLASSES)), 1)
+    idle, size = two_rounds(config, width, name)
+    return (peak() - idle) / (4 * SITES * size)
+
+
+def two_rounds(config: dict[str, str | int], width: int, name: str) -> tuple[int, int]:
+    """Run two rounds; return what was taken before any replies, and the size of an update."""
+    strategy = make_strategy(RunTerms.parse({**config, "model": f"mlp:{width}"}))
+    shapes = {"0.weight": (width, INPUTS), "0.bias": (width,),
+              "2.weight": (CLASSES, width), "2.bias": (CLASSES,)}  # fmt: skip
+    model: Arrays = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
+    record, grid = wire.write_model(model), ReplyGrid()
+    size = sum(array.size for array in model.values())
+    del model
+    generator, update = np.random.default_rng(1), np.ones(size, np.float32)
+    idle = resident()
+    for server_round in (1, 2):
+        messages = list(strategy.configure_train(server_round, record, ConfigRecord(), grid))
+        replies = []
+        for i, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = uuid4().hex
+            generator.standard_normal(dtype=np.float32, out=update)
+            if i == 3 and name.endswith("silent"):
+                update[:] = 0
+            payload = wire.encode_update(update)
+            replies.append(Message(wire.write_update(payload, size), reply_to=message))
+            del payload
+        new, _ = strategy.aggregate_train(server_round, replies)
+        if new is None:
+            raise RuntimeError(f"no quorum: {strategy.report.rejected}")
+        record = new
+    return idle, size
+
+
+def main() -> None:
+    """Print the extra memory of each strategy."""
+    if not _STATM.exists():
+        console.print("memory: measured on Linux alone")
+        return
+    rows = []
+    for name in STRATEGIES:
+        found = subprocess.run(
+            [sys.executable, "-m", "benchmarks.memory", name, str(MEGABYTES)],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        bar = BARS.get(name.partition(", ")[2], BAR)
+        rows.append([name, f"{json.loads(found.stdout):.2f}", f"≤ {bar}"])
+    show(
+        f"Memory above the idle server's / the updates', {SITES} sites, {MEGABYTES} MB of updates",
+        ["strategy", "extra / updates", "bar"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

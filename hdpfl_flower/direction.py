@@ -1,0 +1,79 @@
+"""The direction of the global model's last step: what PFA+ projects on, known to both sides.
+
+PFA+ (Liu et al., VLDB 2021, Algorithms 4 and 5) lets a private site send its update's coordinates
+in the subspace V of the round before, and the server has to send V to it: what the uplink saves the
+downlink pays. A site that kept the global model it got last has one direction for nothing, the step
+from that model to this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float32]
+
+_BLOCK = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A line through the origin, v = (now − before) / ‖now − before‖.
+
+    The step is taken block by block where it is needed, and not kept.
+
+    Attributes:
+        before: a model, float32, shape ``(d,)``.
+        now: a later one, not the same.
+        norm: the length of the step between them.
+    """
+
+    before: Vector
+    now: Vector
+    norm: float
+
+    @classmethod
+    def between(cls, before: Vector, now: Vector) -> Self | None:
+        """Return the direction from one model to the next, both of shape ``(d,)``.
+
+        Both sides call this with the same float32 numbers, so that they agree on v. None where
+        there is no step, or none with a finite length: nothing can be projected then.
+        """
+        with np.errstate(over="ignore"):
+            squares = [float(np.sum(np.square(now[b] - before[b], dtype=np.float64)))
+                       for b in _blocks(len(now))]  # fmt: skip
+        norm = math.sqrt(sum(squares))
+        return cls(before, now, norm) if 0 < norm < math.inf else None
+
+    def project(self, update: Vector) -> Vector:
+        """Return v·update, shape ``(1,)``: summed in float64, the same whatever the threads.
+
+        >>> line = Direction(np.zeros(2, np.float32), np.array([3, 4], np.float32), 5.0)
+        >>> line.project(np.array([5, 10], np.float32))
+        array([11.], dtype=float32)
+        """
+        total = 0.0
+        for b in _blocks(len(update)):
+            step = (self.now[b] - self.before[b]).astype(np.float64)
+            total += float(np.sum(step * update[b]))
+        return np.array([total / self.norm], np.float32)
+
+    def lift(self, coordinate: float) -> Vector:
+        """Return v·coordinate, shape ``(d,)``: the update that has that coordinate and no other.
+
+        >>> line = Direction(np.zeros(2, np.float32), np.array([3, 4], np.float32), 5.0)
+        >>> line.lift(10.0)
+        array([6., 8.], dtype=float32)
+        """
+        row = self.now - self.before
+        row *= np.float32(coordinate / self.norm)
+        return row
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))

@@ -1,0 +1,285 @@
+"""Guard ``evidence``: what each site's updates say against the others', gathered over rounds.
+
+Under differential privacy a single update is nearly all noise, and no norm, distance or median of
+one round tells a liar. But n updates have n(n − 1)/2 inner products. With rows û of unit length,
+√d·cos(ûᵢ, ûⱼ) has variance 1 where either is noise, and mean mᵢ·mⱼ/√d, m being a row's
+signal-to-noise ratio: positive for two sites that learn the same, negative for a site and a liar.
+So every site has one vote on every other, of bounded size, however loud either of them is.
+
+- **Against the rest.** g₋ᵢ = Σ_{j≠i} ûⱼ is the pilot of all but i, every site counting the same.
+  zᵢ = ⟨uᵢ, g₋ᵢ⟩ / (‖g₋ᵢ‖·‖uᵢ‖/√d) is of variance at most 1 given the others, and of mean ≥ 0 for
+  an honest site. Page's CUSUM (Biometrika 1954) Sᵢ ← max(0, Sᵢ − zᵢ − κ) rises for a liar alone.
+  The site of the largest S goes first and the others are judged again without its votes: a liar has
+  n − f sites against it, an honest one f.
+- **Shared noise.** Honest noise is independent. Where the model has a softmax head the updates'
+  silent sums (``head.py``) are noise and nothing else; elsewhere a pair must be nearer to each
+  other than the signal that they share with the rest explains.
+- **Gain.** A site whose step along the pilot is far shorter or longer than the others' would take
+  all the weight of a rule that weighs by noise, and stop the learning, or blow it up.
+- **No noise at all**: below the floor that the run's terms state, or hardly changed since the last
+  upload.
+
+Known limits: under label skew honest sites disagree, and may be refused; an honest site with 64
+times fewer or more steps than the middle one, and little noise, is refused for its gain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.collusion import shared_noise
+from hdpfl_flower.guard import REPEATS, Rows, State, Vector
+from hdpfl_flower.head import Head, silent_sums
+from hdpfl_flower.noise_level import sample_coordinates
+from hdpfl_flower.projection import inner_products
+
+Matrix = npt.NDArray[np.float64]
+
+FALSE_ALARMS = 1e-3
+"""Chance that a run refuses any honest site for its alignment, where none has any signal at all;
+with signal it is smaller."""
+VOTE = 6.0
+"""Most that one site says for or against another in a round, in standard deviations."""
+SLACK = 1.0
+"""κ of the CUSUM: a mean z below −κ is found in the end, and −h − κ at once."""
+GAIN = 64.0
+"""Steps along the pilot that differ from the middle one by more than this are refused."""
+SURE = 5.0
+"""Standard deviations of every test of a single number: 3e-7 a side."""
+STILL = 1e-4
+"""Less than this share of an upload's square changed since the last one: no noise was drawn."""
+SKETCH = 1024
+"""Coordinates kept of each site's last upload, drawn by a hash of what all sent."""
+
+QUIET = "guard: less noise than the run's floor"
+AGAINST = "guard: evidence, it works against the others"
+SHARED = "guard: evidence, its noise is another site's"
+STRENGTH = "guard: evidence, its step is far from the others' in length"
+_REASONS = (AGAINST, SHARED, STRENGTH)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run's evidence is weighed with.
+
+    Attributes:
+        max_liars: f, sites refused at most for evidence over the run.
+        rounds: of the run, for the threshold.
+        noise_floor: least noise of an honest update, standard deviation a coordinate; 0: unknown.
+    """
+
+    max_liars: int
+    rounds: int
+    noise_floor: float = 0.0
+
+
+@dataclass
+class _Books:
+    """The state, unpacked: sites by the order in which they came.
+
+    Attributes:
+        order: site → its place.
+        votes: of the column's site on the row's, since the row's CUSUM was last 0, shape (m, m).
+        length: rounds since then, shape ``(m,)``.
+        gains: sums of the steps along the pilot, of their variances, and rounds, shape (m, 3).
+        refused: 0, or 1 + the place of the reason, shape ``(m,)``.
+    """
+
+    order: dict[str, int]
+    votes: Matrix
+    length: Vector
+    gains: Matrix
+    refused: Vector
+
+
+def alarm_level(sites: int, rounds: int) -> float:
+    """Return h: no CUSUM of honest sites exceeds it, but with probability ``FALSE_ALARMS``.
+
+    exp(−2κ·Σ(z + κ)) is a supermartingale for a z of mean ≥ 0 and variance ≤ 1, so by Ville's
+    inequality a CUSUM that starts in a given round ever exceeds h with probability e^(−2κh); the
+    union over the sites and starts gives n·T·e^(−2κh). Rounded up by the union.
+
+    >>> round(alarm_level(20, 12), 2)
+    6.19
+    """
+    return math.log(sites * rounds / FALSE_ALARMS) / (2 * SLACK)
+
+
+def weigh_evidence(
+    state: State,
+    sites: Sequence[str],
+    updates: Rows,
+    settings: Evidence,
+    head: Head | None = None,
+) -> tuple[dict[str, Vector], dict[str, str], dict[str, Vector]]:
+    """Return the state after a round, which sites are refused and why, and gauges.
+
+    Args:
+        state: as the last round left it, at first empty; not changed.
+        sites: the clients of the rows, by names that stay the same over the run.
+        updates: float32, shape ``(n, d)``; no row of zeros, no exact copies.
+        settings: see there.
+        head: where the softmax layer lies, if there is one.
+
+    Returns:
+        The state; site → reason; and ``evidence``, each site's CUSUM over the level of alarm, and
+        ``alignment``, its z of this round, each shape ``(n,)``.
+
+    Guarantees:
+        At most ``settings.max_liars`` sites are refused for evidence over the run, and never so
+        many that those who are left are no majority; who was refused once stays so.
+    """
+    books = _unpack(state, sites)
+    silent = None if head is None else silent_sums(updates, head)
+    after, refused = _still(state, sites, updates)
+    refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
+    at = np.array([books.order[site] for site in sites])
+    refused |= {s: _REASONS[int(books.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
+                if books.refused[i]}  # fmt: skip
+    kept = np.array([site not in refused for site in sites], dtype=np.bool_)
+    gauges = {"evidence": np.zeros(len(sites)), "alignment": np.zeros(len(sites))}
+    if kept.sum() > 2:
+        rows = np.flatnonzero(kept)
+        gram = inner_products(updates)[np.ix_(rows, rows)]
+        part = None if silent is None else silent[kept]
+        found = _Round(books, at[rows], gram, updates.shape[1], settings)
+        found.judge(part)
+        gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
+        for row in rows[~found.kept]:
+            refused[sites[int(row)]] = _REASONS[int(books.refused[at[row]]) - 1]
+    after |= _pack(books)
+    return after, refused, gauges
+
+
+class _Round:
+    """One round's rows against each other; ``books`` is written to."""
+
+    def __init__(
+        self, books: _Books, at: npt.NDArray[np.intp], gram: Matrix, size: int, settings: Evidence
+    ) -> None:
+        n = len(at)
+        self.books, self.at, self.size = books, at, size
+        self.norms = np.sqrt(np.diag(gram))
+        self.cosines = gram / np.outer(self.norms, self.norms)
+        np.fill_diagonal(self.cosines, 0)
+        self.level = alarm_level(n, settings.rounds)
+        most = min(settings.max_liars, (len(books.order) - 1) // 2)
+        self.left = min(most - int(np.count_nonzero(books.refused)), (n - 1) // 2)
+        self.kept = np.ones(n, dtype=np.bool_)
+        self.sums, self.alignment = np.zeros(n), np.zeros(n)
+
+    def judge(self, silent: Rows | None) -> None:
+        """Refuse what there is evidence against, and keep the books of the rest."""
+        alike = {i for pair in shared_noise(self.cosines, self.size, silent) for i in pair}
+        if len(alike) <= self.left:  # what more sites than may lie have in common is no noise
+            for i in sorted(alike):
+                self._refuse(i, SHARED)
+        votes = self._weigh()
+        while self.left > 0 and self.sums.max() > 1:
+            self._refuse(int(np.argmax(self.sums)), AGAINST)
+            votes = self._weigh()
+        self._measure_gain()
+        self._keep(votes)
+
+    def _pilots(self) -> Vector:
+        """Return ‖g₋ᵢ‖ of unit rows, from below: as if the others were independent, or more."""
+        kept = np.outer(self.kept, self.kept)
+        shared = np.where(kept, self.cosines, 0)
+        others = self.kept.sum() - self.kept
+        squares = others + shared.sum() - 2 * (self.cosines @ self.kept)
+        lengths: Vector = np.sqrt(np.maximum(squares, np.maximum(others, 1)))
+        return lengths
+
+    def _weigh(self) -> Matrix:
+        """Set the alignments and CUSUMs by the votes of those who are left; return the votes."""
+        lengths = self._pilots()
+        bounded = np.clip(self.cosines * math.sqrt(self.size), -VOTE, VOTE)
+        votes: Matrix = bounded / lengths[:, None]
+        self.alignment = votes @ self.kept.astype(np.float64)
+        counted = self.books.refused == 0
+        before = self.books.votes[self.at] @ counted.astype(np.float64)
+        sums = -before - self.alignment - SLACK * (self.books.length[self.at] + 1)
+        self.sums = np.where(self.kept, np.maximum(sums, 0), 0) / self.level
+        return votes
+
+    def _refuse(self, i: int, reason: str) -> None:
+        if self.left > 0 and self.kept[i]:
+            self.kept[i], self.left = False, self.left - 1
+            self.books.refused[self.at[i]] = 1 + _REASONS.index(reason)
+
+    def _measure_gain(self) -> None:
+        """Refuse whose mean step along the pilot, so far, is out of all proportion."""
+        rows = np.flatnonzero(self.kept)
+        steps = self.norms * (self.cosines @ self.kept) / self._pilots()
+        gains = self.books.gains
+        gains[self.at] += np.stack([steps, self.norms**2 / self.size, np.ones_like(steps)], axis=1)
+        if len(rows) < 4:
+            return
+        total, variance, rounds = gains[self.at[rows]].T
+        mean, error = total / rounds, np.sqrt(variance) / rounds
+        low, high = float(np.median(mean - error)), float(np.median(mean + error))
+        short = (np.abs(mean) + SURE * error) * GAIN < low
+        long = (mean - SURE * error > GAIN * high) & (high > 0)
+        for i in rows[short | long]:
+            self._refuse(int(i), STRENGTH)
+
+    def _keep(self, votes: Matrix) -> None:
+        """Add the round to the CUSUMs that are above 0, and begin the others anew."""
+        rising, at, books = (self.sums > 0) & self.kept, self.at, self.books
+        added = np.zeros_like(books.votes)
+        added[np.ix_(at, at)] = votes
+        books.votes[at] = np.where(rising[:, None], books.votes[at] + added[at], 0)
+        books.length[at] = np.where(rising, books.length[at] + 1, 0)
+
+
+def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
+    """Return whose mean square lies below the floor's, by more than chance explains."""
+    if not floor:
+        return {}
+    least = floor**2 * (1 - SURE * math.sqrt(2 / noise.shape[1]))
+    levels = [float(np.mean(np.square(row, dtype=np.float64))) for row in noise]
+    return {site: QUIET for site, level in zip(sites, levels, strict=True) if level < least}
+
+
+def _still(
+    state: State, sites: Sequence[str], updates: Rows
+) -> tuple[dict[str, Vector], dict[str, str]]:
+    """Return the state with this round's sketches, and who hardly moved since its last upload."""
+    after, refused = dict(state), {}
+    found = state.get("coordinates")
+    chosen = sample_coordinates(updates, SKETCH) if found is None else found.astype(np.intp)
+    after["coordinates"] = chosen.astype(np.float64)
+    for site, row in zip(sites, updates, strict=True):
+        now, before = row[chosen].astype(np.float64), state.get(f"sketch/{site}")
+        if before is not None and np.sum((now - before) ** 2) < STILL * np.sum(now**2):
+            refused[site] = REPEATS
+        after[f"sketch/{site}"] = now
+    return after, refused
+
+
+_BOOKS = ("votes", "length", "gains", "refused")
+
+
+def _unpack(state: Mapping[str, Vector], sites: Sequence[str]) -> _Books:
+    """Return copies of the state's books, with room for the sites that are new."""
+    order = {k.removeprefix("place/"): int(v[0]) for k, v in state.items() if k[:6] == "place/"}
+    for site in sites:
+        order.setdefault(site, len(order))
+    m, old = len(order), len(state.get("refused", ()))
+    shapes = {"votes": (m, m), "length": (m,), "gains": (m, 3), "refused": (m,)}
+    books = {name: np.zeros(shapes[name]) for name in _BOOKS}
+    if old:
+        books["votes"][:old, :old] = state["votes"]
+        for name in _BOOKS[1:]:
+            books[name][:old] = state[name]
+    return _Books(order, **books)
+
+
+def _pack(books: _Books) -> dict[str, Vector]:
+    packed = {f"place/{site}": np.array([float(i)]) for site, i in books.order.items()}
+    return packed | {name: getattr(books, name) for name in _BOOKS}

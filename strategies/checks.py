@@ -1,0 +1,53 @@
+"""What is checked of a reply before a rule sees it, and of a rule's result before it counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Message
+
+from hdpfl_flower import wire
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum
+
+MAX_NORM = 1e6
+"""An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
+
+WORDS = {
+    wire.DECLINED: "declined",
+    wire.FAILED: "failed",
+    **dict.fromkeys((3, 4, 5), "no reply in time"),  # the SuperLink's, for a site late or gone
+}
+"""What the journal says of a site's code."""
+
+
+def read_checked(
+    reply: Message, size: int, *, may_be_projected: bool = False
+) -> npt.NDArray[np.float32]:
+    """Return the update in ``reply``, shape ``(size,)``; a projected one is its one number.
+
+    Raises:
+        wire.WireError: the site sent a code instead, or something that cannot be used.
+    """
+    if reply.has_error():
+        raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
+    update = wire.read_update(reply.content, size, may_be_projected=may_be_projected)
+    if not square_sum(update) <= MAX_NORM**2:
+        raise wire.WireError("update: its norm is out of range")
+    return update
+
+
+def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
+    """Refuse a rule's result that no rule may give.
+
+    Raises:
+        StrategyError: weights not finite, negative or not summing to 1, or an update that is not
+            finite or has another shape.
+    """
+    weights, update = outcome.weights, outcome.update
+    if weights.shape != (len(updates.sites),) or not np.all(weights >= 0):
+        raise StrategyError("the rule gave weights that are not one number >= 0 a site")
+    if abs(float(weights.sum()) - 1) > 1e-6:
+        raise StrategyError("the rule gave weights that do not sum to 1")
+    if update.shape != updates.updates.shape[1:] or not np.isfinite(update).all():
+        raise StrategyError("the rule gave an update of another shape, or not finite")

@@ -1,0 +1,106 @@
+"""The terms' guard around a rule: refuses before the rule sees a round, and bounds what it gives.
+
+``none``: updates of zeros and exact copies are refused. ``cap``: and no site weighs more than 3/n.
+``centred-clipping``: and no update lies further from the last round's aggregate than the median
+one. ``evidence``: and a site is refused for what it sent over the rounds, see ``evidence.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.evidence import Evidence, weigh_evidence
+from hdpfl_flower.guard import CAP, cap_weights, clip_around, refuse_copies
+from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
+
+State = dict[str, npt.NDArray[np.float64]]
+Gauges = dict[str, float | npt.NDArray[np.float64]]
+_CENTRE = "centre"
+
+
+class Guard:
+    """What ``guard`` in the terms asks for.
+
+    Attributes:
+        state: what is kept between rounds: arrays by name, so that a checkpoint can hold it.
+        refused: site → why, of the round that was screened last.
+    """
+
+    def __init__(self, terms: RunTerms, *, projects: bool) -> None:
+        """Prepare for a run.
+
+        Args:
+            terms: name the guard.
+            projects: whether the rule's update is not the sum of the updates by its weights.
+
+        Raises:
+            TermsError: a guard that acts on weights, with a rule that projects.
+        """
+        self.kind: Literal["none", "cap", "centred-clipping", "evidence"] = terms.guard
+        if projects and self.kind in ("cap", "centred-clipping"):
+            raise TermsError(
+                f"run config: 'guard': '{self.kind}' bounds a site's weight in a sum, and the "
+                f"'strategy' '{terms.strategy}' projects; take 'evidence' or 'none', or a strategy "
+                "that does not project"
+            )
+        self._settings = Evidence(terms.max_liars, terms.rounds, terms.noise_floor)
+        self._gauges: Gauges = {}
+        self.state: State = {}
+        self.refused: dict[str, str] = {}
+
+    def screen(self, updates: RoundUpdates) -> RoundUpdates:
+        """Return the updates that the rule may see; ``refused`` says who is not among them.
+
+        The rows that stay are moved together where they lie, for the server holds one copy of the
+        updates: after a refusal ``updates`` is not to be used any more.
+        """
+        self.state, self.refused = refuse_copies(self.state, updates.sites, updates.updates)
+        self._gauges = {}
+        kept = _without(updates, self.refused)
+        if self.kind != "evidence" or not kept.sites:
+            return kept
+        self.state, found, gauges = weigh_evidence(
+            self.state, kept.sites, kept.updates, self._settings, kept.head
+        )
+        stay = np.array([site not in found for site in kept.sites], dtype=np.bool_)
+        self._gauges = {name: values[stay] for name, values in gauges.items()}
+        self.refused |= found
+        return _without(kept, found)
+
+    def reweigh(self, outcome: Outcome, kept: RoundUpdates) -> Outcome:
+        """Return the outcome of a rule on ``kept``, bounded, with the guard's gauges.
+
+        The journal's ``weights`` are those that the aggregate was made with; ``clipped_to``, of
+        ``centred-clipping``, is the share of each site's distance that was left.
+        """
+        gauges, weights, update = self._gauges, outcome.weights, outcome.update
+        if self.kind in ("cap", "centred-clipping"):
+            weights = cap_weights(weights, CAP / len(weights))
+        if self.kind == "cap":
+            update = weighted_sum(weights, kept.updates)
+        if self.kind == "centred-clipping":
+            centre = self.state.get(_CENTRE, np.zeros(kept.updates.shape[1]))
+            update, gauges["clipped_to"] = clip_around(centre, weights, kept.updates)
+            self.state = {**self.state, _CENTRE: update.astype(np.float64)}
+        return Outcome(update, weights, {**outcome.gauges, **gauges})
+
+
+def _without(updates: RoundUpdates, refused: dict[str, str]) -> RoundUpdates:
+    stay, rows = [i for i, site in enumerate(updates.sites) if site not in refused], updates.updates
+    if len(stay) == len(updates.sites):
+        return updates
+    for row, former in enumerate(stay):
+        if row != former:
+            rows[row] = rows[former]
+    return replace(
+        updates,
+        sites=tuple(updates.sites[i] for i in stay),
+        updates=rows[: len(stay)],
+        disclosed={fact: column[stay] for fact, column in updates.disclosed.items()},
+    )

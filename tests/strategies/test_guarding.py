@@ -1,0 +1,180 @@
+"""The guard around a rule: who is refused is out of the round, and the journal says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.evidence import AGAINST
+from hdpfl_flower.guard import COPY, ZEROS
+from hdpfl_flower.journal import read_journal
+from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
+from server_app.rounds import RunResult, run
+from strategies import make_strategy
+from strategies.guarding import Guard
+from tests.federation import ScriptedGrid, Site, sends
+
+GUARDS = ("none", "cap", "centred-clipping", "evidence")
+SIZE, SIGNAL, NOISE = 650, 0.08, 0.05
+
+
+def terms_of(tmp_path: Path | None = None, **more: Any) -> RunTerms:
+    config = {"strategy": "fedavg", "rounds": 4, "run-id": "r", "min-sites": 1, **more}
+    return RunTerms.parse(config | ({"runs-dir": str(tmp_path)} if tmp_path else {}))
+
+
+def updates_of(rows: npt.NDArray[np.float32]) -> RoundUpdates:
+    sites = tuple(f"site-{i}" for i in range(len(rows)))
+    facts = {"epsilon": np.arange(len(rows), dtype=np.float64)}
+    return RoundUpdates(1, sites, rows, facts)
+
+
+def noise(seed: int, n: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((n, SIZE)).astype(np.float32)
+
+
+def site(seed: int, factor: float = 1.0) -> Site:
+    """Return a site that learns the same as the others, times ``factor``, under its own noise."""
+    layer = SIGNAL * np.random.default_rng(0).standard_normal((10, SIZE // 10))
+    layer -= layer.mean(0)  # a softmax layer's gradient adds up to 0 over the classes
+    signal = np.concatenate([layer[:, :-1].ravel(), layer[:, -1]])
+
+    def answer(server_round: int) -> Any:
+        drawn = NOISE * np.random.default_rng([seed, server_round]).standard_normal(SIZE)
+        return sends((factor * signal + drawn).astype(np.float32))(server_round)
+
+    return answer
+
+
+def federate(tmp_path: Path, sites: dict[str, Site], **more: Any) -> RunResult:
+    return run(ScriptedGrid(sites), terms_of(tmp_path, **more), picture=False)
+
+
+def honest(n: int) -> dict[str, Site]:
+    return {f"site-{i}": site(i + 1) for i in range(n)}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_zeros_and_copies_are_out_of_the_round_under_every_guard(
+    tmp_path: Path, guard: str
+) -> None:
+    same = noise(1, 1)[0]
+    bad = {"twin-a": sends(same), "twin-b": sends(same), "zero": sends(np.zeros(SIZE, np.float32))}
+    result = federate(tmp_path, {**honest(9), **bad}, guard=guard)
+    for event in result.rounds:
+        assert event["rejected"]["zero"] == ZEROS
+        assert event["rejected"]["twin-a"] == event["rejected"]["twin-b"] == COPY
+        assert event["accepted"] == [f"site-{i}" for i in range(9)]
+        assert len(event["weights"]) == 9
+        for gauge in event["gauges"].values():
+            assert np.ndim(gauge) == 0 or len(gauge) == 9
+
+
+def test_refusals_below_the_quorum_leave_the_model_as_it_was(tmp_path: Path) -> None:
+    twins = {f"twin-{i}": sends(noise(2, 1)[0]) for i in range(2)}
+    with pytest.raises(StrategyError, match="without a quorum"):
+        federate(tmp_path, {"a": site(1), **twins}, quorum=2)
+    rounds = [e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "round"]
+    assert all("weights" not in e for e in rounds)
+    assert rounds[0]["accepted"] == ["a"]
+
+
+def test_the_journal_says_what_the_evidence_was(tmp_path: Path) -> None:
+    result = federate(tmp_path, {**honest(9), "liar": site(77, -5)}, guard="evidence")
+    assert [e["rejected"] for e in result.rounds] == [{"liar": AGAINST}] * 4
+    for event in result.rounds:
+        assert len(event["gauges"]["evidence"]) == len(event["gauges"]["alignment"]) == 9
+        assert max(event["gauges"]["evidence"]) < 1
+    assert (
+        federate(tmp_path / "none", {**honest(9), "liar": site(77, -5)}).rounds[0]["rejected"] == {}
+    )
+
+
+def test_a_liar_cannot_undo_a_run_under_evidence(tmp_path: Path) -> None:
+    """The same model, to the bit, as where the liar never was."""
+    with_liar = federate(tmp_path / "a", {**honest(9), "liar": site(77, -5)}, guard="evidence")
+    without = federate(tmp_path / "b", honest(9), guard="evidence")
+    for name, array in without.arrays.items():
+        np.testing.assert_array_equal(with_liar.arrays[name], array)
+
+
+def test_the_rule_sees_the_rows_and_facts_of_those_who_stay() -> None:
+    rows = noise(3, 5)
+    rows[1] = rows[3]
+    before = rows.copy()
+    kept = Guard(terms_of(), projects=False).screen(updates_of(rows))
+    assert kept.sites == ("site-0", "site-2", "site-4")
+    np.testing.assert_array_equal(kept.updates, before[[0, 2, 4]])
+    np.testing.assert_array_equal(kept.disclosed["epsilon"], [0, 2, 4])
+    assert np.shares_memory(kept.updates, rows), "a second copy of the updates"
+
+
+def test_where_nobody_is_refused_nothing_is_changed() -> None:
+    updates = updates_of(noise(4, 5))
+    before = updates.updates.copy()
+    for guard in GUARDS:
+        assert Guard(terms_of(guard=guard), projects=False).screen(updates) is updates
+    np.testing.assert_array_equal(updates.updates, before)
+
+
+def outcome_of(updates: RoundUpdates, weights: list[float]) -> Outcome:
+    shares = np.array(weights)
+    return Outcome(weighted_sum(shares, updates.updates), shares, {"mine": 1.0})
+
+
+def test_no_site_weighs_more_than_three_shares_under_cap() -> None:
+    updates, guard = updates_of(noise(5, 10)), Guard(terms_of(guard="cap"), projects=False)
+    kept = guard.screen(updates)
+    found = guard.reweigh(outcome_of(kept, [0.91] + [0.01] * 9), kept)
+    np.testing.assert_allclose(found.weights, [0.3] + [0.7 / 9] * 9)
+    np.testing.assert_allclose(found.update, found.weights @ updates.updates, atol=1e-6)
+    assert found.gauges["mine"] == 1.0
+
+
+def test_centred_clipping_goes_around_the_last_aggregate() -> None:
+    guard = Guard(terms_of(guard="centred-clipping"), projects=False)
+    first = guard.screen(updates_of(noise(6, 10)))
+    centre = guard.reweigh(outcome_of(first, [0.1] * 10), first).update
+    rows = noise(7, 10) + 5
+    rows[3] *= 1e3
+    second = guard.screen(updates_of(rows))
+    found = guard.reweigh(outcome_of(second, [0.1] * 10), second)
+    factors = found.gauges["clipped_to"]
+    distances = np.linalg.norm(rows - centre, axis=1)
+    np.testing.assert_allclose(factors, np.minimum(1, np.median(distances) / distances), rtol=1e-5)
+    assert np.linalg.norm(found.update - centre) <= np.median(distances)
+    assert found.weights.tolist() == pytest.approx([0.1] * 10)
+
+
+@pytest.mark.parametrize("guard", ["none", "evidence"])
+def test_a_guard_that_only_refuses_leaves_the_rule_its_weights(guard: str) -> None:
+    keeper = Guard(terms_of(guard=guard), projects=False)
+    kept = keeper.screen(updates_of(noise(8, 10)))
+    outcome = outcome_of(kept, [0.91] + [0.01] * 9)
+    found = keeper.reweigh(outcome, kept)
+    assert found.weights is outcome.weights
+    assert found.update is outcome.update
+
+
+@pytest.mark.parametrize("guard", ["cap", "centred-clipping"])
+@pytest.mark.parametrize("strategy", ["pfa", "robust-hdp+pfa", "fedavg+random"])
+def test_a_bound_on_weights_and_a_projection_do_not_go_together(guard: str, strategy: str) -> None:
+    with pytest.raises(TermsError, match=r"'guard'.*'strategy'"):
+        make_strategy(terms_of(guard=guard, strategy=strategy))
+    make_strategy(terms_of(guard="evidence", strategy=strategy))
+
+
+def test_the_guards_state_can_be_kept_in_a_checkpoint() -> None:
+    guard = Guard(terms_of(guard="evidence"), projects=False)
+    guard.screen(updates_of(noise(9, 6)))
+    resumed = Guard(terms_of(guard="evidence"), projects=False)
+    resumed.state = {name: array.copy() for name, array in guard.state.items()}
+    assert all(array.dtype == np.float64 for array in guard.state.values())
+    again = noise(9, 6)
+    assert resumed.screen(updates_of(again)).sites == ()
