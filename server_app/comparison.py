@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,23 +12,37 @@ from functools import partial
 from pathlib import Path
 from queue import Queue
 from threading import Thread
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.journal import Event
 from server_app.local import run_in_process
 
 OnRound = Callable[[], None]
+AnyJob = TypeVar("AnyJob", bound="Job")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a strategy, a seed."""
+    """One run: a strategy, a seed.
+
+    Attributes:
+        terms: its public terms.
+        num_sites: sites that take part.
+        stop_after: rounds after which it ends, with the noise of all of them; 0: none.
+        attack: what some sites do in place of their part; None: nothing.
+        absent: partitions of the sites that take no part; their records are nobody's.
+    """
 
     terms: RunTerms
     num_sites: int
+    stop_after: int = 0
+    attack: Attack | None = None
+    absent: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[str, int]:
@@ -102,28 +116,33 @@ def jobs_of(terms: RunTerms, strategies: list[str], seeds: int, num_sites: int) 
 
 
 def compare(
-    jobs: list[Job], processes: int, on_round: OnRound
-) -> Iterator[tuple[Job, list[Event]]]:
+    jobs: Sequence[AnyJob],
+    processes: int,
+    on_round: OnRound,
+    work: Callable[[AnyJob, OnRound], list[Event]] | None = None,
+) -> Iterator[tuple[AnyJob, list[Event]]]:
     """Run the jobs and yield each with its round events as it ends.
 
     Args:
         jobs: what to run.
         processes: how many at a time, a core each; 1 runs them here.
         on_round: called after every round of every job.
+        work: what runs a job; it can be sent to another process. None: :func:`run_job`.
 
     Raises:
         HDPFLError: from the first job that cannot run.
     """
+    work = work or run_job
     if processes == 1 or len(jobs) == 1:
         for job in jobs:
-            yield job, run_job(job, on_round)
+            yield job, work(job, on_round)
         return
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, _heard(manager.Queue(), on_round) as ticks:
         pool = ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context)
         try:
-            futures: dict[Future[list[Event]], Job] = {
-                pool.submit(run_job, job, partial(ticks.put, 1)): job for job in jobs
+            futures: dict[Future[list[Event]], AnyJob] = {
+                pool.submit(work, job, partial(ticks.put, 1)): job for job in jobs
             }
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -138,7 +157,16 @@ def run_job(job: Job, on_round: OnRound) -> list[Event]:
         if event["event"] == "round":
             on_round()
 
-    return run_in_process(job.terms, job.num_sites, tell).rounds
+    present = [index for index in range(job.num_sites) if index not in job.absent]
+    result = run_in_process(
+        job.terms,
+        job.num_sites,
+        tell,
+        present=present if job.absent else None,
+        stop_after=job.stop_after,
+        attack=job.attack,
+    )
+    return result.rounds
 
 
 @contextmanager

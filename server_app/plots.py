@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,54 @@ def plot_curves(curves: Curves, path: Path, title: str) -> None:
     _save(figure, path)
 
 
+def plot_panels(panels: Mapping[str, Curves], path: Path) -> None:
+    """Draw accuracy by round, a panel for each title, mean and one standard deviation."""
+    figure, axes = _figure(max(1, len(panels)))
+    for one, (title, curves) in zip(axes, panels.items(), strict=False):
+        _draw_curves(one, curves, title)
+    _save(figure, path)
+
+
+def plot_columns(
+    panels: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]],
+    path: Path,
+    label: str,
+    *,
+    logarithmic: bool = False,
+) -> None:
+    """Draw lines over named columns, a panel for each title.
+
+    Args:
+        panels: title → line → column → (value, standard deviation; NaN: none is drawn).
+        path: where the PNG goes.
+        label: of the vertical axis.
+        logarithmic: whether that axis is.
+    """
+    figure, axes = _figure(max(1, len(panels)))
+    for one, (title, lines) in zip(axes, panels.items(), strict=False):
+        columns = list(dict.fromkeys(column for line in lines.values() for column in line))
+        for (color, style), (name, line) in zip(_styles(), lines.items(), strict=False):
+            places = [columns.index(column) for column in line]
+            values = np.array(list(line.values()), dtype=np.float64)
+            spread = np.nan_to_num(values[:, 1])
+            one.errorbar(
+                places, values[:, 0], spread, color=color, linestyle=style, marker="o", label=name,
+                capsize=2, markersize=4,
+            )  # fmt: skip
+        long = max(map(len, columns), default=0) * len(columns) > 60
+        one.set_xticks(
+            range(len(columns)),
+            columns,
+            rotation=35 if long else 0,
+            ha="right" if long else "center",
+        )
+        if logarithmic:
+            one.set_yscale("log")
+        _label(one, "", label, title)
+    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _save(figure, path)
+
+
 def plot_demo(
     curves: Curves,
     estimated: npt.NDArray[np.float64],
@@ -94,8 +142,7 @@ def plot_demo(
 
 
 def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
-    styles = cycle(zip(_COLORS, ("-", "-", "--", "-.", ":", "-", "--"), strict=True))
-    for (color, style), (name, accuracy) in zip(styles, curves.items(), strict=False):
+    for (color, style), (name, accuracy) in zip(_styles(), curves.items(), strict=False):
         rounds = np.arange(1, accuracy.shape[1] + 1)
         mean, spread = accuracy.mean(0), accuracy.std(0)
         axes.plot(rounds, mean, color=color, linestyle=style, label=f"{name}  {mean[-1]:.3f}")
@@ -105,6 +152,10 @@ def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
     axes.legend(frameon=False)
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
     _label(axes, "round", f"accuracy (mean ± sd, {seeds} seeds)", title)
+
+
+def _styles() -> Iterator[tuple[str, str]]:
+    return cycle(zip(_COLORS, ("-", "-", "--", "-.", ":", "-", "--"), strict=True))
 
 
 def _figure(panels: int) -> tuple[Figure, Any]:

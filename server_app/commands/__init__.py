@@ -7,10 +7,12 @@ from server_app.commands.certs import certs
 from server_app.commands.compare import compare
 from server_app.commands.demo import demo
 from server_app.commands.plot import plot
+from server_app.commands.reproduce import reproduce
 
 app = new_app("Federated learning in which every client keeps its own differential privacy.")
 app.command()(demo)
 app.command()(compare)
+app.command()(reproduce)
 app.command()(plot)
 app.command()(certs)
 

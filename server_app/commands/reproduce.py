@@ -1,0 +1,164 @@
+"""``hdpfl reproduce``: a paper's table or figure, one command each."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.paths import runs_dir
+from server_app.commands.progress import console
+
+if TYPE_CHECKING:
+    from server_app.studies.study import Options
+
+
+class Device(StrEnum):
+    """Where sites train."""
+
+    AUTO, CPU, CUDA = "auto", "cpu", "cuda"
+
+
+def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
+    name: Annotated[str, typer.Argument(help="The study; see --list.", show_default=False)] = "",
+    list_: Annotated[bool, typer.Option("--list", help="List the studies and end.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="As published: hours.")] = False,
+    seeds: Annotated[int, typer.Option(help="Runs of each cell; 0: the study's.", min=0)] = 0,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            help="Stop each run after so many rounds, with the noise of all that the paper "
+            "plans; 0: the study's.",
+            min=0,
+        ),
+    ] = 0,
+    strategies: Annotated[
+        str, typer.Option(help="Rows to run, with commas between.", show_default=False)
+    ] = "",
+    columns: Annotated[
+        str, typer.Option(help="Columns to run, with commas between.", show_default=False)
+    ] = "",
+    learning_rate: Annotated[
+        str,
+        typer.Option(
+            help="The grid that each method is tuned over, with commas between.",
+            show_default=False,
+        ),
+    ] = "",
+    noise: Annotated[
+        str,
+        typer.Option(
+            help="Whose noise: paper, pld (our accountant), or both with a comma between.",
+            show_default=False,
+        ),
+    ] = "",
+    model: Annotated[str, typer.Option(help="logreg, cnn, …", show_default=False)] = "",
+    dataset: Annotated[
+        str, typer.Option(help="A data set in place of the paper's.", show_default=False)
+    ] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="Folder of the data sets.", show_default=False)
+    ] = "",
+    device: Annotated[Device, typer.Option(help="Where sites train.")] = Device.AUTO,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for runs and results; the same one goes on.", show_default=False),
+    ] = None,
+) -> None:
+    """Reproduce a table or figure of a paper: progress, table, PNG and JSON.
+
+    Quick by default, as published with --full. Finished runs are kept in the folder and reused:
+    what was interrupted goes on, and more seeds add only their own.
+    """
+    from server_app.studies import STUDIES
+    from server_app.studies.show import save, show
+    from server_app.studies.study import Options
+
+    if list_ or not name:
+        _list()
+        return
+    if name not in STUDIES:
+        raise TermsError(f"study '{name}' is not known; choose one of {', '.join(STUDIES)}")
+    _use(device)
+    options = Options(
+        full=full,
+        seeds=seeds,
+        rounds=rounds,
+        strategies=_items(strategies),
+        columns=_items(columns),
+        learning_rates=tuple(_rate(text) for text in _items(learning_rate)),
+        noises=_items(noise),
+        model=model,
+        dataset=dataset,
+        data_dir=data_dir,
+        processes=jobs,
+    )
+    folder = (out or runs_dir() / f"reproduce-{name}").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    study = STUDIES[name]
+    findings = study.conduct(options, folder)
+    save(study, findings, folder, _command(name, options))
+    console.print(f"[bold]{study.title}[/bold]  ({study.source})")
+    show(findings)
+    console.print(f"{folder}: table.md, results.json, {name}.png", soft_wrap=True)
+
+
+def _list() -> None:
+    from server_app.studies import STUDIES
+
+    table = Table(title="hdpfl reproduce NAME: minutes of the quick form on two cores")
+    for column in ("name", "what", "paper", "minutes"):
+        side: Literal["left", "right"] = "right" if column == "minutes" else "left"
+        table.add_column(column, justify=side, no_wrap=column == "name")
+    for study in STUDIES.values():
+        table.add_row(study.name, study.title, study.source, str(study.minutes))
+    console.print(table)
+
+
+def _use(device: Device) -> None:
+    """Hide the GPU, or insist on it, from this process and those that it starts.
+
+    Raises:
+        TermsError: there is no GPU that torch can use.
+    """
+    if device is Device.CPU:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if device is Device.CUDA:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise TermsError("--device cuda: torch finds no GPU here; take --device cpu")
+
+
+def _command(name: str, options: Options) -> str:
+    """Return the command that gives these findings, on any machine."""
+    given: list[tuple[str, object]] = [
+        ("--seeds", options.seeds),
+        ("--rounds", options.rounds),
+        ("--strategies", ",".join(options.strategies)),
+        ("--columns", ",".join(options.columns)),
+        ("--learning-rate", ",".join(f"{rate:g}" for rate in options.learning_rates)),
+        ("--noise", ",".join(options.noises)),
+        ("--model", options.model),
+        ("--dataset", options.dataset),
+    ]
+    words = ["hdpfl reproduce", name, *(["--full"] if options.full else [])]
+    return shlex.join([*words, *(str(w) for pair in given if pair[1] for w in pair)])
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise TermsError(f"--learning-rate: '{text}' is not a number") from None

@@ -1,0 +1,35 @@
+"""What ``hdpfl reproduce`` can run: a file a paper or a topic, a row in this table."""
+
+from __future__ import annotations
+
+from server_app.studies.drift import DRIFT
+from server_app.studies.liars import GUARD_COST, LYING
+from server_app.studies.megabytes import MEGABYTES
+from server_app.studies.noise_table import NOISE_TABLE
+from server_app.studies.pfa import MIXGAUSS
+from server_app.studies.robust_hdp import (
+    CLIENTS,
+    CONVERGENCE,
+    DISTRIBUTIONS,
+    FALSIFIED,
+    LABEL_SKEW,
+)
+from server_app.studies.study import Study
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        NOISE_TABLE,
+        CONVERGENCE,
+        DISTRIBUTIONS,
+        CLIENTS,
+        FALSIFIED,
+        LABEL_SKEW,
+        DRIFT,
+        MIXGAUSS,
+        MEGABYTES,
+        LYING,
+        GUARD_COST,
+    )
+}
+"""Every study by its name."""

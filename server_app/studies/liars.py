@@ -1,0 +1,186 @@
+"""Sites that lie: what each attack does without a guard and with one, and what a guard costs.
+
+Ours, after the faults that Robust-HDP's weights invite: a quiet update gets the weight, whoever
+sends it. Two sites of 20 lie; the bar is the same run without these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdpfl_flower.attacks import Attack
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.journal import Event
+from server_app.comparison import Job
+from server_app.plots import plot_columns
+from server_app.studies.kept import named
+from server_app.studies.noise_table import excess
+from server_app.studies.robust_hdp import BASE, DISTS, published
+from server_app.studies.study import Findings, GridStudy, Options, Setting, Study, Table, run_jobs
+
+LIARS = (3, 7)
+"""Partitions of the two that lie."""
+
+ATTACKS = (
+    "zero", "tiny", "constant", "repeated", "minus-1", "minus-5", "minus-50", "minus-5+same",
+    "minus-5+jitter", "minus-5+hidden",
+)  # fmt: skip
+
+GUARDS = ("none", "cap", "centred-clipping", "evidence")
+
+LYING = GridStudy(
+    name="liars",
+    title="Two liars among 20 sites, by attack and guard: MNIST, Robust-HDP's weights",
+    source="ours (no paper)",
+    minutes=8,
+    base={**BASE, "strategy": "robust-hdp"},
+    rows=(
+        Setting("nobody lies"),
+        Setting("without the two", absent=LIARS),
+        *(Setting(name, attack=Attack(name, sites=LIARS)) for name in ATTACKS),
+    ),
+    columns=tuple(
+        Setting(f"{dist} {guard}", {**published(dist), "guard": guard})
+        for dist in ("Dist2", "Dist6")
+        for guard in GUARDS
+    ),
+    quick_columns=tuple(
+        f"{dist} {guard}" for dist in ("Dist2", "Dist6") for guard in ("none", "evidence")
+    ),
+    noises=("pld",),
+    quick_rounds=12,
+    picture="columns",
+    notes=(
+        "'without the two': the same run in which the two sites that lie elsewhere take no part.",
+        "minus-5 sends −5 times the site's update without noise; +same: both send the same; "
+        "+jitter: each with a relative noise of 0.001; +hidden: under the noise of an honest one.",
+        "Updates of zeros and copies are refused by every guard, 'none' included.",
+        "The quick form stops after 12 of 200 rounds, with the noise of all 200.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a guard cost where nobody lies: noise over the oracle's, and honest sites refused."""
+
+    q: float
+    refused: int
+
+
+def cost(guarded: Sequence[Event], oracle: Sequence[Event]) -> Cost:
+    """Return the mean q over the rounds, and how many sites the guard ever refused.
+
+    Args:
+        guarded: rounds of a run under the guard.
+        oracle: rounds of the same sites under the oracle, which hears all of them.
+    """
+    best = dict(zip(oracle[0]["accepted"], oracle[0]["weights"], strict=True))
+    found, refused = [], set()
+    for event in guarded:
+        told = np.array([best[site] for site in event["accepted"]])
+        if len(event["weights"]) == len(told) and len(told):
+            found.append(excess(np.array(event["weights"]), told))
+        refused |= {s for s, why in event["rejected"].items() if why.startswith("guard")}
+    return Cost(float(np.mean(found)) if found else float("nan"), len(refused))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardCost(Study):
+    """What guards cost without attackers."""
+
+    guards: tuple[str, ...] = ("none", "cap", "evidence")
+    rounds: int = 12
+
+    def conduct(self, options: Options, folder: Path) -> Findings:
+        """See :meth:`Study.conduct`."""
+        guards = options.strategies or self.guards
+        seeds = range(1, (options.seeds or (3 if options.full else 1)) + 1)
+        jobs = {
+            (split, dist, rule, seed): self.job(split, dist, rule, seed, options, folder)
+            for split in _SPLITS
+            for dist in DISTS
+            for rule in ("oracle", *guards)
+            for seed in seeds
+        }
+        runs = run_jobs(list(jobs.values()), options, self.name)
+        events = {place: runs[job.terms.run_id] for place, job in jobs.items()}
+        costs = {
+            (split, dist, guard, seed): cost(
+                events[split, dist, guard, seed], events[split, dist, "oracle", seed]
+            )
+            for split, dist, guard, seed in jobs
+            if guard != "oracle"
+        }
+        self.draw(costs, folder / f"{self.name}.png")
+        tables = tuple(_table(split, guards, costs) for split in _SPLITS)
+        return Findings(tables, {"cells": _numbers(costs)}, self.notes)
+
+    def job(
+        self, split: str, dist: str, rule: str, seed: int, options: Options, folder: Path
+    ) -> Job:
+        """Return a run of robust-hdp under the guard ``rule``, or of the oracle."""
+        told = rule == "oracle"
+        config = {
+            **BASE,
+            **published(dist),
+            "partition": _SPLITS[split],
+            "strategy": "oracle" if told else "robust-hdp",
+            "guard": "none" if told else rule,
+            "learning-rate": 0.01,
+            "seed": seed,
+            "data-dir": options.data_dir,
+            "model": options.model or BASE["model"],
+            "dataset": options.dataset or BASE["dataset"],
+            "runs-dir": str((folder / "runs").absolute()),
+        }
+        stop = 1 if told else options.rounds or self.rounds
+        return named(Job(RunTerms.parse(config), 20, stop))
+
+    def draw(self, costs: Costs, path: Path) -> None:
+        """Draw q by distribution, a panel for each split."""
+        panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+        for (split, dist, guard, _), found in costs.items():
+            line = panels.setdefault(split, {}).setdefault(guard, {})
+            line.setdefault(dist, (found.q, float("nan")))
+        plot_columns(panels, path, "noise over the oracle's, q")
+
+
+GUARD_COST = GuardCost(
+    name="guards",
+    title="What guards cost where nobody lies: MNIST, 20 sites, Dist1–9",
+    source="ours (no paper)",
+    minutes=11,
+    notes=(
+        "A cell: q, the noise of the aggregate over the oracle's, mean over rounds and seeds; "
+        "and how many honest sites the guard refused, the most of any seed.",
+        "Centred clipping changes the updates and has no q.",
+    ),
+)
+
+_SPLITS = {"iid": "iid", "≤ 2 labels a client": "pathological:2"}
+
+Costs = Mapping[tuple[str, str, str, int], Cost]
+
+
+def _table(split: str, guards: Sequence[str], costs: Costs) -> Table:
+    rows = []
+    for guard in guards:
+        cells = [[c for (s, d, g, _), c in costs.items() if (s, d, g) == (split, dist, guard)]
+                 for dist in DISTS]  # fmt: skip
+        text = (f"{np.mean([c.q for c in cell]):.3f}, {max(c.refused for c in cell)}"
+                for cell in cells)  # fmt: skip
+        rows.append((guard, *text))
+    return Table(f"q, honest sites refused; {split}", ("", *DISTS), tuple(rows))
+
+
+def _numbers(costs: Costs) -> list[dict[str, Any]]:
+    return [
+        {"split": s, "column": d, "row": g, "seed": n, "q": c.q, "refused": c.refused}
+        for (s, d, g, n), c in costs.items()
+    ]
