@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants import budgets, estimators, guards, one_number, studies
 from tests.mutants.runner import Mutant
 
 REPLAY, GUARD = "privacy/test_replay.py::test_", "privacy/test_guard.py::test_"
@@ -185,8 +186,8 @@ MUTANTS = (
     Mutant(
         "more rounds than were paid for",
         "client_app/app.py",
-        "    if not 1 <= instructions.server_round <= plan.rounds:\n",
-        "    if not 1 <= instructions.server_round:\n",
+        "    if not plan.covers(instructions.server_round):\n",
+        "    if False:\n",
         APP + "rounds_beyond_the_plan_and_terms_that_change_are_declined",
     ),
     Mutant(
@@ -372,5 +373,10 @@ MUTANTS = (
         "        known = np.full(len(y), True)\n",
         REPLAY + "a_label_that_the_task_does_not_know_tells_nothing",
     ),
+    *budgets.MUTANTS,
+    *estimators.MUTANTS,
+    *guards.MUTANTS,
+    *one_number.MUTANTS,
+    *studies.MUTANTS,
 )
 """``file``, the text that is changed, what it becomes, and the test that says no."""

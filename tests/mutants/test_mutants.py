@@ -1,4 +1,4 @@
-"""Every bug that is put back is killed; README names each of them."""
+"""Every bug that is put back is killed; README and docs/bugs.md name each of them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_a_mutant_that_no_longer_fits_is_told() -> None:
         mutated(replace(MUTANTS[0], old="no such text"))
 
 
-def test_names_are_unique_and_in_the_readme() -> None:
+def test_names_are_unique_and_in_the_documents() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 25
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs/bugs.md").read_text()
     assert [name for name in names if name not in text] == []
 
 
