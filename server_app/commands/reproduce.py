@@ -149,7 +149,7 @@ def _command(name: str, options: Options) -> str:
         ("--model", options.model),
         ("--dataset", options.dataset),
     ]
-    words = ["hdpfl reproduce", name, *(["--full"] if options.full else [])]
+    words = ["hdpfl", "reproduce", name, *(["--full"] if options.full else [])]
     return shlex.join([*words, *(str(w) for pair in given if pair[1] for w in pair)])
 
 

@@ -198,7 +198,9 @@ def by_hand(plan: Plan, rounds: int, interval: float) -> float:
     return float(accountant.compose(event, rounds * step.count).get_epsilon(plan.delta))
 
 
-@pytest.mark.parametrize(("z", "epsilon"), [(3.0, 2.5), (4.0, SECRET)])
+@pytest.mark.parametrize(
+    ("z", "epsilon"), [(3.0, 2.5), pytest.param(4.0, SECRET, marks=pytest.mark.slow)]
+)
 def test_given_noise_pays_for_as_many_rounds_as_fit(z: float, epsilon: float) -> None:
     """What is charged covers the rounds paid for, and one round more would cost more than ε."""
     site = profile(run={"epsilon": epsilon, "delta": 1e-5})

@@ -54,6 +54,7 @@ def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path) -> None:
     assert (out / "fedavg-seed1" / "run.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_two_jobs_at_a_time_give_what_one_gives(tmp_path: Path) -> None:
     words = ["compare", "--strategies", "fedavg,oracle", *SMALL, "--seeds", "1"]
     results = []
@@ -143,6 +144,7 @@ def test_the_demo_shows_what_joining_is_worth(tmp_path: Path) -> None:
     assert list(tmp_path.glob("runs/demo-*/demo.png"))
 
 
+@pytest.mark.slow
 def test_a_broken_torchvision_stops_only_what_needs_it(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "torchvision"
     broken.mkdir(parents=True)

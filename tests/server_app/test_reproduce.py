@@ -51,6 +51,7 @@ def test_every_study_is_in_the_document() -> None:
     assert all(f"`{name}`" in text for name in STUDIES)
 
 
+@pytest.mark.slow
 def test_a_study_leaves_a_table_numbers_and_a_picture(tmp_path: Path) -> None:
     words = ["robust-hdp-convergence", "--dataset", "digits", "--rounds", "1", "--strategies",
              "fedavg", "--learning-rate", "0.1", "--noise", "paper", "--jobs", "1",
