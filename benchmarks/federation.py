@@ -1,7 +1,7 @@
 """What the in-process federation costs per client and round, training left out.
 
 Everything else is the product's own: messages, terms, ledger, checks, aggregation, journal.
-Training is replaced by a ready update.
+Training is replaced by ready updates, with noise of their own in each round as honest ones have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     rows = []
     for model, size in (("logreg", 650), ("mlp:384", 28_810)):
         generator = np.random.default_rng(0)
-        updates = cycle(generator.standard_normal((CLIENTS, size), dtype=np.float32))
+        updates = cycle(generator.standard_normal((CLIENTS * ROUNDS, size), dtype=np.float32))
         variants = {
             strategy: lambda s=strategy, u=updates, m=model: _run(s, m, u)  # type: ignore[misc]
             for strategy in ("fedavg", "robust-hdp")
