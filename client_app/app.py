@@ -19,6 +19,7 @@ from hdpfl_flower.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, HDPFLError
 from hdpfl_flower.ledger import Ledger
 from hdpfl_flower.mechanism import check_policy
+from hdpfl_flower.trust import CLIPPED_UPDATE
 from hdpfl_flower.wire import Instructions
 
 log = logging.getLogger("hdpfl.site")
@@ -58,17 +59,44 @@ def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
 
 def train(site: Site, instructions: Instructions) -> RecordDict:
     """Answer a round with one noisy update; the same request gets the same bytes."""
+    from client_app.client_level import ClientLevelTrainer
+    from client_app.ditto import train_personal_model
     from client_app.training import Trainer
 
-    trainer = Trainer(site, instructions)
+    if instructions.terms.noise == "server":  # check_policy has asked the profile about it
+        return _train_for_trusted_server(site, instructions)
+    noised_by_steps = instructions.terms.noise == "records"
+    trainer = (Trainer if noised_by_steps else ClientLevelTrainer)(site, instructions)
     ledger = site.ledger
     plan, frozen = site.plan(ledger)
     if not plan.covers(instructions.server_round):
         raise Declined("terms: the round is not one that the plan pays for")
-    payload = _release(
-        site, ledger, instructions, "update", frozen, lambda: trainer.run(plan), plan.rounds
-    )
+
+    def work() -> bytes:
+        payload = trainer.run(plan)
+        train_personal_model(site, instructions)
+        return payload
+
+    payload = _release(site, ledger, instructions, "update", frozen, work, plan.rounds)
     return wire.write_update(payload, trainer.size)
+
+
+def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordDict:
+    """Answer with a clipped update without noise; no plan of this site's pays for it."""
+    from client_app.client_level import ClientLevelTrainer
+    from client_app.ditto import train_personal_model
+
+    if site.ledger.frozen_plan(instructions.terms.run_id) is not None:
+        raise Declined("terms: 'noise' changed after the plan was frozen")
+    trainer = ClientLevelTrainer(site, instructions)
+
+    def work() -> bytes:
+        payload = trainer.run(None)
+        train_personal_model(site, instructions)
+        return payload
+
+    released = _release(site, site.ledger, instructions, CLIPPED_UPDATE, None, work)
+    return wire.write_update(released, trainer.size)
 
 
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:
@@ -98,7 +126,7 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
         facts["declared-records"] = profile.training.declared_records
     if "epsilon" in disclose:
         facts["epsilon"] = profile.run.epsilon
-    if "noise-std" in disclose and site.simulated:
+    if "noise-std" in disclose and site.simulated and instructions.terms.noise == "records":
         terms = instructions.terms
         with contextlib.suppress(Declined):  # no plan, no noise: it will decline to train, too
             plan, _ = site.plan(site.ledger)

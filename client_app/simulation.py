@@ -57,10 +57,10 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
     """Return the profile of simulated site ``index`` of ``number``, drawn by the public seed."""
     rows = len(simulated_records(terms, index, number)[0])
     budget = {
-        "epsilon": float(draw_epsilons(terms.epsilons, number, terms.seed)[index]),
+        "epsilon": float(_epsilons(terms.epsilons, number, terms.seed)[index]),
         "delta": terms.delta,
     }
-    batch_size = int(draw_batch_sizes(terms.batch_sizes, number, terms.seed)[index])
+    batch_size = int(_batch_sizes(terms.batch_sizes, number, terms.seed)[index])
     return Profile.parse(
         {
             "budget": budget,
@@ -71,6 +71,7 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
                 "torch-threads": terms.torch_threads or _actor_cpus(),
             },
             "simulation": {"seed": terms.seed},
+            "trust-server": terms.noise == "server",
             "disclose": ["batch-size", "declared-records", "epsilon", "noise-std", "metrics"],
         },
         "simulated profile",
@@ -92,6 +93,10 @@ def simulated_records(terms: RunTerms, index: int, number: int) -> tuple[Records
 def simulated_ledger(terms: RunTerms, index: int) -> Path:
     """Return where a simulated site's ledger lies: in the run's own folder."""
     return runs_dir(terms.runs_dir) / terms.run_id / "sites" / str(index) / "ledger.sqlite"
+
+
+_epsilons = lru_cache(maxsize=8)(draw_epsilons)
+_batch_sizes = lru_cache(maxsize=8)(draw_batch_sizes)
 
 
 @lru_cache(maxsize=2)

@@ -131,6 +131,8 @@ def _drawn(terms: RunTerms, index: int, number: int) -> Profile:
 
 
 _LEDGERS: dict[Path, Ledger] = {}
+_OPEN_LEDGERS = 128
+"""Files that a simulation of thousands keeps open; the one used longest ago is closed first."""
 
 
 def _simulated_ledger(path: Path, epsilon: float, delta: float) -> Ledger:
@@ -140,7 +142,10 @@ def _simulated_ledger(path: Path, epsilon: float, delta: float) -> Ledger:
             _LEDGERS[path] = Ledger(path, durable=False)
         else:
             _LEDGERS[path] = Ledger.create(path, epsilon, delta, durable=False)
-    return _LEDGERS[path]
+    _LEDGERS[path] = ledger = _LEDGERS.pop(path)
+    while len(_LEDGERS) > _OPEN_LEDGERS:
+        _LEDGERS.pop(next(iter(_LEDGERS))).close()
+    return ledger
 
 
 def close_ledgers() -> None:

@@ -44,7 +44,7 @@ class Trainer:
         layout = _layout(terms.model, task_for(terms))
         self._direction = last_step(site.memory, instructions, self._start, layout)
         self.size = len(self._start)
-        _use_threads(training.torch_threads or available_cores())
+        use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
         self._engine = engine_for(terms.model, task_for(terms), training.engine, device)
         if not site.simulated:
@@ -86,7 +86,8 @@ def local_metrics(site: Site, instructions: Instructions) -> bytes:
     return wire.encode_metrics(evaluate(terms.model, task_for(terms), arrays, records))
 
 
-def _use_threads(count: int) -> None:
+def use_threads(count: int) -> None:
+    """Let torch use ``count`` threads."""
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
 

@@ -14,8 +14,9 @@ from hdpfl_flower.account import FrozenPlan, Key, fits
 from hdpfl_flower.chain import Entry
 from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.recount import read_plan, recount
+from hdpfl_flower.trust import CLIPPED_UPDATE
 
-UNCOVERED = frozenset({"metrics"})
+UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
 """Kinds of release that no plan pays for: ε does not cover them, and the report says so."""
 _MAY_FOLLOW = {"sealed": "reserved", "lost": "reserved", "sent": "sealed"}
 

@@ -115,7 +115,8 @@ class RunTerms(BaseModel):
         "coordinate; 0: not known.",
     )
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Share of the sites asked each round (no amplification is claimed)."
+        1.0,
+        description="Share of the sites asked each round; amplification with noise = server alone.",
     )
     require_public: bool = Field(
         False,
@@ -129,6 +130,45 @@ class RunTerms(BaseModel):
         0.0,
         description="Every site's noise multiplier: a site leaves when its ε is used up; "
         "0: each site's own, for all rounds.",
+    )
+    noise: Literal["records", "server", "client"] = Field(
+        "records",
+        description="Who adds the noise: each site's DP-SGD (unit: a record), a trusted server "
+        "(unit: a client; sites must set trust-server), or each client to its update.",
+    )
+    levels: str = Field(
+        "",
+        description="FedHDP: the menu of ε, such as 1,3.6,inf: a site is in the loosest that it "
+        "allows; empty: the strictest disclosed ε, and inf.",
+    )
+    level_ratio: str = Field(
+        "auto",
+        description="FedHDP: what a client of a stricter level counts, from 0 to 1: auto, one "
+        "number, or one for each level but the loosest.",
+    )
+    clip_quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="noise = server: share of the updates that clip-norm moves towards."
+    )
+    clip_lr: NotNegative = Field(
+        0.2, description="noise = server: rate at which clip-norm moves; 0: it stays."
+    )
+    clip_floor: Positive = Field(1e-3, description="noise = server: least clip-norm.")
+    clip_ceiling: Positive = Field(100.0, description="noise = server: largest clip-norm.")
+    bit_noise: Positive = Field(
+        5.0,
+        description="noise = server: standard deviation of the noise on the sum of clipping bits; "
+        "raised where a level needs more.",
+    )
+    server_learning_rate: Positive = Field(
+        1.0, description="FedHDP, DP-FedAvg: what the server multiplies the averaged update by."
+    )
+    server_schedule: Literal["constant", "linear"] = Field(
+        "constant", description="Of server-learning-rate: constant, or linear down to 0."
+    )
+    personal_lambda: str = Field(
+        "",
+        description="Personal models (Ditto): pull λ towards the global model: one number, or "
+        "PRIVATE,OPTED-OUT; empty: no personal model.",
     )
     quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
     min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
@@ -146,10 +186,11 @@ class RunTerms(BaseModel):
         "uniform:0.3:8",
         description="Simulation: the sites' ε. dist1…dist9, "
         "dist1-published…, mixgauss1…4, uniform:A:B, normal:MEAN:STD, "
-        "pareto:SCALE:SHAPE, file:PATH, a list, or one number.",
+        "pareto:SCALE:SHAPE, levels:E:E…, file:PATH, a list, or one number; "
+        "+opt-out:SHARE after any.",
     )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
-        1e-5, description="Simulation: every site's δ."
+        1e-5, description="Simulation: every site's δ. noise = server: that of every level."
     )
     calibration: Literal["pld", "robust-hdp", "pfa"] = Field(
         "pld",

@@ -41,7 +41,9 @@ def draw_epsilons(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.float6
         spec: ``dist1`` … ``dist9``, ``dist1-published`` …, ``mixgauss1`` … ``mixgauss4``,
             ``uniform:A:B``, ``normal:MEAN:STD`` (drawn again below ``FLOOR``),
             ``pareto:SCALE:SHAPE`` (SCALE is the smallest value; PFA's code has 0.5 and 1),
-            ``file:PATH`` (an ε a line), a list ``0.5,1,inf`` (an ε a site), or one number for all.
+            ``levels:E:E:…`` (a menu, each site takes one, each as likely), ``file:PATH`` (an ε a
+            line), a list ``0.5,1,inf`` (an ε a site), or one number for all. Any of them may be
+            followed by ``+opt-out:SHARE``: that share of the sites, drawn by the seed, has ``inf``.
         num_sites: number of sites.
         seed: seed of the simulation.
 
@@ -52,6 +54,9 @@ def draw_epsilons(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.float6
     >>> draw_epsilons("0.5,inf", 2, seed=1)
     array([0.5, inf])
     """
+    spec, plus, share = spec.strip().partition("+opt-out:")
+    if plus:
+        return _with_opt_outs(draw_epsilons(spec, num_sites, seed), share, seed)
     name, _, rest = spec.strip().partition(":")
     if name == "file":
         return _fitting(_read(rest), num_sites, f"the file {rest}")
@@ -65,6 +70,22 @@ def draw_epsilons(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.float6
     if len(values) == 1:
         return np.full(num_sites, values[0])
     return _fitting(values, num_sites, "the list")
+
+
+def _with_opt_outs(
+    epsilons: npt.NDArray[np.float64], share: str, seed: int
+) -> npt.NDArray[np.float64]:
+    """Return ``epsilons`` with ``inf`` at a drawn share of the sites, rounded to whole sites."""
+    try:
+        part = float(share)
+    except ValueError:
+        part = math.nan
+    if not 0 <= part <= 1:
+        raise TermsError(f"'epsilons': '+opt-out:{share}'; write a share from 0 to 1")
+    generator = np.random.default_rng([seed, *b"opt-out"])
+    found = epsilons.copy()
+    found[generator.permutation(len(found))[: round(part * len(found))]] = math.inf
+    return found
 
 
 def draw_batch_sizes(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.int64]:
@@ -99,6 +120,9 @@ def _law(name: str, arguments: list[str]) -> Law | None:
     """Return the distribution that a text names; None if it names none."""
     if name in _NAMED and not arguments:
         return _NAMED[name]
+    if name == "levels":
+        menu = [_epsilon(text) for text in arguments]
+        return lambda generator: menu[int(generator.integers(len(menu)))]
     if name not in _WITH_ARGUMENTS:
         return None
     law, pattern, rule = _WITH_ARGUMENTS[name]
@@ -182,7 +206,7 @@ def _epsilon(text: str, where: str = "") -> float:
         raise TermsError(
             f"'epsilons': '{text.strip()}'{where} is not an ε above 0, nor a distribution; write "
             "numbers (inf opts out), dist1…dist9, dist1-published…, mixgauss1…4, uniform:A:B, "
-            "normal:MEAN:STD, pareto:SCALE:SHAPE or file:PATH"
+            "normal:MEAN:STD, pareto:SCALE:SHAPE, levels:E:E or file:PATH"
         )
     return value
 

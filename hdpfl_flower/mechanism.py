@@ -20,6 +20,7 @@ from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.models import is_user_code
 from hdpfl_flower.paper_noise import pfa_multiplier, robust_hdp_multiplier
 from hdpfl_flower.profile import Profile
+from hdpfl_flower.trust import check_trust
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -144,7 +145,7 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
             asked to take a paper's formula for its noise.
         AccountingError: no noise can pay for the terms.
     """
-    if terms.calibration != "pld" and not profile.simulated:
+    if terms.calibration != "pld" and not (profile.simulated and terms.noise == "records"):
         raise Declined("terms: 'calibration' is a paper's formula, which protects nobody")
     training = profile.training
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
@@ -153,6 +154,9 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         count=terms.local_steps
         or math.ceil(terms.local_epochs * training.declared_records / training.batch_size),
     )
+    divisor = float(training.batch_size)
+    if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
+        steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
     rounds, noise_multiplier = min(terms.rounds, terms.participations or terms.rounds), 0.0
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
@@ -166,7 +170,7 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         epsilon=epsilon,
         delta=profile.run.delta,
         noise_multiplier=noise_multiplier,
-        divisor=float(training.batch_size),
+        divisor=divisor,
         steps=schedule,
         min_clip_norm=profile.policy.min_clip_norm,
         max_clip_norm=profile.policy.max_clip_norm,
@@ -211,6 +215,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
         Declined: names the term, for the site's own log.
     """
     policy = profile.policy
+    check_trust(profile, terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined("policy: 'strategy' is not in 'policy.strategies'")
     if is_user_code(terms.model) and terms.model not in policy.models:

@@ -121,6 +121,9 @@ class Profile(Private):
     state: State | None = None
     simulation: Simulation | None = None
     disclose: Annotated[tuple[Disclosure, ...], AList] = ()
+    trust_server: bool = Field(
+        False, description="Send clipped updates without noise where the terms ask for it."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

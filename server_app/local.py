@@ -6,7 +6,7 @@ do behind a Grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import cast
 from uuid import uuid4
@@ -21,12 +21,22 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
-from client_app.simulation import InProcessContext, draw_profile
+from client_app.ditto import load_personal_model, simulated_personal_path
+from client_app.simulation import InProcessContext, draw_profile, simulated_records
 from client_app.site import close_ledgers, open_site
 from client_app.training import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import load_dataset
+from hdpfl_flower.ditto import read_lambdas
+from hdpfl_flower.noise import ReleaseStreams
+from server_app.personal import (
+    SiteModels,
+    class_shares,
+    personal_table,
+    write_personal_table,
+)
 from server_app.rounds import OnEvent, RunResult, run
 
 
@@ -125,6 +135,28 @@ def _grid(num_sites: int, present: Iterable[int] | None, attack: Attack | None) 
     return LiarsGrid(num_sites, present, attack=attack)
 
 
+def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) -> None:
+    """Write the table of the personal models, where there are some and a public test set."""
+    if read_lambdas(terms.personal_lambda) is None or terms.evaluation != "server":
+        return
+    data = load_dataset(terms.dataset, terms.data_dir)
+    if data.test is None or not data.task.classes:
+        return
+    size, sent = sum(array.size for array in result.arrays.values()), result.sent or terms
+
+    def sites() -> Iterator[SiteModels]:
+        for index in range(num_sites):
+            own = simulated_records(terms, index, num_sites)[0]
+            yield SiteModels(
+                draw_profile(terms, index, num_sites).run.epsilon,
+                class_shares(own, data.task.classes),
+                load_personal_model(simulated_personal_path(sent, index), size),
+            )
+
+    rows = personal_table(terms.model, data.task, result.arrays, data.test, sites())
+    write_personal_table(rows, result.folder)
+
+
 def run_in_process(
     terms: RunTerms,
     num_sites: int,
@@ -155,6 +187,9 @@ def run_in_process(
         draw_profile(terms, index, num_sites)  # what cannot be drawn is said here, before a round
     terms = terms.updated(min_sites=min(terms.min_sites, len(sites)))
     try:
-        return run(grid, terms, on_event, picture=picture, stop_after=stop_after)
+        streams = ReleaseStreams.simulated(terms.seed, "server", 0, "round")
+        result = run(grid, terms, on_event, picture=picture, stop_after=stop_after, streams=streams)
+        _test_personal_models(result, terms, num_sites)
+        return result
     finally:
         grid.close()

@@ -27,6 +27,7 @@ from hdpfl_flower.evaluation import evaluate
 from hdpfl_flower.files import replace_file
 from hdpfl_flower.journal import Event, Journal
 from hdpfl_flower.models import Arrays, arrays_of, build_model
+from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.paths import runs_dir
 from server_app.plots import plot_run
 from strategies import make_strategy
@@ -50,12 +51,16 @@ class RunResult:
         folder: where its files lie.
         arrays: the final model.
         rounds: one journal event a round.
+        privacy: what the rule promised to whom, if it knows; see ``HDPStrategy.privacy``.
+        sent: the terms as the sites got them last.
     """
 
     run_id: str
     folder: Path
     arrays: Arrays
     rounds: list[Event] = field(default_factory=list)
+    privacy: Event = field(default_factory=dict)
+    sent: RunTerms | None = None
 
 
 def settle(terms: RunTerms) -> RunTerms:
@@ -77,6 +82,7 @@ def run(
     *,
     picture: bool = True,
     stop_after: int = 0,
+    streams: ReleaseStreams | None = None,
 ) -> RunResult:
     """Run the federation of ``terms`` over ``grid`` to its end.
 
@@ -87,6 +93,7 @@ def run(
         picture: whether to draw ``run.png`` at the end.
         stop_after: rounds after which the run ends early; 0: after all of them. The terms stay as
             they are, so the sites' noise is that of all their rounds.
+        streams: the server's randomness in a seeded simulation; None: fresh from the system.
 
     Raises:
         StrategyError: no strategy of that name, too few sites, or three rounds in a row without
@@ -95,6 +102,7 @@ def run(
     """
     terms = settle(terms)
     strategy = make_strategy(terms)
+    strategy.streams = streams or strategy.streams
     arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
     test = _central_test(terms)
     folder = Path(terms.runs_dir) / terms.run_id
@@ -112,6 +120,7 @@ def run(
         )
         last = min(stop_after or terms.rounds, terms.rounds)
         _rounds(grid, strategy, result, test, tell, last)
+        result.sent = strategy.terms
         _distribute(grid, strategy, result)
         tell("run-finished", status="completed")
     except BaseException as error:
@@ -138,6 +147,8 @@ def _rounds(
     for server_round in range(1, last + 1):
         begin = time.perf_counter()
         messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
+        if server_round == 1 and (promised := strategy.privacy()):
+            result.privacy = tell("privacy", **promised)
         for site in sorted(strategy.left_out.keys() - told):
             tell("left-out", site=site, missing=strategy.left_out[site])
             told.add(site)
@@ -234,5 +245,6 @@ def write_result(result: RunResult, terms: RunTerms) -> None:
         "terms": terms.as_config(),
         "rounds": len(result.rounds),
         "metrics": last.get("metrics", {}),
+        **({"privacy": result.privacy} if result.privacy else {}),
     }
     (result.folder / "result.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -7,7 +7,10 @@ from functools import cache
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from strategies.base import HDPStrategy
+from strategies.dp_fedavg import DPFedAvg, NonPrivate
 from strategies.fedavg import FedAvg
+from strategies.fedhdp import FedHDP
+from strategies.leveled import Leveled
 from strategies.maximum import Maximum
 from strategies.minimum import Minimum
 from strategies.oracle import Oracle
@@ -34,6 +37,9 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "snr": SNR,
     "robust-hdp-drift": RobustHDPDrift,
     "oracle": Oracle,
+    "fedhdp": FedHDP,
+    "dp-fedavg": DPFedAvg,
+    "non-private": NonPrivate,
 }
 """Every rule by the name that users write in ``strategy``."""
 
@@ -74,5 +80,16 @@ def _composed(rule: str, projection: str) -> type[HDPStrategy]:
 
 
 def make_strategy(terms: RunTerms) -> HDPStrategy:
-    """Return the rule that ``terms.strategy`` names; raises as :func:`check_strategy` does."""
-    return check_strategy(terms.strategy)(terms)
+    """Return the rule that ``terms.strategy`` names.
+
+    Raises:
+        StrategyError: as :func:`check_strategy` does; or ``noise = server`` with a rule that adds
+            none: sites' updates would go into the model as they are.
+    """
+    rule = check_strategy(terms.strategy)
+    if terms.noise == "server" and not issubclass(rule, Leveled):
+        raise StrategyError(
+            f"'noise' = 'server': '{terms.strategy}' adds no noise; take fedhdp or dp-fedavg, or "
+            "leave the noise to the sites"
+        )
+    return rule(terms)

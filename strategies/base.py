@@ -11,7 +11,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +71,7 @@ class HDPStrategy(Strategy):
         self.state = self.initial_state()
         self.guard = Guard(terms, projects=getattr(self, "projects", False))
         self.report = RoundReport(0, [], 0)
-        self._noise = ReleaseStreams.fresh().noise
+        self.streams = ReleaseStreams.fresh()
         self._like: Arrays = {}
         self._exchange: Exchange | None = None
         self._prepared = False
@@ -112,6 +112,10 @@ class HDPStrategy(Strategy):
         """
         del site
         return read_checked(reply, size)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return what the run promises to whom, where the rule knows it, for the journal."""
+        return {}
 
     @abstractmethod
     def combine(
@@ -165,7 +169,7 @@ class HDPStrategy(Strategy):
                 server_round, len(updates.sites), report.quorum,
             )  # fmt: skip
             return None, None
-        self.state, outcome = self.combine(self.state, updates, self._noise)
+        self.state, outcome = self.combine(self.state, updates, self.streams.noise)
         check_outcome(outcome, updates)
         outcome = self.guard.reweigh(outcome, updates)
         check_outcome(outcome, updates)

@@ -47,7 +47,7 @@ def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
     weights, update = outcome.weights, outcome.update
     if weights.shape != (len(updates.sites),) or not np.all(weights >= 0):
         raise StrategyError("the rule gave weights that are not one number >= 0 a site")
-    if abs(float(weights.sum()) - 1) > 1e-6:
+    if len(weights) and abs(float(weights.sum()) - 1) > 1e-6:
         raise StrategyError("the rule gave weights that do not sum to 1")
     if update.shape != updates.updates.shape[1:] or not np.isfinite(update).all():
         raise StrategyError("the rule gave an update of another shape, or not finite")

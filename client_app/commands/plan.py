@@ -19,6 +19,7 @@ from client_app.commands.books import (
     standing,
 )
 from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
+from client_app.commands.plan_of_clients import lines_of
 from client_app.commands.printing import ROUNDING, down, table, up
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import AccountingError
@@ -66,6 +67,9 @@ def plan(
     """
     site, run = open_profile(profile), RunTerms.load(terms)
     check_policy(site, run)
+    if run.noise != "records":
+        typer.echo("\n".join(lines_of(site, run)))
+        return
     books, lines = _books(site)
     frozen = books.account.plans.get(run.run_id)
     if frozen is not None:

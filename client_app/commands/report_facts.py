@@ -23,6 +23,7 @@ from hdpfl_flower.assumptions import Assumption, check_entries
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.recount import read_plan, recount
+from hdpfl_flower.trust import CLIPPED_UPDATE
 
 RELATION = "adding or removing one such unit"
 ADVERSARY = (
@@ -33,6 +34,7 @@ PRIVATE_EPSILON = (
     "The site's own ε, δ and batch size are private, which means: not sent. It does not mean "
     "secret. How loud the noise in an update is can be estimated from the update itself."
 )
+WHOLE_SITE = "this site with all of its records"
 _PAYLOAD_DIGITS = 12
 
 
@@ -76,6 +78,9 @@ def gather(source: Source) -> dict[str, Any]:
         "runs": [_run(books, run_id, site) for run_id in books.runs],
         "updates": {status: books.count(status, kind="update") for status in STATUSES},
         "metrics-released": metrics_left(books),
+        "clipped-updates-released": sum(
+            books.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
+        ),
         "releases": list(_releases(books)),
         "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0]),
         "simulation": site.simulated if site else None,
@@ -109,7 +114,9 @@ def _run(books: Books, run_id: str, site: Profile | None) -> dict[str, Any]:
         "epsilon": frozen.epsilon if frozen else None,
         "delta": frozen.delta if frozen else None,
         "plan": plan,
-        "unit": _unit(str(terms.get("schema", "")), site),
+        "unit": WHOLE_SITE
+        if terms.get("noise") == "client"
+        else _unit(str(terms.get("schema", "")), site),
         "updates": {status: books.count(status, run_id, "update") for status in STATUSES},
         "metrics-released": metrics_left(books, run_id),
     }

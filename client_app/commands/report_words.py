@@ -55,6 +55,11 @@ def _promise(facts: dict[str, Any]) -> Iterator[Part]:
             "NOTHING: this is a simulation. Its noise comes from a seed, so it protects nobody."
         )
         return
+    if facts["clipped-updates-released"]:
+        yield Text(
+            "CLIENT-LEVEL DP BY A TRUSTED SERVER for some runs: their updates left without noise, "
+            "and what follows does not cover them, see 5."
+        )
     if math.isinf(epsilon):
         yield Text(
             "NO PRIVACY: ε is infinite. At least one run added no noise, so what this site sent "
@@ -138,6 +143,9 @@ def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
     for status in STATUSES:
         yield Bullet(f"{status} {facts['updates'][status]}: {_STATUS_WORDS[status]}")
     yield Bullet(f"metrics {facts['metrics-released']}: released without noise, see 5")
+    if facts["clipped-updates-released"]:
+        clipped = facts["clipped-updates-released"]
+        yield Bullet(f"clipped updates {clipped}: released without noise to a trusted server")
     if not facts["runs"]:
         return
     if not every_release:

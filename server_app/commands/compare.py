@@ -38,6 +38,10 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     model: Text = None,
     partition: Text = None,
     epsilons: Text = None,
+    opt_out: Annotated[
+        float | None,
+        typer.Option(help="Share of the sites that opt out of privacy.", min=0, max=1),
+    ] = None,
     batch_sizes: Text = None,
     delta: Real = None,
     rounds: Number = None,
@@ -66,6 +70,9 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     config: dict[str, object] = dict(RunTerms.load(terms).as_config() if terms else {})
     config.update({key: value for key, value in given.items() if value is not None})
     config.update(_assignments(set_))
+    if opt_out is not None:
+        spec = config.get("epsilons", RunTerms.model_fields["epsilons"].default)
+        config["epsilons"] = f"{spec}+opt-out:{opt_out}"
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     for name in names:
         check_strategy(name)

@@ -262,3 +262,22 @@ def test_batch_sizes_are_independent_of_the_epsilons_of_the_same_seed() -> None:
 def test_wrong_batch_sizes_name_the_key_and_the_remedy(spec: str) -> None:
     with pytest.raises(TermsError, match=r"'batch-sizes'.*whole numbers of at least 1"):
         draw_batch_sizes(spec, 3, 1)
+
+
+def test_a_share_of_the_sites_opts_out_whatever_the_rest_has() -> None:
+    plain = draw_epsilons("uniform:1:2", 200, 3)
+    some = draw_epsilons("uniform:1:2+opt-out:0.05", 200, 3)
+    assert np.isinf(some).sum() == 10
+    np.testing.assert_array_equal(some[np.isfinite(some)], plain[np.isfinite(some)])
+    assert not np.isinf(draw_epsilons("1+opt-out:0", 5, 1)).any()
+    assert np.isinf(draw_epsilons("1+opt-out:1", 5, 1)).all()
+    with pytest.raises(TermsError, match="a share from 0 to 1"):
+        draw_epsilons("1+opt-out:1.5", 5, 1)
+
+
+def test_a_menu_of_levels_is_drawn_from() -> None:
+    drawn = draw_epsilons("levels:0.5:3.6:inf", 3000, 1)
+    assert set(drawn) == {0.5, 3.6, np.inf}
+    assert all(800 < (drawn == value).sum() < 1200 for value in set(drawn))
+    with pytest.raises(TermsError, match="is not an ε above 0"):
+        draw_epsilons("levels:0.5:x", 3, 1)

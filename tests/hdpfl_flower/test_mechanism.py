@@ -383,7 +383,8 @@ def test_policy_lets_pass_what_it_allows(policy: dict[str, Any], change: dict[st
 def other_value(key: str, value: Any) -> Any:
     given = {"evaluation": "none", "weights": "records", "fraction": 0.5, "delta": 1e-6,
              "subspace": "mean", "subspace-scope": "tensor", "estimator": "rpca", "guard": "cap",
-             "calibration": "pfa"}  # fmt: skip
+             "calibration": "pfa", "noise": "client", "clip-quantile": 0.7,
+             "server-schedule": "linear"}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):

@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         "one release more than the plan pays for",
         "client_app/app.py",
-        "lambda: trainer.run(plan), plan.rounds\n",
-        "lambda: trainer.run(plan), plan.rounds + 1\n",
+        "work, plan.rounds)\n",
+        "work, plan.rounds + 1)\n",
         SITE + "a_site_takes_part_as_often_as_it_planned_and_no_more",
     ),
     Mutant(
@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "a paper's formula at a real site",
         "hdpfl_flower/mechanism.py",
-        '    if terms.calibration != "pld" and not profile.simulated:\n',
+        '    if terms.calibration != "pld" and not (profile.simulated and terms.noise == "records"):\n',
         "    if False:\n",
         SITE + "a_papers_formula_at_a_real_site_is_declined",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import budgets, estimators, guards, one_number, studies
+from tests.mutants.fedhdp import FEDHDP
 from tests.mutants.runner import Mutant
 
 REPLAY, GUARD = "privacy/test_replay.py::test_", "privacy/test_guard.py::test_"
@@ -378,5 +379,7 @@ MUTANTS = (
     *guards.MUTANTS,
     *one_number.MUTANTS,
     *studies.MUTANTS,
+    # --- privacy of whole clients ------------------------------------------------------------
+    *FEDHDP,
 )
 """``file``, the text that is changed, what it becomes, and the test that says no."""

@@ -143,7 +143,7 @@ def rules() -> Iterator[tuple[str, str, list[str]]]:
 
 
 RULES = list(rules())
-SIMULATED = {"maximum", "oracle"}
+SIMULATED = {"maximum", "non-private", "oracle"}
 """Rules that run on simulated sites alone."""
 
 

@@ -55,7 +55,13 @@ def kind(annotation: Any, bounds: dict[str, float]) -> str:
         of = get_args(annotation)[0]
         values = ", ".join(f"`{v}`" for v in get_args(of))
         return f"list of {values}" if get_origin(of) is Literal else "list of texts"
-    words = {int: "whole number", float: "number", str: "text", Path: "path"}[annotation]
+    words = {
+        int: "whole number",
+        float: "number",
+        str: "text",
+        Path: "path",
+        bool: "true or false",
+    }[annotation]
     if "ge" in bounds:
         words += f" from {bounds['ge']:g}"
     if "gt" in bounds:

@@ -21,7 +21,8 @@ SECTIONS = [
     "6. What 'private' means here",
 ]
 FACTS = {
-    "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released", "releases",
+    "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
+    "clipped-updates-released", "releases",
     "no-privacy", "simulation", "disclosed", "promise", "assumptions", "not-covered",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""

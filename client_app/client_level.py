@@ -1,0 +1,72 @@
+"""A round whose unit is the whole client: plain local SGD, the update clipped as a whole.
+
+FedHDP, Algorithm 1, the client's side. With ``noise = "client"`` the site adds Gaussian noise to
+its clipped update itself, under its own plan: one Gaussian mechanism a round, without sampling.
+With ``noise = "server"`` the clipped update leaves as it is, if the profile trusts the server; the
+clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``central_noise.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from client_app.plain_sgd import network_for, shuffled_batches
+from client_app.site import Site
+from client_app.training import pick_device, read_model, use_threads
+from hdpfl_flower import wire
+from hdpfl_flower.central_noise import clip_update
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.mechanism import Plan
+from hdpfl_flower.models import flatten
+from hdpfl_flower.noise import add_noise
+from hdpfl_flower.paths import available_cores
+from hdpfl_flower.wire import Instructions
+
+
+class ClientLevelTrainer:
+    """As ``training.Trainer``: what can be refused is refused before a release is taken.
+
+    Attributes:
+        size: d, the number of trainable parameters.
+    """
+
+    def __init__(self, site: Site, instructions: Instructions) -> None:
+        """Check the incoming model and read the records; raises as ``Trainer`` does."""
+        terms, training = instructions.terms, site.profile.training
+        self._site, self._instructions = site, instructions
+        self._start = flatten(read_model(site, instructions))
+        self.size = len(self._start)
+        use_threads(training.torch_threads or available_cores())
+        device = pick_device(training.device)
+        self._network = network_for(terms.model, task_for(terms), device)
+        self._records = site.training_records()
+
+    def run(self, plan: Plan | None) -> bytes:
+        """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.
+
+        Guarantees:
+            One client more or less moves the payload by at most S before the noise; an update that
+            is not finite counts as none.
+
+        Raises:
+            Declined: no plan, though the terms do not leave the noise to the server.
+        """
+        terms, server_round = self._instructions.terms, self._instructions.server_round
+        if plan is None and terms.noise != "server":
+            raise Declined("terms: an update without noise is for noise = 'server' alone")
+        streams = self._site.streams(server_round, "update")
+        batches = shuffled_batches(
+            len(self._records),
+            self._site.profile.training.batch_size,
+            terms.local_epochs,
+            terms.local_steps,
+            streams.sampling,
+        )
+        end = self._network.train(self._start, self._records, batches, terms.learning_rate)
+        update = clip_update(end.astype(np.float64) - self._start, terms.clip_norm)
+        if plan is not None:
+            std = plan.round(server_round, terms.clip_norm).noise_std
+            update = add_noise(torch.from_numpy(update), std, streams.noise).numpy()
+        return wire.encode_update(update.astype(np.float32))

@@ -1,0 +1,32 @@
+"""``hdpfl-site plan`` for runs whose unit is the client, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from client_app.commands.printing import up
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.mechanism import make_plan
+from hdpfl_flower.profile import Profile
+
+
+def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
+    """Yield what a run with ``noise = client`` or ``server`` does and costs here.
+
+    Raises:
+        AccountingError: no noise can pay for the terms.
+    """
+    yield "unit: this site with all of its records"
+    if run.noise == "server":
+        yield (
+            "noise = server: clipped updates leave this site WITHOUT noise, for 'trust-server' is "
+            "set. Nothing is charged here: the server adds the noise and keeps the account, at the "
+            f"ε that this site discloses and δ = {up(run.delta)}"
+        )
+        return
+    made = make_plan(site, run)
+    yield (
+        f"each of {made.rounds} rounds: one update, clipped to the clip norm C, with noise of "
+        f"z·C on every number, z = {up(made.noise_multiplier)}; no sampling is claimed"
+    )
+    yield f"charged when the run starts: ε = {up(made.epsilon)}, δ = {up(made.delta)}"

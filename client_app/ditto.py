@@ -1,0 +1,102 @@
+"""A site's personal model: trained beside the global one, kept here, never sent.
+
+Ditto (ICML 2021) with a λ for each privacy level (FedHDP, Algorithm 1): after each round that the
+site takes part in, one more pass of plain SGD over its own records, pulled towards the round's
+global model; the first one starts there. Nothing of it reaches the server, so it costs no ε; what
+its owner shows of it is the owner's to decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+
+from client_app.plain_sgd import Vector, network_for, shuffled_batches
+from client_app.simulation import simulated_ledger
+from client_app.site import Site
+from client_app.training import pick_device, read_model
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.ditto import read_lambdas
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.files import replace_file
+from hdpfl_flower.models import flatten
+from hdpfl_flower.wire import Instructions
+
+log = logging.getLogger("hdpfl.site")
+_KEY = "personal"
+
+
+def train_personal_model(site: Site, instructions: Instructions) -> None:
+    """Train the site's personal model for one round and keep it, if the terms ask for one.
+
+    A result that is not finite is dropped: the next round starts from the global model.
+
+    Raises:
+        TermsError: ``personal-lambda`` is wrong.
+        DataError: the file kept is damaged.
+    """
+    terms, path = instructions.terms, None
+    lambdas = read_lambdas(terms.personal_lambda)
+    if lambdas is None:
+        return
+    path = personal_path(site)
+    if path is None:
+        log.info("no personal model: the profile has no [state]")
+        return
+    shared = flatten(read_model(site, instructions))
+    own = load_personal_model(path, len(shared))
+    training = site.profile.training
+    network = network_for(terms.model, task_for(terms), pick_device(training.device))
+    streams = site.streams(instructions.server_round, _KEY)
+    records = site.training_records()
+    batches = shuffled_batches(
+        len(records), training.batch_size, terms.local_epochs, terms.local_steps, streams.sampling
+    )
+    pull = lambdas[int(math.isinf(site.profile.run.epsilon))], shared
+    start = shared if own is None else own
+    end = network.train(start, records, batches, terms.learning_rate, pull)
+    _keep(path, end if np.isfinite(end).all() else shared)
+
+
+def personal_path(site: Site) -> Path | None:
+    """Return where the personal model of a site's run lies; None without a state folder."""
+    name = site.terms.run_id.replace("/", ".")
+    if site.profile.state is not None:
+        return site.profile.state.path / f"personal-{name}.safetensors"
+    return simulated_personal_path(site.terms, site.index[0]) if site.index else None
+
+
+def simulated_personal_path(terms: RunTerms, index: int) -> Path:
+    """Return where a simulated site's personal model lies: in the run's own folder."""
+    return simulated_ledger(terms, index).with_name("personal.safetensors")
+
+
+def load_personal_model(path: Path, size: int) -> Vector | None:
+    """Return the parameters kept at ``path``, shape ``(size,)``; None where there are none yet.
+
+    Raises:
+        DataError: the file is damaged, or of another model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if not path.is_file():
+        return None
+    try:
+        vector: Vector = load_file(path)[_KEY]
+    except (SafetensorError, KeyError, OSError):
+        raise DataError(f"the personal model {path} is damaged; remove it to start anew") from None
+    if vector.shape != (size,) or vector.dtype != np.float32:
+        raise DataError(f"the personal model {path} is of another model; remove it to start anew")
+    return vector
+
+
+def _keep(path: Path, vector: Vector) -> None:
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(path, save({_KEY: vector}))

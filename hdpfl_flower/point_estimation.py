@@ -1,0 +1,168 @@
+"""Federated point estimation under unequal privacy: FedHDP's closed forms.
+
+FedHDP (federated learning with heterogeneous differential privacy), Section 3: client j of N holds
+n records of the normal N(φⱼ, β²), φⱼ = φ + N(0, τ²). Its mean φ̂ⱼ has variance α² = β²/n about φⱼ,
+so σ² = α² + τ² about φ. N_p private clients send φ̂ⱼ + N(0, N_p·γ²), so that a mean over them has
+noise γ², the other N − N_p opt out and send φ̂ⱼ. Client j's personal estimate is
+(φ̂ⱼ + λ·θ)/(1 + λ).
+
+Federated linear regression with a Gaussian design whose Gram matrices are multiples of the identity
+is this problem in each coordinate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The public constants of the problem.
+
+    Attributes:
+        clients: N.
+        private: N_p, those that add noise, 0 to N.
+        alpha2: α² > 0, variance of a client's own mean.
+        tau2: τ² ≥ 0, variance between the clients.
+        gamma2: γ² ≥ 0, noise in the mean of the private clients.
+    """
+
+    clients: int
+    private: int
+    alpha2: float
+    tau2: float
+    gamma2: float
+
+    @property
+    def spread(self) -> float:
+        """Return σ² = α² + τ²."""
+        return self.alpha2 + self.tau2
+
+    @property
+    def noise(self) -> float:
+        """Return N_p·γ², the noise of one private client."""
+        return self.private * self.gamma2
+
+    @property
+    def opted_out(self) -> float:
+        """Return the share of clients that opt out, ρ."""
+        return 1 - self.private / self.clients
+
+
+def best_ratio(federation: Federation) -> float:
+    """Return r* = σ²/(σ² + N_p·γ²): what a private client counts, an opted-out one being 1.
+
+    >>> best_ratio(Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25))
+    0.5
+    """
+    return federation.spread / (federation.spread + federation.noise)
+
+
+def variance(federation: Federation, ratio: float) -> float:
+    """Return the variance of the estimate of φ whose private clients count ``ratio``.
+
+    >>> f = Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)
+    >>> math.isclose(variance(f, best_ratio(f)), best_variance(f))
+    True
+    >>> math.isclose(variance(f, 1.0), equal_variance(f))
+    True
+    """
+    loose, strict = federation.clients - federation.private, federation.private
+    total = loose + ratio * strict
+    noisy = federation.spread + federation.noise
+    return (loose * federation.spread + ratio**2 * strict * noisy) / total**2
+
+
+def best_variance(federation: Federation) -> float:
+    """Return the variance at r*: σ²(σ² + N_pγ²) / (N·(σ² + ρ·N_pγ²)), ρ opted out.
+
+    >>> round(best_variance(Federation(10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)), 9)
+    0.333333333
+    """
+    spread, noise = federation.spread, federation.noise
+    return spread * (spread + noise) / (spread + federation.opted_out * noise) / federation.clients
+
+
+def equal_variance(federation: Federation) -> float:
+    """Return the variance at r = 1, all clients alike: (σ² + (1 − ρ)·N_pγ²) / N.
+
+    >>> equal_variance(Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25))
+    0.36
+    """
+    return (federation.spread + (1 - federation.opted_out) * federation.noise) / federation.clients
+
+
+def strictest_variance(federation: Federation) -> float:
+    """Return the variance of DP-FedAvg, where everybody adds the noise: (σ² + N_pγ²) / N.
+
+    >>> strictest_variance(Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25))
+    0.4
+    """
+    return (federation.spread + federation.noise) / federation.clients
+
+
+def equal_gap(federation: Federation) -> float:
+    """Return what r = 1 loses to r*: ρ(1 − ρ)(N_pγ²)² / (N·(σ² + ρ·N_pγ²)).
+
+    >>> f = Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)
+    >>> math.isclose(equal_gap(f), equal_variance(f) - best_variance(f))
+    True
+    """
+    rho, noise = federation.opted_out, federation.noise
+    return rho * (1 - rho) * noise**2 / federation.clients / (federation.spread + rho * noise)
+
+
+def strictest_gap(federation: Federation) -> float:
+    """Return what DP-FedAvg loses to r*: ρ·N_pγ²·(σ² + N_pγ²) / (N·(σ² + ρ·N_pγ²)).
+
+    >>> f = Federation(clients=10, private=8, alpha2=1.0, tau2=1.0, gamma2=0.25)
+    >>> math.isclose(strictest_gap(f), strictest_variance(f) - best_variance(f))
+    True
+    """
+    rho, noise, spread = federation.opted_out, federation.noise, federation.spread
+    return rho * noise * (spread + noise) / federation.clients / (spread + rho * noise)
+
+
+def opted_out_lambda(federation: Federation) -> float:
+    """Return λ* of a client that opted out: α²/τ²; ``inf`` where clients do not differ.
+
+    >>> opted_out_lambda(Federation(clients=10, private=8, alpha2=2.0, tau2=1.0, gamma2=0.25))
+    2.0
+    """
+    return federation.alpha2 / federation.tau2 if federation.tau2 else math.inf
+
+
+def published_private_lambda(federation: Federation) -> float:
+    """Return the paper's λ* of a private client, with U = τ²/α² and G = N_pγ²/α².
+
+    (N + N·U + (N − N_p)·G) / (N·U·(U + 1) + (N − N_p + 1)·U·G + G). It is the best one only where
+    θ holds the client's own φ̂ⱼ without noise, that is, where the client takes its own noise out of
+    θ; with the noise in it another λ is a little better, see :func:`exact_lambda`.
+
+    >>> f = Federation(clients=10, private=10, alpha2=1.0, tau2=1.0, gamma2=0.1)
+    >>> math.isclose(published_private_lambda(f), 10 / (10 * 1 + 1))
+    True
+    """
+    n, loose = federation.clients, federation.clients - federation.private
+    u, g = federation.tau2 / federation.alpha2, federation.noise / federation.alpha2
+    below = n * u * (u + 1) + (loose + 1) * u * g + g
+    return (n + n * u + loose * g) / below if below else math.inf
+
+
+def exact_lambda(alpha2: float, tau2: float, others: Sequence[float]) -> float:
+    """Return λ = α²/(τ² + 1/P), P = Σ 1/vᵢ, exact for any number of levels.
+
+    The personal estimate (φ̂ⱼ + λ·θ)/(1 + λ) with θ the precision-weighted mean of the *other*
+    clients is then the posterior mean of φⱼ (conjugate normals).
+
+    Args:
+        alpha2: α² > 0 of the client itself.
+        tau2: τ².
+        others: vᵢ = σ² + noise of each other client's number, all above 0; not empty.
+
+    >>> exact_lambda(1.0, 0.5, [2.0, 2.0, 2.0, 2.0])
+    1.0
+    """
+    return alpha2 / (tau2 + 1 / math.fsum(1 / v for v in others))

@@ -1,0 +1,30 @@
+"""FedHDP: average within privacy levels first, across them with weights that know their noise.
+
+Aldaghri, Mahdavifar and Beirami, Federated Learning with Heterogeneous Differential Privacy
+(arXiv:2110.15252; TMLR), Algorithm 1: clients that opt out of privacy count fully, private ones r
+times that, 0 ≤ r ≤ 1. ``level-ratio`` is r, or ``auto`` (ours, ``levels.drift_weights``): noise
+averages out over the rounds planned, the bias of a level that is unlike the others does not. r = 1
+is the uniform average with the same privacy.
+
+Threat model: see ``leveled.py``: the server is trusted where ``noise = "server"``, else not. Every
+site discloses its ε; opted-out sites (ε infinite) are promised nothing, and the run's report says
+so.
+"""
+
+from __future__ import annotations
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.levels import read_menu, read_ratios
+from strategies.leveled import Leveled
+
+
+class FedHDP(Leveled):
+    """Two-step averaging over the levels of the run."""
+
+    name = "fedhdp"
+
+    def __init__(self, terms: RunTerms) -> None:
+        """See :meth:`Leveled.__init__`."""
+        super().__init__(terms)
+        read_menu(terms.levels)  # what is wrong is said before a site is asked
+        read_ratios(terms.level_ratio, 0)

@@ -1,0 +1,314 @@
+"""Two-step averaging over privacy levels: what FedHDP and its baselines share.
+
+FedHDP (federated learning with heterogeneous differential privacy, TMLR), Algorithm 1. Where the
+noise is added is the term ``noise``:
+
+* ``records``: each site's DP-SGD, as everywhere in this package; the server averages.
+* ``client``: each site clips its whole update and noises it; the server averages.
+* ``server``: the server clips, noises and accounts for each level (``central_noise.py``).
+
+Threat model: with ``noise = "server"`` the server is trusted with clipped updates without noise,
+with who took part (so its journal is not for others), and with the noise; the adversary sees every
+model. Else it is trusted with nothing. Sites disclose their ε: the level is public.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from hdpfl_flower.adaptive_clipping import next_clip_norm, share_within
+from hdpfl_flower.central_noise import (
+    CentralPlan,
+    clip_update,
+    clipped_sum,
+    make_central_plan,
+    mean_variance,
+    noisy_mean,
+)
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.level_drift import average, cautious_gaps, observe, observed_gaps, spread
+from hdpfl_flower.levels import (
+    drift_weights,
+    menu_of,
+    place,
+    plain_means,
+    ratio_weights,
+    read_ratios,
+    site_weights,
+)
+from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.base import Disclosed, HDPStrategy, State
+from strategies.level_report import describe
+
+log = logging.getLogger("hdpfl.server")
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_CLIP_NORM = "clip_norm"
+
+
+class Leveled(HDPStrategy):
+    """Two-step averaging; a rule says what the levels are and what each of them counts.
+
+    Attributes:
+        projects: the update is not the weighted sum of the updates: it has the server's rate, and
+            with ``noise = server`` its clipping and noise.
+    """
+
+    projects: ClassVar[bool] = True
+
+    def __init__(self, terms: RunTerms) -> None:
+        """See :meth:`HDPStrategy.__init__`; raises ``TermsError`` for a wrong menu or ratio."""
+        super().__init__(terms)
+        self._menu: tuple[float, ...] = ()
+        self._level_of: dict[str, int] = {}
+        self._plan: CentralPlan | None = None
+
+    @classmethod
+    def discloses(cls, terms: RunTerms) -> frozenset[str]:
+        """See :meth:`HDPStrategy.discloses`."""
+        return frozenset({"epsilon"})
+
+    # --- what a rule may change ----------------------------------------------------------------
+
+    def menu(self, epsilons: Floats) -> tuple[float, ...]:
+        """Return ε of each level, the loosest first, from what the sites disclosed."""
+        return menu_of(self.terms.levels, epsilons)
+
+    def place(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
+        """Return each site's level; −1 for a site that takes no part."""
+        return place(epsilons, menu)
+
+    # --- before the first round ----------------------------------------------------------------
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Freeze the levels and who is in which, and plan each level's noise.
+
+        Raises:
+            StrategyError: no site is in a level, or a quorum is asked for with ``noise = server``.
+            TermsError: the ratios do not fit the levels.
+            AccountingError: no noise can pay for the rounds.
+        """
+        sites = list(disclosed)
+        epsilons = np.array([disclosed[site]["epsilon"] for site in sites])
+        self._menu = self.menu(epsilons)
+        levels = self.place(epsilons, self._menu)
+        self._level_of = {s: int(j) for s, j in zip(sites, levels, strict=True) if j >= 0}
+        if not self._level_of:
+            raise StrategyError("'levels': every site asks for more privacy than any level gives")
+        for site in set(sites) - set(self._level_of):
+            log.warning("site %s asks for more privacy than any level gives, left out", site)
+        read_ratios(terms.level_ratio, len(self._menu))
+        if terms.noise == "server":
+            self._plan = self._central_plan(terms)
+        return terms
+
+    def privacy(self) -> dict[str, Any]:
+        """See :meth:`HDPStrategy.privacy`."""
+        return describe(self.terms, self._menu, self._level_of, self._plan)
+
+    # --- a round -------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the instructions of a round, with the clip norm as the last round left it."""
+        if _CLIP_NORM in self.state:
+            self.terms = self.terms.updated(clip_norm=float(self.state[_CLIP_NORM][0]))
+        messages = super().configure_train(server_round, arrays, config, grid)
+        if self.terms.noise == "server":
+            self.report.quorum = 0  # a round left out for want of replies would tell who came
+        for site in self.roster.eligible():
+            if not self._keeps_its_level(site):
+                self.report.rejected[site] = "claims another level than it joined with"
+        return messages
+
+    def combine(
+        self, state: State, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[State, Outcome]:
+        """See :meth:`HDPStrategy.combine`.
+
+        The journal's ``level-J-weight`` and ``level-J-sites`` count the levels from 1, the
+        loosest. With ``noise = server`` there may be no row at all; private levels release their
+        noise all the same.
+        """
+        epsilons = updates.disclosed["epsilon"]
+        menu = self._menu or self.menu(epsilons)
+        levels = self.place(epsilons, menu)
+        counts = np.bincount(levels[levels >= 0], minlength=len(menu)).astype(np.float64)
+        gauges: dict[str, float] = {}
+        if self._plan is not None:
+            means, within = self._central_means(self._plan, updates.updates, levels, noise)
+            state, clip = self._moved(state, self._plan, within, len(levels), noise)
+            gauges.update(clip)
+            sizes = np.array([each.clients for each in self._plan.levels], dtype=np.float64)
+            sizes[[not each.private for each in self._plan.levels] & (counts == 0)] = 0
+            divisors = np.array([e.expected if e.private else 1.0 for e in self._plan.levels])
+            divisors = np.where([e.private for e in self._plan.levels], divisors, counts)
+        else:
+            means = plain_means(updates.updates, levels, len(menu))
+            sizes = divisors = counts
+        state, weights = self._weigh(state, updates.updates, levels, means, sizes)
+        rate = self._rate(updates.server_round)
+        gauges.update({f"level-{j + 1}-weight": float(w) for j, w in enumerate(weights)})
+        gauges.update({f"level-{j + 1}-sites": float(n) for j, n in enumerate(counts)})
+        update = (rate * (weights @ means)).astype(np.float32)
+        shares = np.divide(weights, divisors, out=np.zeros_like(weights), where=divisors > 0)
+        return state, Outcome(update, site_weights(shares, levels), gauges)
+
+    # --- parts ---------------------------------------------------------------------------------
+
+    def _central_plan(self, terms: RunTerms) -> CentralPlan:
+        for key, is_set in {
+            "quorum": terms.quorum,
+            "participations": terms.participations,
+            "require-public": terms.require_public,
+            "guard": terms.guard != "none",
+        }.items():
+            if is_set:
+                raise StrategyError(
+                    f"'{key}' does not go with noise = 'server': whom the server asks, hears or "
+                    "refuses must depend on its secret tosses alone; leave it out"
+                )
+        counts = np.bincount(list(self._level_of.values()), minlength=len(self._menu)).tolist()
+        return make_central_plan(
+            self._menu, counts, terms.delta, terms.fraction, terms.rounds,
+            terms.bit_noise if terms.clip_lr else 0.0,
+        )  # fmt: skip
+
+    def _sample(self, server_round: int) -> list[str]:
+        """Return the sites of a round; with ``noise = server`` each by a secret toss of its own."""
+        if self.terms.noise != "server":
+            return [site for site in super()._sample(server_round) if self._keeps_its_level(site)]
+        sites = [site for site in self.roster.eligible() if self._keeps_its_level(site)]
+        chosen = self.streams.sampling.bernoulli(len(sites), self.terms.fraction)
+        return [sites[i] for i in chosen]
+
+    def _screen(self, came: RoundUpdates) -> RoundUpdates:
+        """Return the updates that count; all of them where the account is the server's.
+
+        There no client's part may depend on what another one sends, and a clipped update of zeros
+        or a copy is no worse than any other.
+        """
+        return came if self.terms.noise == "server" else super()._screen(came)
+
+    def _keeps_its_level(self, site: str) -> bool:
+        """Tell whether a site's ε still puts it where it was; one that came later joins now."""
+        now = self.place(np.array([self.roster.disclosed[site]["epsilon"]]), self._menu)
+        return int(now[0]) >= 0 and self._level_of.setdefault(site, int(now[0])) == int(now[0])
+
+    def _central_means(
+        self,
+        plan: CentralPlan,
+        rows: npt.NDArray[np.float32],
+        levels: Ints,
+        noise: RandomStream,
+    ) -> tuple[Floats, int]:
+        """Return each level's mean, noisy where it is private, and the bits that are 1."""
+        means, bits = np.zeros((len(plan.levels), rows.shape[1])), 0
+        clip_norm = self.terms.clip_norm
+        for j, level in enumerate(plan.levels):
+            total, within = clipped_sum(rows[levels == j], clip_norm)
+            bits += within
+            if level.private and level.clients:
+                means[j] = noisy_mean(total, level, clip_norm, noise)
+            elif not level.private and (levels == j).any():
+                means[j] = total / int((levels == j).sum())
+        return means, bits
+
+    def _moved(
+        self, state: State, plan: CentralPlan, within: int, count: int, noise: RandomStream
+    ) -> tuple[State, dict[str, float]]:
+        """Return the state with the next clip norm, and what the journal says of it."""
+        terms = self.terms
+        gauges = {"clip_norm": terms.clip_norm}
+        if not plan.bit_noise:
+            return state, gauges
+        expected = plan.sampling_prob * sum(level.clients for level in plan.levels)
+        drawn = plan.bit_noise * float(noise.normal(1)[0])
+        share = share_within(within, count, expected, drawn)
+        bounds = min(terms.clip_floor, terms.clip_ceiling), terms.clip_ceiling
+        new = next_clip_norm(terms.clip_norm, share, terms.clip_quantile, terms.clip_lr, bounds)
+        return {**state, _CLIP_NORM: np.array([new])}, {**gauges, "share_within": share}
+
+    def _weigh(
+        self,
+        state: State,
+        rows: npt.NDArray[np.float32],
+        levels: Ints,
+        means: Floats,
+        sizes: Floats,
+    ) -> tuple[State, Floats]:
+        """Return what each level counts; levels of size 0 count nothing."""
+        ratios = read_ratios(self.terms.level_ratio, len(sizes))
+        everybody = ratio_weights(sizes, np.ones(len(sizes))) if sizes.any() else sizes
+        if ratios is not None:
+            return state, ratio_weights(sizes, ratios) if sizes.any() else sizes
+        present = np.flatnonzero(sizes > 0)
+        if len(sizes) == 1:
+            return state, everybody
+        state, variances = self._variances(state, rows, levels, means)
+        known = present[np.isfinite(variances[present])]
+        both = np.zeros((len(sizes),) * 2, bool)
+        both[np.ix_(known, known)] = True
+        safe = np.where(np.isfinite(variances), variances, 0.0)
+        state = observe(state, "gap", observed_gaps(means, safe), both)
+        if len(known) < len(present) or len(present) < 2:
+            return state, everybody
+        sampled = average(state, "spread", (len(sizes),))[0] / np.maximum(self._totals(sizes), 1)
+        gaps = cautious_gaps(state, safe, rows.shape[1], np.nan_to_num(sampled))
+        gaps = gaps[np.ix_(present, present)]
+        weights = np.zeros(len(sizes))
+        shares = self._totals(sizes)[present]
+        weights[present] = drift_weights(
+            variances[present], gaps, shares / shares.sum(), self.terms.rounds
+        )
+        return state, weights
+
+    def _totals(self, sizes: Floats) -> Floats:
+        """Return how many sites of the run are in each level; of the round where none is known."""
+        everybody = list(self._level_of.values())
+        totals = np.bincount(everybody, minlength=len(sizes)) if everybody else sizes
+        return np.asarray(totals, dtype=np.float64)
+
+    def _variances(
+        self, state: State, rows: npt.NDArray[np.float32], levels: Ints, means: Floats
+    ) -> tuple[State, Floats]:
+        """Return the variance of each level's mean, summed over coordinates; NaN if unknown."""
+        size = len(means)
+        count = np.bincount(levels[levels >= 0], minlength=size).astype(np.float64)
+        found = np.full(size, np.nan)
+        private = [e.private and e.clients for e in self._plan.levels] if self._plan else []
+        for j in range(size):
+            if not (private and private[j]) and count[j] >= 2:
+                found[j] = spread(self._as_summed(rows[levels == j]), means[j])
+        state = observe(state, "spread", found, np.isfinite(found))
+        with np.errstate(divide="ignore"):
+            variances = average(state, "spread", (size,))[0] / count
+        for j, level in enumerate(self._plan.levels if self._plan else ()):
+            if private[j]:
+                variances[j] = mean_variance(level, self.terms.clip_norm, rows.shape[1])
+        return state, variances
+
+    def _as_summed(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the rows as they went into the mean: clipped where the server clips."""
+        if self._plan is None:
+            return rows
+        clipped = [clip_update(row.astype(np.float64), self.terms.clip_norm) for row in rows]
+        return np.array(clipped, dtype=np.float32)
+
+    def _rate(self, server_round: int) -> float:
+        """Return the server's learning rate of a round, see ``server-schedule``."""
+        terms = self.terms
+        left = 1 - (server_round - 1) / terms.rounds if terms.server_schedule == "linear" else 1.0
+        return terms.server_learning_rate * left

@@ -1,0 +1,233 @@
+"""A round whose unit is the client: what leaves, on whose word, and what the ledger says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from client_app.ditto import load_personal_model
+from client_app.plain_sgd import shuffled_batches
+from hdpfl_flower import wire
+from hdpfl_flower.accounting import Steps, calibrate
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import DataError, Declined
+from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.mechanism import make_plan
+from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.profile import Profile
+from hdpfl_flower.trust import CLIPPED_UPDATE, check_trust
+from tests.client_app.messages import ask, make_site, terms_of
+
+SERVER = {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "learning-rate": 0.5}
+
+
+def trusting(folder: Path) -> Path:
+    profile = make_site(folder)
+    profile.write_text("trust-server = true\n" + profile.read_text())
+    return profile
+
+
+def update_of(reply: Message) -> np.ndarray:
+    assert reply.has_content(), reply.error
+    return wire.read_update(reply.content, 3)
+
+
+def kinds(folder: Path) -> dict[tuple[int, str], str]:
+    account = Ledger(folder / "ledger.sqlite").account()
+    return {(key[1], key[2]): release.status for key, release in account.releases.items()}
+
+
+def test_nothing_leaves_without_noise_unless_the_profile_trusts_the_server(tmp_path: Path) -> None:
+    reply = ask(make_site(tmp_path), terms_of(**SERVER))
+    assert reply.has_error()
+    assert reply.error.code == wire.DECLINED
+    assert kinds(tmp_path) == {}
+
+
+def test_a_looser_delta_than_the_sites_own_is_declined(tmp_path: Path) -> None:
+    reply = ask(trusting(tmp_path), terms_of(**{**SERVER, "delta": 1e-5}))
+    assert reply.has_error()
+    assert reply.error.code == wire.DECLINED
+
+
+def test_a_trusting_site_sends_a_clipped_update_that_its_own_epsilon_does_not_cover(
+    tmp_path: Path,
+) -> None:
+    profile = trusting(tmp_path)
+    update = update_of(ask(profile, terms_of(**SERVER, **{"clip-norm": 0.01})))
+    assert np.linalg.norm(update) == pytest.approx(0.01, rel=1e-5)
+    assert np.linalg.norm(update) <= 0.01
+    assert kinds(tmp_path) == {(1, CLIPPED_UPDATE): "sent"}
+    assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (0.0, 0.0)
+    again = update_of(ask(profile, terms_of(**SERVER, **{"clip-norm": 0.01})))
+    np.testing.assert_array_equal(again, update)
+
+
+def test_a_small_update_is_sent_as_it_is(tmp_path: Path) -> None:
+    wide, wider = (
+        update_of(ask(trusting(tmp_path / str(c)), terms_of(**SERVER, **{"clip-norm": c})))
+        for c in (100.0, 1000.0)
+    )
+    assert 0 < np.linalg.norm(wide) < 100
+    assert np.linalg.norm(wide - wider) < np.linalg.norm(wide)  # batches differ, scale does not
+
+
+def test_a_client_that_noises_itself_is_charged_whole(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    terms = terms_of(noise="client", strategy="fedhdp", **{"clip-norm": 1.0})
+    one = update_of(ask(profile, terms))
+    assert kinds(tmp_path) == {(1, "update"): "sent"}
+    assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (1.2345678, 1e-6)
+    other = update_of(ask(make_site(tmp_path / "other"), terms))
+    assert not np.array_equal(one, other)
+
+
+def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
+    budget = {"epsilon": 2.0, "delta": 1e-5}
+    profile = Profile.parse({
+        "budget": budget, "run": budget, "training": {"batch-size": 5, "declared-records": 100},
+    })  # fmt: skip
+    terms = RunTerms.parse({"noise": "client", "rounds": 7, "fraction": 0.1})
+    plan = make_plan(profile, terms)
+    assert plan.steps == (Steps(1.0, 1),) * 7
+    assert plan.divisor == 1.0
+    assert plan.noise_multiplier == calibrate((Steps(1.0, 7),), 2.0, 1e-5)
+    assert plan.round(3, 0.5).noise_std == 0.5 * plan.noise_multiplier
+    with pytest.raises(Declined):
+        check_trust(profile, RunTerms.parse({"noise": "server"}))
+    check_trust(profile, terms)
+
+
+def test_the_noise_a_client_adds_is_that_of_its_plan(tmp_path: Path) -> None:
+    """The update is clipped to 1e-4, so what comes is noise: 401 numbers.
+
+    The sum of squares lies within its χ² quantiles of 1e-9, and half or twice the noise does not.
+    """
+    from scipy import stats
+
+    terms = terms_of(
+        noise="client", strategy="fedhdp", rounds=1, model="mlp:100", **{"clip-norm": 1e-4}
+    )
+    reply = ask(make_site(tmp_path), terms)
+    assert reply.has_content()
+    update = wire.read_update(reply.content, 401).astype(np.float64)
+    std = 1e-4 * calibrate((Steps(1.0, 1),), 1.2345678, 1e-6)
+    low, high = (float(stats.chi2.ppf(p, 401)) for p in (1e-9, 1 - 1e-9))
+    found = float((update**2).sum()) / std**2
+    assert low < found < high * 1.02  # the update itself adds 1/z² < 1, and as much by chance
+    for wrong in (0.5, 2.0):
+        assert not low < found / wrong**2 < high
+
+
+def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
+    stream = RandomStream(bytes(32))
+    batches = list(shuffled_batches(10, 4, 2, 0, stream))
+    assert [len(b) for b in batches] == [4, 4, 2, 4, 4, 2]
+    first, second = np.concatenate(batches[:3]), np.concatenate(batches[3:])
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first.tolist() != second.tolist()
+    assert [len(b) for b in shuffled_batches(10, 4, 1, 5, stream)] == [4, 4, 2, 4, 4]
+    assert list(shuffled_batches(0, 4, 1, 5, stream)) == []
+
+
+@pytest.mark.parametrize("noise", ["records", "client", "server"])
+def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: str) -> None:
+    profile = trusting(tmp_path)
+    terms = terms_of(**{**SERVER, "noise": noise, "personal-lambda": "0.1"})
+    reply = ask(profile, terms, 1)
+    assert set(reply.content) == {"update"}
+    path = tmp_path / "state" / "personal-run-1.safetensors"
+    first = load_personal_model(path, 3)
+    ask(profile, terms, 1)  # a replay trains nothing
+    np.testing.assert_array_equal(load_personal_model(path, 3), first)
+    ask(profile, terms, 2)  # every message opens the site anew
+    second = load_personal_model(path, 3)
+    assert first is not None
+    assert second is not None
+    assert not np.array_equal(first, second)
+    with pytest.raises(DataError, match="of another model"):
+        load_personal_model(path, 4)
+    path.write_bytes(b"torn")
+    with pytest.raises(DataError, match="damaged"):
+        load_personal_model(path, 3)
+
+
+def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path) -> None:
+    from hdpfl_flower.datasets import task_for
+    from hdpfl_flower.models import arrays_of, build_model, flatten
+
+    distances = []
+    for pull in ("0", "1"):
+        terms = terms_of(**{"learning-rate": 0.5, "personal-lambda": pull, "noise": "client"})
+        ask(make_site(tmp_path / pull), terms)
+        path = tmp_path / pull / "state" / "personal-run-1.safetensors"
+        own = load_personal_model(path, 3)
+        shared = flatten(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
+        assert own is not None
+        distances.append(float(np.linalg.norm(own - shared)))
+    assert distances[1] < 0.7 * distances[0]
+
+
+def test_the_report_says_who_promises_what(tmp_path: Path) -> None:
+    from client_app.commands.books import read_books
+    from client_app.commands.report_facts import Source, gather
+    from client_app.commands.report_layout import as_text
+    from client_app.commands.report_words import TITLE, sections
+
+    profile = trusting(tmp_path)
+    ledger = tmp_path / "ledger.sqlite"
+
+    def report() -> str:
+        site = Profile.load(profile)
+        source = Source(read_books(site), ledger, site)
+        return as_text(TITLE, sections(gather(source), every_release=False))
+
+    assert "TRUSTED SERVER" not in report()
+    ask(profile, terms_of(**SERVER))
+    text = " ".join(report().split())
+    assert "CLIENT-LEVEL DP BY A TRUSTED SERVER" in text
+    assert "Against that server there is no privacy" in text
+    assert "CONTRADICTED" not in text
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [("server", "WITHOUT noise"), ("client", "no sampling is claimed")],
+)
+def test_the_plan_command_says_what_a_client_level_run_costs(
+    tmp_path: Path, noise: str, words: str
+) -> None:
+    from typer.testing import CliRunner
+
+    from client_app.commands import app
+
+    profile = trusting(tmp_path)
+    terms = tmp_path / "run.toml"
+    terms.write_text(f'noise = "{noise}"\nstrategy = "fedhdp"\ndelta = 1e-6\nrounds = 3\n')
+    command = ["plan", "--terms", str(terms), "--profile", str(profile)]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    assert words in said.output
+    assert "with all of its records" in said.output
+
+
+def test_a_charged_client_level_run_protects_the_whole_site_in_the_report(tmp_path: Path) -> None:
+    from client_app.commands.books import read_books
+    from client_app.commands.report_facts import WHOLE_SITE, Source, gather
+
+    profile = make_site(tmp_path)
+    ask(profile, terms_of(noise="client", strategy="fedhdp"))
+    site = Profile.load(profile)
+    facts = gather(Source(read_books(site), tmp_path / "ledger.sqlite", site))
+    assert facts["promise"]["unit"] == WHOLE_SITE
+
+
+def test_a_run_that_was_charged_does_not_turn_to_updates_without_noise(tmp_path: Path) -> None:
+    profile = trusting(tmp_path)
+    assert ask(profile, terms_of(delta=1e-6), 1).has_content()
+    turned = ask(profile, terms_of(**SERVER), 2)
+    assert turned.has_error()
+    assert turned.error.code == wire.DECLINED

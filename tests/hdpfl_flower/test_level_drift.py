@@ -1,0 +1,72 @@
+"""What is learned of spread and gaps: unbiased, cautious, and forgotten in time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.level_drift import average, cautious_gaps, observe, observed_gaps, spread
+
+SEEN = np.array([True])
+
+
+def repeated(values: list[float]) -> tuple[float, float]:
+    state: dict[str, np.ndarray] = {}
+    for value in values:
+        state = dict(observe(state, "x", np.array([value]), SEEN))
+    mean, error = average(state, "x", (1,))
+    return float(mean[0]), float(error[0])
+
+
+def test_a_constant_is_its_own_average_from_the_first_round() -> None:
+    assert repeated([3.0]) == (pytest.approx(3.0), pytest.approx(0.0, abs=1e-7))
+    assert repeated([3.0] * 7)[0] == pytest.approx(3.0)
+
+
+def test_old_rounds_are_forgotten() -> None:
+    assert repeated([100.0] * 5 + [1.0] * 60)[0] == pytest.approx(1.0, abs=0.5)
+
+
+def test_the_standard_error_is_that_of_the_average() -> None:
+    generator = np.random.default_rng(1)
+    found = [repeated(generator.standard_normal(60).tolist()) for _ in range(300)]
+    spread_of_means = float(np.std([mean for mean, _ in found]))
+    assert spread_of_means == pytest.approx(float(np.mean([e for _, e in found])), rel=0.15)
+
+
+def test_what_was_not_seen_is_unknown_and_stays_out() -> None:
+    state = observe({}, "x", np.array([1.0, np.nan]), np.array([True, False]))
+    mean, _ = average(state, "x", (2,))
+    assert mean[0] == pytest.approx(1.0)
+    assert math.isnan(mean[1])
+
+
+def test_spread_is_the_unbiased_variance() -> None:
+    rows = np.random.default_rng(2).normal(0, 2, (500, 30)).astype(np.float32)
+    assert spread(rows, rows.mean(0).astype(np.float64)) == pytest.approx(4 * 30, rel=0.05)
+    assert math.isnan(spread(rows[:1], rows[0].astype(np.float64)))
+
+
+def test_the_gap_is_free_of_noise_on_average_and_noise_alone_is_no_gap() -> None:
+    generator, size = np.random.default_rng(3), 2000
+    true = np.zeros((2, size))
+    true[1, 0] = 1.0
+    variances = np.array([0.5, 2.0])
+    std = np.sqrt(variances / size)[:, None]
+    state: dict[str, np.ndarray] = {}
+    empty: dict[str, np.ndarray] = {}
+    both = np.ones((2, 2), bool)
+    for _ in range(60):
+        noise = std * generator.standard_normal((2, size))
+        state = dict(observe(state, "gap", observed_gaps(true + noise, variances), both))
+        empty = dict(observe(empty, "gap", observed_gaps(noise, variances), both))
+    nothing = np.zeros(2)
+    found = cautious_gaps(state, variances, size, nothing)[0, 1]
+    assert 0.7 < found <= 1.1
+    assert cautious_gaps(empty, variances, size, nothing)[0, 1] < 0.02
+    sure = cautious_gaps(empty, variances, size, np.array([0.25, 0.0]))
+    np.testing.assert_allclose(sure, [[0, 0.25], [0.25, 0]])
+    raw = ((true[0] - true[1]) ** 2).sum() + variances.sum()
+    assert raw > 3  # what a gap would be with the noise left in

@@ -1,0 +1,121 @@
+"""Bugs of client-level privacy, each with the test that finds it."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+_CLIPPING = "hdpfl_flower/test_adaptive_clipping.py::test_"
+_CENTRAL = "hdpfl_flower/test_central_noise.py::test_"
+_LEVELS = "hdpfl_flower/test_levels.py::test_"
+_FEDHDP = "strategies/test_fedhdp.py::test_"
+_CLIENT = "client_app/test_client_level.py::test_"
+
+FEDHDP = (
+    Mutant(
+        "adaptive clipping the wrong way",
+        "hdpfl_flower/adaptive_clipping.py",
+        "math.exp(-rate * (share - quantile))",
+        "math.exp(rate * (share - quantile))",
+        _CLIPPING + "flowers_own_bit_moves_away_from_it",
+    ),
+    Mutant(
+        "clipping bits that cost nothing",
+        "hdpfl_flower/central_noise.py",
+        "noise_multiplier=update_multiplier(z, noise) if noise else z,",
+        "noise_multiplier=z,",
+        _CENTRAL + "every_level_gets_its_epsilon_with_the_bits_paid",
+    ),
+    Mutant(
+        "half the noise at the server",
+        "hdpfl_flower/central_noise.py",
+        "    std = level.noise_multiplier * clip_norm\n",
+        "    std = level.noise_multiplier * clip_norm / 2\n",
+        _CENTRAL + "the_noise_has_its_std_also_where_nobody_came[0]",
+    ),
+    Mutant(
+        "clients trusted to have clipped",
+        "hdpfl_flower/central_noise.py",
+        "        total += clip_update(update, clip_norm)\n",
+        "        total += update\n",
+        _CENTRAL + "one_update_counts_for_no_more_than_the_clip_norm[row0]",
+    ),
+    Mutant(
+        "an empty level without noise",
+        "strategies/leveled.py",
+        "            if level.private and level.clients:\n",
+        "            if level.private and (levels == j).any():\n",
+        _FEDHDP + "a_private_level_that_did_not_come_releases_its_noise",
+    ),
+    Mutant(
+        "division by the clients that came",
+        "strategies/leveled.py",
+        "                means[j] = noisy_mean(total, level, clip_norm, noise)\n",
+        "                means[j] = noisy_mean(total, level, clip_norm, noise)\n"
+        "                means[j] *= level.expected / max(1, int((levels == j).sum()))\n",
+        _FEDHDP + "the_noise_does_not_depend_on_who_came",
+    ),
+    Mutant(
+        "clients drawn by a public seed",
+        "strategies/leveled.py",
+        "self.streams.sampling.bernoulli(len(sites), self.terms.fraction)",
+        "np.flatnonzero(np.random.default_rng(server_round).random(len(sites)) < 0.5)",
+        _FEDHDP + "who_is_asked_is_a_secret_toss_and_no_number_of_the_terms",
+    ),
+    Mutant(
+        "a quorum that tells who came",
+        "strategies/leveled.py",
+        '"quorum": terms.quorum,',
+        '"quorum": 0,',
+        _FEDHDP + "whom_the_server_hears_depends_on_its_tosses_alone[quorum-3]",
+    ),
+    Mutant(
+        "a level that changes in mid-run",
+        "strategies/leveled.py",
+        "self._level_of.setdefault(site, int(now[0])) == int(now[0])",
+        "True",
+        _FEDHDP + "a_site_that_comes_back_with_another_level_is_not_asked",
+    ),
+    Mutant(
+        "a looser level than a site allows",
+        "hdpfl_flower/levels.py",
+        "<= epsilons[:, None]",
+        "<= 2 * epsilons[:, None]",
+        _LEVELS + "nobody_is_put_into_a_looser_level_than_it_asked_for",
+    ),
+    Mutant(
+        "no noise for any server that asks",
+        "hdpfl_flower/trust.py",
+        "    if not profile.trust_server:\n",
+        "    if False:\n",
+        _CLIENT + "nothing_leaves_without_noise_unless_the_profile_trusts_the_server",
+    ),
+    Mutant(
+        "half the noise of a client's update",
+        "client_app/client_level.py",
+        "terms.clip_norm).noise_std",
+        "terms.clip_norm).noise_std / 2",
+        _CLIENT + "the_noise_a_client_adds_is_that_of_its_plan",
+    ),
+    Mutant(
+        "sampling claimed where the server sees it",
+        "hdpfl_flower/mechanism.py",
+        "Steps(sampling_prob=1.0, count=1), 1.0",
+        "Steps(sampling_prob=terms.fraction, count=1), 1.0",
+        _CLIENT + "the_plan_of_a_client_that_noises_itself_claims_no_sampling",
+    ),
+    Mutant(
+        "updates without noise for a rule that adds none",
+        "strategies/__init__.py",
+        '    if terms.noise == "server" and not issubclass(rule, Leveled):\n',
+        "    if False:\n",
+        _FEDHDP + "a_trusted_server_adds_noise_or_the_rule_is_refused[fedavg]",
+    ),
+    Mutant(
+        "a trusted server that refuses one client for another's update",
+        "strategies/leveled.py",
+        'return came if self.terms.noise == "server" else super()._screen(came)',
+        "return super()._screen(came)",
+        _FEDHDP + "a_trusted_server_counts_copies_too",
+    ),
+)
+"""As ``table.MUTANTS``."""

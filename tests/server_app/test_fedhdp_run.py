@@ -1,0 +1,92 @@
+"""Whole runs with noise at the server: over scripted sites, and over simulated ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error
+
+from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.journal import read_journal
+from server_app.local import run_in_process
+from server_app.rounds import RunResult, run
+from tests.federation import ScriptedGrid, sends
+
+SIZE = 650
+
+
+def terms_of(folder: Path, **more: Any) -> RunTerms:
+    config = {
+        "strategy": "fedhdp", "noise": "server", "rounds": 3, "runs-dir": str(folder),
+        "run-id": "r", "min-sites": 1, "delta": 1e-3, "batch-sizes": "10", "level-ratio": "0.5",
+    }  # fmt: skip
+    return RunTerms.parse({**config, **more})
+
+
+def scripted(epsilons: dict[str, float], **sites: Any) -> ScriptedGrid:
+    update = np.full(SIZE, 0.01, np.float32)
+    everybody = {name: sites.get(name.replace("-", "_"), sends(update)) for name in epsilons}
+    return ScriptedGrid(everybody, {name: {"epsilon": e} for name, e in epsilons.items()})
+
+
+def test_a_round_in_which_nobody_answers_is_released_all_the_same(tmp_path: Path) -> None:
+    gone = {f"s{i}": (lambda _: Error(wire.FAILED, "failed")) for i in range(4)}
+    result = run(
+        scripted({f"s{i}": 2.0 for i in range(4)}, **gone), terms_of(tmp_path), picture=False
+    )
+    assert len(result.rounds) == 3
+    weights = [event["weights"] for event in result.rounds]
+    assert all(len(each) == 0 for each in weights)
+    assert all(np.isfinite(array).all() and array.any() for array in result.arrays.values())
+
+
+def test_the_journal_says_what_is_promised_before_the_first_round_ends(tmp_path: Path) -> None:
+    run(scripted({"a": 2.0, "b": float("inf")}), terms_of(tmp_path), picture=False)
+    events = read_journal(tmp_path / "r" / "journal.jsonl")
+    kinds = [event["event"] for event in events]
+    assert kinds.index("privacy") < kinds.index("round")
+    promised = events[kinds.index("privacy")]
+    assert [level["promise"] for level in promised["levels"]] == [
+        "no privacy", "differential privacy",
+    ]  # fmt: skip
+    content = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert content["privacy"]["noise"] == "server"
+
+
+def simulated(folder: Path, **more: Any) -> RunResult:
+    return run_in_process(
+        terms_of(folder, epsilons="4+opt-out:0.2", fraction=0.5, **more), num_sites=30
+    )
+
+
+def test_a_simulation_is_reproducible_and_its_clip_norm_reaches_the_sites(tmp_path: Path) -> None:
+    one, other = (simulated(tmp_path / name) for name in ("one", "other"))
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(other.arrays[name], array)
+    norms = [event["gauges"]["clip_norm"] for event in one.rounds]
+    assert len(set(norms)) == len(norms)
+    assert all(not event["rejected"] for event in one.rounds)
+
+
+@pytest.mark.parametrize("strategy", ["fedhdp", "non-private"])
+def test_personal_models_are_tested_by_level(tmp_path: Path, strategy: str) -> None:
+    result = simulated(
+        tmp_path, **{"strategy": strategy, "personal-lambda": "0.05", "partition": "shards:1"}
+    )
+    rows = json.loads((result.folder / "personal.json").read_text())
+    found = {(row["level"], row["model"]): row for row in rows}
+    assert found["opted out", "global"]["sites"] == 6
+    assert found["private", "constant"]["sites"] == 24
+    assert 0 < found["private", "personal"]["sites"] <= 24
+    assert found["private", "personal"]["accuracy"] > found["private", "global"]["accuracy"]
+    kept = list(result.folder.glob("**/personal.safetensors"))
+    assert len(kept) == sum(r["sites"] for (_, name), r in found.items() if name == "personal")
+
+
+def test_without_personal_models_there_is_no_table(tmp_path: Path) -> None:
+    assert not (simulated(tmp_path).folder / "personal.json").exists()
