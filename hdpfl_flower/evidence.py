@@ -4,36 +4,40 @@ Under differential privacy a single update is nearly all noise, and no norm, dis
 one round tells a liar. But n updates have n(n − 1)/2 inner products. With rows û of unit length,
 √d·cos(ûᵢ, ûⱼ) has variance 1 where either is noise, and mean mᵢ·mⱼ/√d, m being a row's
 signal-to-noise ratio: positive for two sites that learn the same, negative for a site and a liar.
-So every site has one vote on every other, of bounded size, however loud either of them is.
+So every site has a vote on every other, of bounded size, and a share aⱼ ∝ 1/‖uⱼ‖ of at most 2/n:
+who is quiet tells more, and nobody tells most.
 
-- **Against the rest.** g₋ᵢ = Σ_{j≠i} ûⱼ is the pilot of all but i, every site counting the same.
-  zᵢ = ⟨uᵢ, g₋ᵢ⟩ / (‖g₋ᵢ‖·‖uᵢ‖/√d) is of variance at most 1 given the others, and of mean ≥ 0 for
-  an honest site. Page's CUSUM (Biometrika 1954) Sᵢ ← max(0, Sᵢ − zᵢ − κ) rises for a liar alone.
-  The site of the largest S goes first and the others are judged again without its votes: a liar has
-  n − f sites against it, an honest one f.
+- **Against the rest.** g₋ᵢ = Σ_{j≠i} aⱼûⱼ is the pilot of all but i. zᵢ = ⟨uᵢ, g₋ᵢ⟩ /
+  (‖g₋ᵢ‖·‖uᵢ‖/√d) is of variance at most 1 given the others, and of mean ≥ 0 for an honest site.
+  Page's CUSUM (Biometrika 1954) Sᵢ ← max(0, Sᵢ − zᵢ − κ) rises for a liar alone. Noise along g₋ᵢ is
+  normal, so a single zᵢ beyond its quantile is enough at once. The site with most against it goes
+  first and the others are judged again without its votes: a liar has n − f sites against it, an
+  honest one f.
 - **Shared noise.** Honest noise is independent. Where the model has a softmax head the updates'
   silent sums (``head.py``) are noise and nothing else; elsewhere a pair must be nearer to each
   other than the signal that they share with the rest explains.
-- **Gain.** A site whose step along the pilot is far shorter or longer than the others' would take
-  all the weight of a rule that weighs by noise, and stop the learning, or blow it up.
+- **Gain.** A site whose step along the pilot is far shorter or longer than the mean of the
+  others' would take all the weight of a rule that weighs by noise, and stop the learning, or blow
+  it up.
 - **No noise at all**: below the floor that the run's terms state, or hardly changed since the last
   upload.
 
-Known limits: under label skew honest sites disagree, and may be refused; an honest site with 64
-times fewer or more steps than the middle one, and little noise, is refused for its gain.
+Known limits: under label skew honest sites disagree, and may be refused; an honest site with 32
+times fewer or 64 times more steps than the others, and little noise, is refused for its gain.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.collusion import shared_noise
-from hdpfl_flower.guard import REPEATS, Rows, State, Vector
+from hdpfl_flower.evidence_books import Books, pack, unpack
+from hdpfl_flower.guard import REPEATS, Rows, State, Vector, cap_weights
 from hdpfl_flower.head import Head, silent_sums
 from hdpfl_flower.noise_level import sample_coordinates
 from hdpfl_flower.projection import inner_products
@@ -43,12 +47,15 @@ Matrix = npt.NDArray[np.float64]
 FALSE_ALARMS = 1e-3
 """Chance that a run refuses any honest site for its alignment, where none has any signal at all;
 with signal it is smaller."""
+SHARE = 2.0
+"""No site's votes have more than this many times 1/n of all weight."""
 VOTE = 6.0
 """Most that one site says for or against another in a round, in standard deviations."""
 SLACK = 1.0
 """κ of the CUSUM: a mean z below −κ is found in the end, and −h − κ at once."""
-GAIN = 64.0
-"""Steps along the pilot that differ from the middle one by more than this are refused."""
+SHORT, LONG = 32.0, 64.0
+"""Steps along the pilot so many times shorter or longer than the mean of the others are refused: a
+short step with little noise gets all the weight, a long one is no worse than its length."""
 SURE = 5.0
 """Standard deviations of every test of a single number: 3e-7 a side."""
 STILL = 1e-4
@@ -78,36 +85,29 @@ class Evidence:
     noise_floor: float = 0.0
 
 
-@dataclass
-class _Books:
-    """The state, unpacked: sites by the order in which they came.
-
-    Attributes:
-        order: site → its place.
-        votes: of the column's site on the row's, since the row's CUSUM was last 0, shape (m, m).
-        length: rounds since then, shape ``(m,)``.
-        gains: sums of the steps along the pilot, of their variances, and rounds, shape (m, 3).
-        refused: 0, or 1 + the place of the reason, shape ``(m,)``.
-    """
-
-    order: dict[str, int]
-    votes: Matrix
-    length: Vector
-    gains: Matrix
-    refused: Vector
-
-
 def alarm_level(sites: int, rounds: int) -> float:
     """Return h: no CUSUM of honest sites exceeds it, but with probability ``FALSE_ALARMS``.
 
     exp(−2κ·Σ(z + κ)) is a supermartingale for a z of mean ≥ 0 and variance ≤ 1, so by Ville's
     inequality a CUSUM that starts in a given round ever exceeds h with probability e^(−2κh); the
-    union over the sites and starts gives n·T·e^(−2κh). Rounded up by the union.
+    union over the sites and starts gives n·T·e^(−2κh), half of the false alarms. Rounded up by the
+    union.
 
     >>> round(alarm_level(20, 12), 2)
-    6.19
+    6.54
     """
-    return math.log(sites * rounds / FALSE_ALARMS) / (2 * SLACK)
+    return math.log(2 * sites * rounds / FALSE_ALARMS) / (2 * SLACK)
+
+
+def alarm_at_once(sites: int, rounds: int) -> float:
+    """Return the z that an honest site falls below with the other half of ``FALSE_ALARMS``.
+
+    >>> round(alarm_at_once(20, 12), 2)
+    -4.6
+    """
+    from scipy.special import ndtri
+
+    return float(ndtri(FALSE_ALARMS / (2 * sites * rounds)))
 
 
 def weigh_evidence(
@@ -134,7 +134,7 @@ def weigh_evidence(
         At most ``settings.max_liars`` sites are refused for evidence over the run, and never so
         many that those who are left are no majority; who was refused once stays so.
     """
-    books = _unpack(state, sites)
+    books = unpack(state, sites)
     silent = None if head is None else silent_sums(updates, head)
     after, refused = _still(state, sites, updates)
     refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
@@ -152,7 +152,7 @@ def weigh_evidence(
         gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
         for row in rows[~found.kept]:
             refused[sites[int(row)]] = _REASONS[int(books.refused[at[row]]) - 1]
-    after |= _pack(books)
+    after |= pack(books)
     return after, refused, gauges
 
 
@@ -160,7 +160,7 @@ class _Round:
     """One round's rows against each other; ``books`` is written to."""
 
     def __init__(
-        self, books: _Books, at: npt.NDArray[np.intp], gram: Matrix, size: int, settings: Evidence
+        self, books: Books, at: npt.NDArray[np.intp], gram: Matrix, size: int, settings: Evidence
     ) -> None:
         n = len(at)
         self.books, self.at, self.size = books, at, size
@@ -168,10 +168,11 @@ class _Round:
         self.cosines = gram / np.outer(self.norms, self.norms)
         np.fill_diagonal(self.cosines, 0)
         self.level = alarm_level(n, settings.rounds)
+        self.at_once = alarm_at_once(n, settings.rounds)
         most = min(settings.max_liars, (len(books.order) - 1) // 2)
         self.left = min(most - int(np.count_nonzero(books.refused)), (n - 1) // 2)
         self.kept = np.ones(n, dtype=np.bool_)
-        self.sums, self.alignment = np.zeros(n), np.zeros(n)
+        self.sums, self.alignment, self.against = np.zeros(n), np.zeros(n), np.zeros(n)
 
     def judge(self, silent: Rows | None) -> None:
         """Refuse what there is evidence against, and keep the books of the rest."""
@@ -180,31 +181,39 @@ class _Round:
             for i in sorted(alike):
                 self._refuse(i, SHARED)
         votes = self._weigh()
-        while self.left > 0 and self.sums.max() > 1:
-            self._refuse(int(np.argmax(self.sums)), AGAINST)
+        while self.left > 0 and self.against.max() > 1:
+            self._refuse(int(np.argmax(self.against)), AGAINST)
             votes = self._weigh()
         self._measure_gain()
         self._keep(votes)
 
-    def _pilots(self) -> Vector:
-        """Return ‖g₋ᵢ‖ of unit rows, from below: as if the others were independent, or more."""
-        kept = np.outer(self.kept, self.kept)
-        shared = np.where(kept, self.cosines, 0)
-        others = self.kept.sum() - self.kept
-        squares = others + shared.sum() - 2 * (self.cosines @ self.kept)
-        lengths: Vector = np.sqrt(np.maximum(squares, np.maximum(others, 1)))
+    def _shares(self) -> Vector:
+        """Return aⱼ, shape ``(n,)``: convex, at most ``SHARE``/n, 0 for the refused."""
+        precise = np.where(self.kept, self.norms.min() / self.norms, 0)
+        shares = np.zeros(len(precise))
+        shares[self.kept] = bounded_shares(precise[self.kept])
+        return shares
+
+    def _pilots(self, shares: Vector) -> Vector:
+        """Return ‖g₋ᵢ‖, from below: as if the others were independent, or more."""
+        own = shares**2
+        pairs = shares @ self.cosines @ shares - 2 * shares * (self.cosines @ shares)
+        independent = np.maximum(own.sum() - own, own.max())
+        lengths: Vector = np.sqrt(np.maximum(own.sum() - own + pairs, independent))
         return lengths
 
     def _weigh(self) -> Matrix:
         """Set the alignments and CUSUMs by the votes of those who are left; return the votes."""
-        lengths = self._pilots()
+        shares = self._shares()
         bounded = np.clip(self.cosines * math.sqrt(self.size), -VOTE, VOTE)
-        votes: Matrix = bounded / lengths[:, None]
+        votes: Matrix = bounded * shares / self._pilots(shares)[:, None]
         self.alignment = votes @ self.kept.astype(np.float64)
         counted = self.books.refused == 0
         before = self.books.votes[self.at] @ counted.astype(np.float64)
         sums = -before - self.alignment - SLACK * (self.books.length[self.at] + 1)
         self.sums = np.where(self.kept, np.maximum(sums, 0), 0) / self.level
+        at_once = np.where(self.kept, self.alignment / self.at_once, 0)
+        self.against = np.maximum(self.sums, at_once)
         return votes
 
     def _refuse(self, i: int, reason: str) -> None:
@@ -214,17 +223,18 @@ class _Round:
 
     def _measure_gain(self) -> None:
         """Refuse whose mean step along the pilot, so far, is out of all proportion."""
-        rows = np.flatnonzero(self.kept)
-        steps = self.norms * (self.cosines @ self.kept) / self._pilots()
+        rows, shares = np.flatnonzero(self.kept), self._shares()
+        steps = self.norms * (self.cosines @ shares) / self._pilots(shares)
         gains = self.books.gains
         gains[self.at] += np.stack([steps, self.norms**2 / self.size, np.ones_like(steps)], axis=1)
         if len(rows) < 4:
             return
         total, variance, rounds = gains[self.at[rows]].T
         mean, error = total / rounds, np.sqrt(variance) / rounds
-        low, high = float(np.median(mean - error)), float(np.median(mean + error))
-        short = (np.abs(mean) + SURE * error) * GAIN < low
-        long = (mean - SURE * error > GAIN * high) & (high > 0)
+        others, doubt = means_of_others(mean, error)
+        low, high = others - SURE * doubt, others + SURE * doubt
+        short = (np.abs(mean) + SURE * error) * SHORT < low
+        long = (mean - SURE * error > LONG * high) & (high > 0)
         for i in rows[short | long]:
             self._refuse(int(i), STRENGTH)
 
@@ -235,6 +245,25 @@ class _Round:
         added[np.ix_(at, at)] = votes
         books.votes[at] = np.where(rising[:, None], books.votes[at] + added[at], 0)
         books.length[at] = np.where(rising, books.length[at] + 1, 0)
+
+
+def bounded_shares(precise: Vector) -> Vector:
+    """Return convex shares in proportion to ``precise``, none above ``SHARE``/n."""
+    return cap_weights(precise / precise.sum(), SHARE / len(precise))
+
+
+def means_of_others(mean: Vector, error: Vector) -> tuple[Vector, Vector]:
+    """Return for each site the mean of the others and its error, shape ``(n,)``.
+
+    Weighed by 1/error, as votes are; nobody has more than ``SHARE``/n of the weight.
+
+    >>> means_of_others(np.array([1.0, 1, 1, 9]), np.full(4, 0.3))[0].round(2)
+    array([3.67, 3.67, 3.67, 1.  ])
+    """
+    shares = bounded_shares(error.min() / error)
+    rest = 1 - shares
+    doubt = np.sqrt(np.sum((shares * error) ** 2) - (shares * error) ** 2) / rest
+    return (shares @ mean - shares * mean) / rest, doubt
 
 
 def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
@@ -260,26 +289,3 @@ def _still(
             refused[site] = REPEATS
         after[f"sketch/{site}"] = now
     return after, refused
-
-
-_BOOKS = ("votes", "length", "gains", "refused")
-
-
-def _unpack(state: Mapping[str, Vector], sites: Sequence[str]) -> _Books:
-    """Return copies of the state's books, with room for the sites that are new."""
-    order = {k.removeprefix("place/"): int(v[0]) for k, v in state.items() if k[:6] == "place/"}
-    for site in sites:
-        order.setdefault(site, len(order))
-    m, old = len(order), len(state.get("refused", ()))
-    shapes = {"votes": (m, m), "length": (m,), "gains": (m, 3), "refused": (m,)}
-    books = {name: np.zeros(shapes[name]) for name in _BOOKS}
-    if old:
-        books["votes"][:old, :old] = state["votes"]
-        for name in _BOOKS[1:]:
-            books[name][:old] = state[name]
-    return _Books(order, **books)
-
-
-def _pack(books: _Books) -> dict[str, Vector]:
-    packed = {f"place/{site}": np.array([float(i)]) for site, i in books.order.items()}
-    return packed | {name: getattr(books, name) for name in _BOOKS}

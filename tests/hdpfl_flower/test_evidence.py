@@ -7,6 +7,7 @@ below it, and fewer coordinates than a real model, so that it is fast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from hdpfl_flower.evidence import (
     SHARED,
     STRENGTH,
     Evidence,
+    alarm_at_once,
     alarm_level,
     weigh_evidence,
 )
@@ -211,8 +213,9 @@ def test_the_alignment_of_pure_noise_has_variance_one() -> None:
 
 
 def test_the_level_of_alarm() -> None:
-    """n·T·e^(−2h) = 1e-3."""
-    assert 20 * 12 * np.exp(-2 * alarm_level(20, 12)) == pytest.approx(1e-3)
+    """n·T·e^(−2h) and n·T·Φ(z) are half of 1e-3 each."""
+    assert 20 * 12 * np.exp(-2 * alarm_level(20, 12)) == pytest.approx(5e-4)
+    assert 20 * 12 * NormalDist().cdf(alarm_at_once(20, 12)) == pytest.approx(5e-4)
 
 
 def test_no_more_than_max_liars_are_refused_and_the_loudest_first() -> None:
