@@ -41,6 +41,10 @@ SMALL = GridStudy(
 NOWHERE = {"run_id": "x", "runs_dir": "/x", "data_dir": "/x"}
 
 OTHER: dict[str, Any] = {
+    "clip_quantile": 0.7,
+    "level_ratio": "0.5",
+    "levels": "1,inf",
+    "personal_lambda": "0.1",
     "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
     "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
     "delta": 1e-3, "fraction": 0.5,
