@@ -45,9 +45,9 @@ class Guard:
         self.kind: Literal["none", "cap", "centred-clipping", "evidence"] = terms.guard
         if projects and self.kind in ("cap", "centred-clipping"):
             raise TermsError(
-                f"run config: 'guard': '{self.kind}' bounds a site's weight in a sum, and the "
-                f"'strategy' '{terms.strategy}' projects; take 'evidence' or 'none', or a strategy "
-                "that does not project"
+                f"run config: 'guard': '{self.kind}' bounds a site's weight in a sum, and what "
+                f"'strategy' '{terms.strategy}' gives is no such sum; take 'evidence' or 'none', "
+                "or another strategy"
             )
         self._settings = Evidence(terms.max_liars, terms.rounds, terms.noise_floor)
         self._gauges: Gauges = {}

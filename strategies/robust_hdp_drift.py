@@ -9,11 +9,11 @@ vᵢ = uᵢ/kᵢ, of noise σ̂ᵢ²/kᵢ². Here the vᵢ get the weights
     pᵢ ∝ 1/(σ̂ᵢ²/kᵢ² + H·τ̂²),  Σp = 1
 
 with H = ``rounds`` and τ̂² the between-site variance of v (DerSimonian and Laird, 1986;
-``drift.py``), averaged over the rounds so far and not below 0. The model moves by κ·Σ pᵢvᵢ. FedNova
-(Wang et al., NeurIPS 2020) takes κ = Σ pᵢkᵢ, which lets a site that overstates its steps scale the
-whole step. Here κ = 1/Σ(pᵢ/kᵢ), the harmonic mean: the step is then Σ wᵢuᵢ with convex
-wᵢ ∝ pᵢ/kᵢ, and sites that agree get their way. Without drift these are the weights of ``snr``, and
-with equal steps Robust-HDP's; with much drift and equal steps, FedAvg's.
+``drift.py``), averaged over the rounds so far and not below 0. The model moves by k̄·Σ pᵢvᵢ, k̄ the
+plain mean of the steps, as far as FedAvg would. FedNova (Wang et al., NeurIPS 2020) takes Σ pᵢkᵢ,
+which lets a site that overstates its steps scale the whole step; k̄ grows by (n + 9)/n at most. The
+updates' shares are wᵢ ∝ pᵢ/kᵢ, the journal's ``weights``. Without drift these are the weights of
+``snr``, and with equal steps Robust-HDP's; with much drift and equal steps, FedAvg's.
 
 Threat model: as ``snr``, which says where k comes from: an untrusted server that learns nothing but
 the noisy updates, and batch sizes and records where sites disclose them.
@@ -26,6 +26,7 @@ known, a site with more steps counts as drifting.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,16 +43,22 @@ _SUM, _ROUNDS = "drift_sum", "drift_rounds"
 
 
 class RobustHDPDrift(SNR):
-    """Weights by Robust-HDP's noise, by local steps and by drift."""
+    """Weights by Robust-HDP's noise, by local steps and by drift.
+
+    Attributes:
+        projects: the update is not the weighted sum of the updates, but a multiple of it.
+    """
 
     name = "robust-hdp-drift"
+    projects: ClassVar[bool] = True
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
         """See :meth:`HDPStrategy.combine`.
 
-        The journal's ``drift_std`` is the square root of the mean τ̂² so far, a local step.
+        The journal's ``drift_std`` is the square root of the mean τ̂² so far, a local step, and
+        ``step_scale`` what Σ wᵢuᵢ was multiplied with.
         """
         total = state.get(_SUM, np.zeros(1))
         rounds = state.get(_ROUNDS, np.zeros(1))
@@ -70,6 +77,7 @@ class RobustHDPDrift(SNR):
         drift = max(0.0, float(total[0] / rounds[0]))
         weights = np.zeros(len(rows))
         weights[measured] = inverse_variance_weights(steps * (of_steps + self.terms.rounds * drift))
-        gauges = {**outcome.gauges, "drift_std": math.sqrt(drift)}
+        scale = float(steps.mean() / (weights[measured] @ steps))  # Σw·k = 1/Σ(p/k)
+        gauges = {**outcome.gauges, "drift_std": math.sqrt(drift), "step_scale": scale}
         state = {**inner, _SUM: total, _ROUNDS: rounds}
-        return state, Outcome(weighted_sum(weights, rows), weights, gauges)
+        return state, Outcome(weighted_sum(scale * weights, rows), weights, gauges)
