@@ -189,9 +189,8 @@ class _Round:
 
     def _shares(self) -> Vector:
         """Return aⱼ, shape ``(n,)``: convex, at most ``SHARE``/n, 0 for the refused."""
-        precise = np.where(self.kept, self.norms.min() / self.norms, 0)
-        shares = np.zeros(len(precise))
-        shares[self.kept] = bounded_shares(precise[self.kept])
+        shares = np.zeros(len(self.kept))
+        shares[self.kept] = bounded_shares(self.norms.min() / self.norms[self.kept])
         return shares
 
     def _pilots(self, shares: Vector) -> Vector:
@@ -207,7 +206,7 @@ class _Round:
         shares = self._shares()
         bounded = np.clip(self.cosines * math.sqrt(self.size), -VOTE, VOTE)
         votes: Matrix = bounded * shares / self._pilots(shares)[:, None]
-        self.alignment = votes @ self.kept.astype(np.float64)
+        self.alignment = votes.sum(axis=1)
         counted = self.books.refused == 0
         before = self.books.votes[self.at] @ counted.astype(np.float64)
         sums = -before - self.alignment - SLACK * (self.books.length[self.at] + 1)

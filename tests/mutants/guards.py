@@ -80,7 +80,7 @@ MUTANTS = (
         "hdpfl_flower/evidence.py",
         "SLACK = 1.0",
         "SLACK = 0.1",
-        "hdpfl_flower/test_evidence.py::test_both_liars_are_refused_in_the_end_and_nobody_else_ever",
+        "hdpfl_flower/test_evidence.py::test_a_weak_lie_is_found_by_evidence_over_rounds",
     ),
     Mutant(
         "evidence is not gathered",
@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "the refused still vote",
         "hdpfl_flower/evidence.py",
-        "self.alignment = votes @ self.kept.astype(np.float64)",
-        "self.alignment = votes.sum(1)",
+        "shares[self.kept] = bounded_shares(self.norms.min() / self.norms[self.kept])",
+        "shares = bounded_shares(self.norms.min() / self.norms)",
         "hdpfl_flower/test_evidence.py::test_the_refused_have_no_vote",
     ),
     Mutant(

@@ -76,12 +76,14 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._module, self._loader = module, loader
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, _: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._module:
             return None
+        path = Path(self._loader.path)
+        inner = [str(path.parent)] if path.name == "__init__.py" else None
         return importlib.util.spec_from_file_location(
-            fullname, self._loader.path, loader=self._loader
+            fullname, path, loader=self._loader, submodule_search_locations=inner
         )
 
 
@@ -139,7 +141,7 @@ def _run_and_tell(mutant: Mutant | None, killers: Sequence[str], writing: int) -
             os.chdir(ROOT)
             sys.path.insert(0, str(ROOT))
             if mutant:
-                module = mutant.file.removesuffix(".py").replace("/", ".")
+                module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
                 loader = _Loader(module, ROOT / mutant.file, mutated(mutant))
                 sys.meta_path.insert(0, _Finder(module, loader))
             words = ["-q", "-x", "-m", "not slow", "-p", "no:xdist", f"--basetemp={folder}/tests"]
