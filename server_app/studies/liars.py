@@ -21,7 +21,16 @@ from server_app.plots import plot_columns
 from server_app.studies.kept import named
 from server_app.studies.noise_table import excess
 from server_app.studies.robust_hdp import BASE, DISTS, published
-from server_app.studies.study import Findings, GridStudy, Options, Setting, Study, Table, run_jobs
+from server_app.studies.study import (
+    Findings,
+    GridStudy,
+    Options,
+    Setting,
+    Study,
+    Table,
+    chosen,
+    run_jobs,
+)
 
 LIARS = (3, 7)
 """Partitions of the two that lie."""
@@ -109,12 +118,13 @@ class GuardCost(Study):
 
     def conduct(self, options: Options, folder: Path) -> Findings:
         """See :meth:`Study.conduct`."""
-        guards = options.strategies or self.guards
+        guards = chosen(GUARDS, options.strategies or self.guards, "--strategies")
+        dists = chosen(DISTS, options.columns, "--columns")
         seeds = range(1, (options.seeds or (3 if options.full else 1)) + 1)
         jobs = {
             (split, dist, rule, seed): self.job(split, dist, rule, seed, options, folder)
             for split in _SPLITS
-            for dist in DISTS
+            for dist in dists
             for rule in ("oracle", *guards)
             for seed in seeds
         }
@@ -128,7 +138,7 @@ class GuardCost(Study):
             if guard != "oracle"
         }
         self.draw(costs, folder / f"{self.name}.png")
-        tables = tuple(_table(split, guards, costs) for split in _SPLITS)
+        tables = tuple(_table(split, guards, dists, costs) for split in _SPLITS)
         return Findings(tables, {"cells": _numbers(costs)}, self.notes)
 
     def job(
@@ -178,15 +188,15 @@ _SPLITS = {"iid": "iid", "≤ 2 labels a client": "pathological:2"}
 Costs = Mapping[tuple[str, str, str, int], Cost]
 
 
-def _table(split: str, guards: Sequence[str], costs: Costs) -> Table:
+def _table(split: str, guards: Sequence[str], dists: Sequence[str], costs: Costs) -> Table:
     rows = []
     for guard in guards:
         cells = [[c for (s, d, g, _), c in costs.items() if (s, d, g) == (split, dist, guard)]
-                 for dist in DISTS]  # fmt: skip
+                 for dist in dists]  # fmt: skip
         text = (f"{np.mean([c.q for c in cell]):.3f}, {max(c.refused for c in cell)}"
                 for cell in cells)  # fmt: skip
         rows.append((guard, *text))
-    return Table(f"q, honest sites refused; {split}", ("", *DISTS), tuple(rows))
+    return Table(f"q, honest sites refused; {split}", ("", *dists), tuple(rows))
 
 
 def _numbers(costs: Costs) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from server_app.comparison import Job
 from server_app.plots import plot_columns
 from server_app.studies.kept import named
 from server_app.studies.robust_hdp import BASE, DISTS, published
-from server_app.studies.study import NOISES, Findings, Options, Study, Table, run_jobs
+from server_app.studies.study import NOISES, Findings, Options, Study, Table, chosen, run_jobs
 from strategies.oracle import inverse_variance_weights
 from strategies.weiavg import epsilon_weights
 
@@ -113,17 +113,18 @@ class NoiseTable(Study):
 
     def conduct(self, options: Options, folder: Path) -> Findings:
         """See :meth:`Study.conduct`."""
-        multipliers = {"robust-hdp": paper_multiplier, "pld": _looked_up(options)}
-        measured, data = _measured(options, folder)
+        dists = [1 + DISTS.index(d) for d in chosen(DISTS, options.columns, "--columns")]
+        multipliers = {"robust-hdp": paper_multiplier, "pld": _looked_up(dists, options)}
+        measured, data = _measured(dists, options, folder)
         values = {
             (noise, rule, dist): self.cell(rule, dist, multiplier, measured[noise, dist])
             for noise, multiplier in multipliers.items()
             for rule in PAPER
-            for dist in range(1, 10)
+            for dist in dists
         }
         self.draw(values, folder / f"{self.name}.png")
         notes = (*self.notes, f"Robust-HDP's cells: weights from the first updates on {data}.")
-        return Findings(tuple(_tables(values)), {"cells": _numbers(values)}, notes)
+        return Findings(tuple(_tables(values, dists)), {"cells": _numbers(values)}, notes)
 
     def cell(self, rule: str, dist: int, multiplier: Multiplier, measured: float) -> float:
         """Return a cell; Robust-HDP's is the oracle's noise times what its weights lose to it."""
@@ -157,9 +158,9 @@ NOISE_TABLE = NoiseTable(
 )
 
 
-def _looked_up(options: Options) -> Multiplier:
+def _looked_up(dists: Sequence[int], options: Options) -> Multiplier:
     """Return our multiplier, after all of the table's were computed, a core each."""
-    todo = sorted({p for d in range(1, 10) for p in (*clients(d), *clients(d, least=True))})
+    todo = sorted({p for d in dists for p in (*clients(d), *clients(d, least=True))})
     context = multiprocessing.get_context("spawn")
     found: dict[tuple[float, int], float] = {}
     with rounds_bar(len(todo), "our accountant") as tick, _pool(options, context) as over:
@@ -189,13 +190,15 @@ def _ours(pair: tuple[float, int]) -> float:
     return our_multiplier(*pair)
 
 
-def _measured(options: Options, folder: Path) -> tuple[dict[tuple[str, int], float], str]:
+def _measured(
+    dists: Sequence[int], options: Options, folder: Path
+) -> tuple[dict[tuple[str, int], float], str]:
     """Return (noise, Dist) → q of Robust-HDP's weights in a real first round, and on which data."""
     dataset = options.dataset or _best_data(options.data_dir)
     jobs = {
         (noise, dist, rule): _first_round(noise, dist, rule, dataset, options, folder)
         for noise in ("robust-hdp", "pld")
-        for dist in range(1, 10)
+        for dist in dists
         for rule in ("robust-hdp", "oracle")
     }
     runs = run_jobs(list(jobs.values()), options, "first updates")
@@ -236,28 +239,24 @@ def _best_data(data_dir: str) -> str:
     return "mnist"
 
 
-def _tables(values: Mapping[tuple[str, str, int], float]) -> Iterable[Table]:
-    head = ("", *DISTS)
+def _tables(values: Mapping[tuple[str, str, int], float], dists: Sequence[int]) -> Iterable[Table]:
+    head = ("", *(DISTS[d - 1] for d in dists))
     paper, ours = "robust-hdp", "pld"
     yield Table(
         "Σw²σ²/(p·η²) with the paper's accountant (the paper's value)",
         head,
-        tuple(
-            (rule, *(_beside(values[paper, rule, d], rule, d) for d in range(1, 10)))
-            for rule in PAPER
-        ),
+        tuple((rule, *(_beside(values[paper, rule, d], rule, d) for d in dists)) for rule in PAPER),
     )
     yield Table(
         "the same with our accountant",
         head,
-        tuple((r, *(f"{values[ours, r, d]:.3g}" for d in range(1, 10))) for r in PAPER),
+        tuple((r, *(f"{values[ours, r, d]:.3g}" for d in dists)) for r in PAPER),
     )
     yield Table(
         "how many times less variance the better accounting leaves",
         head,
         tuple(
-            (r, *(f"{values[paper, r, d] / values[ours, r, d]:.1f}" for d in range(1, 10)))
-            for r in PAPER
+            (r, *(f"{values[paper, r, d] / values[ours, r, d]:.1f}" for d in dists)) for r in PAPER
         ),
     )
 

@@ -179,12 +179,12 @@ class GridStudy(Study):
         Raises:
             TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
         """
-        rows = _chosen([_setting(row).label for row in self.rows], options.strategies,
+        rows = chosen([_setting(row).label for row in self.rows], options.strategies,
                        "--strategies")  # fmt: skip
         noises = self._noises(options)
         labels = tuple(column.label for column in self.columns)
         quick = labels if options.full else self.quick_columns or labels
-        columns = _chosen(labels, options.columns or quick, "--columns")
+        columns = chosen(labels, options.columns or quick, "--columns")
         rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
         seeds = options.seeds or (self.seeds if options.full else 1)
         return [
@@ -257,7 +257,7 @@ class GridStudy(Study):
         if not options.noises:
             return self.noises if options.full else self.noises[: self.quick_noises]
         names = {"pld" if n == "pld" else "paper": n for n in self.noises}
-        return tuple(names[n] for n in _chosen(tuple(names), options.noises, "--noise"))
+        return tuple(names[n] for n in chosen(tuple(names), options.noises, "--noise"))
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,12 @@ def _setting(row: str | Setting) -> Setting:
     return row if isinstance(row, Setting) else Setting(row, {"strategy": row})
 
 
-def _chosen(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
+def chosen(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return what was asked for, or all there is.
+
+    Raises:
+        TermsError: ``option`` names what is not known; the known are listed.
+    """
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise TermsError(

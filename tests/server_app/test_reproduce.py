@@ -66,13 +66,26 @@ def test_a_study_leaves_a_table_numbers_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "robust-hdp-convergence.png").stat().st_size > 10_000
 
 
+SMALLER = {
+    "robust-hdp-noise": ["--columns", "Dist6"],
+    "robust-hdp-distributions": ["--columns", "Dist2,Dist6"],
+    "robust-hdp-label-skew": ["--columns", "Dist2,Dist6"],
+    "pfa-mixgauss": ["--columns", "MixGauss1 M=30"],
+    "robust-hdp-clients": ["--columns", "20 clients,40 clients"],
+    "drift": ["--columns", "Dist2,Dist2 ≤ 2 labels"],
+    "guards": ["--columns", "Dist2", "--strategies", "none,evidence"],
+}
+"""A part of those that take a minute or more on digits."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_study_runs_on_digits(name: str, tmp_path: Path) -> None:
     words = [] if name in {"robust-hdp-noise", "pfa-megabytes", "guards"} else [
         "--learning-rate", "0.1"
     ]  # fmt: skip
-    reproduce(name, "--dataset", "digits", "--rounds", "2", *words, "--out", str(tmp_path))
+    words += [*SMALLER.get(name, []), "--dataset", "digits", "--rounds", "2", "--jobs", "1"]
+    reproduce(name, *words, "--out", str(tmp_path))
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["cells"]
     assert (tmp_path / "table.md").exists()
