@@ -67,7 +67,8 @@ QUIET = "guard: less noise than the run's floor"
 AGAINST = "guard: evidence, it works against the others"
 SHARED = "guard: evidence, its noise is another site's"
 STRENGTH = "guard: evidence, its step is far from the others' in length"
-_REASONS = (AGAINST, SHARED, STRENGTH)
+LASTING = (AGAINST, SHARED, STRENGTH)
+"""Who is refused for one of these stays refused."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def weigh_evidence(
     after, refused = _still(state, sites, updates)
     refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
     at = np.array([books.order[site] for site in sites])
-    refused |= {s: _REASONS[int(books.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
+    refused |= {s: LASTING[int(books.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
                 if books.refused[i]}  # fmt: skip
     kept = np.array([site not in refused for site in sites], dtype=np.bool_)
     gauges = {"evidence": np.zeros(len(sites)), "alignment": np.zeros(len(sites))}
@@ -151,7 +152,7 @@ def weigh_evidence(
         found.judge(part)
         gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
         for row in rows[~found.kept]:
-            refused[sites[int(row)]] = _REASONS[int(books.refused[at[row]]) - 1]
+            refused[sites[int(row)]] = LASTING[int(books.refused[at[row]]) - 1]
     after |= pack(books)
     return after, refused, gauges
 
@@ -218,7 +219,7 @@ class _Round:
     def _refuse(self, i: int, reason: str) -> None:
         if self.left > 0 and self.kept[i]:
             self.kept[i], self.left = False, self.left - 1
-            self.books.refused[self.at[i]] = 1 + _REASONS.index(reason)
+            self.books.refused[self.at[i]] = 1 + LASTING.index(reason)
 
     def _measure_gain(self) -> None:
         """Refuse whose mean step along the pilot, so far, is out of all proportion."""

@@ -44,11 +44,13 @@ class Outcome:
         update: float32, shape ``(d,)``; added to the global model.
         weights: float64, shape ``(n,)``; each site's share.
         gauges: numbers worth a look, for the journal: a float, or an array of shape ``(n,)``.
+        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, unless the rule projects.
     """
 
     update: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float64]
     gauges: Mapping[str, float | npt.NDArray[np.float64]] = field(default_factory=dict)
+    scale: float = 1.0
 
 
 def square_sum(update: npt.NDArray[np.floating]) -> float:

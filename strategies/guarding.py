@@ -2,7 +2,8 @@
 
 ``none``: updates of zeros and exact copies are refused. ``cap``: and no site weighs more than 3/n.
 ``centred-clipping``: and no update lies further from the last round's aggregate than the median
-one. ``evidence``: and a site is refused for what it sent over the rounds, see ``evidence.py``.
+one. ``evidence``: and a site is refused for what it sent over the rounds, see ``evidence.py``, and
+what it gave to the model since the evidence against it began to rise is taken out again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.evidence import Evidence, weigh_evidence
+from hdpfl_flower.evidence import LASTING, Evidence, weigh_evidence
 from hdpfl_flower.guard import CAP, cap_weights, clip_around, refuse_copies
 from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
 
@@ -29,6 +30,8 @@ class Guard:
 
     Attributes:
         state: what is kept between rounds: arrays by name, so that a checkpoint can hold it.
+        given: suspect → what it gave to the model since the evidence against it began to rise,
+            float32, shape ``(d,)``; kept between rounds too.
         refused: site → why, of the round that was screened last.
     """
 
@@ -37,7 +40,8 @@ class Guard:
 
         Args:
             terms: name the guard.
-            projects: whether the rule's update is not the sum of the updates by its weights.
+            projects: whether the rule's update is not the sum of the updates by its weights;
+                from such an update nothing can be taken out.
 
         Raises:
             TermsError: a guard that acts on weights, with a rule that projects.
@@ -50,8 +54,10 @@ class Guard:
                 "or another strategy"
             )
         self._settings = Evidence(terms.max_liars, terms.rounds, terms.noise_floor)
+        self._takes_back = self.kind == "evidence" and not projects
         self._gauges: Gauges = {}
         self.state: State = {}
+        self.given: dict[str, npt.NDArray[np.float32]] = {}
         self.refused: dict[str, str] = {}
 
     def screen(self, updates: RoundUpdates) -> RoundUpdates:
@@ -77,18 +83,42 @@ class Guard:
         """Return the outcome of a rule on ``kept``, bounded, with the guard's gauges.
 
         The journal's ``weights`` are those that the aggregate was made with; ``clipped_to``, of
-        ``centred-clipping``, is the share of each site's distance that was left.
+        ``centred-clipping``, is the share of each site's distance that was left; ``taken_back``
+        counts the refused whose earlier part in the model ends with this update.
         """
-        gauges, weights, update = self._gauges, outcome.weights, outcome.update
+        gauges, weights, update, scale = (
+            self._gauges,
+            outcome.weights,
+            outcome.update,
+            outcome.scale,
+        )
         if self.kind in ("cap", "centred-clipping"):
             weights = cap_weights(weights, CAP / len(weights))
         if self.kind == "cap":
-            update = weighted_sum(weights, kept.updates)
+            update = weighted_sum(scale * weights, kept.updates)
         if self.kind == "centred-clipping":
             centre = self.state.get(_CENTRE, np.zeros(kept.updates.shape[1]))
             update, gauges["clipped_to"] = clip_around(centre, weights, kept.updates)
             self.state = {**self.state, _CENTRE: update.astype(np.float64)}
-        return Outcome(update, weights, {**outcome.gauges, **gauges})
+            update = np.float32(scale) * update
+        if self._takes_back:
+            gone = [site for site in self.given if self.refused.get(site) in LASTING]
+            for site in gone:
+                update = update - self.given.pop(site)
+            if gone:
+                gauges["taken_back"] = float(len(gone))
+            self._note_suspects(outcome, kept)
+        return Outcome(update, weights, {**outcome.gauges, **gauges}, scale)
+
+    def _note_suspects(self, outcome: Outcome, kept: RoundUpdates) -> None:
+        """Add this round's part of those whose CUSUM is above 0; forget that of the others."""
+        rising = np.broadcast_to(self._gauges["evidence"], len(kept.sites)) > 0
+        for i, site in enumerate(kept.sites):
+            if rising[i]:
+                part = np.float32(outcome.scale * outcome.weights[i]) * kept.updates[i]
+                self.given[site] = self.given[site] + part if site in self.given else part
+            else:
+                self.given.pop(site, None)
 
 
 def _without(updates: RoundUpdates, refused: dict[str, str]) -> RoundUpdates:

@@ -80,4 +80,4 @@ class RobustHDPDrift(SNR):
         scale = float(steps.mean() / (weights[measured] @ steps))  # Σw·k = 1/Σ(p/k)
         gauges = {**outcome.gauges, "drift_std": math.sqrt(drift), "step_scale": scale}
         state = {**inner, _SUM: total, _ROUNDS: rounds}
-        return state, Outcome(weighted_sum(scale * weights, rows), weights, gauges)
+        return state, Outcome(weighted_sum(scale * weights, rows), weights, gauges, scale)

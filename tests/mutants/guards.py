@@ -188,6 +188,20 @@ MUTANTS = (
         "strategies/test_guarding.py::test_refusals_below_the_quorum_leave_the_model_as_it_was",
     ),
     Mutant(
+        "what a liar gave stays in the model",
+        "strategies/guarding.py",
+        "update = update - self.given.pop(site)",
+        "self.given.pop(site)",
+        "strategies/test_guarding.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
+    ),
+    Mutant(
+        "a part is taken out without its scale",
+        "strategies/guarding.py",
+        "np.float32(outcome.scale * outcome.weights[i])",
+        "np.float32(outcome.weights[i])",
+        "strategies/test_guarding.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
+    ),
+    Mutant(
         "a cap with a projection",
         "strategies/guarding.py",
         'if projects and self.kind in ("cap", "centred-clipping"):',

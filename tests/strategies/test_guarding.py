@@ -104,6 +104,32 @@ def test_a_liar_cannot_undo_a_run_under_evidence(tmp_path: Path) -> None:
         np.testing.assert_array_equal(with_liar.arrays[name], array)
 
 
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_what_a_liar_gave_before_it_was_found_is_taken_out(scale: float) -> None:
+    """But for what it gave before the evidence began to rise; nobody else loses anything."""
+    generator, guard = np.random.default_rng(1), Guard(terms_of(guard="evidence"), projects=False)
+    signal = 5 / np.sqrt(SIZE) * generator.standard_normal(SIZE)
+    moved, stays, suspected = np.zeros(SIZE), np.zeros(SIZE), np.zeros(SIZE)
+    while "site-4" not in guard.refused:
+        rows = (signal + generator.standard_normal((10, SIZE))).astype(np.float32)
+        rows[4] -= np.float32(2) * signal.astype(np.float32)
+        parts = scale / 10 * rows.astype(np.float64)
+        kept = guard.screen(updates_of(rows))
+        weights = np.full(len(kept.sites), 0.1)
+        update = weighted_sum(scale * weights, kept.updates)
+        outcome = guard.reweigh(Outcome(update, weights, {}, scale), kept)
+        moved += outcome.update
+        stays += parts.sum(axis=0) - parts[4]
+        if "site-4" in guard.given:
+            suspected += parts[4]
+        elif "site-4" in kept.sites:
+            stays, suspected = stays + suspected + parts[4], np.zeros(SIZE)
+    assert suspected.any(), "found at once: nothing to take out"
+    assert outcome.gauges["taken_back"] == 1
+    assert np.linalg.norm(suspected) > 0.1 * np.linalg.norm(moved)
+    np.testing.assert_allclose(moved, stays, atol=1e-5 * scale)
+
+
 def test_the_rule_sees_the_rows_and_facts_of_those_who_stay() -> None:
     rows = noise(3, 5)
     rows[1] = rows[3]
