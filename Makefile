@@ -16,7 +16,7 @@ check: $(READY)
 
 test: check
 	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not engines and not gpu"
-	$(BIN)/pytest -m "engines"
+	$(BIN)/pytest -n 2 --dist loadfile -m "engines"
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu

@@ -53,8 +53,13 @@ def rounds_of(folder: Path) -> list[Event]:
 
 
 def free_ports(count: int) -> int:
-    """Return the first of ``count`` ports that are free now, below those the system gives out."""
-    for first in random.SystemRandom().sample(range(20000, 28000, 10), 200):
+    """Return the first of ``count`` ports that are free now, below those the system gives out.
+
+    Each of pytest's workers has a range of its own, so that no two find the same ports free.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    lowest = 20000 + 2000 * worker
+    for first in random.SystemRandom().sample(range(lowest, lowest + 2000, 10), 200):
         if all(_is_free(first + i) for i in range(count)):
             return first
     raise RuntimeError("no free ports")
