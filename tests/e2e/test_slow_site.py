@@ -31,7 +31,7 @@ from tests.e2e.engines import (
 
 pytestmark = pytest.mark.engines
 
-SITES, TIMEOUT = 3, 20.0
+SITES, TIMEOUT = 3, 40.0
 STEADY, DYING, SLOW = "0", "1", "2"
 TOO_LATE = "no reply in time"
 MISSED = {(1, SLOW), (3, DYING)}
@@ -57,7 +57,7 @@ def signal_site(federation: Federation, site: str, number: signal.Signals) -> No
 
 
 def wait_for_round(folder: Path, number: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while True:
         try:
             if len(rounds_of(folder)) >= number:
@@ -87,7 +87,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             signal_site(federation, SLOW, signal.SIGCONT)
         wait_for_round(folder, 2)
         signal_site(federation, DYING, signal.SIGKILL)
-        running.join(120)
+        running.join(240)
         yield Ended(done[0], folder, rounds_of(folder))
     finally:
         federation.call("down")
