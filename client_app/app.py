@@ -86,7 +86,8 @@ def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordD
     from client_app.client_level import ClientLevelTrainer
     from client_app.ditto import train_personal_model
 
-    if site.ledger.frozen_plan(instructions.terms.run_id) is not None:
+    ledger = site.ledger
+    if ledger.frozen_plan(instructions.terms.run_id) is not None:
         raise Declined("terms: 'noise' changed after the plan was frozen")
     trainer = ClientLevelTrainer(site, instructions)
 
@@ -95,7 +96,7 @@ def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordD
         train_personal_model(site, instructions)
         return payload
 
-    released = _release(site, site.ledger, instructions, CLIPPED_UPDATE, None, work)
+    released = _release(site, ledger, instructions, CLIPPED_UPDATE, None, work)
     return wire.write_update(released, trainer.size)
 
 

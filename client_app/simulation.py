@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from flwr.app import Context
 
 from hdpfl_flower.config import RunTerms
@@ -25,8 +26,18 @@ from hdpfl_flower.task import Records
 _TEST_EVERY = 5
 
 
+Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
+"""Ends of local SGD, each shape ``(d,)``, by the request's digest and what they are for."""
+
+
 class InProcessContext(Context):
     """The context of a node that lives in the server's own process; made by the local grid."""
+
+    @property
+    def trained(self) -> Trained:
+        """What ``together.py`` has done of the node's work for the message it gets next."""
+        found: Trained = self.__dict__.setdefault("_trained", {})
+        return found
 
 
 def may_draw(context: Context) -> bool:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from flwr.app import Context, RecordDict
 
 from client_app.simulation import (
+    InProcessContext,
+    Trained,
     draw_profile,
     may_draw,
     node_index,
@@ -23,6 +25,7 @@ from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger import Ledger
 from hdpfl_flower.mechanism import Plan, check_unchanged, make_plan
 from hdpfl_flower.profile import Profile
+from hdpfl_flower.simulated_ledger import SimulatedLedger
 from hdpfl_flower.task import Records
 
 if TYPE_CHECKING:
@@ -38,12 +41,16 @@ class Site:
         terms: the public terms of the run it is asked about.
         index: its partition and the number of partitions, if simulated; else None.
         memory: what the node keeps from message to message of a run, as long as it is up.
+        in_process: whether it lives in the server's own process.
+        trained: local SGD that such a process has done already; empty anywhere else.
     """
 
     profile: Profile
     terms: RunTerms
     index: tuple[int, int] | None
     memory: RecordDict = field(default_factory=RecordDict, compare=False)
+    in_process: bool = False
+    trained: Trained = field(default_factory=dict, compare=False)
 
     @property
     def simulated(self) -> bool:
@@ -56,7 +63,8 @@ class Site:
         if self.index is not None:
             budget = self.profile.budget
             path = simulated_ledger(self.terms, self.index[0])
-            return _simulated_ledger(path, budget.epsilon, budget.delta)
+            opened = _ledger_in_memory if self.in_process else _ledger_in_file
+            return opened(path, budget.epsilon, budget.delta)
         if self.profile.ledger is None:
             raise Declined("profile: [ledger] is missing; a site without a ledger releases nothing")
         return Ledger(self.profile.ledger.path, self.profile.ledger.anchor)
@@ -118,24 +126,38 @@ def open_site(context: Context, terms: RunTerms) -> Site:
     if isinstance(path, str):
         profile = Profile.load(Path(path).expanduser())
         where = node_index(context) if profile.simulated else None
-        return Site(profile, terms, where, context.state)
+        return _at(context, profile, terms, where)
     if not may_draw(context):
         raise Declined("the node config names no 'profile': a deployed site needs one")
     index, number = node_index(context)
-    return Site(_drawn(terms, index, number), terms, (index, number), context.state)
+    return _at(context, _drawn(terms, index, number), terms, (index, number))
 
 
-@lru_cache(maxsize=1024)
+def _at(context: Context, profile: Profile, terms: RunTerms, index: tuple[int, int] | None) -> Site:
+    if isinstance(context, InProcessContext):
+        return Site(profile, terms, index, context.state, True, context.trained)
+    return Site(profile, terms, index, context.state)
+
+
+@lru_cache(maxsize=4096)
 def _drawn(terms: RunTerms, index: int, number: int) -> Profile:
     return draw_profile(terms, index, number)
 
 
 _LEDGERS: dict[Path, Ledger] = {}
-_OPEN_LEDGERS = 128
-"""Files that a simulation of thousands keeps open; the one used longest ago is closed first."""
+_OPEN_FILES = 128
+"""Ledgers that an actor of a simulation of thousands keeps open; the one used longest ago is closed
+first."""
 
 
-def _simulated_ledger(path: Path, epsilon: float, delta: float) -> Ledger:
+def _ledger_in_memory(path: Path, epsilon: float, delta: float) -> Ledger:
+    """Return the ledger of a site in this process; ``path`` gets it from :func:`close_ledgers`."""
+    if path not in _LEDGERS:
+        _LEDGERS[path] = SimulatedLedger(path, epsilon, delta)
+    return _LEDGERS[path]
+
+
+def _ledger_in_file(path: Path, epsilon: float, delta: float) -> Ledger:
     """Return the ledger at ``path``, made where it is not there; kept open in this process."""
     if path not in _LEDGERS:
         if path.is_file():
@@ -143,12 +165,12 @@ def _simulated_ledger(path: Path, epsilon: float, delta: float) -> Ledger:
         else:
             _LEDGERS[path] = Ledger.create(path, epsilon, delta, durable=False)
     _LEDGERS[path] = ledger = _LEDGERS.pop(path)
-    while len(_LEDGERS) > _OPEN_LEDGERS:
+    while len(_LEDGERS) > _OPEN_FILES:
         _LEDGERS.pop(next(iter(_LEDGERS))).close()
     return ledger
 
 
 def close_ledgers() -> None:
-    """Close what simulated sites left open in this process."""
+    """Close what simulated sites left open in this process; those in memory get their files."""
     while _LEDGERS:
         _LEDGERS.popitem()[1].close()

@@ -111,8 +111,8 @@ class Chain:
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from None
         with _readable_errors(), contextlib.closing(sqlite3.connect(path)) as db:
-            db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
-            db.executescript(_SCHEMA)
+            _set_durability(db, durable)
+            db.executescript(f"BEGIN; {_SCHEMA}")
             db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
             db.commit()
         return cls(path, anchor, durable=durable)
@@ -145,9 +145,9 @@ class Chain:
                     self._db.execute("ROLLBACK")
             raise
 
-    def append(self, kind: str, body: dict[str, Any]) -> Entry:
-        """Add an entry; only inside a transaction."""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
+        """Add an entry, of now or of the time ``at``; only inside a transaction."""
+        at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
         text = json.dumps(body, sort_keys=True)
         seq, digest = self._last + 1, _digest(self._digest, self._last + 1, at, kind, text)
         self._db.execute(
@@ -176,19 +176,13 @@ class Chain:
         self._db.close()
 
     def _prepare(self, path: Path, durable: bool) -> None:
-        """Refuse what this version cannot read, before anything is written; then set up.
-
-        A rollback journal, not a write-ahead log: of a damaged log SQLite drops the newest
-        transactions without a word, and with them what was spent. With a journal, whatever
-        :meth:`transaction` finished lies in the file itself.
-        """
+        """Refuse what this version cannot read, before anything is written; then set up."""
         if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
             raise LedgerError(f"{path} is not a ledger of hdpfl")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > _VERSION:
             raise LedgerError("the ledger was written by a newer version; update hdpfl-flower")
-        self._db.execute(f"PRAGMA journal_mode = {'DELETE' if durable else 'MEMORY'}")
-        self._db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
+        _set_durability(self._db, durable)
 
     def _read(self) -> list[Entry]:
         """Return the entries after the last one seen, their digests checked up to the head."""
@@ -218,6 +212,17 @@ class Chain:
             raise LedgerError(
                 "the ledger is older than its anchor: a copy was put back; restore the newest"
             )
+
+
+def _set_durability(db: sqlite3.Connection, durable: bool) -> None:
+    """Wait for the disk at every commit, or, in a simulation, for nothing.
+
+    A rollback journal, not a write-ahead log: of a damaged log SQLite drops the newest transactions
+    without a word, and with them what was spent. With a journal, whatever :meth:`Chain.transaction`
+    finished lies in the file itself.
+    """
+    db.execute(f"PRAGMA journal_mode = {'DELETE' if durable else 'MEMORY'}")
+    db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
 
 
 def _digest(before: str, seq: int, at: str, kind: str, text: str) -> str:

@@ -174,7 +174,7 @@ def read_model(record: ArrayRecord, like: Arrays) -> Arrays:
 
 def encode_update(update: npt.NDArray[np.float32]) -> bytes:
     """Return the payload that is sealed, and later sent: shape ``(d,)``, or ``(1,)`` projected."""
-    return Array(update).data
+    return _header(update.shape) + update.astype("<f4", copy=False).tobytes()
 
 
 def write_update(payload: bytes, size: int) -> RecordDict:

@@ -72,6 +72,7 @@ class Leveled(HDPStrategy):
         super().__init__(terms)
         self._menu: tuple[float, ...] = ()
         self._level_of: dict[str, int] = {}
+        self._placed: dict[float, Ints] = {}
         self._plan: CentralPlan | None = None
 
     @classmethod
@@ -204,7 +205,10 @@ class Leveled(HDPStrategy):
 
     def _keeps_its_level(self, site: str) -> bool:
         """Tell whether a site's ε still puts it where it was; one that came later joins now."""
-        now = self.place(np.array([self.roster.disclosed[site]["epsilon"]]), self._menu)
+        epsilon = self.roster.disclosed[site]["epsilon"]
+        if epsilon not in self._placed:  # asked of everybody, twice a round
+            self._placed[epsilon] = self.place(np.array([epsilon]), self._menu)
+        now = self._placed[epsilon]
         return int(now[0]) >= 0 and self._level_of.setdefault(site, int(now[0])) == int(now[0])
 
     def _central_means(

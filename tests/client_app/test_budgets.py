@@ -12,6 +12,7 @@ from dp_accounting.pld import PLDAccountant
 from flwr.app import Message
 
 from client_app.simulation import simulated_ledger
+from client_app.site import close_ledgers
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.ledger import Ledger
@@ -136,6 +137,7 @@ def test_a_simulated_site_takes_the_formula_and_its_nominal_epsilon(tmp_path: Pa
     more = {"calibration": "pfa", "runs-dir": str(tmp_path), "run-id": "paper"}
     reply, terms = simulated(wire.TRAIN, **more)
     assert reply.has_content()
+    close_ledgers()
     (charged,) = Ledger(simulated_ledger(terms, 0), durable=False).account().plans.values()
     assert charged.epsilon == 0.5
     q, steps = Plan.from_json(charged.plan).steps[0].sampling_prob, terms.rounds
