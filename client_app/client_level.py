@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from client_app.plain_sgd import network_for, shuffled_batches
+from client_app.plain_sgd import Job, network_for, shuffled_batches
 from client_app.site import Site
 from client_app.training import pick_device, read_model, use_threads
 from hdpfl_flower import wire
@@ -20,9 +20,12 @@ from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.models import flatten
-from hdpfl_flower.noise import add_noise
+from hdpfl_flower.noise import RandomStream, add_noise
 from hdpfl_flower.paths import available_cores
 from hdpfl_flower.wire import Instructions
+
+UPDATE = "update"
+"""What the release's randomness is for."""
 
 
 class ClientLevelTrainer:
@@ -43,6 +46,15 @@ class ClientLevelTrainer:
         self._network = network_for(terms.model, task_for(terms), device)
         self._records = site.training_records()
 
+    def job(self, stream: RandomStream) -> Job:
+        """Return the local SGD of this round, its batches drawn from ``stream``."""
+        terms, records = self._instructions.terms, self._records
+        batch_size = self._site.profile.training.batch_size
+        batches = shuffled_batches(
+            len(records), batch_size, terms.local_epochs, terms.local_steps, stream
+        )
+        return Job(self._start, records, tuple(batches))
+
     def run(self, plan: Plan | None) -> bytes:
         """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.
 
@@ -56,15 +68,10 @@ class ClientLevelTrainer:
         terms, server_round = self._instructions.terms, self._instructions.server_round
         if plan is None and terms.noise != "server":
             raise Declined("terms: an update without noise is for noise = 'server' alone")
-        streams = self._site.streams(server_round, "update")
-        batches = shuffled_batches(
-            len(self._records),
-            self._site.profile.training.batch_size,
-            terms.local_epochs,
-            terms.local_steps,
-            streams.sampling,
-        )
-        end = self._network.train(self._start, self._records, batches, terms.learning_rate)
+        streams = self._site.streams(server_round, UPDATE)
+        end = self._site.trained.pop((self._instructions.digest, UPDATE), None)
+        if end is None:
+            end = self._network.train(self.job(streams.sampling), terms.learning_rate)
         update = clip_update(end.astype(np.float64) - self._start, terms.clip_norm)
         if plan is not None:
             std = plan.round(server_round, terms.clip_norm).noise_std

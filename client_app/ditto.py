@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client_app.plain_sgd import Vector, network_for, shuffled_batches
+from client_app.plain_sgd import Job, Vector, network_for, shuffled_batches
 from client_app.simulation import simulated_ledger
 from client_app.site import Site
 from client_app.training import pick_device, read_model
@@ -27,7 +27,8 @@ from hdpfl_flower.models import flatten
 from hdpfl_flower.wire import Instructions
 
 log = logging.getLogger("hdpfl.site")
-_KEY = "personal"
+PERSONAL = "personal"
+"""What the pass's randomness is for, and the name of the vector in its file."""
 
 
 def train_personal_model(site: Site, instructions: Instructions) -> None:
@@ -39,27 +40,42 @@ def train_personal_model(site: Site, instructions: Instructions) -> None:
         TermsError: ``personal-lambda`` is wrong.
         DataError: the file kept is damaged.
     """
-    terms, path = instructions.terms, None
-    lambdas = read_lambdas(terms.personal_lambda)
-    if lambdas is None:
+    terms = instructions.terms
+    if read_lambdas(terms.personal_lambda) is None:
         return
     path = personal_path(site)
     if path is None:
         log.info("no personal model: the profile has no [state]")
         return
+    end = site.trained.pop((instructions.digest, PERSONAL), None)
+    job = personal_job(site, instructions) if end is None else None
+    if job is not None:
+        device = pick_device(site.profile.training.device)
+        end = network_for(terms.model, task_for(terms), device).train(job, terms.learning_rate)
+    if end is None or not np.isfinite(end).all():
+        end = flatten(read_model(site, instructions))
+    _keep(path, end)
+
+
+def personal_job(site: Site, instructions: Instructions) -> Job | None:
+    """Return this round's pass; None where the terms ask for none, or it could not be kept.
+
+    Raises:
+        TermsError, DataError: as :func:`train_personal_model`.
+    """
+    terms, training = instructions.terms, site.profile.training
+    lambdas, path = read_lambdas(terms.personal_lambda), personal_path(site)
+    if lambdas is None or path is None:
+        return None
     shared = flatten(read_model(site, instructions))
     own = load_personal_model(path, len(shared))
-    training = site.profile.training
-    network = network_for(terms.model, task_for(terms), pick_device(training.device))
-    streams = site.streams(instructions.server_round, _KEY)
+    stream = site.streams(instructions.server_round, PERSONAL).sampling
     records = site.training_records()
     batches = shuffled_batches(
-        len(records), training.batch_size, terms.local_epochs, terms.local_steps, streams.sampling
+        len(records), training.batch_size, terms.local_epochs, terms.local_steps, stream
     )
     pull = lambdas[int(math.isinf(site.profile.run.epsilon))], shared
-    start = shared if own is None else own
-    end = network.train(start, records, batches, terms.learning_rate, pull)
-    _keep(path, end if np.isfinite(end).all() else shared)
+    return Job(shared if own is None else own, records, tuple(batches), pull)
 
 
 def personal_path(site: Site) -> Path | None:
@@ -87,7 +103,7 @@ def load_personal_model(path: Path, size: int) -> Vector | None:
     if not path.is_file():
         return None
     try:
-        vector: Vector = load_file(path)[_KEY]
+        vector: Vector = load_file(path)[PERSONAL]
     except (SafetensorError, KeyError, OSError):
         raise DataError(f"the personal model {path} is damaged; remove it to start anew") from None
     if vector.shape != (size,) or vector.dtype != np.float32:
@@ -99,4 +115,4 @@ def _keep(path: Path, vector: Vector) -> None:
     from safetensors.numpy import save
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, save({_KEY: vector}))
+    replace_file(path, save({PERSONAL: vector}))

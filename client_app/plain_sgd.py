@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from client_app.memory import keep_freed_memory
 from hdpfl_flower.losses import total_loss
 from hdpfl_flower.models import build_model
 from hdpfl_flower.noise import RandomStream
@@ -17,11 +19,29 @@ from hdpfl_flower.task import Records, Task
 Vector = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, repr=False)
+class Job:
+    """One client's local SGD.
+
+    Attributes:
+        start: the parameters to start from, shape ``(d,)``.
+        records: the client's.
+        batches: rows of each step.
+        pull: (λ, θ): each step also goes −η·λ·(own − θ) (Ditto).
+    """
+
+    start: Vector
+    records: Records
+    batches: tuple[npt.NDArray[np.int64], ...]
+    pull: tuple[float, Vector] | None = None
+
+
 class Network:
     """A model whose trainable parameters are views of one vector, for steps on a batch's mean."""
 
     def __init__(self, spec: str, task: Task, device: str) -> None:
         """Build the model on ``device``; raises ``ModelError`` as ``build_model`` does."""
+        keep_freed_memory()
         self.model, self.task = build_model(spec, task, seed=0).to(device).train(), task
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.theta = torch.cat([p.detach().reshape(-1) for p in self._parameters])
@@ -30,29 +50,15 @@ class Network:
             parameter.data = self.theta[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
 
-    def train(
-        self,
-        start: Vector,
-        records: Records,
-        batches: Iterator[npt.NDArray[np.int64]],
-        learning_rate: float,
-        pull: tuple[float, Vector] | None = None,
-    ) -> Vector:
-        """Return the parameters after a step a batch, shape ``(d,)``.
-
-        Args:
-            start: the parameters to start from, shape ``(d,)``.
-            records: the site's.
-            batches: rows of each step.
-            learning_rate: η.
-            pull: (λ, θ): each step also goes −η·λ·(own − θ) (Ditto).
-        """
+    def train(self, job: Job, learning_rate: float) -> Vector:
+        """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
         device = self.theta.device
-        features = torch.from_numpy(records.features).to(device)
-        targets = torch.from_numpy(records.targets).to(device)
-        self.theta.copy_(torch.from_numpy(start.copy()))
+        features = torch.from_numpy(job.records.features).to(device)
+        targets = torch.from_numpy(job.records.targets).to(device)
+        self.theta.copy_(torch.from_numpy(job.start.copy()))
+        pull = job.pull
         anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
-        for rows in batches:
+        for rows in job.batches:
             place = torch.from_numpy(rows).to(device)
             loss = total_loss(self.task, self.model(features[place]), targets[place]) / len(rows)
             gradients = torch.autograd.grad(loss, self._parameters)

@@ -24,6 +24,7 @@ from client_app.app import app
 from client_app.ditto import load_personal_model, simulated_personal_path
 from client_app.simulation import InProcessContext, draw_profile, simulated_records
 from client_app.site import close_ledgers, open_site
+from client_app.together import portions, trained_together
 from client_app.training import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.attacks import Attack
@@ -42,6 +43,10 @@ from server_app.rounds import OnEvent, RunResult, run
 
 class LocalGrid(Grid):
     """Nodes 1…n in this process, named by their partition index, answering one after another."""
+
+    stacked = True
+    """Whether the nodes of a round train together where they can (``client_app/together.py``),
+    which changes the last bits of their updates."""
 
     def __init__(self, num_sites: int, present: Iterable[int] | None = None) -> None:
         """Make the nodes of a simulation of ``num_sites``; ``present`` names some of them."""
@@ -70,7 +75,12 @@ class LocalGrid(Grid):
     ) -> Iterable[Message]:
         """Let the ClientApp answer each message, in this thread."""
         del timeout  # nothing here can be late
-        return [self._answer(message) for message in messages]
+        replies = []
+        for portion in portions(list(messages)):
+            nodes = [self._contexts[message.metadata.dst_node_id] for message in portion]
+            with trained_together(list(zip(portion, nodes, strict=True)) if self.stacked else []):
+                replies += [self._answer(message) for message in portion]
+        return replies
 
     def close(self) -> None:
         """Close the ledgers that the sites left open."""
