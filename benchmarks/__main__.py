@@ -11,7 +11,16 @@ import torch
 
 from benchmarks.timing import console
 
-NAMES = ("dpsgd", "federation", "noise_level", "robust_pca", "memory", "noise", "accounting")
+NAMES = (
+    "dpsgd",
+    "federation",
+    "scale",
+    "noise_level",
+    "robust_pca",
+    "memory",
+    "noise",
+    "accounting",
+)
 
 chosen = sys.argv[1:] or NAMES
 unknown = sorted(set(chosen) - set(NAMES))

@@ -22,6 +22,7 @@ import torch
 from hdpfl_flower.accounting import Steps, calibrate
 from hdpfl_flower.adaptive_clipping import enough_bit_noise, update_multiplier
 from hdpfl_flower.noise import RandomStream, add_noise
+from hdpfl_flower.updates import exact_sum, square_sum
 
 Floats = npt.NDArray[np.float64]
 
@@ -130,23 +131,26 @@ def clip_update(update: Floats, clip_norm: float) -> Floats:
 
 
 def clipped_sum(
-    rows: npt.NDArray[np.float32], clip_norm: float
+    rows: npt.NDArray[np.float32], clip_norm: float, chosen: npt.NDArray[np.int64] | None = None
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """Return the sum of the clipped rows and the number of those that were within S, in one pass.
+    """Return the sum of the clipped rows and the number of those that were within S.
 
     Rows are clipped again, whatever the sites did: the noise is made for S. A site that clips
-    (:func:`clip_update`) leaves a norm from which the bit can be told.
+    (:func:`clip_update`) leaves a norm from which the bit can be told. Two passes, norms and sum,
+    without a copy of the rows.
 
     Args:
         rows: float32, shape ``(n, d)``; n may be 0.
         clip_norm: S.
+        chosen: the rows that count, all of them without it.
     """
-    total, within = np.zeros(rows.shape[1]), 0
-    for row in rows:
-        update = row.astype(np.float64)
-        within += math.sqrt(float(update @ update)) < clip_norm * _AT
-        total += clip_update(update, clip_norm)
-    return total, within
+    places = np.arange(len(rows)) if chosen is None else chosen
+    norms = np.sqrt(np.array([square_sum(rows[place]) for place in places], dtype=np.float64))
+    kept = np.isfinite(norms)
+    bound = clip_norm * _BELOW
+    scales = np.minimum(1.0, bound / np.maximum(norms[kept], bound))
+    total = exact_sum(scales, rows, places[kept])
+    return total, int((norms < clip_norm * _AT).sum())
 
 
 def noisy_mean(total: Floats, level: Level, clip_norm: float, stream: RandomStream) -> Floats:

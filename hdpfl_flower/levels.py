@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.updates import exact_sum
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -180,13 +181,16 @@ def drift_weights(variances: Floats, gaps: Floats, shares: Floats, horizon: floa
 
 
 def plain_means(rows: npt.NDArray[np.float32], levels: Ints, size: int) -> Floats:
-    """Return the mean of each level's rows, shape ``(size, d)``; 0 for a level without one."""
-    means = np.zeros((size, rows.shape[1]))
-    for row, level in zip(rows, levels, strict=True):
-        if level >= 0:
-            means[level] += row
-    counts = np.bincount(levels[levels >= 0], minlength=size)
-    return means / np.maximum(counts, 1)[:, None]
+    """Return the mean of each level's rows, shape ``(size, d)``; 0 for a level without one.
+
+    Each row is read once.
+    """
+    means = np.empty((size, rows.shape[1]))
+    for level in range(size):
+        chosen = np.flatnonzero(levels == level)
+        means[level] = exact_sum(np.ones(len(chosen)), rows, chosen)
+        means[level] /= max(len(chosen), 1)
+    return means
 
 
 def site_weights(shares: Floats, levels: Ints) -> Floats:

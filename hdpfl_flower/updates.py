@@ -65,6 +65,30 @@ def square_sum(update: npt.NDArray[np.floating]) -> float:
     )
 
 
+def exact_sum(
+    scales: npt.NDArray[np.float64],
+    updates: npt.NDArray[np.float32],
+    chosen: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return Σᵢ sᵢ·uᵢ over the rows ``chosen`` (all: None), float64, shape ``(d,)``.
+
+    In one pass, row after row, without a copy of any: blocks give the same bits as whole rows.
+
+    >>> exact_sum(np.array([2.0]), np.array([[4.0], [8.0]], np.float32), np.array([1]))
+    array([16.])
+    """
+    rows = np.arange(len(updates)) if chosen is None else chosen
+    total = np.zeros(updates.shape[1])
+    scaled = np.empty(min(_BLOCK, len(total)))
+    for start in range(0, len(total), _BLOCK):
+        part = total[start : start + _BLOCK]
+        room = scaled[: len(part)]
+        for scale, row in zip(scales, rows, strict=True):
+            block = updates[row, start : start + _BLOCK]
+            part += np.multiply(block, scale, out=room, dtype=np.float64)
+    return total
+
+
 def weighted_sum(
     weights: npt.NDArray[np.float64], updates: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:

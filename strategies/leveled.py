@@ -222,7 +222,7 @@ class Leveled(HDPStrategy):
         means, bits = np.zeros((len(plan.levels), rows.shape[1])), 0
         clip_norm = self.terms.clip_norm
         for j, level in enumerate(plan.levels):
-            total, within = clipped_sum(rows[levels == j], clip_norm)
+            total, within = clipped_sum(rows, clip_norm, np.flatnonzero(levels == j))
             bits += within
             if level.private and level.clients:
                 means[j] = noisy_mean(total, level, clip_norm, noise)

@@ -51,6 +51,7 @@ def test_it_goes_on_where_its_file_ends(path: Path) -> None:
         ledger.close()  # there is nothing new: nothing is written twice
     account = Ledger(path, durable=False).account()
     assert [key[1] for key in account.releases] == [1, 2]
+    assert {release.status for release in account.releases.values()} == {"sealed"}
     assert (account.cap_epsilon, account.spent()[0]) == (3.0, 1.0)
 
 

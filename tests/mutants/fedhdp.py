@@ -35,8 +35,8 @@ FEDHDP = (
     Mutant(
         "clients trusted to have clipped",
         "hdpfl_flower/central_noise.py",
-        "        total += clip_update(update, clip_norm)\n",
-        "        total += update\n",
+        "    scales = np.minimum(1.0, bound / np.maximum(norms[kept], bound))\n",
+        "    scales = np.ones(int(kept.sum()))\n",
         _CENTRAL + "one_update_counts_for_no_more_than_the_clip_norm[row0]",
     ),
     Mutant(

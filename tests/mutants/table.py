@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import budgets, estimators, guards, one_number, studies
+from tests.mutants import budgets, estimators, guards, one_number, studies, together
 from tests.mutants.fedhdp import FEDHDP
 from tests.mutants.runner import Mutant
 
@@ -379,6 +379,7 @@ MUTANTS = (
     *guards.MUTANTS,
     *one_number.MUTANTS,
     *studies.MUTANTS,
+    *together.MUTANTS,
     # --- privacy of whole clients ------------------------------------------------------------
     *FEDHDP,
 )

@@ -1,0 +1,226 @@
+"""A round of 2,000 simulated clients of 30 records each, 100 of them asked: what it costs.
+
+Every client's update is clipped, the server adds the noise; MNIST split by label where
+``HDPFL_TEST_DATA`` names it, else random numbers of its shape. One thread.
+
+* Training alone: the clients of a round stacked, over the same clients one after another.
+* A round, test left out, over its pure training: a plain loop of torch over the same batches.
+* Two-step aggregation of 100 × 1,000,000: over NumPy's sum of the matrix in float32 (a read pass),
+  and over its sum in float64, which the rule takes.
+* Memory: what the most that a process took grows by with each client that is idle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks.timing import interleaved, show
+from client_app.plain_sgd import Job, network_for, shuffled_batches
+from client_app.stacked import stack_for
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import Dataset, task_of
+from hdpfl_flower.losses import total_loss
+from hdpfl_flower.models import build_model
+from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.task import Records
+from hdpfl_flower.updates import RoundUpdates
+from server_app.local import LocalGrid, run_in_process
+from strategies.fedhdp import FedHDP
+
+CLIENTS, ASKED, RECORDS, BATCH, RATE = 2000, 100, 30, 10, 0.1
+TASK = task_of("mnist")
+_FOLDER = os.environ.get("HDPFL_TEST_DATA", "")
+HAS_MNIST = (Path(_FOLDER) / "MNIST" / "raw").is_dir()
+
+
+def main() -> None:
+    """Print the tables."""
+    torch.set_num_threads(1)
+    _training()
+    _rounds()
+    _aggregation()
+    _memory()
+
+
+def _training() -> None:
+    rows = []
+    for model, bar in (("logreg", 0.5), ("mlp:50", 0.5), ("mlp:200", None)):
+        network, stack = network_for(model, TASK, "cpu"), stack_for(model, TASK, "cpu")
+        if stack is None:
+            raise RuntimeError(f"{model} is not stacked")
+        jobs = _jobs(network.theta.numpy().copy())
+        times = interleaved(
+            {
+                "alone": lambda n=network, j=jobs: [n.train(job, RATE) for job in j],
+                "stacked": lambda s=stack, j=jobs: s.train(j, RATE),
+            }
+        )
+        ratio = times["stacked"] / times["alone"]
+        rows.append([model, f"{ratio:.2f}", "" if bar is None else f"≤ {bar}"])
+    title = f"Local SGD of {ASKED} clients × {RECORDS} records, batches of {BATCH}"
+    show(title, ["model", "stacked / one after another", "bar"], rows)
+
+
+def _jobs(start: np.ndarray) -> list[Job]:
+    draws, jobs = np.random.default_rng(0), []
+    for number in range(ASKED):
+        features = draws.random((RECORDS, *TASK.input_shape), dtype=np.float32)
+        stream = RandomStream(bytes(30) + number.to_bytes(2, "big"))
+        batches = tuple(shuffled_batches(RECORDS, BATCH, 1, 0, stream))
+        jobs.append(Job(start, Records(features, draws.integers(0, 10, RECORDS)), batches))
+    return jobs
+
+
+def _rounds() -> None:
+    rows = []
+    for model, bar in (("logreg", None), ("mlp:50", None), ("cnn", 1.2)):
+        ratios = {stacked: _round_over_training(model, stacked) for stacked in (False, True)}
+        alone, together = (f"{ratios[each]:.2f}" for each in (False, True))
+        rows.append([model, alone, "–" if model == "cnn" else together, f"≤ {bar}" if bar else ""])
+    columns = ["model", "one after another", "stacked", "bar"]
+    show(f"A round of {ASKED} of {CLIENTS:,} clients / pure training of the {ASKED}", columns, rows)
+
+
+def _round_over_training(model: str, stacked: bool, rounds: int = 9) -> float:
+    """Return the median over rounds; each round and its pure training follow each other."""
+    train, ratios, begin = _plain_training(model), [], [0.0, 0]
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "round":
+            spent, count = time.process_time() - begin[0], len(event["accepted"])
+            before = time.process_time()
+            train(count)
+            ratios.append(spent / (time.process_time() - before))
+        begin[0] = time.process_time()
+
+    train(ASKED)
+    with _federation(), mock.patch.object(LocalGrid, "stacked", stacked):
+        _run(model, CLIENTS, ASKED / CLIENTS, rounds, heard)
+    return float(np.median(ratios[1:]))
+
+
+def _plain_training(model: str) -> Callable[[int], None]:
+    """Return the loop that a round is measured against: torch alone, an epoch a client."""
+    network = build_model(model, TASK, seed=0)
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    records = _jobs(np.zeros(1, np.float32))
+
+    def train(clients: int) -> None:
+        for number in range(clients):
+            job = records[number % len(records)]
+            network.load_state_dict(start)
+            optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+            x, y = torch.from_numpy(job.records.features), torch.from_numpy(job.records.targets)
+            for rows in job.batches:
+                place = torch.from_numpy(rows)
+                optimizer.zero_grad()
+                (total_loss(TASK, network(x[place]), y[place]) / len(rows)).backward()
+                optimizer.step()
+
+    return train
+
+
+@contextmanager
+def _federation() -> Iterator[None]:
+    """Put random numbers in the place of MNIST where its files are not there."""
+    if HAS_MNIST:
+        yield
+        return
+    draws, count = np.random.default_rng(0), CLIENTS * RECORDS
+    labels = draws.integers(0, 10, count)
+    train = Records(draws.random((count, *TASK.input_shape), dtype=np.float32), labels)
+    data = Dataset(TASK, train, None, None)
+    with mock.patch("client_app.simulation.load_dataset", lambda *_: data):
+        yield
+
+
+def _run(
+    model: str, clients: int, fraction: float, rounds: int, heard: Callable[..., None]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        terms = {
+            "strategy": "fedhdp", "noise": "server", "model": model, "rounds": rounds,
+            "dataset": "mnist", "data-dir": _FOLDER, "partition": "shards:1", "fraction": fraction,
+            "epsilons": "3.6+opt-out:0.05", "batch-sizes": str(BATCH), "delta": 1e-4,
+            "clip-norm": 0.5, "learning-rate": RATE, "level-ratio": "0.1", "evaluation": "none",
+            "runs-dir": folder,
+        }  # fmt: skip
+        run_in_process(RunTerms.parse(terms), clients, heard)
+
+
+def _aggregation() -> None:
+    draws, rows = np.random.default_rng(0), []
+    updates = draws.standard_normal((ASKED, 1_000_000), dtype=np.float32)
+    for name, noise, epsilons in (
+        ("noise at the sites, 2 levels", "client", [np.inf] * 5 + [3.6] * 95),
+        ("noise at the sites, 4 levels", "client", [np.inf, 4.0, 2.0, 1.0] * 25),
+        ("noise at the server, 2 levels", "server", [np.inf] * 5 + [3.6] * 95),
+    ):
+        times = interleaved(
+            {
+                "rule": _combine(updates, epsilons, noise),
+                "float32": lambda: updates.sum(0),
+                "float64": lambda: updates.sum(0, dtype=np.float64),
+            },
+            repeats=5,
+        )
+        ratios = (times["rule"] / times[each] for each in ("float32", "float64"))
+        rows.append([name, *(f"{ratio:.1f}" for ratio in ratios)])
+    columns = ["", "read passes", "sums in float64"]
+    show("Two-step aggregation of 100 × 1,000,000", columns, rows)
+
+
+def _combine(updates: np.ndarray, epsilons: Sequence[float], noise: str) -> Callable[[], object]:
+    menu = ",".join(str(e) for e in sorted(set(epsilons)))
+    terms = {"strategy": "fedhdp", "noise": noise, "levels": menu, "level-ratio": "0.1",
+             "fraction": 0.05, "rounds": 10, "clip-norm": 0.5}  # fmt: skip
+    sites = tuple(map(str, range(len(epsilons))))
+    rule = FedHDP(RunTerms.parse(terms))
+    rule.propose(rule.terms, {s: {"epsilon": e} for s, e in zip(sites, epsilons, strict=True)})
+    came = RoundUpdates(1, sites, updates, {"epsilon": np.array(epsilons)})
+    return lambda: rule.combine({}, came, rule.streams.noise)
+
+
+def _memory() -> None:
+    found = {}
+    for clients in (200, CLIENTS):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.scale", str(clients)],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        found[clients] = json.loads(done.stdout)
+    idle = CLIENTS - 200
+    each = max(found[CLIENTS] - found[200], 0) / idle
+    size = 4 * sum(p.numel() for p in build_model("mlp:50", TASK, seed=0).parameters())
+    rows = [
+        ["most memory at 200 clients, MB", f"{found[200] / 1e6:.0f}", ""],
+        [f"most memory at {CLIENTS:,} clients, MB", f"{found[CLIENTS] / 1e6:.0f}", ""],
+        ["each more idle client / its model (mlp:50)", f"{each / size:.3f}", "≤ 0.1"],
+    ]
+    show(f"Memory at {ASKED} clients a round", ["", "found", "bar"], rows)
+
+
+def _measure(clients: int) -> int:
+    """Return the most bytes that this process takes for 5 rounds, above its data set."""
+    with _federation():
+        _run("mlp:50", clients, ASKED / clients, 5, lambda _: None)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(_measure(int(sys.argv[1])))
