@@ -117,14 +117,18 @@ class GuardCost(Study):
     rounds: int = 12
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`."""
-        guards = chosen(GUARDS, options.strategies or self.guards, "--strategies")
-        dists = chosen(DISTS, options.columns, "--columns")
+        """See :meth:`Study.conduct`.
+
+        Raises:
+            TermsError: ``--columns`` names one that is not of ``Dist1`` to ``Dist9``, or of these
+                with `` ≤ 2 labels`` after them.
+        """
+        guards = options.strategies or self.guards
+        columns = chosen(tuple(_COLUMNS), options.columns, "--columns")
         seeds = range(1, (options.seeds or (3 if options.full else 1)) + 1)
         jobs = {
             (split, dist, rule, seed): self.job(split, dist, rule, seed, options, folder)
-            for split in _SPLITS
-            for dist in dists
+            for split, dist in (_COLUMNS[column] for column in columns)
             for rule in ("oracle", *guards)
             for seed in seeds
         }
@@ -138,7 +142,8 @@ class GuardCost(Study):
             if guard != "oracle"
         }
         self.draw(costs, folder / f"{self.name}.png")
-        tables = tuple(_table(split, guards, dists, costs) for split in _SPLITS)
+        splits = dict.fromkeys(split for split, *_ in jobs)
+        tables = tuple(_table(split, guards, costs) for split in splits)
         return Findings(tables, {"cells": _numbers(costs)}, self.notes)
 
     def job(
@@ -185,10 +190,18 @@ GUARD_COST = GuardCost(
 
 _SPLITS = {"iid": "iid", "≤ 2 labels a client": "pathological:2"}
 
+_COLUMNS = {
+    dist + suffix: (split, dist)
+    for split, suffix in zip(_SPLITS, ("", " ≤ 2 labels"), strict=True)
+    for dist in DISTS
+}
+"""Column by its name in ``--columns`` → split, distribution of ε."""
+
 Costs = Mapping[tuple[str, str, str, int], Cost]
 
 
-def _table(split: str, guards: Sequence[str], dists: Sequence[str], costs: Costs) -> Table:
+def _table(split: str, guards: Sequence[str], costs: Costs) -> Table:
+    dists = tuple(dict.fromkeys(dist for s, dist, *_ in costs if s == split))
     rows = []
     for guard in guards:
         cells = [[c for (s, d, g, _), c in costs.items() if (s, d, g) == (split, dist, guard)]

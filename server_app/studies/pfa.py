@@ -54,7 +54,7 @@ def _drawn(spec: str, sites: int) -> Callable[[int], Mapping[str, str]]:
 
 
 def _column(number: int, sites: int) -> Setting:
-    return Setting(f"MixGauss{number} M={sites}", {}, sites, _drawn(f"mixgauss{number}", sites))
+    return Setting(f"MixGauss{number} (M = {sites})", {}, sites, _drawn(f"mixgauss{number}", sites))
 
 
 MIXGAUSS = GridStudy(

@@ -294,10 +294,10 @@ def _setting(row: str | Setting) -> Setting:
 
 
 def chosen(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return what was asked for, or all there is.
+    """Return what was asked for, or all where nothing was.
 
     Raises:
-        TermsError: ``option`` names what is not known; the known are listed.
+        TermsError: something of what was asked for is not known; ``option`` names it.
     """
     unknown = [name for name in asked if name not in known]
     if unknown:
