@@ -123,7 +123,7 @@ class GuardCost(Study):
             TermsError: ``--columns`` names one that is not of ``Dist1`` to ``Dist9``, or of these
                 with `` ≤ 2 labels`` after them.
         """
-        guards = options.strategies or self.guards
+        guards = chosen(GUARDS, options.strategies or self.guards, "--strategies")
         columns = chosen(tuple(_COLUMNS), options.columns, "--columns")
         seeds = range(1, (options.seeds or (3 if options.full else 1)) + 1)
         jobs = {

@@ -70,10 +70,10 @@ SMALLER = {
     "robust-hdp-noise": ["--columns", "Dist6"],
     "robust-hdp-distributions": ["--columns", "Dist2,Dist6"],
     "robust-hdp-label-skew": ["--columns", "Dist2,Dist6"],
-    "pfa-mixgauss": ["--columns", "MixGauss1 M=30"],
+    "pfa-mixgauss": ["--columns", "MixGauss1 (M = 30)"],
     "robust-hdp-clients": ["--columns", "20 clients,40 clients"],
     "drift": ["--columns", "Dist2,Dist2 ≤ 2 labels"],
-    "guards": ["--columns", "Dist2", "--strategies", "none,evidence"],
+    "guards": ["--columns", "Dist2,Dist2 ≤ 2 labels", "--strategies", "none,evidence"],
 }
 """A part of those that take a minute or more on digits."""
 
