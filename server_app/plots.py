@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,11 +64,11 @@ def plot_curves(curves: Curves, path: Path, title: str) -> None:
     _save(figure, path)
 
 
-def plot_panels(panels: Mapping[str, Curves], path: Path) -> None:
-    """Draw accuracy by round, a panel for each title, mean and one standard deviation."""
-    figure, axes = _figure(max(1, len(panels)))
-    for one, (title, curves) in zip(axes, panels.items(), strict=False):
-        _draw_curves(one, curves, title)
+def plot_panels(panels: Mapping[str, Curves], path: Path, title: str) -> None:
+    """Draw accuracy by round, a panel for each name, mean and one standard deviation."""
+    figure, axes = _figure(max(1, len(panels)), title)
+    for one, (name, curves) in zip(axes, panels.items(), strict=False):
+        _draw_curves(one, curves, name)
     _save(figure, path)
 
 
@@ -75,24 +76,27 @@ def plot_columns(
     panels: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]],
     path: Path,
     label: str,
+    title: str,
     *,
     logarithmic: bool = False,
 ) -> None:
-    """Draw lines over named columns, a panel for each title.
+    """Draw lines over named columns, a panel for each name.
 
     Args:
-        panels: title → line → column → (value, standard deviation; NaN: none is drawn).
+        panels: name → line → column → (value, standard deviation; NaN: none is drawn).
         path: where the PNG goes.
         label: of the vertical axis.
+        title: of the picture.
         logarithmic: whether that axis is.
     """
-    figure, axes = _figure(max(1, len(panels)))
-    for one, (title, lines) in zip(axes, panels.items(), strict=False):
+    figure, axes = _figure(max(1, len(panels)), title)
+    for one, (panel, lines) in zip(axes, panels.items(), strict=False):
         columns = list(dict.fromkeys(column for line in lines.values() for column in line))
         for (color, style), (name, line) in zip(_styles(), lines.items(), strict=False):
             places = [columns.index(column) for column in line]
             values = np.array(list(line.values()), dtype=np.float64)
-            spread = np.nan_to_num(values[:, 1])
+            known = bool(np.isfinite(values[:, 1]).any())
+            spread = np.nan_to_num(values[:, 1]) if known else None
             one.errorbar(
                 places, values[:, 0], spread, color=color, linestyle=style, marker="o", label=name,
                 capsize=2, markersize=4,
@@ -106,7 +110,7 @@ def plot_columns(
         )
         if logarithmic:
             one.set_yscale("log")
-        _label(one, "", label, title)
+        _label(one, "", label, panel)
     axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _save(figure, path)
 
@@ -151,17 +155,20 @@ def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
         )
     axes.legend(frameon=False)
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
-    _label(axes, "round", f"accuracy (mean ± sd, {seeds} seeds)", title)
+    shown = f"mean ± sd, {seeds} seeds" if seeds > 1 else "one seed"
+    _label(axes, "round", f"accuracy ({shown})", title)
 
 
 def _styles() -> Iterator[tuple[str, str]]:
     return cycle(zip(_COLORS, ("-", "-", "--", "-.", ":", "-", "--"), strict=True))
 
 
-def _figure(panels: int) -> tuple[Figure, Any]:
+def _figure(panels: int, title: str = "") -> tuple[Figure, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.2 * panels, 4.4), layout="constrained")
+    if title:
+        figure.suptitle(fill(title, 70 * panels), fontsize=12)
     return figure, figure.subplots(1, panels, squeeze=False)[0]
 
 

@@ -173,7 +173,7 @@ class GuardCost(Study):
         for (split, dist, guard, _), found in costs.items():
             line = panels.setdefault(split, {}).setdefault(guard, {})
             line.setdefault(dist, (found.q, float("nan")))
-        plot_columns(panels, path, "noise over the oracle's, q")
+        plot_columns(panels, path, "noise over the oracle's, q", self.title)
 
 
 GUARD_COST = GuardCost(

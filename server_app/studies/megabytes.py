@@ -122,7 +122,7 @@ class Megabytes(Study):
         for (model, rule), sent in found.items():
             line = {"uplink": sent.up, "downlink": sent.down, "total": sent.total}
             panels.setdefault(model, {})[rule] = {k: (v, float("nan")) for k, v in line.items()}
-        plot_columns(panels, path, f"MiB in {ROUNDS} rounds")
+        plot_columns(panels, path, f"MiB in {ROUNDS} rounds", self.title)
 
 
 MEGABYTES = Megabytes(

@@ -138,7 +138,8 @@ class NoiseTable(Study):
         for (noise, rule, dist), value in values.items():
             line = panels.setdefault(NOISES[noise], {}).setdefault(rule, {})
             line[DISTS[dist - 1]] = (value, math.nan)
-        plot_columns(panels, path, "noise of the aggregate, Σw²σ²/(p·η²)", logarithmic=True)
+        label = "noise of the aggregate, Σw²σ²/(p·η²)"
+        plot_columns(panels, path, label, self.title, logarithmic=True)
 
 
 NOISE_TABLE = NoiseTable(

@@ -245,13 +245,13 @@ class GridStudy(Study):
             curves: dict[str, dict[str, Any]] = {}
             for (block, row, column), value in values.items():
                 curves.setdefault(f"{column}, {block}", {})[row] = value.curves
-            plot_panels(curves, path)
+            plot_panels(curves, path, self.title)
             return
         lines: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
         for (block, row, column), value in values.items():
             line = lines.setdefault(block, {}).setdefault(row, {})
             line[column] = (value.mean, value.sd)
-        plot_columns(lines, path, "final accuracy, %")
+        plot_columns(lines, path, "final accuracy, %", self.title)
 
     def _noises(self, options: Options) -> tuple[str, ...]:
         if not options.noises:
