@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import count
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -146,12 +146,13 @@ def plot_demo(
 
 
 def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
+    faint = min(0.18, 0.5 / max(1, len(curves)))  # many bands over one another hide the lines
     for (color, style), (name, accuracy) in zip(_styles(), curves.items(), strict=False):
         rounds = np.arange(1, accuracy.shape[1] + 1)
         mean, spread = accuracy.mean(0), accuracy.std(0)
         axes.plot(rounds, mean, color=color, linestyle=style, label=f"{name}  {mean[-1]:.3f}")
         axes.fill_between(
-            rounds, mean - spread, mean + spread, color=color, alpha=0.18, linewidth=0
+            rounds, mean - spread, mean + spread, color=color, alpha=faint, linewidth=0
         )
     axes.legend(frameon=False)
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
@@ -160,7 +161,10 @@ def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
 
 
 def _styles() -> Iterator[tuple[str, str]]:
-    return cycle(zip(_COLORS, ("-", "-", "--", "-.", ":", "-", "--"), strict=True))
+    """Yield colour and dash of one line after another, the first 28 all different."""
+    for lap in count():
+        for color, dash in zip(_COLORS, (0, 0, 1, 2, 3, 0, 1), strict=True):
+            yield color, ("-", "--", "-.", ":")[(dash + lap) % 4]
 
 
 def _figure(panels: int, title: str = "") -> tuple[Figure, Any]:

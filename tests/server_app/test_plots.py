@@ -1,0 +1,52 @@
+"""Pictures: what tells their lines apart, and what they say of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server_app import plots
+from server_app.plots import plot_columns, plot_curves, plot_panels
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the figures that are drawn."""
+    figures: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, _path: figures.append(figure))
+    return figures
+
+
+def test_no_two_lines_look_alike(drawn: list[Any], tmp_path: Path) -> None:
+    plot_curves({f"rule {n}": np.ones((2, 3)) for n in range(20)}, tmp_path / "x.png", "many")
+    lines = drawn[0].axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 20
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(1, "one seed"), (2, "mean ± sd, 2 seeds")])
+def test_a_deviation_is_spoken_of_where_there_is_one(
+    seeds: int, said: str, drawn: list[Any], tmp_path: Path
+) -> None:
+    plot_curves({"fedavg": np.ones((seeds, 3))}, tmp_path / "x.png", "few")
+    assert drawn[0].axes[0].get_ylabel() == f"accuracy ({said})"
+
+
+def test_a_studys_picture_says_which_study(drawn: list[Any], tmp_path: Path) -> None:
+    plot_panels({"Dist6": {"fedavg": np.ones((1, 3))}}, tmp_path / "x.png", "Accuracy by round")
+    one = {"fedavg": {"Dist1": (1.0, float("nan"))}}
+    plot_columns({"ours": one}, tmp_path / "x.png", "accuracy", "Accuracy by Dist")
+    assert [figure.get_suptitle() for figure in drawn] == ["Accuracy by round", "Accuracy by Dist"]
+    assert [figure.axes[0].get_title() for figure in drawn] == ["Dist6", "ours"]
+
+
+@pytest.mark.parametrize(("spread", "caps"), [(float("nan"), 0), (0.5, 2)])
+def test_columns_have_bars_where_a_deviation_is_known(
+    spread: float, caps: int, drawn: list[Any], tmp_path: Path
+) -> None:
+    panels = {"ours": {"fedavg": {"Dist1": (1.0, spread), "Dist2": (2.0, spread)}}}
+    plot_columns(panels, tmp_path / "x.png", "accuracy", "title")
+    _, bars, _ = drawn[0].axes[0].containers[0]
+    assert len(bars) == caps
