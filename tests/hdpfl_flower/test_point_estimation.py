@@ -14,6 +14,7 @@ from hdpfl_flower.point_estimation import (
     equal_variance,
     exact_lambda,
     opted_out_lambda,
+    personal_error,
     published_private_lambda,
     strictest_variance,
     variance,
@@ -74,29 +75,32 @@ def personal(own: np.ndarray, shared: np.ndarray, lam: float) -> np.ndarray:
 def test_the_published_lambda_is_best_where_the_own_update_has_no_noise_and_only_there() -> None:
     """Exact in the variances: the derivative of the mean square error at λ* is 0, or is not."""
 
-    def error(lam: float, own_noise: float) -> float:
-        f, r = FEDERATION, best_ratio(FEDERATION)
-        w = weights(f, r)
-        j = f.clients - 1
-        on_own = (1 + lam * w[j]) / (1 + lam)  # the weight of φ̂ⱼ in the personal estimate
-        rest = lam * np.delete(w, j) / (1 + lam)
-        noisy = np.full(f.clients - 1, f.spread + f.noise)
-        noisy[: f.clients - f.private] = f.spread
-        return float(
-            on_own**2 * f.alpha2
-            + (1 - on_own) ** 2 * f.tau2
-            + (rest**2 * noisy).sum()
-            + (lam * w[j] / (1 + lam)) ** 2 * own_noise
-        )
-
     lam = published_private_lambda(FEDERATION)
     step = 1e-4
 
-    def slope(own_noise: float) -> float:
-        return (error(lam + step, own_noise) - error(lam - step, own_noise)) / (2 * step)
+    def slope(noisy: bool) -> float:
+        f, r = FEDERATION, best_ratio(FEDERATION)
+        high, low = (
+            personal_error(f, r, lam + move, private=True, noisy=noisy) for move in (step, -step)
+        )
+        return (high - low) / (2 * step)
 
-    assert abs(slope(0.0)) < 1e-7
-    assert slope(FEDERATION.noise) > 1e-4
+    assert abs(slope(noisy=False)) < 1e-7
+    assert slope(noisy=True) > 1e-4
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("noisy", [True, False])
+def test_the_personal_error_is_that_of_draws(private: bool, noisy: bool) -> None:
+    """Each of DRAWS problems is a draw of its own; without noise 'noisy' changes nothing."""
+    f, r, lam = FEDERATION, best_ratio(FEDERATION), 0.8
+    drawn = draw(f, np.random.default_rng(5))
+    j, w = (f.clients - 1 if private else 0), weights(FEDERATION, r)
+    shared = drawn["sent"] @ w - (0 if noisy else w[j] * drawn["noise"][:, j])
+    found = mean_square(personal(drawn["own"][:, j], shared, lam), drawn["truth"][:, j])
+    predicted = personal_error(f, r, lam, private=private, noisy=noisy)
+    assert abs(found - predicted) < bound(predicted)
+    assert abs(found - 1.2 * predicted) > bound(1.2 * predicted)
 
 
 def test_the_exact_lambda_attains_the_bayes_bound() -> None:
