@@ -130,6 +130,15 @@ def clip_update(update: Floats, clip_norm: float) -> Floats:
     return update if norm <= bound else update * (bound / norm)
 
 
+def clipped_rows(rows: npt.NDArray[np.float32], clip_norm: float) -> npt.NDArray[np.float32]:
+    """Return each row clipped as :func:`clip_update` does, float32, shape ``(n, d)``.
+
+    >>> clipped_rows(np.array([[3.0, 4.0]], np.float32), 10.0)
+    array([[3., 4.]], dtype=float32)
+    """
+    return np.array([clip_update(row.astype(np.float64), clip_norm) for row in rows], np.float32)
+
+
 def clipped_sum(
     rows: npt.NDArray[np.float32], clip_norm: float, chosen: npt.NDArray[np.int64] | None = None
 ) -> tuple[npt.NDArray[np.float64], int]:

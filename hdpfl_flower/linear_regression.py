@@ -40,8 +40,7 @@ def least_squares(features: Floats, targets: Floats) -> Floats:
     solution, _, rank, _ = np.linalg.lstsq(features, targets)
     if rank < features.shape[1]:
         raise ValueError("the columns of 'features' are not linearly independent")
-    found: Floats = solution
-    return found
+    return solution.astype(np.float64)
 
 
 def orthogonal_alpha2(beta2: float, records: int) -> float:
@@ -126,5 +125,4 @@ def personal_estimate(own: Floats, shared: Floats, pull: Floats) -> Floats:
     >>> personal_estimate(np.array([1.0]), np.array([3.0]), np.eye(1))
     array([2.])
     """
-    found: Floats = np.linalg.solve(np.eye(len(own)) + pull, own + pull @ shared)
-    return found
+    return np.linalg.solve(np.eye(len(own)) + pull, own + pull @ shared).astype(np.float64)

@@ -22,7 +22,8 @@ def check_trust(profile: Profile, terms: RunTerms) -> None:
     if not profile.trust_server:
         raise Declined(
             "profile: 'trust-server' is not set, and noise = 'server' asks for updates without "
-            "noise"
+            "noise; set 'trust-server = true' to send them to this server, or ask the coordinator "
+            "for noise = 'records' or 'client'"
         )
     if terms.delta > profile.run.delta:
         raise Declined("policy: 'delta' is above 'run.delta'")

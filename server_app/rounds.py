@@ -51,7 +51,7 @@ class RunResult:
         folder: where its files lie.
         arrays: the final model.
         rounds: one journal event a round.
-        privacy: what the rule promised to whom, if it knows; see ``HDPStrategy.privacy``.
+        privacy: what the run promises to whom; see ``HDPStrategy.privacy``.
         sent: the terms as the sites got them last.
     """
 
@@ -147,10 +147,11 @@ def _rounds(
     for server_round in range(1, last + 1):
         begin = time.perf_counter()
         messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
-        if server_round == 1 and (promised := strategy.privacy()):
-            result.privacy = tell("privacy", **promised)
+        if server_round == 1:
+            result.privacy = tell("privacy", **strategy.privacy())
         for site in sorted(strategy.left_out.keys() - told):
-            tell("left-out", site=site, missing=strategy.left_out[site])
+            reason = strategy.roster.why_left_out(site)
+            tell("left-out", site=site, missing=strategy.left_out[site], reason=reason)
             told.add(site)
         if strategy.used_up:
             done = server_round - 1

@@ -22,7 +22,6 @@ from flwr.serverapp.strategy import Strategy
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.head import Head, head_of
 from hdpfl_flower.matrix import GIVEN_BACK, give_back_freed_memory, update_matrix
 from hdpfl_flower.models import Arrays, flatten, unflatten
@@ -32,6 +31,7 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.checks import check_outcome, read_checked
 from strategies.exchange import Exchange
 from strategies.guarding import Guard
+from strategies.level_report import describe
 from strategies.report import RoundReport
 from strategies.roster import Roster
 from strategies.sampler import Sampler
@@ -114,8 +114,8 @@ class HDPStrategy(Strategy):
         return read_checked(reply, size)
 
     def privacy(self) -> dict[str, Any]:
-        """Return what the run promises to whom, where the rule knows it, for the journal."""
-        return {}
+        """Return what the run promises to whom, as far as the rule knows it, for the journal."""
+        return describe(self.terms)
 
     @abstractmethod
     def combine(
@@ -232,17 +232,11 @@ class HDPStrategy(Strategy):
         if self._prepared:
             return
         self.roster.gather(grid)
-        eligible, needs = self.roster.eligible(), ", ".join(sorted(self.needs))
-        for site, missing in self.left_out.items():
-            facts = ", ".join(missing)
-            log.warning("site %s does not disclose %s and is left out", site, facts)
-        if not eligible:
-            raise StrategyError(
-                f"strategy '{self.name}' needs {needs}, which no site discloses; list it under "
-                "'disclose' in the profiles, or take a strategy that needs nothing"
-            )
-        self.terms = self.propose(self.terms, {s: self.roster.disclosed[s] for s in eligible}
-                                  if self.needs else {})  # fmt: skip
+        for site in self.left_out:
+            log.warning("site %s is left out: %s", site, self.roster.why_left_out(site))
+        self.roster.check_anybody(self.name)
+        disclosed = {site: self.roster.disclosed.get(site, {}) for site in self.roster.eligible()}
+        self.terms = self.propose(self.terms, disclosed if self.needs else {})
         self._prepared = True
 
     def _sample(self, server_round: int) -> list[str]:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from flwr.app import Message
 
 from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum
 
@@ -35,6 +36,25 @@ def read_checked(
     if not square_sum(update) <= MAX_NORM**2:
         raise wire.WireError("update: its norm is out of range")
     return update
+
+
+def check_tosses(terms: RunTerms) -> None:
+    """Refuse terms that go against amplification by secret tosses, see ``noise = server``.
+
+    Raises:
+        StrategyError: whom the server asks or hears would depend on more than its tosses.
+    """
+    for key, is_set in {
+        "quorum": terms.quorum,
+        "participations": terms.participations,
+        "require-public": terms.require_public,
+        "guard": terms.guard != "none",
+    }.items():
+        if is_set:
+            raise StrategyError(
+                f"'{key}' does not go with noise = 'server': whom the server asks, hears or "
+                "refuses must depend on its secret tosses alone; leave it out"
+            )
 
 
 def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:

@@ -50,6 +50,10 @@ class NonPrivate(Leveled):
         """Return that level for everyone."""
         return np.zeros(len(epsilons), np.int64)
 
+    def _spending(self) -> dict[str, float]:
+        """Return no privacy for everyone."""
+        return dict.fromkeys(super()._spending(), math.inf)
+
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms with every simulated site drawn anew, opted out.
 

@@ -10,6 +10,7 @@ from hdpfl_flower.central_noise import CentralPlan
 from hdpfl_flower.config import RunTerms
 
 NO_PRIVACY = "no privacy"
+PRIVATE = "differential privacy"
 _UNIT = {
     "records": "one record of one client",
     "server": "one client with all of its records",
@@ -25,37 +26,62 @@ _TRUST = {
 }
 
 
-def describe(
-    terms: RunTerms,
-    menu: Sequence[float],
-    level_of: Mapping[str, int],
-    plan: CentralPlan | None,
-) -> dict[str, Any]:
-    """Return who adds noise, what is protected from whom, and every level's ε and size.
-
-    A level's ε is public, for its sites disclosed it. Where the sites account for themselves, a
-    site's own ε may be stricter than its level's only if its profile says so; none is looser.
-    """
-    levels = []
-    for j, epsilon in enumerate(menu):
-        level: dict[str, Any] = {
-            "epsilon": epsilon,
-            "sites": sum(1 for each in level_of.values() if each == j),
-            "promise": NO_PRIVACY if math.isinf(epsilon) else "differential privacy",
-        }
-        if plan is not None:
-            level["delta"] = plan.levels[j].delta
-            level["noise-multiplier"] = plan.levels[j].noise_multiplier
-            level["divisor"] = plan.levels[j].expected
-        levels.append(level)
+def describe(terms: RunTerms) -> dict[str, Any]:
+    """Return who adds the noise, and what is protected from whom, under every rule."""
     facts: dict[str, Any] = {
         "noise": terms.noise,
         "unit": _UNIT[terms.noise],
         "relation": "add or remove one such unit",
         "trust": _TRUST[terms.noise],
         "scope": "this run alone; the ε of several runs add up",
-        "levels": levels,
     }
+    if terms.epsilon_cap and terms.noise != "server":
+        facts["epsilon-cap"] = terms.epsilon_cap
+    return facts
+
+
+def describe_levels(
+    terms: RunTerms,
+    menu: Sequence[float],
+    level_of: Mapping[str, int],
+    own: Mapping[str, float],
+    plan: CentralPlan | None,
+) -> dict[str, Any]:
+    """Return :func:`describe` with every level's ε and size, and who has no privacy.
+
+    Where the server accounts, a level's ε is that of its menu. Where the sites do, each keeps its
+    own, and a level's ε is the largest of them: what holds for every site of the level that did
+    not opt out.
+
+    Args:
+        terms: the run's.
+        menu: ε of each level.
+        level_of: site → its level.
+        own: site → the ε that the site itself spends, as it discloses it; every site of
+            ``level_of`` is there.
+        plan: the server's, where it adds the noise.
+    """
+    levels, opted_out = [], []
+    for j, epsilon in enumerate(menu):
+        sites = [site for site, level in level_of.items() if level == j]
+        kept = {site: epsilon if plan else own[site] for site in sites}
+        without = [site for site in sites if math.isinf(kept[site])]
+        opted_out += without
+        finite = [value for value in kept.values() if math.isfinite(value)]
+        held = max(finite, default=math.inf if sites else epsilon)
+        level: dict[str, Any] = {
+            "epsilon": held,
+            "sites": len(sites),
+            "promise": NO_PRIVACY if math.isinf(held) else PRIVATE,
+        }
+        if without and finite:
+            level["opted-out"] = len(without)
+        if plan is not None:
+            level["delta"] = plan.levels[j].delta
+            level["noise-multiplier"] = plan.levels[j].noise_multiplier
+            level["divisor"] = plan.levels[j].expected
+        levels.append(level)
+    facts = {**describe(terms), "levels": levels, NO_PRIVACY: opted_out}
     if plan is not None:
         facts["sampling-prob"], facts["rounds"] = plan.sampling_prob, plan.rounds
         facts["bit-noise"] = plan.bit_noise

@@ -15,6 +15,7 @@ model. Else it is trusted with nothing. Sites disclose their ε: the level is pu
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from flwr.serverapp import Grid
 from hdpfl_flower.adaptive_clipping import next_clip_norm, share_within
 from hdpfl_flower.central_noise import (
     CentralPlan,
-    clip_update,
+    clipped_rows,
     clipped_sum,
     make_central_plan,
     mean_variance,
@@ -47,7 +48,8 @@ from hdpfl_flower.levels import (
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.base import Disclosed, HDPStrategy, State
-from strategies.level_report import describe
+from strategies.checks import check_tosses
+from strategies.level_report import describe_levels
 
 log = logging.getLogger("hdpfl.server")
 
@@ -55,6 +57,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _CLIP_NORM = "clip_norm"
+TOO_STRICT = "asks for more privacy than any level gives"
 
 
 class Leveled(HDPStrategy):
@@ -73,6 +76,7 @@ class Leveled(HDPStrategy):
         self._menu: tuple[float, ...] = ()
         self._level_of: dict[str, int] = {}
         self._placed: dict[float, Ints] = {}
+        self._own: dict[str, float] = {}
         self._plan: CentralPlan | None = None
 
     @classmethod
@@ -100,15 +104,15 @@ class Leveled(HDPStrategy):
             TermsError: the ratios do not fit the levels.
             AccountingError: no noise can pay for the rounds.
         """
-        sites = list(disclosed)
-        epsilons = np.array([disclosed[site]["epsilon"] for site in sites])
+        self._own = {site: float(disclosed[site]["epsilon"]) for site in disclosed}
+        sites, epsilons = list(self._own), np.array(list(self._own.values()))
         self._menu = self.menu(epsilons)
         levels = self.place(epsilons, self._menu)
         self._level_of = {s: int(j) for s, j in zip(sites, levels, strict=True) if j >= 0}
         if not self._level_of:
             raise StrategyError("'levels': every site asks for more privacy than any level gives")
         for site in set(sites) - set(self._level_of):
-            log.warning("site %s asks for more privacy than any level gives, left out", site)
+            log.warning("site %s is left out: %s", site, TOO_STRICT)
         read_ratios(terms.level_ratio, len(self._menu))
         if terms.noise == "server":
             self._plan = self._central_plan(terms)
@@ -116,7 +120,13 @@ class Leveled(HDPStrategy):
 
     def privacy(self) -> dict[str, Any]:
         """See :meth:`HDPStrategy.privacy`."""
-        return describe(self.terms, self._menu, self._level_of, self._plan)
+        own = self._spending()
+        return describe_levels(self.terms, self._menu, self._level_of, own, self._plan)
+
+    def _spending(self) -> dict[str, float]:
+        """Return the ε that each site spends by itself, as it discloses it."""
+        cap = self.terms.epsilon_cap or math.inf
+        return {site: min(self._own[site], cap) for site in self._level_of}
 
     # --- a round -------------------------------------------------------------------------------
 
@@ -129,9 +139,8 @@ class Leveled(HDPStrategy):
         messages = super().configure_train(server_round, arrays, config, grid)
         if self.terms.noise == "server":
             self.report.quorum = 0  # a round left out for want of replies would tell who came
-        for site in self.roster.eligible():
-            if not self._keeps_its_level(site):
-                self.report.rejected[site] = "claims another level than it joined with"
+        trouble = {site: self._trouble(site) for site in self.roster.eligible()}
+        self.report.rejected.update({site: why for site, why in trouble.items() if why})
         return messages
 
     def combine(
@@ -170,17 +179,7 @@ class Leveled(HDPStrategy):
     # --- parts ---------------------------------------------------------------------------------
 
     def _central_plan(self, terms: RunTerms) -> CentralPlan:
-        for key, is_set in {
-            "quorum": terms.quorum,
-            "participations": terms.participations,
-            "require-public": terms.require_public,
-            "guard": terms.guard != "none",
-        }.items():
-            if is_set:
-                raise StrategyError(
-                    f"'{key}' does not go with noise = 'server': whom the server asks, hears or "
-                    "refuses must depend on its secret tosses alone; leave it out"
-                )
+        check_tosses(terms)
         counts = np.bincount(list(self._level_of.values()), minlength=len(self._menu)).tolist()
         return make_central_plan(
             self._menu, counts, terms.delta, terms.fraction, terms.rounds,
@@ -190,8 +189,8 @@ class Leveled(HDPStrategy):
     def _sample(self, server_round: int) -> list[str]:
         """Return the sites of a round; with ``noise = server`` each by a secret toss of its own."""
         if self.terms.noise != "server":
-            return [site for site in super()._sample(server_round) if self._keeps_its_level(site)]
-        sites = [site for site in self.roster.eligible() if self._keeps_its_level(site)]
+            return [site for site in super()._sample(server_round) if not self._trouble(site)]
+        sites = [site for site in self.roster.eligible() if not self._trouble(site)]
         chosen = self.streams.sampling.bernoulli(len(sites), self.terms.fraction)
         return [sites[i] for i in chosen]
 
@@ -203,13 +202,19 @@ class Leveled(HDPStrategy):
         """
         return came if self.terms.noise == "server" else super()._screen(came)
 
-    def _keeps_its_level(self, site: str) -> bool:
-        """Tell whether a site's ε still puts it where it was; one that came later joins now."""
+    def _trouble(self, site: str) -> str:
+        """Return why a site is not asked; empty if it may be. One that came later joins now."""
         epsilon = self.roster.disclosed[site]["epsilon"]
         if epsilon not in self._placed:  # asked of everybody, twice a round
             self._placed[epsilon] = self.place(np.array([epsilon]), self._menu)
-        now = self._placed[epsilon]
-        return int(now[0]) >= 0 and self._level_of.setdefault(site, int(now[0])) == int(now[0])
+        now = int(self._placed[epsilon][0])
+        if now < 0:
+            return TOO_STRICT
+        if self._plan and not self._plan.levels[now].clients:
+            return "its level had no site when the run began: there is no noise for it"
+        self._own.setdefault(site, epsilon)
+        joined = self._level_of.setdefault(site, now)
+        return "" if joined == now else "claims another level than it joined with"
 
     def _central_means(
         self,
@@ -295,7 +300,10 @@ class Leveled(HDPStrategy):
         private = [e.private and e.clients for e in self._plan.levels] if self._plan else []
         for j in range(size):
             if not (private and private[j]) and count[j] >= 2:
-                found[j] = spread(self._as_summed(rows[levels == j]), means[j])
+                ours = rows[levels == j]
+                if self._plan is not None:  # as they went into the mean
+                    ours = clipped_rows(ours, self.terms.clip_norm)
+                found[j] = spread(ours, means[j])
         state = observe(state, "spread", found, np.isfinite(found))
         with np.errstate(divide="ignore"):
             variances = average(state, "spread", (size,))[0] / count
@@ -303,13 +311,6 @@ class Leveled(HDPStrategy):
             if private[j]:
                 variances[j] = mean_variance(level, self.terms.clip_norm, rows.shape[1])
         return state, variances
-
-    def _as_summed(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the rows as they went into the mean: clipped where the server clips."""
-        if self._plan is None:
-            return rows
-        clipped = [clip_update(row.astype(np.float64), self.terms.clip_norm) for row in rows]
-        return np.array(clipped, dtype=np.float32)
 
     def _rate(self, server_round: int) -> float:
         """Return the server's learning rate of a round, see ``server-schedule``."""

@@ -11,6 +11,8 @@ raise it; for real sites the rule refuses to run.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from strategies.base import Disclosed
@@ -26,6 +28,10 @@ class Maximum(FedAvg):
     def discloses(cls, terms: RunTerms) -> frozenset[str]:
         """See :meth:`HDPStrategy.discloses`."""
         return super().discloses(terms) | {"epsilon"}
+
+    def privacy(self) -> dict[str, Any]:
+        """See :meth:`HDPStrategy.privacy`: what the sites asked for is not kept."""
+        return {**super().privacy(), "violates": "every site but the loosest"}
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms with ``epsilons`` at the largest disclosed ε.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from flwr.serverapp import Grid
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
+from strategies.checks import WORDS
 from strategies.exchange import Exchange
 
 
@@ -31,6 +33,7 @@ class Roster:
         welcome: facts that are asked for and can be done without.
         nodes: site → node id, the sites online, in order.
         disclosed: site → fact → number, see ``wire.SITE_KEYS``.
+        silent: site → why it did not say who it is, where it was asked.
     """
 
     terms: RunTerms
@@ -38,6 +41,7 @@ class Roster:
     welcome: frozenset[str] = frozenset()
     nodes: dict[str, int] = field(default_factory=dict)
     disclosed: dict[str, dict[str, float]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     def eligible(self) -> list[str]:
@@ -48,6 +52,35 @@ class Roster:
         """Return the other sites online, each with the names of the facts that are missing."""
         missing = {s: sorted(self.needed - set(self.disclosed.get(s, {}))) for s in self.nodes}
         return {site: facts for site, facts in missing.items() if facts}
+
+    def why_left_out(self, site: str) -> str:
+        """Return why a site takes no part, and what its operator can do about it.
+
+        A site that declines gives no reason; what the terms ask of its profile is known here.
+        """
+        said = self.silent.get(site)
+        if said is None:
+            facts = ", ".join(self.left_out()[site])
+            return f"it does not disclose {facts}; 'disclose' in its profile must list it"
+        trust = self.terms.noise == "server" and said == WORDS[wire.DECLINED]
+        return f"{said}; its own log says why" + (
+            ", for instance that noise = 'server' needs 'trust-server = true' in its profile"
+            if trust
+            else ""
+        )
+
+    def check_anybody(self, name: str) -> None:
+        """Raise ``StrategyError`` with the reasons, where nobody informs the strategy ``name``."""
+        if self.eligible():
+            return
+        needs, open_ = ", ".join(sorted(self.needed)), [s for s in self.nodes if s in self.silent]
+        if len(open_) < len(self.nodes):
+            raise StrategyError(
+                f"strategy '{name}' needs {needs}, which no site discloses; list it under "
+                "'disclose' in the profiles, or take a strategy that needs nothing"
+            )
+        reasons = "; or: ".join(sorted({self.why_left_out(site) for site in open_}))
+        raise StrategyError(f"strategy '{name}': no site takes part: {reasons}")
 
     def gather(self, grid: Grid) -> None:
         """Wait until ``min-sites`` sites are online, and ask them what is needed.
@@ -85,14 +118,21 @@ class Roster:
         exchange = Exchange(content, wire.JOIN, {str(node): node for node in nodes})
         replies = grid.send_and_receive(exchange.messages, timeout=self.terms.join_timeout)
         facts: dict[int, dict[str, float]] = {}
+        silent = dict.fromkeys(nodes, "no reply in time")
         for key, reply in exchange.match(replies):
-            try:
-                facts[int(key)] = wire.read_site(reply.content) if reply.has_content() else {}
-            except wire.WireError:
-                facts[int(key)] = {}
+            node = int(key)
+            if reply.has_error():
+                code = reply.error.code
+                silent[node] = WORDS.get(code, f"not delivered: {code}")
+                continue
+            silent.pop(node)
+            with contextlib.suppress(wire.WireError):  # it discloses nothing that can be used
+                facts[node] = wire.read_site(reply.content)
         for node, name in nodes.items():
             known = facts.get(node, {})
             index = known.pop("partition", None)
             unnamed = f"node-{node}" if index is None else f"{index:.0f}"
             self._names[node] = name or unnamed
             self.disclosed[self._names[node]] = known
+            if node in silent:
+                self.silent[self._names[node]] = silent[node]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from uuid import uuid4
 
 import numpy as np
@@ -28,7 +28,7 @@ class ScriptedGrid(LocalGrid):
     """Nodes with scripted answers and, like real ones, ids and orders that mean nothing."""
 
     def __init__(
-        self, sites: dict[str, Site], facts: dict[str, dict[str, float]] | None = None
+        self, sites: dict[str, Site], facts: Mapping[str, dict[str, float] | Error] | None = None
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.sites, self.facts = sites, facts or {}
@@ -55,7 +55,8 @@ class ScriptedGrid(LocalGrid):
             if kind == wire.TRAIN:
                 answer = self.sites[name](server_round)
             elif kind == wire.JOIN:
-                answer = wire.write_site(self.facts.get(name, {}))
+                known = self.facts.get(name, {})
+                answer = known if isinstance(known, Error) else wire.write_site(known)
             if answer is not None:
                 replies += [Message(answer, reply_to=message)] * (
                     2 if name in self.duplicated else 1

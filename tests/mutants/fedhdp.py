@@ -63,16 +63,23 @@ FEDHDP = (
     ),
     Mutant(
         "a quorum that tells who came",
-        "strategies/leveled.py",
+        "strategies/checks.py",
         '"quorum": terms.quorum,',
         '"quorum": 0,',
         _FEDHDP + "whom_the_server_hears_depends_on_its_tosses_alone[quorum-3]",
     ),
     Mutant(
+        "a level promised what its strictest site has",
+        "strategies/level_report.py",
+        "held = max(finite,",
+        "held = min(finite,",
+        _FEDHDP + "where_sites_account_a_level_has_the_largest_epsilon_that_one_of_them_spends",
+    ),
+    Mutant(
         "a level that changes in mid-run",
         "strategies/leveled.py",
-        "self._level_of.setdefault(site, int(now[0])) == int(now[0])",
-        "True",
+        "joined = self._level_of.setdefault(site, now)",
+        "joined = now",
         _FEDHDP + "a_site_that_comes_back_with_another_level_is_not_asked",
     ),
     Mutant(

@@ -12,6 +12,7 @@ from flwr.app import Error
 
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.journal import read_journal
 from server_app.local import run_in_process
 from server_app.rounds import RunResult, run
@@ -56,6 +57,34 @@ def test_the_journal_says_what_is_promised_before_the_first_round_ends(tmp_path:
     ]  # fmt: skip
     content = json.loads((tmp_path / "r" / "result.json").read_text())
     assert content["privacy"]["noise"] == "server"
+
+
+def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server sees a constant code; what its terms ask of a profile it knows itself."""
+    grid = scripted({"a": 2.0, "b": 2.0, "c": 2.0})
+    grid.facts = {"a": {"epsilon": 2.0}, "b": Error(wire.DECLINED, "declined"), "c": {}}
+    run(grid, terms_of(tmp_path), picture=False)
+    left_out = {
+        event["site"]: event["reason"]
+        for event in read_journal(tmp_path / "r" / "journal.jsonl")
+        if event["event"] == "left-out"
+    }
+    trust = "noise = 'server' needs 'trust-server = true' in its profile"
+    assert left_out["b"] == f"declined; its own log says why, for instance that {trust}"
+    assert left_out["c"].startswith("it does not disclose epsilon; 'disclose' in its profile")
+    for site, reason in left_out.items():
+        assert f"site {site} is left out: {reason}" in caplog.text
+
+
+def test_a_run_that_every_site_declines_says_so(tmp_path: Path) -> None:
+    grid = scripted({"a": 2.0, "b": 2.0})
+    grid.facts = dict.fromkeys("ab", Error(wire.DECLINED, "declined"))
+    with pytest.raises(StrategyError, match=r"no site takes part: declined; .*'trust-server"):
+        run(grid, terms_of(tmp_path), picture=False)
+    with pytest.raises(StrategyError, match=r"no site takes part: declined; its own log says why$"):
+        run(grid, terms_of(tmp_path / "own", noise="records"), picture=False)
 
 
 def simulated(folder: Path, **more: Any) -> RunResult:

@@ -237,7 +237,7 @@ def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
     result = run(
         federation(noisy(1)), terms_of(tmp_path), lambda event: seen.append(event["event"])
     )
-    assert seen == ["run-started", "round", "round", "round", "run-finished"]
+    assert seen == ["run-started", "privacy", "round", "round", "round", "run-finished"]
     folder = tmp_path / "r"
     assert {path.name for path in folder.iterdir()} == {
         "journal.jsonl", "model.safetensors", "result.json", "run.png",

@@ -181,7 +181,20 @@ def test_a_site_that_comes_back_with_another_level_is_not_asked() -> None:
     rule.roster.disclosed = {"0": {"epsilon": math.inf}, "1": {"epsilon": 2.0}}
     rule.terms = rule.terms.updated(fraction=1.0)
     assert rule._sample(1) == ["0"]  # site 1 had opted out when it joined
-    assert not rule._keeps_its_level("1")
+    assert rule._trouble("0") == ""
+    assert rule._trouble("1") == "claims another level than it joined with"
+
+
+def test_a_newcomer_joins_a_level_that_has_noise_and_no_other() -> None:
+    rule = rule_of([2.0, 2.0], levels="2,inf")
+    rule.roster.disclosed = {"new": {"epsilon": 3.0}, "out": {"epsilon": math.inf}}
+    rule.roster.disclosed["strict"] = {"epsilon": 0.1}
+    rule.roster.nodes = {"new": 1, "out": 2, "strict": 3}
+    rule.terms = rule.terms.updated(fraction=1.0)
+    assert rule._sample(2) == ["new"]
+    assert "had no site when the run began" in rule._trouble("out")
+    assert rule._trouble("strict") == "asks for more privacy than any level gives"
+    assert rule.privacy()["levels"][1]["sites"] == 3
 
 
 def test_who_is_asked_is_a_secret_toss_and_no_number_of_the_terms() -> None:
@@ -217,16 +230,46 @@ def test_what_is_promised_names_every_level_and_the_unit() -> None:
     assert "noise-multiplier" not in records["levels"][1]
 
 
+def test_where_sites_account_a_level_has_the_largest_epsilon_that_one_of_them_spends() -> None:
+    """What holds for all of them: FedHDP leaves each site its own."""
+    epsilons = [math.inf, 6.0, 3.0, 1.5]
+    facts = rule_of(epsilons, noise="records").privacy()
+    loose, strict = facts["levels"]
+    assert (loose["epsilon"], loose["promise"], loose["sites"]) == (math.inf, "no privacy", 1)
+    assert (strict["epsilon"], strict["promise"], strict["sites"]) == (
+        6.0, "differential privacy", 3,
+    )  # fmt: skip
+    assert facts["no privacy"] == ["0"]
+    capped = rule_of(epsilons, noise="client", **{"epsilon-cap": 2.0}).privacy()
+    assert [level["epsilon"] for level in capped["levels"]] == [2.0, 2.0]
+    assert (capped["no privacy"], capped["epsilon-cap"]) == ([], 2.0)
+
+
+def test_who_opted_out_has_no_privacy_in_whatever_level_it_is() -> None:
+    """Its own account promises nothing, unless the server adds the noise of its level."""
+    facts = rule_of([math.inf, 4.0, 1.0], noise="records", levels="4,1").privacy()
+    loose = facts["levels"][0]
+    assert (loose["epsilon"], loose["sites"], loose["opted-out"]) == (4.0, 2, 1)
+    assert facts["no privacy"] == ["0"]
+    trusted = rule_of([math.inf, 4.0, 1.0], levels="4,1").privacy()
+    assert trusted["no privacy"] == []
+    assert "opted-out" not in trusted["levels"][0]
+
+
 def test_dp_fedavg_holds_everyone_to_the_strictest() -> None:
     rule = rule_of([math.inf, 8.0, 2.0], strategy="dp-fedavg")
     assert [level["epsilon"] for level in rule.privacy()["levels"]] == [2.0]
-    assert rule_of([8.0, 2.0], strategy="dp-fedavg", noise="records").terms.epsilon_cap == 2.0
+    own = rule_of([math.inf, 8.0, 2.0], strategy="dp-fedavg", noise="records")
+    assert own.terms.epsilon_cap == 2.0
+    assert [level["epsilon"] for level in own.privacy()["levels"]] == [2.0]
+    assert own.privacy()["no privacy"] == []
 
 
 def test_non_private_runs_on_simulated_sites_alone() -> None:
     rule = rule_of([8.0, 2.0], strategy="non-private")
     assert rule.terms.epsilons == "inf"
     assert rule.privacy()["levels"][0]["promise"] == "no privacy"
+    assert rule.privacy()["no privacy"] == ["0", "1"]
     with pytest.raises(StrategyError, match="simulated ones alone"):
         rule_of([8.0], strategy="non-private", dataset="site")
 
