@@ -31,10 +31,10 @@ mutants: $(READY)
 	$(BIN)/python -m tests.mutants
 
 up: $(READY)
-	$(BIN)/python deploy/federation.py up
+	$(BIN)/python deploy/federation.py up $(if $(SITES),--sites $(SITES))
 
 run-up: $(READY)
-	$(BIN)/python deploy/federation.py run
+	$(BIN)/python deploy/federation.py run $(TERMS)
 
 down: $(READY)
 	$(BIN)/python deploy/federation.py down

@@ -165,7 +165,8 @@ def _release(
         paid: releases of this kind that the plan pays for; 0: any number.
     """
     terms, budget = instructions.terms, site.profile.budget
-    request = Request(terms.run_id, instructions.server_round, kind, instructions.digest)
+    told = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
+    request = Request(terms.run_id, instructions.server_round, kind, instructions.digest, told)
     taken = ledger.reserve(
         request,
         plan,

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -181,8 +181,24 @@ def run(terms: Path) -> None:
     print(f"\nlogs: {LOGS}\nthe run's folder: {HOME / 'runs' / run_id}", flush=True)
     if ended["status"] != "finished:completed":
         raise ProblemError(f"the run ended as {ended['status']}: {ended['status-details']}")
+    for line in promises(HOME / "runs" / run_id):
+        print(line)
     for site in _sites():
         print(f"{site}: {BIN}/hdpfl-site report --profile {SITES / site / 'profile.toml'}")
+
+
+def promises(folder: Path) -> Iterator[str]:
+    """Yield what the run in ``folder`` promised, and who has no privacy, as its result says."""
+    told = json.loads((folder / "result.json").read_text()).get("privacy")
+    if not told:
+        return
+    yield f"protected: {told['unit']}; {told['trust']}"
+    for level in told.get("levels", []):
+        if level["sites"] and level["promise"] != "no privacy":
+            sites = f"{level['sites']} site" + "s" * (level["sites"] > 1)
+            yield f"{sites}: {level['promise']}, ε at most {level['epsilon']:g}"
+    if without := told.get("no privacy"):
+        yield f"no privacy: {', '.join(without)} (opted out)"
 
 
 def _named_terms(terms: Path) -> tuple[Path, str]:

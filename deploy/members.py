@@ -82,9 +82,14 @@ def prepare_site(name: str, source: Path) -> None:
     for folder in (site, site / "flwr", site / "home"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for file in source.iterdir():
-        if file.is_file() and file.name != "node.toml" and not (site / file.name).exists():
-            shutil.copyfile(file, site / file.name)
-            (site / file.name).chmod(0o600)
+        own = site / file.name
+        if not file.is_file() or file.name == "node.toml":
+            continue
+        if not own.exists():
+            shutil.copyfile(file, own)
+            own.chmod(0o600)
+        elif file.name == "profile.toml" and own.read_bytes() != file.read_bytes():
+            print(f"{name}: its own profile stays as it is, unlike {file}: {own}")
     profile, more = site / "profile.toml", source / "node.toml"
     config = f"profile = {json.dumps(str(profile))}\n" + (more.read_text() if more.exists() else "")
     (site / "node.toml").write_text(config)

@@ -26,17 +26,38 @@ class FrozenPlan:
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks for. ``digest`` covers everything but Flower's own ids."""
+    """What the server asks for.
+
+    Attributes:
+        run_id: the run.
+        server_round: from 1.
+        kind: of release.
+        digest: covers everything that is asked but Flower's own ids.
+        epsilon: what this site told the server to noise it at, where the server does that; None
+            where the site accounts for itself.
+    """
 
     run_id: str
     server_round: int
     kind: str
     digest: str
+    epsilon: float | None = None
 
     @property
     def key(self) -> Key:
         """The release that is asked for."""
         return self.run_id, self.server_round, self.kind
+
+    def entry(self) -> dict[str, object]:
+        """Return what the ledger notes of it."""
+        told = {} if self.epsilon is None else {"epsilon": self.epsilon}
+        return {
+            "run_id": self.run_id,
+            "round": self.server_round,
+            "kind": self.kind,
+            "request": self.digest,
+            **told,
+        }
 
 
 @dataclass
@@ -57,6 +78,7 @@ class Account:
     cap_delta: float = 0.0
     plans: dict[str, FrozenPlan] = field(default_factory=dict)
     releases: dict[Key, Release] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
     _by_seq: dict[int, Release] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
@@ -72,6 +94,8 @@ class Account:
             key = (body["run_id"], body["round"], body["kind"])
             release = Release(entry.seq, body["request"], "reserved")
             self.releases[key] = self._by_seq[entry.seq] = release
+            if "epsilon" in body:
+                self.told[body["run_id"]] = body["epsilon"]
         else:
             release = self._by_seq[body["release"]]
             release.status = entry.kind
@@ -86,6 +110,17 @@ class Account:
         taken = [key for key in self.releases if (key[0], key[2]) == (request.run_id, request.kind)]
         if request.key not in taken and len(taken) >= most:
             raise Declined("budget: the releases that the run's plan pays for are used up")
+
+    def check_told(self, request: Request) -> None:
+        """Decline a release that the server would noise at another ε than this site asks for now.
+
+        The server goes by what the site disclosed when it joined, and does not ask again.
+        """
+        if request.epsilon not in (None, self.told.get(request.run_id, request.epsilon)):
+            raise Declined(
+                "profile: 'run.epsilon' changed in mid-run, and the server goes by the one that it "
+                "was told; set it back, or sit out the rest of this run"
+            )
 
     def spent(self) -> tuple[float, float]:
         """Return (ε, δ) charged so far, rounded up."""

@@ -130,6 +130,7 @@ class Ledger:
             with self._current():
                 try:
                     self._account.check_left(request, max_releases or math.inf)
+                    self._account.check_told(request)
                     taken = self._take(request, plan, max_runs, cap, again)
                 except Declined as decision:  # raised after the block, so that entries made stay
                     taken = decision
@@ -218,9 +219,7 @@ class Ledger:
                 self._charge(request.run_id, plan, max_runs, cap)
             elif frozen != plan:  # two first requests at once; the work must follow what is charged
                 raise Declined("terms: another plan was frozen meanwhile")
-        run_id, server_round, kind = request.key
-        body = {"run_id": run_id, "round": server_round, "kind": kind, "request": request.digest}
-        seq = self._append("reserved", body).seq
+        seq = self._append("reserved", request.entry()).seq
         try:
             return Reservation(self, request.key, seq, self._lock(seq))
         except BlockingIOError:  # of one whose entry did not become durable, for a moment yet

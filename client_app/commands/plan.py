@@ -170,7 +170,10 @@ def _what_it_costs(site: Profile, books: Books, made: Plan, *, charged: bool) ->
     elif fit == 0:
         yield "this run does NOT fit: the site will decline it"
     else:
-        after = [down(max(0.0, left - each)) for left, each in zip(now.left, cost, strict=True)]
+        after = [
+            down(left if math.isinf(left) else max(0.0, left - each))
+            for left, each in zip(now.left, cost, strict=True)
+        ]
         yield (
             f"left after it: ε {after[0]}, δ {after[1]}; "
             f"runs of this cost that fit: {fit}, this one counted"

@@ -81,8 +81,10 @@ def gather(source: Source) -> dict[str, Any]:
         "clipped-updates-released": sum(
             books.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
         ),
+        "clipped-updates-opted-out": _clipped_for_nothing(books),
         "releases": list(_releases(books)),
-        "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0]),
+        "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0])
+        or _clipped_for_nothing(books) > 0,
         "simulation": site.simulated if site else None,
         "disclosed": list(site.disclose) if site else None,
     }
@@ -95,6 +97,17 @@ def gather(source: Source) -> dict[str, Any]:
     facts["assumptions"] = [_checked(each) for each in _assumptions(source)]
     facts["not-covered"] = list(not_covered(facts))
     return facts
+
+
+def _clipped_for_nothing(books: Books) -> int:
+    """Return the clipped updates that left while this site told the server that it opts out."""
+    loud = {
+        (entry.body["run_id"], entry.body["round"], entry.body["kind"])
+        for entry in books.entries
+        if entry.kind == "reserved" and entry.body.get("epsilon") == math.inf
+    }
+    releases = books.account.releases
+    return sum(releases[key].status in ("sealed", "sent") for key in loud)
 
 
 def as_json(facts: dict[str, Any]) -> str:

@@ -33,8 +33,8 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
             f"Clipped updates without noise: {facts['clipped-updates-released']} were released to "
             "a server that this site trusts ('trust-server'). Against that server there is no "
             "privacy. Whoever sees the models alone is promised client-level differential privacy "
-            "by that server, at the ε that this site disclosed; its noise and its account cannot "
-            "be checked here."
+            "by that server, at the ε that this site disclosed (nothing where it is infinite); its "
+            "noise and its account cannot be checked here."
         )
     yield f"Metrics without noise: {facts['metrics-released'] or 'none'} were released so far."
     if facts["promise"]["unit"] == RECORD:

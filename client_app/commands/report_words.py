@@ -13,8 +13,8 @@ from client_app.commands.report_layout import Bullet, Part, Section, Table, Text
 TITLE = "Privacy report of this site"
 _STATUS_WORDS = {
     "reserved": "taken and not finished: being worked on, or broken off; nothing left the site",
-    "sealed": "noisy updates stored and handed over: they may have left",
-    "sent": "noisy updates that left the site",
+    "sealed": "{noisy} updates stored and handed over: they may have left",
+    "sent": "{noisy} updates that left the site",
     "lost": "given up: nothing left the site, and the budget was charged all the same",
 }
 _FAULT = "CONTRADICTED: do not rely on the numbers of this report before it is cleared up."
@@ -55,7 +55,13 @@ def _promise(facts: dict[str, Any]) -> Iterator[Part]:
             "NOTHING: this is a simulation. Its noise comes from a seed, so it protects nobody."
         )
         return
-    if facts["clipped-updates-released"]:
+    if facts["clipped-updates-opted-out"]:
+        yield Text(
+            "NO PRIVACY in the runs of a trusted server: this site told it an infinite ε, so "
+            f"{facts['clipped-updates-opted-out']} of its updates went into models without any "
+            "noise. What follows does not cover them."
+        )
+    if facts["clipped-updates-released"] > facts["clipped-updates-opted-out"]:
         yield Text(
             "CLIENT-LEVEL DP BY A TRUSTED SERVER for some runs: their updates left without noise, "
             "and what follows does not cover them, see 5."
@@ -141,7 +147,8 @@ def _events(runs: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
     for status in STATUSES:
-        yield Bullet(f"{status} {facts['updates'][status]}: {_STATUS_WORDS[status]}")
+        words = _STATUS_WORDS[status].format(noisy=_noisy(facts["runs"]))
+        yield Bullet(f"{status} {facts['updates'][status]}: {words}")
     yield Bullet(f"metrics {facts['metrics-released']}: released without noise, see 5")
     if facts["clipped-updates-released"]:
         clipped = facts["clipped-updates-released"]
@@ -163,6 +170,14 @@ def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
         for each in facts["releases"]
     ]  # fmt: skip
     yield Table((header, *rows))
+
+
+def _noisy(runs: list[dict[str, Any]]) -> str:
+    """Return what the charged runs' updates are: noisy, without noise, or some of each."""
+    loud = [run["epsilon"] is not None and math.isinf(run["epsilon"]) for run in runs]
+    if not any(loud):
+        return "noisy"
+    return "un-noised" if all(loud) else "noisy and (in runs of an infinite ε) un-noised"
 
 
 def _assumptions(facts: dict[str, Any]) -> Iterator[Part]:

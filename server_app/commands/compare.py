@@ -15,6 +15,7 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.paths import available_cores, runs_dir
 from server_app.commands.progress import console, rounds_bar
+from server_app.commands.promises import promises_table, read_promises
 from server_app.comparison import Comparison, jobs_of
 from server_app.comparison import compare as run_jobs
 from server_app.plots import plot_curves
@@ -87,6 +88,8 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     finally:
         if comparison.rounds:
             _show(comparison, names, folder)
+            runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
+            _show_promises(comparison, {name: runs[name] for name in names})
 
 
 def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
@@ -108,6 +111,16 @@ def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
         )
     console.print(table)
     console.print(f"{folder}/comparison.json and comparison.png", soft_wrap=True)
+
+
+def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
+    told = read_promises(folders)
+    if not told:
+        return
+    table, lines = promises_table(comparison.terms, comparison.num_sites, told)
+    console.print(table)
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def _assignments(pairs: list[str]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,68 @@ def test_the_report_says_who_promises_what(tmp_path: Path) -> None:
     assert "CLIENT-LEVEL DP BY A TRUSTED SERVER" in text
     assert "Against that server there is no privacy" in text
     assert "CONTRADICTED" not in text
+
+
+def opted_out(folder: Path) -> Path:
+    """Return the profile of a trusting site with ε infinite."""
+    profile = trusting(folder)
+    text = profile.read_text()
+    profile.write_text(text.replace("2.4691356", "inf").replace("1.2345678", "inf"))
+    Ledger(folder / "ledger.sqlite").raise_cap(math.inf, 1e-5)
+    return profile
+
+
+def test_a_site_that_opted_out_reports_no_privacy_of_a_trusted_servers_runs(tmp_path: Path) -> None:
+    """From the ledger alone: the profile may say something else by then."""
+    from client_app.commands.books import read_books
+    from client_app.commands.report_facts import Source, gather
+    from client_app.commands.report_layout import as_text
+    from client_app.commands.report_words import TITLE, sections
+
+    profile = opted_out(tmp_path)
+    assert ask(profile, terms_of(**SERVER)).has_content()
+    source = Source(read_books(Profile.load(profile)), tmp_path / "ledger.sqlite", None)
+    facts = gather(source)
+    text = " ".join(as_text(TITLE, sections(facts, every_release=False)).split())
+    assert "NO PRIVACY in the runs of a trusted server" in text
+    assert "CLIENT-LEVEL DP BY A TRUSTED SERVER" not in text
+    assert facts["no-privacy"]
+    assert (facts["clipped-updates-released"], facts["clipped-updates-opted-out"]) == (1, 1)
+
+
+def test_an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_told_another(
+    tmp_path: Path,
+) -> None:
+    """It would go into the models without noise; what was sent is sent again, and no more."""
+    profile = opted_out(tmp_path)
+    first = update_of(ask(profile, terms_of(**SERVER), 1))
+    before = profile.read_text()
+    profile.write_text(before.replace("[run]\nepsilon = inf", "[run]\nepsilon = 1.0"))
+    changed = ask(profile, terms_of(**SERVER), 2)
+    assert changed.has_error()
+    assert changed.error.code == wire.DECLINED
+    assert kinds(tmp_path) == {(1, CLIPPED_UPDATE): "sent"}
+    profile.write_text(before)
+    np.testing.assert_array_equal(update_of(ask(profile, terms_of(**SERVER), 1)), first)
+    assert ask(profile, terms_of(**SERVER), 2).has_content()
+
+
+@pytest.mark.parametrize("noise", ["records", "client"])
+def test_an_epsilon_changed_in_mid_run_leaves_a_charged_run_as_it_was_paid(
+    tmp_path: Path, noise: str
+) -> None:
+    profile, terms = make_site(tmp_path), terms_of(noise=noise, strategy="fedhdp")
+    assert ask(profile, terms, 1).has_content()
+    for epsilon in ("inf", "0.01"):
+        text = profile.read_text().replace("2.4691356", "inf")
+        head, tail = text.split("[run]\n")
+        rest = tail.split("\n", 1)[1]
+        profile.write_text(f"{head}[run]\nepsilon = {epsilon}\n{rest}")
+        assert Profile.load(profile).run.epsilon == float(epsilon)
+        assert ask(profile, terms, 2 if epsilon == "inf" else 3).has_content()
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    assert ledger.account().spent() == (1.2345678, 1e-6)
+    assert set(kinds(tmp_path).values()) == {"sent"}
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,14 @@ FEDHDP = (
         _CLIENT + "nothing_leaves_without_noise_unless_the_profile_trusts_the_server",
     ),
     Mutant(
+        "updates for a server that was told another epsilon",
+        "hdpfl_flower/ledger.py",
+        "                    self._account.check_told(request)\n",
+        "",
+        _CLIENT
+        + "an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_told_another",
+    ),
+    Mutant(
         "half the noise of a client's update",
         "client_app/client_level.py",
         "terms.clip_norm).noise_std",

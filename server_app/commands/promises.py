@@ -1,0 +1,92 @@
+"""Who is promised what under each strategy of a comparison, from the runs' own results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Table
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.epsilons import draw_epsilons
+
+Row = tuple[str, str, str]
+"""ε, sites, promise."""
+
+
+def read_promises(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+    """Return what each strategy's run promised, by the run's folder; those that told nothing miss.
+
+    >>> read_promises({"fedavg": Path("nowhere")})
+    {}
+    """
+    found = {}
+    for name, folder in folders.items():
+        path = folder / "result.json"
+        told = json.loads(path.read_text()).get("privacy") if path.is_file() else None
+        if told:
+            found[name] = told
+    return found
+
+
+def promises_table(
+    terms: RunTerms, num_sites: int, told: Mapping[str, Mapping[str, Any]]
+) -> tuple[Table, list[str]]:
+    """Return a table, a row a strategy and level, and the lines that hold for all of them.
+
+    Args:
+        terms: what the runs have in common; the seed is that of the runs told of.
+        num_sites: sites in each.
+        told: strategy → the ``privacy`` of its run.
+    """
+    own = draw_epsilons(terms.epsilons, num_sites, terms.seed)
+    table = Table(title=f"Who is promised what (δ {terms.delta:g}, seed {terms.seed})")
+    for column in ("strategy", "ε", "sites", "promise"):
+        table.add_column(column, justify="right" if column in ("ε", "sites") else "left")
+    for name, facts in told.items():
+        for number, row in enumerate(_rows(facts, own)):
+            table.add_row("" if number else name, *row)
+    first = next(iter(told.values()))
+    lines = [
+        f"protected: {first['unit']}; {first['relation']}; {first['scope']}",
+        f"trust: {first['trust']}",
+    ]
+    if terms.calibration != "pld":
+        lines.append("the ε are nominal: their noise is by a paper's formula, not by an accountant")
+    lines.append("a simulation's noise is seeded and protects nobody; real sites would have this")
+    return table, lines
+
+
+def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Row]:
+    """Yield a row a level; where the rule knows none, private and opted-out sites by their ε."""
+    if "violates" in facts:
+        yield f"{own.max():g}", str(len(own)), f"VIOLATED for {facts['violates']}"
+        return
+    for level in facts.get("levels", []):
+        if not level["sites"]:
+            continue
+        epsilon, out = float(level["epsilon"]), level.get("opted-out", 0)
+        most = math.isfinite(epsilon) and facts["noise"] != "server"
+        text = f"at most {_number(epsilon)}" if most else _number(epsilon)
+        yield text, str(level["sites"] - out), level["promise"]
+        if out:
+            yield "inf", str(out), "no privacy"
+    if "levels" in facts:
+        return
+    kept = np.minimum(own, float(facts.get("epsilon-cap", math.inf)))
+    private = kept[np.isfinite(kept)]
+    if len(private):
+        low, high = _number(private.min()), _number(private.max())
+        text = low if low == high else f"{low} to {high}"
+        yield text, str(len(private)), "differential privacy"
+    if len(private) < len(kept):
+        yield "inf", str(len(kept) - len(private)), "no privacy"
+
+
+def _number(epsilon: float) -> str:
+    return f"{epsilon:.4g}"

@@ -1,0 +1,171 @@
+"""FedHDP over real SuperNodes: one opts out, and starts anew while the run goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.journal import Event
+from server_app.local import run_in_process
+from tests.e2e.engines import (
+    BIN,
+    ROOT,
+    SITES,
+    Done,
+    Federation,
+    Ray,
+    digest,
+    free_ports,
+    processes,
+    rounds_of,
+    seeded_terms,
+    toml_of,
+)
+
+pytestmark = pytest.mark.engines
+
+OPT_OUT = ROOT / "deploy" / "opt-out"
+LOUD, PRIVATE = "switzerland", "va"
+ROUNDS = 2
+SIZE = 29
+"""Parameters of the model that ``run.toml`` names."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run left, and the personal model of the site that opted out after each round."""
+
+    federation: Federation
+    folder: Path
+    done: Done
+    personal: list[str]
+
+    @property
+    def rounds(self) -> list[Event]:
+        return rounds_of(self.folder)
+
+
+def wait_for_round(folder: Path, number: int) -> None:
+    deadline = time.monotonic() + 200
+    while True:
+        try:
+            if len(rounds_of(folder)) >= number:
+                return
+        except DataError:
+            pass
+        assert time.monotonic() < deadline, f"round {number} did not end"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    """Two sites of ``deploy/opt-out``; a SuperNode is stopped and started after round 1."""
+    home = tmp_path_factory.mktemp("opt-out")
+    (home / "sites").mkdir()
+    for site in (LOUD, PRIVATE):
+        (home / "sites" / site).symlink_to(OPT_OUT / site)
+    federation, folder = Federation(home, free_ports(4)), home / "runs" / "opt-out"
+    more = {"rounds": ROUNDS, "min-sites": 2, "run-id": "opt-out"}
+    terms = federation.write(toml_of(OPT_OUT / "run.toml") | more)
+    kept = federation.profile(LOUD).parent / "state" / "personal-opt-out.safetensors"
+    done: list[Done] = []
+    running = threading.Thread(target=lambda: done.append(federation.call("run", terms)))
+    try:
+        started = federation.call("up", "--sites", home / "sites")
+        assert started.returncode == 0, started.stderr
+        running.start()
+        wait_for_round(folder, 1)
+        first = hashlib.sha256(kept.read_bytes()).hexdigest()
+        assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
+        again = federation.call("up", "--sites", home / "sites")
+        assert f"starting the SuperNode of {LOUD}" in again.stdout, again.stderr
+        running.join(200)
+        second = hashlib.sha256(kept.read_bytes()).hexdigest()
+        yield Ended(federation, folder, done[0], [first, second])
+    finally:
+        federation.call("down")
+
+
+def report_of(ended: Ended, site: str) -> str:
+    command = [str(BIN / "hdpfl-site"), "report", "--profile", str(ended.federation.profile(site))]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_the_run_says_who_has_no_privacy_and_what_the_other_is_promised(ended: Ended) -> None:
+    assert ended.done.returncode == 0, ended.done.stdout + ended.done.stderr
+    assert "no privacy: switzerland (opted out)\n" in ended.done.stdout
+    assert "1 site: differential privacy, ε at most 0.7\n" in ended.done.stdout
+    promised = json.loads((ended.folder / "result.json").read_text())["privacy"]
+    assert promised["no privacy"] == [LOUD]
+    assert [level["promise"] for level in promised["levels"]] == [
+        "no privacy", "differential privacy",
+    ]  # fmt: skip
+
+
+def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:
+    loud, private = report_of(ended, LOUD), report_of(ended, PRIVATE)
+    assert "NO PRIVACY: ε is infinite." in loud
+    assert f"sent {ROUNDS}: un-noised updates that left" in " ".join(loud.split())
+    assert "NO PRIVACY" not in private
+    assert "ε = 0.7" in private
+
+
+def test_a_supernode_that_starts_anew_loses_neither_its_round_nor_its_personal_model(
+    ended: Ended,
+) -> None:
+    assert [event["accepted"] for event in ended.rounds] == [[LOUD, PRIVATE]] * ROUNDS
+    assert len(set(ended.personal)) == 2  # trained on in round 2
+
+
+def test_nothing_but_the_updates_went_up(ended: Ended) -> None:
+    """Each reply is one update's header and its floats: there is no room for a second model."""
+    for event in ended.rounds:
+        assert 2 * 4 * SIZE < event["bytes_up"] < 2 * (4 * SIZE + 200)
+
+
+def test_the_personal_models_are_at_the_sites_alone_and_of_their_own(ended: Ended) -> None:
+    found = sorted(ended.federation.folder.rglob("personal-*"))
+    assert [path.parents[1].name for path in found] == [LOUD, PRIVATE]
+    assert not [*ended.folder.rglob("personal*")]
+    loud, private = (load_file(path)["personal"] for path in found)
+    assert loud.shape == private.shape == (SIZE,)
+    assert not np.array_equal(loud, private)
+    needle = loud.tobytes()
+    coordinator = [
+        path for path in (ended.federation.folder / "superlink").rglob("*") if path.is_file()
+    ]
+    assert coordinator
+    assert not [path for path in coordinator if needle in path.read_bytes()]
+
+
+def test_under_ray_opted_out_and_private_sites_end_with_the_same_bits(
+    ray: Ray, tmp_path: Path
+) -> None:
+    """``flwr run .`` with fedhdp, noise at the server: the models of all and of each."""
+    terms = seeded_terms(
+        strategy="fedhdp", epsilons="1,2,4,inf", delta=1e-4, noise="server",
+        **{"personal-lambda": "0.1", "run-id": "opt-out-ray"},
+    )  # fmt: skip
+    here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
+    there, streamed = ray.run(terms, SITES)
+    assert ray.last_run()["status"] == "finished:completed", streamed.stdout
+    assert [len(event["rejected"]) for event in rounds_of(there)] == [0] * 3
+    for site in range(SITES):
+        name = Path("sites") / str(site) / "personal.safetensors"
+        assert (there / name).read_bytes() == (here / name).read_bytes()
+    assert digest(here) != digest(there)  # the server's own noise is fresh where it is not seeded
+    promised = json.loads((there / "result.json").read_text())["privacy"]
+    assert promised["no privacy"] == ["3"]
