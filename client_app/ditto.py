@@ -80,10 +80,15 @@ def personal_job(site: Site, instructions: Instructions) -> Job | None:
 
 def personal_path(site: Site) -> Path | None:
     """Return where the personal model of a site's run lies; None without a state folder."""
-    name = site.terms.run_id.replace("/", ".")
     if site.profile.state is not None:
-        return site.profile.state.path / f"personal-{name}.safetensors"
+        return kept_personal_path(site.profile.state.path, site.terms)
     return simulated_personal_path(site.terms, site.index[0]) if site.index else None
+
+
+def kept_personal_path(folder: Path, terms: RunTerms) -> Path:
+    """Return where the personal model of a run lies in a site's state folder."""
+    name = terms.run_id.replace("/", ".")
+    return folder / f"personal-{name}.safetensors"
 
 
 def simulated_personal_path(terms: RunTerms, index: int) -> Path:

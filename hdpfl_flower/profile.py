@@ -98,7 +98,7 @@ class LedgerPaths(Private):
 
 
 class State(Private):
-    """The site's own folder: the final model of each run."""
+    """The site's own folder: the final model of the last run, and its personal models."""
 
     path: AFile
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,24 +19,30 @@ from hdpfl_flower.terminal import new_app
 
 if TYPE_CHECKING:
     from client_app.personal import FinalModel
+    from hdpfl_flower.models import Arrays
     from hdpfl_flower.schema import Schema
     from hdpfl_flower.task import Task
 
 app = new_app("The final model of the last run.")
 
+PersonalOption = Annotated[
+    bool, typer.Option("--personal", help="This site's own model of that run instead.")
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
 
 
 @app.command()
-def show(profile: ProfileOption = None) -> None:
+def show(profile: ProfileOption = None, personal: PersonalOption = False) -> None:
     """Print where the model comes from.
 
     Its run and that run's terms and, where the profile keeps a holdout, how good it is on it.
     """
     site = open_profile(profile)
-    model, task = _final_model(site)
+    model, task = _kept_model(site, personal)
     size = sum(array.size for array in model.arrays.values())
-    typer.echo(f"final model of run '{model.terms.run_id}': {model.terms.model}, {size} parameters")
+    kind = "personal" if personal else "final"
+    run = model.terms.run_id
+    typer.echo(f"{kind} model of run '{run}': {model.terms.model}, {size} parameters")
     for key, value in model.terms.as_config().items():
         text = json.dumps(value, ensure_ascii=False)
         if key == "schema" and "\\n" in text:
@@ -48,6 +55,7 @@ def show(profile: ProfileOption = None) -> None:
 def export(
     to: Annotated[Path, typer.Option("--to", help="File to write, FILE.safetensors.")],
     profile: ProfileOption = None,
+    personal: PersonalOption = False,
     force: ForceOption = False,
 ) -> None:
     """Write the model to a safetensors file.
@@ -56,7 +64,7 @@ def export(
     """
     from safetensors.numpy import save
 
-    model, _ = _final_model(open_profile(profile))
+    model, _ = _kept_model(open_profile(profile), personal)
     write_file(to, save(model.arrays, {"terms": model.terms.to_json()}), force=force)
     typer.echo(f"wrote {to}")
 
@@ -65,6 +73,7 @@ def export(
 def predict(
     file: Annotated[Path, typer.Argument(help="A CSV or Parquet table with the schema's columns.")],
     profile: ProfileOption = None,
+    personal: PersonalOption = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     force: ForceOption = False,
 ) -> None:
@@ -77,7 +86,7 @@ def predict(
     from hdpfl_flower.schema import Schema
     from hdpfl_flower.tables import features_only
 
-    model, task = _final_model(open_profile(profile))
+    model, task = _kept_model(open_profile(profile), personal)
     if not model.terms.schema_text:
         raise DataError("the model's run has no 'schema', so no table can be read for it")
     schema = Schema.load(model.terms.schema_text)
@@ -94,8 +103,8 @@ def predict(
     typer.echo(f"wrote {out}: {len(positions)} predictions")
 
 
-def _final_model(site: Profile) -> tuple[FinalModel, Task]:
-    """Return the model that the site keeps, checked against its own terms.
+def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
+    """Return the model that the site keeps of its last run, checked against the run's terms.
 
     Raises:
         ProfileError: the profile has no [state].
@@ -117,7 +126,25 @@ def _final_model(site: Profile) -> tuple[FinalModel, Task]:
             f"the model in {site.state.path} is not that of its terms; it comes anew with the "
             "next run"
         )
-    return model, task
+    return (_personal(site.state.path, model, layout) if personal else model), task
+
+
+def _personal(folder: Path, model: FinalModel, layout: Arrays) -> FinalModel:
+    """Return the site's own model of the run that ``model`` is the final one of.
+
+    Its file holds one vector in the order of ``layout``; that of the final model has another one.
+    """
+    from client_app.ditto import kept_personal_path, load_personal_model
+    from hdpfl_flower.models import unflatten
+
+    size = sum(array.size for array in layout.values())
+    own = load_personal_model(kept_personal_path(folder, model.terms), size)
+    if own is None:
+        raise DataError(
+            f"no personal model of run '{model.terms.run_id}' in {folder}: its terms must set "
+            "'personal-lambda', and this site must have taken part"
+        )
+    return replace(model, arrays=unflatten(own, layout))
 
 
 def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:

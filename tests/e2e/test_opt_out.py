@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.journal import Event
 from server_app.local import run_in_process
 from tests.e2e.engines import (
@@ -49,32 +49,53 @@ class Ended:
     federation: Federation
     folder: Path
     done: Done
-    personal: list[str]
+    personal: list[np.ndarray]
 
     @property
     def rounds(self) -> list[Event]:
         return rounds_of(self.folder)
 
 
-def wait_for_round(folder: Path, number: int) -> None:
+def wait_for(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 200
-    while True:
-        try:
-            if len(rounds_of(folder)) >= number:
-                return
-        except DataError:
-            pass
-        assert time.monotonic() < deadline, f"round {number} did not end"
-        time.sleep(0.05)
+    while not what():
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.2)
+
+
+def signal_site(federation: Federation, site: str, number: signal.Signals) -> None:
+    """Send a signal to the SuperNode of ``site`` and to all that it started."""
+    note = json.loads((federation.folder / "pids" / f"{site}.json").read_text())
+    os.killpg(note["pid"], number)  # deploy/processes.py starts it in a session of its own
+
+
+def start_anew(federation: Federation, sites: Path) -> None:
+    """Stop and start the SuperNode of LOUD between two rounds: the other site is held meanwhile."""
+    wait_for(lambda: "Receiving: train message" in federation.log(LOUD))
+    signal_site(federation, PRIVATE, signal.SIGSTOP)
+    try:
+        wait_for(lambda: "Sent successfully" in federation.log(LOUD).partition("Sending: train")[2])
+        assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
+        up = federation.command("up", "--sites", sites)
+        starting = subprocess.Popen(
+            up, env=federation.environment, stdout=subprocess.PIPE, text=True
+        )
+        wait_for(lambda: federation.log(LOUD).count("Starting Flower SuperNode") == 2)
+    finally:
+        signal_site(federation, PRIVATE, signal.SIGCONT)
+    said, _ = starting.communicate(timeout=200)
+    assert f"starting the SuperNode of {LOUD}" in said
+    assert starting.returncode == 0
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """Two sites of ``deploy/opt-out``; a SuperNode is stopped and started after round 1."""
+    """Two sites of ``deploy/opt-out``; a SuperNode is stopped and started in round 1."""
     home = tmp_path_factory.mktemp("opt-out")
-    (home / "sites").mkdir()
+    sites = home / "sites"
+    sites.mkdir()
     for site in (LOUD, PRIVATE):
-        (home / "sites" / site).symlink_to(OPT_OUT / site)
+        (sites / site).symlink_to(OPT_OUT / site)
     federation, folder = Federation(home, free_ports(4)), home / "runs" / "opt-out"
     more = {"rounds": ROUNDS, "min-sites": 2, "run-id": "opt-out"}
     terms = federation.write(toml_of(OPT_OUT / "run.toml") | more)
@@ -82,17 +103,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     done: list[Done] = []
     running = threading.Thread(target=lambda: done.append(federation.call("run", terms)))
     try:
-        started = federation.call("up", "--sites", home / "sites")
+        started = federation.call("up", "--sites", sites)
         assert started.returncode == 0, started.stderr
         running.start()
-        wait_for_round(folder, 1)
-        first = hashlib.sha256(kept.read_bytes()).hexdigest()
-        assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
-        again = federation.call("up", "--sites", home / "sites")
-        assert f"starting the SuperNode of {LOUD}" in again.stdout, again.stderr
+        start_anew(federation, sites)
+        first = load_file(kept)["personal"]
         running.join(200)
-        second = hashlib.sha256(kept.read_bytes()).hexdigest()
-        yield Ended(federation, folder, done[0], [first, second])
+        yield Ended(federation, folder, done[0], [first, load_file(kept)["personal"]])
     finally:
         federation.call("down")
 
@@ -127,7 +144,8 @@ def test_a_supernode_that_starts_anew_loses_neither_its_round_nor_its_personal_m
     ended: Ended,
 ) -> None:
     assert [event["accepted"] for event in ended.rounds] == [[LOUD, PRIVATE]] * ROUNDS
-    assert len(set(ended.personal)) == 2  # trained on in round 2
+    first, second = ended.personal
+    assert not np.array_equal(first, second)  # trained on in round 2
 
 
 def test_nothing_but_the_updates_went_up(ended: Ended) -> None:

@@ -8,8 +8,10 @@ import io
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load_file, save
 
 from client_app.commands.model import most_likely
+from client_app.ditto import kept_personal_path
 from client_app.personal import keep_final_model
 from client_app.site import Site
 from hdpfl_flower import wire
@@ -69,6 +71,22 @@ def test_export_is_the_model_with_its_terms(site) -> None:
     assert target.read_bytes() == before
     assert site("model", "export", "--to", target, "--force").code == 0
     assert target.read_bytes() != before
+
+
+def test_the_sites_own_model_is_shown_exported_and_used(site) -> None:
+    keep(site, (1, 2, 3), 4)
+    for command in (("show",), ("export", "--to", site.folder / "m"), ("predict", "x.csv")):
+        assert "no personal model of run 'run-1'" in site("model", *command, "--personal").error()
+    path = kept_personal_path(site.profile.state.path, site.terms)
+    path.write_bytes(save({"personal": np.array([5, 6, 7, 8], np.float32)}))
+    assert "personal model of run 'run-1'" in site("model", "show", "--personal").out
+    assert "final model of run 'run-1'" in site("model", "show").out
+    target = site.folder / "own.safetensors"
+    assert site("model", "export", "--to", target, "--personal").code == 0
+    arrays = load_file(target)
+    assert sorted(array.ravel().tolist() for array in arrays.values()) == [[5, 6, 7], [8]]
+    path.write_bytes(save({"personal": np.zeros(5, np.float32)}))
+    assert "is of another model" in site("model", "show", "--personal").error()
 
 
 def test_export_where_nothing_can_be_written(site) -> None:
