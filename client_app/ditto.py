@@ -20,8 +20,8 @@ from client_app.site import Site
 from client_app.training import pick_device, read_model
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
-from hdpfl_flower.ditto import read_lambdas
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.ditto import check_lambdas, read_lambdas
+from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.files import replace_file
 from hdpfl_flower.models import flatten
 from hdpfl_flower.wire import Instructions
@@ -36,11 +36,20 @@ def train_personal_model(site: Site, instructions: Instructions) -> None:
 
     A result that is not finite is dropped: the next round starts from the global model.
 
-    Raises:
-        TermsError: ``personal-lambda`` is wrong.
-        DataError: the file kept is damaged.
+    Guarantees:
+        Nothing that goes wrong here costs the site its round: the reason goes to its log.
     """
+    try:
+        _train(site, instructions)
+    except HDPFLError as reason:
+        log.error("no personal model in this round: %s", reason)
+    except Exception as reason:  # a full disk, too, must not lose a release
+        log.error("no personal model in this round: %s", type(reason).__name__)
+
+
+def _train(site: Site, instructions: Instructions) -> None:
     terms = instructions.terms
+    check_lambdas(terms)
     if read_lambdas(terms.personal_lambda) is None:
         return
     path = personal_path(site)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
 
 
@@ -32,3 +33,21 @@ def read_lambdas(spec: str) -> tuple[float, float] | None:
             "PRIVATE,OPTED-OUT"
         )
     return values[0], values[-1]
+
+
+def check_lambdas(terms: RunTerms) -> None:
+    """Refuse a ``personal-lambda`` that no site can follow.
+
+    A step goes η·λ of the way to the global model: above 1 it ends beyond it, from 2 on further
+    and further away.
+
+    Raises:
+        TermsError: as :func:`read_lambdas`, or η·λ > 1.
+    """
+    lambdas = read_lambdas(terms.personal_lambda)
+    if lambdas and max(lambdas) * terms.learning_rate > 1:
+        raise TermsError(
+            f"'personal-lambda' is '{terms.personal_lambda}' and 'learning-rate' "
+            f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond the "
+            "global model; lower one of them"
+        )

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import load_dataset, task_for
+from hdpfl_flower.ditto import check_lambdas
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.evaluation import evaluate
 from hdpfl_flower.files import replace_file
@@ -102,6 +103,7 @@ def run(
     """
     terms = settle(terms)
     strategy = make_strategy(terms)
+    check_lambdas(terms)
     strategy.streams = streams or strategy.streams
     arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
     test = _central_test(terms)

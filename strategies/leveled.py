@@ -34,7 +34,7 @@ from hdpfl_flower.central_noise import (
     noisy_mean,
 )
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.level_drift import average, cautious_gaps, observe, observed_gaps, spread
 from hdpfl_flower.levels import (
     drift_weights,
@@ -73,6 +73,8 @@ class Leveled(HDPStrategy):
     def __init__(self, terms: RunTerms) -> None:
         """See :meth:`HDPStrategy.__init__`; raises ``TermsError`` for a wrong menu or ratio."""
         super().__init__(terms)
+        if terms.clip_floor > terms.clip_ceiling:
+            raise TermsError("'clip-floor' is above 'clip-ceiling'; lower it")
         self._menu: tuple[float, ...] = ()
         self._level_of: dict[str, int] = {}
         self._placed: dict[float, Ints] = {}
@@ -246,7 +248,7 @@ class Leveled(HDPStrategy):
         expected = plan.sampling_prob * sum(level.clients for level in plan.levels)
         drawn = plan.bit_noise * float(noise.normal(1)[0])
         share = share_within(within, count, expected, drawn)
-        bounds = min(terms.clip_floor, terms.clip_ceiling), terms.clip_ceiling
+        bounds = terms.clip_floor, terms.clip_ceiling
         new = next_clip_norm(terms.clip_norm, share, terms.clip_quantile, terms.clip_lr, bounds)
         return {**state, _CLIP_NORM: np.array([new])}, {**gauges, "share_within": share}
 

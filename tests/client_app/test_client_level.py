@@ -156,6 +156,21 @@ def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: st
         load_personal_model(path, 3)
 
 
+def test_a_damaged_personal_model_costs_no_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profile, terms = make_site(tmp_path), terms_of(**{"personal-lambda": "0.1"})
+    assert ask(profile, terms, 1).has_content()
+    path = tmp_path / "state" / "personal-run-1.safetensors"
+    path.write_bytes(b"torn")
+    assert ask(profile, terms, 2).has_content()
+    assert "no personal model in this round: the personal model" in caplog.text
+    assert path.read_bytes() == b"torn"  # its owner may have a copy
+    assert ask(profile, terms_of(**{"personal-lambda": "x", "run-id": "run-2"})).has_content()
+    assert "no personal model in this round: 'personal-lambda' is 'x'" in caplog.text
+    assert set(kinds(tmp_path).values()) == {"sent"}
+
+
 def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path) -> None:
     from hdpfl_flower.datasets import task_for
     from hdpfl_flower.models import arrays_of, build_model, flatten

@@ -105,6 +105,13 @@ FEDHDP = (
         + "an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_told_another",
     ),
     Mutant(
+        "a personal model that costs a round",
+        "client_app/ditto.py",
+        '        log.error("no personal model in this round: %s", reason)\n',
+        "        raise\n",
+        _CLIENT + "a_damaged_personal_model_costs_no_round",
+    ),
+    Mutant(
         "half the noise of a client's update",
         "client_app/client_level.py",
         "terms.clip_norm).noise_std",

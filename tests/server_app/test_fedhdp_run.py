@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from flwr.app import Error
 
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.journal import read_journal
 from server_app.local import run_in_process
 from server_app.rounds import RunResult, run
@@ -76,6 +77,44 @@ def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
     assert left_out["c"].startswith("it does not disclose epsilon; 'disclose' in its profile")
     for site, reason in left_out.items():
         assert f"site {site} is left out: {reason}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("personal-lambda", "-1", "'personal-lambda' is '-1'"),
+        ("personal-lambda", "11", "their product is above 1"),
+        ("level-ratio", "1.5", "'level-ratio' is '1.5'"),
+        ("level-ratio", "-0.1", "'level-ratio' is '-0.1'"),
+        ("levels", "0,1", "'levels' is '0,1'"),
+        ("clip-floor", 101.0, "'clip-floor' is above"),
+    ],
+)
+def test_what_is_wrong_with_the_terms_is_said_before_anybody_is_asked(
+    tmp_path: Path, key: str, value: object, words: str
+) -> None:
+    grid = scripted({"a": 2.0, "b": math.inf})
+    with pytest.raises(TermsError, match=words):
+        run(grid, terms_of(tmp_path, **{key: value}), picture=False)
+    assert grid.asked == []
+
+
+@pytest.mark.parametrize("quantile", [0.0, 1.0, -0.5, math.nan])
+def test_a_quantile_is_between_0_and_1(tmp_path: Path, quantile: float) -> None:
+    with pytest.raises(TermsError, match="'clip-quantile' must be"):
+        terms_of(tmp_path, **{"clip-quantile": quantile})
+
+
+@pytest.mark.parametrize("noise", ["records", "client", "server"])
+@pytest.mark.parametrize("epsilons", ["inf", "inf,2,2"])
+def test_levels_of_one_site_or_none_end_their_run(
+    tmp_path: Path, noise: str, epsilons: str
+) -> None:
+    result = run_in_process(terms_of(tmp_path, noise=noise, epsilons=epsilons, rounds=2), 3)
+    out = [str(i) for i, text in enumerate((epsilons.split(",") * 3)[:3]) if text == "inf"]
+    assert result.privacy["no privacy"] == out
+    assert [len(event["accepted"]) for event in result.rounds] == [3, 3]
+    assert all(np.isfinite(array).all() for array in result.arrays.values())
 
 
 def test_a_run_that_every_site_declines_says_so(tmp_path: Path) -> None:

@@ -144,6 +144,11 @@ def test_wrong_levels_are_refused_before_anybody_is_asked(bad: dict[str, str]) -
         make_strategy(RunTerms.parse({"strategy": "fedhdp", **bad}))
 
 
+def test_clip_bounds_that_leave_no_clip_norm_are_refused() -> None:
+    with pytest.raises(TermsError, match="'clip-floor' is above 'clip-ceiling'"):
+        rule_of(**{"clip-floor": 2.0, "clip-ceiling": 1.0})
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("quorum", 3), ("participations", 2), ("require-public", True), ("guard", "evidence")],
