@@ -40,6 +40,9 @@ LOUD, PRIVATE = "switzerland", "va"
 ROUNDS = 2
 SIZE = 29
 """Parameters of the model that ``run.toml`` names."""
+COLLECTED = 8.0
+"""Seconds until the coordinator, which asks every 3, has the reply that a node has sent: that of a
+node which is gone by then counts as none in Flower 1.41, although the SuperLink holds it."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,13 @@ def start_anew(federation: Federation, sites: Path) -> None:
     signal_site(federation, PRIVATE, signal.SIGSTOP)
     try:
         wait_for(lambda: "Sent successfully" in federation.log(LOUD).partition("Sending: train")[2])
+        time.sleep(COLLECTED)
         assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
         up = federation.command("up", "--sites", sites)
         starting = subprocess.Popen(
             up, env=federation.environment, stdout=subprocess.PIPE, text=True
         )
-        wait_for(lambda: federation.log(LOUD).count("Starting Flower SuperNode") == 2)
+        wait_for(lambda: federation.log(LOUD).count("Starting Flower SuperExec") == 2)
     finally:
         signal_site(federation, PRIVATE, signal.SIGCONT)
     said, _ = starting.communicate(timeout=200)
@@ -172,9 +176,9 @@ def test_the_personal_models_are_at_the_sites_alone_and_of_their_own(ended: Ende
 def test_under_ray_opted_out_and_private_sites_end_with_the_same_bits(
     ray: Ray, tmp_path: Path
 ) -> None:
-    """``flwr run .`` with fedhdp, noise at the server: the models of all and of each."""
+    """``flwr run .`` with fedhdp: the global model, and each site's own."""
     terms = seeded_terms(
-        strategy="fedhdp", epsilons="1,2,4,inf", delta=1e-4, noise="server",
+        strategy="fedhdp", epsilons="1,2,4,inf", noise="client",
         **{"personal-lambda": "0.1", "run-id": "opt-out-ray"},
     )  # fmt: skip
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
@@ -184,6 +188,6 @@ def test_under_ray_opted_out_and_private_sites_end_with_the_same_bits(
     for site in range(SITES):
         name = Path("sites") / str(site) / "personal.safetensors"
         assert (there / name).read_bytes() == (here / name).read_bytes()
-    assert digest(here) != digest(there)  # the server's own noise is fresh where it is not seeded
+    assert digest(here) == digest(there)
     promised = json.loads((there / "result.json").read_text())["privacy"]
     assert promised["no privacy"] == ["3"]
