@@ -70,7 +70,8 @@ def personal_job(site: Site, instructions: Instructions) -> Job | None:
     """Return this round's pass; None where the terms ask for none, or it could not be kept.
 
     Raises:
-        TermsError, DataError: as :func:`train_personal_model`.
+        TermsError: ``personal-lambda`` is wrong.
+        DataError: the file kept is damaged.
     """
     terms, training = instructions.terms, site.profile.training
     lambdas, path = read_lambdas(terms.personal_lambda), personal_path(site)
