@@ -146,6 +146,8 @@ def plot_demo(
 
 
 def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     faint = min(0.18, 0.5 / max(1, len(curves)))  # many bands over one another hide the lines
     for (color, style), (name, accuracy) in zip(_styles(), curves.items(), strict=False):
         rounds = np.arange(1, accuracy.shape[1] + 1)
@@ -154,7 +156,11 @@ def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
         axes.fill_between(
             rounds, mean - spread, mean + spread, color=color, alpha=faint, linewidth=0
         )
-    axes.legend(frameon=False)
+    if len(curves) > 4:
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    else:
+        axes.legend(frameon=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
     shown = f"mean ± sd, {seeds} seeds" if seeds > 1 else "one seed"
     _label(axes, "round", f"accuracy ({shown})", title)

@@ -26,6 +26,20 @@ def test_no_two_lines_look_alike(drawn: list[Any], tmp_path: Path) -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 20
 
 
+def test_rounds_are_whole_and_many_names_stand_beside_the_lines(
+    drawn: list[Any], tmp_path: Path
+) -> None:
+    for lines in (2, 7):
+        curves = {f"rule {n}": np.full((1, 3), n / 10) for n in range(lines)}
+        plot_curves(curves, tmp_path / "x.png", "some")
+    assert all(float(tick).is_integer() for tick in drawn[0].axes[0].get_xticks())
+    for figure, beside in ((drawn[0], False), (drawn[1], True)):
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        edge = axes.get_legend().get_window_extent().x0
+        assert (edge >= axes.get_window_extent().x1) == beside
+
+
 @pytest.mark.parametrize(("seeds", "said"), [(1, "one seed"), (2, "mean ± sd, 2 seeds")])
 def test_a_deviation_is_spoken_of_where_there_is_one(
     seeds: int, said: str, drawn: list[Any], tmp_path: Path
