@@ -66,7 +66,7 @@ def plot_curves(curves: Curves, path: Path, title: str) -> None:
 
 def plot_panels(panels: Mapping[str, Curves], path: Path, title: str) -> None:
     """Draw accuracy by round, a panel for each name, mean and one standard deviation."""
-    figure, axes = _figure(max(1, len(panels)), title)
+    figure, axes = _figure(max(1, len(panels)), title, one_scale=True)
     for one, (name, curves) in zip(axes, panels.items(), strict=False):
         _draw_curves(one, curves, name)
     _save(figure, path)
@@ -89,7 +89,7 @@ def plot_columns(
         title: of the picture.
         logarithmic: whether that axis is.
     """
-    figure, axes = _figure(max(1, len(panels)), title)
+    figure, axes = _figure(max(1, len(panels)), title, one_scale=True)
     for one, (panel, lines) in zip(axes, panels.items(), strict=False):
         columns = list(dict.fromkeys(column for line in lines.values() for column in line))
         for (color, style), (name, line) in zip(_styles(), lines.items(), strict=False):
@@ -173,13 +173,13 @@ def _styles() -> Iterator[tuple[str, str]]:
             yield color, ("-", "--", "-.", ":")[(dash + lap) % 4]
 
 
-def _figure(panels: int, title: str = "") -> tuple[Figure, Any]:
+def _figure(panels: int, title: str = "", *, one_scale: bool = False) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.2 * panels, 4.4), layout="constrained")
     if title:
         figure.suptitle(fill(title, 70 * panels), fontsize=12)
-    return figure, figure.subplots(1, panels, squeeze=False)[0]
+    return figure, figure.subplots(1, panels, squeeze=False, sharey=one_scale)[0]
 
 
 def _label(axes: Axes, x: str, y: str, title: str) -> None:

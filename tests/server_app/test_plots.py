@@ -56,6 +56,18 @@ def test_a_studys_picture_says_which_study(drawn: list[Any], tmp_path: Path) -> 
     assert [figure.axes[0].get_title() for figure in drawn] == ["Dist6", "ours"]
 
 
+def test_panels_have_one_scale(drawn: list[Any], tmp_path: Path) -> None:
+    lines = {"ours": 1.0, "the paper's": 50.0}
+    curves = {name: {"fedavg": np.full((1, 3), value)} for name, value in lines.items()}
+    plot_panels(curves, tmp_path / "x.png", "title")
+    columns = {name: {"fedavg": {"Dist1": (value, 0.1)}} for name, value in lines.items()}
+    plot_columns(columns, tmp_path / "x.png", "accuracy", "title")
+    for figure in drawn:
+        left, right = figure.axes
+        assert left.get_ylim() == right.get_ylim()
+        assert left.get_ylim()[1] > 50
+
+
 @pytest.mark.parametrize(("spread", "caps"), [(float("nan"), 0), (0.5, 2)])
 def test_columns_have_bars_where_a_deviation_is_known(
     spread: float, caps: int, drawn: list[Any], tmp_path: Path
