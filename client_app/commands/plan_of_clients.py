@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from client_app.commands.printing import up
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.mechanism import make_plan
 from hdpfl_flower.profile import Profile
+
+NOBODY = "ε is infinite: nobody adds noise for this site, and this run gives no privacy"
 
 
 def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
@@ -23,6 +26,10 @@ def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
             "set. Nothing is charged here: the server adds the noise and keeps the account, at the "
             f"ε that this site discloses and δ = {up(run.delta)}"
         )
+        if "epsilon" not in site.disclose:
+            yield "the site will be left out: 'disclose' in its profile must list 'epsilon'"
+        if math.isinf(site.run.epsilon):
+            yield NOBODY
         return
     made = make_plan(site, run)
     yield (
@@ -30,3 +37,5 @@ def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
         f"z·C on every number, z = {up(made.noise_multiplier)}; no sampling is claimed"
     )
     yield f"charged when the run starts: ε = {up(made.epsilon)}, δ = {up(made.delta)}"
+    if math.isinf(made.epsilon):
+        yield NOBODY

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from client_app.commands.plan_of_clients import NOBODY, lines_of
 from client_app.ditto import load_personal_model
 from client_app.plain_sgd import shuffled_batches
 from hdpfl_flower import wire
@@ -290,6 +291,20 @@ def test_the_plan_command_says_what_a_client_level_run_costs(
     assert said.exit_code == 0, said.output
     assert words in said.output
     assert "with all of its records" in said.output
+
+
+@pytest.mark.parametrize("noise", ["server", "client"])
+def test_the_plan_command_says_that_an_opted_out_site_has_no_privacy(
+    tmp_path: Path, noise: str
+) -> None:
+    profile, run = Profile.load(opted_out(tmp_path)), terms_of(**{**SERVER, "noise": noise})
+    lines = [*lines_of(profile, run)]
+    assert NOBODY in lines
+    assert any("'disclose' in its profile must list" in line for line in lines) == (
+        noise == "server"
+    )
+    private = Profile.load(trusting(tmp_path / "private"))
+    assert NOBODY not in [*lines_of(private, run)]
 
 
 def test_a_charged_client_level_run_protects_the_whole_site_in_the_report(tmp_path: Path) -> None:
