@@ -136,7 +136,8 @@ def clipped_rows(rows: npt.NDArray[np.float32], clip_norm: float) -> npt.NDArray
     >>> clipped_rows(np.array([[3.0, 4.0]], np.float32), 10.0)
     array([[3., 4.]], dtype=float32)
     """
-    return np.array([clip_update(row.astype(np.float64), clip_norm) for row in rows], np.float32)
+    clipped = [clip_update(row.astype(np.float64), clip_norm) for row in rows]
+    return np.array(clipped, np.float32).reshape(rows.shape)
 
 
 def clipped_sum(

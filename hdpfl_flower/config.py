@@ -144,7 +144,7 @@ class RunTerms(BaseModel):
     level_ratio: str = Field(
         "auto",
         description="FedHDP: what a client of a stricter level counts, from 0 to 1: auto, one "
-        "number, or one for each level but the loosest.",
+        "number, one for each level but the loosest, or precision (by noise alone, to compare).",
     )
     clip_quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.5, description="noise = server: share of the updates that clip-norm moves towards."

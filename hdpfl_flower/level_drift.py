@@ -17,46 +17,35 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 State = Mapping[str, Floats]
 
-DECAY = 0.9
-"""A round's weight falls to a third in ten rounds."""
-CAUTION = 2.0
-"""D² is taken this many standard errors below its average, for a gap must be seen to count."""
+DECAY = 0.95
+"""A round's weight falls to a third in twenty rounds."""
 
 
 def observe(state: State, name: str, values: Floats, seen: npt.NDArray[np.bool_]) -> State:
     """Return the state with one more observation of the averages ``name`` where ``seen``.
 
     >>> one = observe({}, "h", np.array([2.0]), np.array([True]))
-    >>> average(observe(one, "h", np.array([2.0]), np.array([True])), "h", (1,))[0]
+    >>> average(observe(one, "h", np.array([2.0]), np.array([True])), "h", (1,))
     array([2.])
     """
     new = dict(state)
-    values = np.where(seen, values, 0.0)
-    for part, observation, keep in (
-        ("value", values, DECAY),
-        ("square", values**2, DECAY),
-        ("mass", np.ones_like(values), DECAY),
-        ("mass2", np.full_like(values, 1 - DECAY), DECAY**2),
+    for part, observation in (
+        ("value", np.where(seen, values, 0.0)),
+        ("mass", np.ones(seen.shape)),
     ):
         key = f"{name}_{part}"
-        old = state.get(key, np.zeros_like(values))
-        new[key] = np.where(seen, keep * old + (1 - DECAY) * observation, old)
+        old = state.get(key, np.zeros(seen.shape))
+        new[key] = np.where(seen, DECAY * old + (1 - DECAY) * observation, old)
     return new
 
 
-def average(state: State, name: str, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Return the averages ``name`` and their standard errors; NaN where nothing was seen.
-
-    After a single observation the standard error is 0, not unknown: what one round shows counts.
-    """
+def average(state: State, name: str, shape: tuple[int, ...]) -> Floats:
+    """Return the averages ``name``, shape ``shape``; NaN where nothing was seen."""
     nothing = np.zeros(shape)
     mass = state.get(f"{name}_mass", nothing)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = state.get(f"{name}_value", nothing) / mass
-        square = state.get(f"{name}_square", nothing) / mass
-        count = mass**2 / state.get(f"{name}_mass2", nothing)
-        error = np.sqrt(np.maximum(square - mean**2, 0) / np.maximum(count, 1))
-    return mean, error
+    found: Floats = np.full(shape, np.nan)
+    np.divide(state.get(f"{name}_value", nothing), mass, out=found, where=mass > 0)
+    return found
 
 
 def spread(rows: npt.NDArray[np.float32], mean: Floats) -> float:
@@ -88,23 +77,20 @@ def observed_gaps(means: Floats, variances: Floats) -> Floats:
     return gaps
 
 
-def cautious_gaps(state: State, variances: Floats, size: int, sampled: Floats) -> Floats:
-    """Return D² ≥ 0: the average less two standard errors, and never below what is sure.
+def likely_gaps(state: State, name: str, sampled: Floats) -> Floats:
+    """Return D² ≥ 0: the average, and never below what is sure, shape ``(l, l)``.
 
-    The standard error is at least that of d squared normals, (Vⱼ + Vₖ)·√(2/d). Sure is that a
-    level of N clients misses the mean of all there could be by h/N, however alike the levels are:
-    a hundred opted-out clients are a hundred clients, in every round.
+    Sure is that a level of N clients misses the mean of all there could be by h/N, however alike
+    the levels are: a hundred opted-out clients are a hundred clients, in every round. A gap counts
+    before it is beyond doubt: to take a true one for none costs far more than the reverse, which
+    leaves the weights near those of a plain mean.
 
     Args:
-        state: holds the averages ``gap``.
-        variances: V, shape ``(l,)``.
-        size: d.
+        state: holds the averages ``name`` of :func:`observed_gaps`.
+        name: of these averages.
         sampled: h/N of each level, 0 where it is not known, shape ``(l,)``.
     """
-    shape = (len(variances),) * 2
-    mean, error = average(state, "gap", shape)
-    least = (variances[:, None] + variances[None]) * math.sqrt(2 / size)
-    seen = np.nan_to_num(np.maximum(mean - CAUTION * np.maximum(error, least), 0.0))
-    gaps: Floats = np.maximum(seen, sampled[:, None] + sampled[None])
+    found = np.nan_to_num(average(state, name, (len(sampled),) * 2))
+    gaps: Floats = np.maximum(found, sampled[:, None] + sampled[None])
     np.fill_diagonal(gaps, 0.0)
     return gaps

@@ -22,6 +22,8 @@ Ints = npt.NDArray[np.int64]
 
 AUTO = "auto"
 """The ratio that is found from the updates, see :func:`drift_weights`."""
+PRECISION = "precision"
+"""Weights by noise alone, see :func:`precision_weights`: to compare with."""
 
 
 def read_menu(spec: str) -> tuple[float, ...]:
@@ -78,10 +80,10 @@ def place(epsilons: Floats, menu: Sequence[float]) -> Ints:
 
 
 def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
-    """Return rⱼ of each level, the loosest first; None for ``auto``.
+    """Return rⱼ of each level, the loosest first; None where the updates say what they are.
 
     Args:
-        spec: ``auto``, one number for all levels but the loosest, or one for each of them.
+        spec: ``auto``, ``precision``, one number for all levels but the loosest, or one for each.
         levels: how many there are, 0 while nobody knows.
 
     Raises:
@@ -90,7 +92,7 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
     >>> read_ratios("0.1", 3), read_ratios("auto", 2)
     ((1.0, 0.1, 0.1), None)
     """
-    if spec.strip() == AUTO:
+    if spec.strip() in (AUTO, PRECISION):
         return None
     try:
         ratios = [float(text) for text in spec.split(",")]
@@ -98,7 +100,8 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
         ratios = [math.nan]
     if not all(0 <= ratio <= 1 for ratio in ratios):
         raise TermsError(
-            f"'level-ratio' is '{spec}'; write auto, or numbers from 0 to 1 with commas between"
+            f"'level-ratio' is '{spec}'; write auto, precision, or numbers from 0 to 1 "
+            "with commas between"
         )
     if len(ratios) == 1:
         ratios *= max(levels - 1, 1)

@@ -2,9 +2,12 @@
 
 Aldaghri, Mahdavifar and Beirami, Federated Learning with Heterogeneous Differential Privacy
 (arXiv:2110.15252; TMLR), Algorithm 1: clients that opt out of privacy count fully, private ones r
-times that, 0 ≤ r ≤ 1. ``level-ratio`` is r, or ``auto`` (ours, ``levels.drift_weights``): noise
-averages out over the rounds planned, the bias of a level that is unlike the others does not. r = 1
-is the uniform average with the same privacy.
+times that, 0 ≤ r ≤ 1. ``level-ratio`` is r; r = 1 is the uniform average with the same privacy.
+``auto`` is ours (``level_weights.py``): noise averages out over the rounds planned, the bias of a
+level that is unlike the others does not (``levels.drift_weights``); and noise lies in all
+directions, updates in few, so the part of the means in the span of opted-out clients' earlier
+updates and the rest are weighed each on its own. ``precision`` is weights by noise alone, which
+collapse where opted-out clients are all alike: the case to compare with.
 
 Threat model: see ``leveled.py``: the server is trusted where ``noise = "server"``, else not. Every
 site discloses its ε; opted-out sites (ε infinite) are promised nothing, and the run's report says

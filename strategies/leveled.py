@@ -35,9 +35,9 @@ from hdpfl_flower.central_noise import (
 )
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError, TermsError
-from hdpfl_flower.level_drift import average, cautious_gaps, observe, observed_gaps, spread
+from hdpfl_flower.level_span import keep_span
 from hdpfl_flower.levels import (
-    drift_weights,
+    PRECISION,
     menu_of,
     place,
     plain_means,
@@ -50,6 +50,7 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.base import Disclosed, HDPStrategy, State
 from strategies.checks import check_tosses
 from strategies.level_report import describe_levels
+from strategies.level_weights import STEEPNESS, Crowd, auto_mean, seen, weigh_part
 
 log = logging.getLogger("hdpfl.server")
 
@@ -151,8 +152,9 @@ class Leveled(HDPStrategy):
         """See :meth:`HDPStrategy.combine`.
 
         The journal's ``level-J-weight`` and ``level-J-sites`` count the levels from 1, the
-        loosest. With ``noise = server`` there may be no row at all; private levels release their
-        noise all the same.
+        loosest; with ``auto`` the weights are those within the span of earlier updates
+        (``level_span.py``). With ``noise = server`` there may be no row at all; private levels
+        release their noise all the same.
         """
         epsilons = updates.disclosed["epsilon"]
         menu = self._menu or self.menu(epsilons)
@@ -170,11 +172,11 @@ class Leveled(HDPStrategy):
         else:
             means = plain_means(updates.updates, levels, len(menu))
             sizes = divisors = counts
-        state, weights = self._weigh(state, updates.updates, levels, means, sizes)
+        state, weights, mean = self._weigh(state, updates, levels, means, sizes)
         rate = self._rate(updates.server_round)
         gauges.update({f"level-{j + 1}-weight": float(w) for j, w in enumerate(weights)})
         gauges.update({f"level-{j + 1}-sites": float(n) for j, n in enumerate(counts)})
-        update = (rate * (weights @ means)).astype(np.float32)
+        update = (rate * mean).astype(np.float32)
         shares = np.divide(weights, divisors, out=np.zeros_like(weights), where=divisors > 0)
         return state, Outcome(update, site_weights(shares, levels), gauges)
 
@@ -253,38 +255,31 @@ class Leveled(HDPStrategy):
         return {**state, _CLIP_NORM: np.array([new])}, {**gauges, "share_within": share}
 
     def _weigh(
-        self,
-        state: State,
-        rows: npt.NDArray[np.float32],
-        levels: Ints,
-        means: Floats,
-        sizes: Floats,
-    ) -> tuple[State, Floats]:
-        """Return what each level counts; levels of size 0 count nothing."""
+        self, state: State, updates: RoundUpdates, levels: Ints, means: Floats, sizes: Floats
+    ) -> tuple[State, Floats, Floats]:
+        """Return what each level counts, and the mean over them; levels of size 0 count nothing."""
         ratios = read_ratios(self.terms.level_ratio, len(sizes))
-        everybody = ratio_weights(sizes, np.ones(len(sizes))) if sizes.any() else sizes
-        if ratios is not None:
-            return state, ratio_weights(sizes, ratios) if sizes.any() else sizes
-        present = np.flatnonzero(sizes > 0)
-        if len(sizes) == 1:
-            return state, everybody
-        state, variances = self._variances(state, rows, levels, means)
-        known = present[np.isfinite(variances[present])]
-        both = np.zeros((len(sizes),) * 2, bool)
-        both[np.ix_(known, known)] = True
-        safe = np.where(np.isfinite(variances), variances, 0.0)
-        state = observe(state, "gap", observed_gaps(means, safe), both)
-        if len(known) < len(present) or len(present) < 2:
-            return state, everybody
-        sampled = average(state, "spread", (len(sizes),))[0] / np.maximum(self._totals(sizes), 1)
-        gaps = cautious_gaps(state, safe, rows.shape[1], np.nan_to_num(sampled))
-        gaps = gaps[np.ix_(present, present)]
-        weights = np.zeros(len(sizes))
-        shares = self._totals(sizes)[present]
-        weights[present] = drift_weights(
-            variances[present], gaps, shares / shares.sum(), self.terms.rounds
-        )
-        return state, weights
+        if ratios is not None or len(sizes) == 1 or not sizes.any():
+            fixed = ratio_weights(sizes, ratios or (1.0,)) if sizes.any() else sizes
+            return state, fixed, fixed @ means
+        everybody = ratio_weights(sizes, np.ones(len(sizes)))
+        counts = np.bincount(levels[levels >= 0], minlength=len(sizes)).astype(np.float64)
+        crowd = Crowd(counts, self._totals(sizes), sizes > 0, STEEPNESS * self.terms.rounds)
+        constant, each = self._known_variances(len(sizes))
+        rows = {
+            j: self._as_summed(updates.updates[levels == j])
+            for j in np.flatnonzero(np.isnan(constant)).tolist()
+        }
+        if self.terms.level_ratio.strip() == PRECISION:
+            part = seen(rows, means, constant + means.shape[1] * each)
+            state, found = weigh_part(state, "whole", part, crowd, by_noise_alone=True)
+            weights = everybody if found is None else found
+            return state, weights, weights @ means
+        state, weights, mean = auto_mean(state, rows, means, (constant, each), crowd, everybody)
+        opted_out = [j for j, epsilon in enumerate(self._menu) if math.isinf(epsilon) and j in rows]
+        for j in opted_out:
+            state = keep_span(state, rows[j])
+        return state, weights, mean
 
     def _totals(self, sizes: Floats) -> Floats:
         """Return how many sites of the run are in each level; of the round where none is known."""
@@ -292,27 +287,21 @@ class Leveled(HDPStrategy):
         totals = np.bincount(everybody, minlength=len(sizes)) if everybody else sizes
         return np.asarray(totals, dtype=np.float64)
 
-    def _variances(
-        self, state: State, rows: npt.NDArray[np.float32], levels: Ints, means: Floats
-    ) -> tuple[State, Floats]:
-        """Return the variance of each level's mean, summed over coordinates; NaN if unknown."""
-        size = len(means)
-        count = np.bincount(levels[levels >= 0], minlength=size).astype(np.float64)
-        found = np.full(size, np.nan)
-        private = [e.private and e.clients for e in self._plan.levels] if self._plan else []
-        for j in range(size):
-            if not (private and private[j]) and count[j] >= 2:
-                ours = rows[levels == j]
-                if self._plan is not None:  # as they went into the mean
-                    ours = clipped_rows(ours, self.terms.clip_norm)
-                found[j] = spread(ours, means[j])
-        state = observe(state, "spread", found, np.isfinite(found))
-        with np.errstate(divide="ignore"):
-            variances = average(state, "spread", (size,))[0] / count
+    def _known_variances(self, size: int) -> tuple[Floats, Floats]:
+        """Return what the plan says of the variance of each level's mean; NaN where nothing.
+
+        That is S²/(qN) for the clients that a round samples, and the noise of each coordinate.
+        """
+        constant, each = np.full(size, np.nan), np.full(size, np.nan)
         for j, level in enumerate(self._plan.levels if self._plan else ()):
-            if private[j]:
-                variances[j] = mean_variance(level, self.terms.clip_norm, rows.shape[1])
-        return state, variances
+            if level.clients and level.private:
+                constant[j] = mean_variance(level, self.terms.clip_norm, 0)
+                each[j] = mean_variance(level, self.terms.clip_norm, 1) - constant[j]
+        return constant, each
+
+    def _as_summed(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the rows as they went into the mean: clipped where the server clips."""
+        return rows if self._plan is None else clipped_rows(rows, self.terms.clip_norm)
 
     def _rate(self, server_round: int) -> float:
         """Return the server's learning rate of a round, see ``server-schedule``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server_app.studies.drift import DRIFT
+from server_app.studies.fedhdp import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from server_app.studies.liars import GUARD_COST, LYING
 from server_app.studies.megabytes import MEGABYTES
 from server_app.studies.noise_table import NOISE_TABLE
@@ -30,6 +31,9 @@ STUDIES: dict[str, Study] = {
         MEGABYTES,
         LYING,
         GUARD_COST,
+        FEDHDP_MNIST,
+        FEDHDP_SKEWED,
+        FEDHDP_PERSONAL,
     )
 }
 """Every study by its name."""

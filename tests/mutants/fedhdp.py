@@ -139,5 +139,33 @@ FEDHDP = (
         "return super()._screen(came)",
         _FEDHDP + "a_trusted_server_counts_copies_too",
     ),
+    Mutant(
+        "auto reads private updates without their noise",
+        "strategies/leveled.py",
+        "for j in np.flatnonzero(np.isnan(constant)).tolist()",
+        "for j in range(len(sizes))",
+        _FEDHDP + "auto_reads_nothing_of_private_clients_but_their_noisy_sum",
+    ),
+    Mutant(
+        "a gap between levels that nobody sees",
+        "hdpfl_flower/level_drift.py",
+        "found = np.nan_to_num(average(state, name, (len(sampled),) * 2))",
+        "found = np.zeros((len(sampled),) * 2)",
+        "hdpfl_flower/test_level_drift.py::test_a_gap_is_taken_for_true_before_it_is_beyond_doubt",
+    ),
+    Mutant(
+        "the level with the least variance takes it all",
+        "strategies/level_weights.py",
+        "    if by_noise_alone:\n",
+        "    if True:\n",
+        _FEDHDP + "opted_out_sites_that_are_all_alike_look_noiseless_to_precision_weights",
+    ),
+    Mutant(
+        "one weight for where updates vary and where they do not",
+        "strategies/level_weights.py",
+        "    if not span.rank:\n",
+        "    if True:\n",
+        _FEDHDP + "auto_leaves_the_noise_out_where_nobody_moves",
+    ),
 )
 """As ``table.MUTANTS``."""

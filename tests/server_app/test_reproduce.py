@@ -74,6 +74,9 @@ SMALLER = {
     "robust-hdp-clients": ["--columns", "20 clients,40 clients"],
     "drift": ["--columns", "Dist2,Dist2 ≤ 2 labels"],
     "guards": ["--columns", "Dist2,Dist2 ≤ 2 labels", "--strategies", "none,evidence"],
+    "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
+    "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
+    "fedhdp-personal": ["--strategies", "local training alone"],
 }
 """A part of those that take a minute or more on digits."""
 

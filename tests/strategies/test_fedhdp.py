@@ -133,9 +133,56 @@ def test_auto_shares_where_opted_out_sites_are_unlike_the_others() -> None:
             found = float(outcome.gauges["level-1-weight"])
         return found
 
-    assert weight(0.0) > 0.8  # the private level is all noise, and nothing speaks against it
-    assert weight(0.8, rounds=20) < 0.5
-    assert weight(0.8, rounds=200) < 0.2  # their share is 0.1
+    assert weight(0.0) > 0.5  # the private level is all noise, and nothing speaks against it
+    assert weight(0.8, rounds=20) < 0.2  # their share is 0.1
+    assert weight(0.8, rounds=200) < 0.2
+
+
+def test_opted_out_sites_that_are_all_alike_look_noiseless_to_precision_weights() -> None:
+    """They hold one class, say; ``auto`` sees that the others are elsewhere."""
+    rows = small_rows(20)
+    rows[:4] = 0.0
+    rows[:4, 0] = 0.9
+    rows[:4, 1] = [0.01, -0.01, 0.01, -0.01]
+
+    def weight(ratio: str) -> float:
+        rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
+        for t in range(8):
+            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+        return float(outcome.gauges["level-1-weight"])
+
+    assert weight("precision") > 0.99
+    assert weight("auto") < 0.3  # their share is 0.2
+
+
+def test_auto_leaves_the_noise_out_where_nobody_moves() -> None:
+    moved = 5
+
+    def last(ratio: str) -> np.ndarray:
+        rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
+        generator = np.random.default_rng(3)
+        for t in range(10):
+            rows = np.zeros((20, D))
+            rows[:, :moved] = 0.1 + generator.normal(0, 0.1, (20, moved))
+            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+        return np.asarray(outcome.update)
+
+    auto, plain = last("auto"), last("1")
+    assert auto[moved:].std() < 0.5 * plain[moved:].std()
+
+
+def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
+    rows = small_rows(20)
+    same_sum = rows.copy()
+    same_sum[4:10] = rows[4:10].mean(0)
+
+    def last(rows: np.ndarray) -> np.ndarray:
+        rule, state = rule_of(**{"level-ratio": "auto", "clip-lr": 0.0}), {}
+        for t in range(3):
+            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+        return np.asarray(outcome.update)
+
+    np.testing.assert_allclose(last(rows), last(same_sum), atol=1e-8)
 
 
 @pytest.mark.parametrize("bad", [{"level-ratio": "1.5"}, {"level-ratio": "x"}, {"levels": "1,1"}])

@@ -1,0 +1,76 @@
+"""Two parts of an update: where clients that opted out have moved before, and all the rest.
+
+Ours, for ``level-ratio = "auto"``. Updates of clients vary in few directions, the noise for privacy
+in all d of them alike. So in the span of some earlier updates without noise the noisy mean of many
+clients is the better one, and outside of it, where the noise is nearly everything, the mean of few
+without noise is. Weighing both parts by one number loses on both.
+
+The span is of earlier rounds' updates, so that what it says does not depend on what is weighed;
+it is made of opted-out clients' updates alone and costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+State = Mapping[str, Floats]
+
+KEPT = 20
+"""Earlier updates that are kept, fewer for large models."""
+MEMORY = 64 * 2**20
+"""Bytes that they may take."""
+
+_KEY = "span"
+_RANK = 1e-6
+"""A direction with less than this share of the largest squared singular value is rounding."""
+
+
+def keep_span(state: State, rows: npt.NDArray[np.float32]) -> State:
+    """Return the state with the newest updates in place of the oldest, each of length 1.
+
+    Args:
+        state: as the last round left it.
+        rows: updates without noise, shape ``(n, d)``.
+    """
+    size = rows.shape[1]
+    old = state.get(_KEY, np.zeros((0, size)))
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    new = np.divide(rows, lengths, where=lengths > 0, out=np.zeros(rows.shape))[lengths[:, 0] > 0]
+    room = max(1, min(KEPT, MEMORY // (8 * size)))
+    return {**state, _KEY: np.vstack([old, new])[-room:]}
+
+
+class Span:
+    """The span of the updates that are kept."""
+
+    def __init__(self, state: State, size: int) -> None:
+        """Find an orthonormal basis of the span; an empty one where nothing is kept."""
+        self._kept = state.get(_KEY, np.zeros((0, size)))
+        values, vectors = np.linalg.eigh(self._kept @ self._kept.T)
+        good = values > _RANK * max(float(values.max(initial=0.0)), 1e-300)
+        self._mix = (vectors / np.sqrt(np.where(good, values, 1.0)))[:, good]
+
+    @property
+    def rank(self) -> int:
+        """Return k, the number of directions."""
+        return int(self._mix.shape[1])
+
+    def inside(self, rows: npt.NDArray[np.floating]) -> Floats:
+        """Return the coordinates of ``rows`` in the span, shape ``(n, k)``.
+
+        >>> state = keep_span({}, np.array([[0, 3, 0], [0, 0, 5]], np.float32))
+        >>> float(np.abs(Span(state, 3).inside(np.array([[7.0, 0, 4]]))).sum())
+        4.0
+        """
+        products = np.array([self._kept @ row for row in rows]).reshape(len(rows), len(self._kept))
+        coordinates: Floats = products @ self._mix
+        return coordinates
+
+    def lift(self, coordinates: Floats) -> Floats:
+        """Return the vectors of ``coordinates``, shape ``(n, d)``: the inverse on the span."""
+        vectors: Floats = (coordinates @ self._mix.T) @ self._kept
+        return vectors
