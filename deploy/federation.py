@@ -189,7 +189,8 @@ def run(terms: Path) -> None:
 
 def promises(folder: Path) -> Iterator[str]:
     """Yield what the run in ``folder`` promised, and who has no privacy, as its result says."""
-    told = json.loads((folder / "result.json").read_text()).get("privacy")
+    result = folder / "result.json"  # somewhere else where the terms set 'runs-dir'
+    told = json.loads(result.read_text()).get("privacy") if result.is_file() else None
     if not told:
         return
     yield f"protected: {told['unit']}; {told['trust']}"

@@ -15,6 +15,8 @@ from server_app.rounds import run
 
 app = ServerApp()
 log = logging.getLogger("hdpfl.server")
+NAMED = 20
+"""Sites that a line of the log names."""
 
 
 @app.main()
@@ -46,6 +48,11 @@ def _show_own_lines() -> None:
 
 
 def _tell(event: Event) -> None:
+    if event["event"] == "privacy":
+        log.info("protected: %s; %s", event["unit"], event["trust"])
+        if without := event.get("no privacy"):
+            more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
+            log.info("no privacy: %s%s (opted out)", ", ".join(without[:NAMED]), more)
     if event["event"] == "round":
         came, asked = len(event["accepted"]), len(event["asked"])
         metrics = "".join(f", {name} {value:.4f}" for name, value in event["metrics"].items())

@@ -126,6 +126,20 @@ def test_a_run_that_every_site_declines_says_so(tmp_path: Path) -> None:
         run(grid, terms_of(tmp_path / "own", noise="records"), picture=False)
 
 
+def test_the_log_of_a_run_names_who_opted_out(caplog: pytest.LogCaptureFixture) -> None:
+    from server_app.app import NAMED, _tell
+
+    caplog.set_level("INFO", logger="hdpfl.server")
+    facts = {"event": "privacy", "unit": "a unit", "trust": "whom"}
+    _tell({**facts, "no privacy": [f"s{i}" for i in range(NAMED + 3)]})
+    assert f"s{NAMED - 1} and 3 more (opted out)" in caplog.text
+    assert f"s{NAMED}" not in caplog.text
+    caplog.clear()
+    _tell({**facts, "no privacy": []})
+    assert "protected: a unit; whom" in caplog.text
+    assert "no privacy" not in caplog.text
+
+
 def simulated(folder: Path, **more: Any) -> RunResult:
     return run_in_process(
         terms_of(folder, epsilons="4+opt-out:0.2", fraction=0.5, **more), num_sites=30

@@ -1,0 +1,41 @@
+"""The federation in which one hospital opts out: its files are what the documents say."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.ditto import check_lambdas
+from hdpfl_flower.mechanism import check_policy
+from hdpfl_flower.profile import Profile
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def profiles(folder: Path) -> dict[str, Profile]:
+    return {
+        path.parent.name: Profile.parse(tomllib.loads(path.read_text()))
+        for path in sorted(folder.glob("*/profile.toml"))
+    }
+
+
+def test_one_hospital_opts_out_and_all_allow_the_run() -> None:
+    sites, demo = profiles(DEPLOY / "opt-out"), profiles(DEPLOY / "demo")
+    terms = RunTerms.load(DEPLOY / "opt-out" / "run.toml")
+    check_lambdas(terms)
+    assert terms.min_sites == len(sites) == len(demo) == 4
+    assert [name for name, site in sites.items() if math.isinf(site.run.epsilon)] == ["switzerland"]
+    for name, site in sites.items():
+        check_policy(site, terms)
+        assert site.disclose == ("epsilon",)
+        assert site.state is not None
+        if name != "switzerland":
+            assert (site.budget, site.run) == (demo[name].budget, demo[name].run)
+
+
+def test_the_hospitals_have_the_demos_records() -> None:
+    for site in (DEPLOY / "demo").glob("*/data.csv"):
+        other = DEPLOY / "opt-out" / site.parent.name / "data.csv"
+        assert other.read_bytes() == site.read_bytes()
