@@ -169,10 +169,14 @@ class GuardCost(Study):
 
     def draw(self, costs: Costs, path: Path) -> None:
         """Draw q by distribution, a panel for each split."""
-        panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+        cells: dict[tuple[str, str, str], list[float]] = {}
         for (split, dist, guard, _), found in costs.items():
+            cells.setdefault((split, guard, dist), []).append(found.q)
+        panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+        for (split, guard, dist), qs in cells.items():
+            spread = float(np.std(qs, ddof=1)) if len(qs) > 1 else float("nan")
             line = panels.setdefault(split, {}).setdefault(guard, {})
-            line.setdefault(dist, (found.q, float("nan")))
+            line[dist] = (float(np.mean(qs)), spread)
         plot_columns(panels, path, "noise over the oracle's, q", self.title)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -16,9 +16,8 @@ from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError, TermsError
 from server_app.comparison import Job, OnRound
-from server_app.studies import STUDIES, kept, liars
+from server_app.studies import STUDIES, kept
 from server_app.studies.kept import FINISHED, finished_run, keep, name_of, named
-from server_app.studies.liars import cost
 from server_app.studies.megabytes import MIB, traffic
 from server_app.studies.pfa import PUBLIC_FROM, with_public
 from server_app.studies.reading import best_rate, cell_text, value_of
@@ -265,39 +264,3 @@ def test_a_warm_up_round_is_counted_once() -> None:
     assert (sent.up, sent.down) == (50 + 9 * 3, 70)
     assert sent.total == 147
     assert traffic(events, 2).up == 52
-
-
-def test_the_guards_run_the_columns_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The runs themselves are made up: which are asked for is the question."""
-    event = {"accepted": ["0", "1"], "weights": [0.5, 0.5], "rejected": {}}
-    asked: list[RunTerms] = []
-
-    def made_up(jobs: Sequence[Job], _options: Options, _title: str) -> dict[str, list[Any]]:
-        asked.extend(one.terms for one in jobs)
-        return {one.terms.run_id: [event] for one in jobs}
-
-    monkeypatch.setattr(liars, "run_jobs", made_up)
-    options = Options(columns=("Dist6", "Dist2 ≤ 2 labels"), strategies=("evidence",))
-    tables = STUDIES["guards"].conduct(options, tmp_path).tables
-    assert {(t.epsilons, t.partition) for t in asked} == {
-        ("dist6-published", "iid"),
-        ("dist2-published", "pathological:2"),
-    }
-    assert [table.head for table in tables] == [("", "Dist6"), ("", "Dist2")]
-    assert [table.rows for table in tables] == [(("evidence", "1.000, 0"),)] * 2
-    with pytest.raises(TermsError, match="--columns: 'Dist10'"):
-        STUDIES["guards"].conduct(replace(options, columns=("Dist10",)), tmp_path)
-
-
-def test_what_a_guard_costs() -> None:
-    oracle = [{"accepted": ["0", "1", "2"], "weights": [0.5, 0.25, 0.25], "rejected": {}}]
-    guarded = [
-        {"accepted": ["0", "1", "2"], "weights": [0.5, 0.25, 0.25], "rejected": {}},
-        {"accepted": ["0", "2"], "weights": [0.5, 0.5], "rejected": {"1": "guard: evidence"}},
-        {"accepted": ["0", "2"], "weights": [0.5, 0.5], "rejected": {"1": "no reply in time"}},
-    ]
-    found = cost(guarded, oracle)
-    assert found.q == pytest.approx(np.mean([1, 1.5, 1.5]))
-    assert found.refused == 1
