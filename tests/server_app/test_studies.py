@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 
 from hdpfl_flower.attacks import Attack
