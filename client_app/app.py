@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -60,7 +60,6 @@ def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
 def train(site: Site, instructions: Instructions) -> RecordDict:
     """Answer a round with one noisy update; the same request gets the same bytes."""
     from client_app.client_level import ClientLevelTrainer
-    from client_app.ditto import train_personal_model
     from client_app.training import Trainer
 
     if instructions.terms.noise == "server":  # check_policy has asked the profile about it
@@ -72,32 +71,45 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     if not plan.covers(instructions.server_round):
         raise Declined("terms: the round is not one that the plan pays for")
 
-    def work() -> bytes:
-        payload = trainer.run(plan)
-        train_personal_model(site, instructions)
-        return payload
-
-    payload = _release(site, ledger, instructions, "update", frozen, work, plan.rounds)
+    with _then_personal_model(site, instructions, lambda: trainer.run(plan)) as work:
+        payload = _release(site, ledger, instructions, "update", frozen, work, plan.rounds)
     return wire.write_update(payload, trainer.size)
 
 
 def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with a clipped update without noise; no plan of this site's pays for it."""
     from client_app.client_level import ClientLevelTrainer
-    from client_app.ditto import train_personal_model
 
     ledger = site.ledger
     if ledger.frozen_plan(instructions.terms.run_id) is not None:
         raise Declined("terms: 'noise' changed after the plan was frozen")
     trainer = ClientLevelTrainer(site, instructions)
 
-    def work() -> bytes:
-        payload = trainer.run(None)
-        train_personal_model(site, instructions)
+    with _then_personal_model(site, instructions, lambda: trainer.run(None)) as work:
+        released = _release(site, ledger, instructions, CLIPPED_UPDATE, None, work)
+    return wire.write_update(released, trainer.size)
+
+
+@contextlib.contextmanager
+def _then_personal_model(
+    site: Site, instructions: Instructions, work: Callable[[], bytes]
+) -> Iterator[Callable[[], bytes]]:
+    """Yield ``work``; where it was done, train the personal model once its payload is sealed.
+
+    A process that dies over the personal model loses no release; a replay trains nothing.
+    """
+    from client_app.ditto import train_personal_model
+
+    done = []
+
+    def noted() -> bytes:
+        payload = work()
+        done.append(True)
         return payload
 
-    released = _release(site, ledger, instructions, CLIPPED_UPDATE, None, work)
-    return wire.write_update(released, trainer.size)
+    yield noted
+    if done:
+        train_personal_model(site, instructions)
 
 
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:

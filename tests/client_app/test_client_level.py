@@ -10,12 +10,11 @@ import pytest
 from flwr.app import Message
 
 from client_app.commands.plan_of_clients import NOBODY, lines_of
-from client_app.ditto import load_personal_model
 from client_app.plain_sgd import shuffled_batches
 from hdpfl_flower import wire
 from hdpfl_flower.accounting import Steps, calibrate
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import DataError, Declined
+from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger import Ledger
 from hdpfl_flower.mechanism import make_plan
 from hdpfl_flower.noise import RandomStream
@@ -133,59 +132,6 @@ def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
     assert first.tolist() != second.tolist()
     assert [len(b) for b in shuffled_batches(10, 4, 1, 5, stream)] == [4, 4, 2, 4, 4]
     assert list(shuffled_batches(0, 4, 1, 5, stream)) == []
-
-
-@pytest.mark.parametrize("noise", ["records", "client", "server"])
-def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: str) -> None:
-    profile = trusting(tmp_path)
-    terms = terms_of(**{**SERVER, "noise": noise, "personal-lambda": "0.1"})
-    reply = ask(profile, terms, 1)
-    assert set(reply.content) == {"update"}
-    path = tmp_path / "state" / "personal-run-1.safetensors"
-    first = load_personal_model(path, 3)
-    ask(profile, terms, 1)  # a replay trains nothing
-    np.testing.assert_array_equal(load_personal_model(path, 3), first)
-    ask(profile, terms, 2)  # every message opens the site anew
-    second = load_personal_model(path, 3)
-    assert first is not None
-    assert second is not None
-    assert not np.array_equal(first, second)
-    with pytest.raises(DataError, match="of another model"):
-        load_personal_model(path, 4)
-    path.write_bytes(b"torn")
-    with pytest.raises(DataError, match="damaged"):
-        load_personal_model(path, 3)
-
-
-def test_a_damaged_personal_model_costs_no_round(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    profile, terms = make_site(tmp_path), terms_of(**{"personal-lambda": "0.1"})
-    assert ask(profile, terms, 1).has_content()
-    path = tmp_path / "state" / "personal-run-1.safetensors"
-    path.write_bytes(b"torn")
-    assert ask(profile, terms, 2).has_content()
-    assert "no personal model in this round: the personal model" in caplog.text
-    assert path.read_bytes() == b"torn"  # its owner may have a copy
-    assert ask(profile, terms_of(**{"personal-lambda": "x", "run-id": "run-2"})).has_content()
-    assert "no personal model in this round: 'personal-lambda' is 'x'" in caplog.text
-    assert set(kinds(tmp_path).values()) == {"sent"}
-
-
-def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path) -> None:
-    from hdpfl_flower.datasets import task_for
-    from hdpfl_flower.models import arrays_of, build_model, flatten
-
-    distances = []
-    for pull in ("0", "1"):
-        terms = terms_of(**{"learning-rate": 0.5, "personal-lambda": pull, "noise": "client"})
-        ask(make_site(tmp_path / pull), terms)
-        path = tmp_path / pull / "state" / "personal-run-1.safetensors"
-        own = load_personal_model(path, 3)
-        shared = flatten(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
-        assert own is not None
-        distances.append(float(np.linalg.norm(own - shared)))
-    assert distances[1] < 0.7 * distances[0]
 
 
 def test_the_report_says_who_promises_what(tmp_path: Path) -> None:

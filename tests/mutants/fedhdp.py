@@ -9,6 +9,7 @@ _CENTRAL = "hdpfl_flower/test_central_noise.py::test_"
 _LEVELS = "hdpfl_flower/test_levels.py::test_"
 _FEDHDP = "strategies/test_fedhdp.py::test_"
 _CLIENT = "client_app/test_client_level.py::test_"
+_PERSONAL = "client_app/test_personal_model.py::test_"
 
 FEDHDP = (
     Mutant(
@@ -109,7 +110,14 @@ FEDHDP = (
         "client_app/ditto.py",
         '        log.error("no personal model in this round: %s", reason)\n',
         "        raise\n",
-        _CLIENT + "a_damaged_personal_model_costs_no_round",
+        _PERSONAL + "a_damaged_personal_model_costs_no_round",
+    ),
+    Mutant(
+        "a personal model trained before the seal",
+        "client_app/app.py",
+        "        payload = work()\n        done.append(True)\n",
+        "        payload = work()\n        train_personal_model(site, instructions)\n",
+        _PERSONAL + "a_site_that_dies_over_its_personal_model_has_sealed_its_update",
     ),
     Mutant(
         "half the noise of a client's update",

@@ -1,0 +1,80 @@
+"""A site's personal model: it stays, survives, and costs neither a round nor a release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_app.ditto import load_personal_model
+from hdpfl_flower.errors import DataError
+from tests.client_app.messages import ask, make_site, terms_of
+from tests.client_app.test_client_level import SERVER, kinds, trusting
+
+
+@pytest.mark.parametrize("noise", ["records", "client", "server"])
+def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: str) -> None:
+    profile = trusting(tmp_path)
+    terms = terms_of(**{**SERVER, "noise": noise, "personal-lambda": "0.1"})
+    reply = ask(profile, terms, 1)
+    assert set(reply.content) == {"update"}
+    path = tmp_path / "state" / "personal-run-1.safetensors"
+    first = load_personal_model(path, 3)
+    ask(profile, terms, 1)  # a replay trains nothing
+    np.testing.assert_array_equal(load_personal_model(path, 3), first)
+    ask(profile, terms, 2)  # every message opens the site anew
+    second = load_personal_model(path, 3)
+    assert first is not None
+    assert second is not None
+    assert not np.array_equal(first, second)
+    with pytest.raises(DataError, match="of another model"):
+        load_personal_model(path, 4)
+    path.write_bytes(b"torn")
+    with pytest.raises(DataError, match="damaged"):
+        load_personal_model(path, 3)
+
+
+def test_a_damaged_personal_model_costs_no_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profile, terms = make_site(tmp_path), terms_of(**{"personal-lambda": "0.1"})
+    assert ask(profile, terms, 1).has_content()
+    path = tmp_path / "state" / "personal-run-1.safetensors"
+    path.write_bytes(b"torn")
+    assert ask(profile, terms, 2).has_content()
+    assert "no personal model in this round: the personal model" in caplog.text
+    assert path.read_bytes() == b"torn"  # its owner may have a copy
+    assert ask(profile, terms_of(**{"personal-lambda": "x", "run-id": "run-2"})).has_content()
+    assert "no personal model in this round: 'personal-lambda' is 'x'" in caplog.text
+    assert set(kinds(tmp_path).values()) == {"sent"}
+
+
+def test_a_site_that_dies_over_its_personal_model_has_sealed_its_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    profile, terms = make_site(tmp_path), terms_of(**{"personal-lambda": "0.1"})
+    monkeypatch.setattr("client_app.ditto._train", dies)
+    with pytest.raises(KeyboardInterrupt):
+        ask(profile, terms, 1)
+    assert kinds(tmp_path) == {(1, "update"): "sent"}
+    assert ask(profile, terms, 1).has_content()  # it is sent again, and nothing is trained
+
+
+def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path) -> None:
+    from hdpfl_flower.datasets import task_for
+    from hdpfl_flower.models import arrays_of, build_model, flatten
+
+    distances = []
+    for pull in ("0", "1"):
+        terms = terms_of(**{"learning-rate": 0.5, "personal-lambda": pull, "noise": "client"})
+        ask(make_site(tmp_path / pull), terms)
+        path = tmp_path / pull / "state" / "personal-run-1.safetensors"
+        own = load_personal_model(path, 3)
+        shared = flatten(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
+        assert own is not None
+        distances.append(float(np.linalg.norm(own - shared)))
+    assert distances[1] < 0.7 * distances[0]
