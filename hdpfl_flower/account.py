@@ -50,7 +50,7 @@ class Request:
 
     def entry(self) -> dict[str, object]:
         """Return what the ledger notes of it."""
-        told = {} if self.epsilon is None else {"epsilon": self.epsilon}
+        told = {} if self.epsilon is None else {"told": self.epsilon}
         return {
             "run_id": self.run_id,
             "round": self.server_round,
@@ -94,8 +94,8 @@ class Account:
             key = (body["run_id"], body["round"], body["kind"])
             release = Release(entry.seq, body["request"], "reserved")
             self.releases[key] = self._by_seq[entry.seq] = release
-            if "epsilon" in body:
-                self.told[body["run_id"]] = body["epsilon"]
+            if "told" in body:
+                self.told[body["run_id"]] = body["told"]
         else:
             release = self._by_seq[body["release"]]
             release.status = entry.kind

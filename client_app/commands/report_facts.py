@@ -104,7 +104,7 @@ def _clipped_for_nothing(books: Books) -> int:
     loud = {
         (entry.body["run_id"], entry.body["round"], entry.body["kind"])
         for entry in books.entries
-        if entry.kind == "reserved" and entry.body.get("epsilon") == math.inf
+        if entry.kind == "reserved" and entry.body.get("told") == math.inf
     }
     releases = books.account.releases
     return sum(releases[key].status in ("sealed", "sent") for key in loud)
