@@ -69,8 +69,8 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
     from hdpfl_flower.models import arrays_of, build_model, flatten
 
     distances = []
-    for pull in ("0", "1"):
-        terms = terms_of(**{"learning-rate": 0.5, "personal-lambda": pull, "noise": "client"})
+    for pull in ("0", "10"):  # at η·λ = 1 every step starts from the global model again
+        terms = terms_of(**{"learning-rate": 0.1, "personal-lambda": pull, "noise": "client"})
         ask(make_site(tmp_path / pull), terms)
         path = tmp_path / pull / "state" / "personal-run-1.safetensors"
         own = load_personal_model(path, 3)
