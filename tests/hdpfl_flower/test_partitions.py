@@ -161,6 +161,19 @@ def test_shards_give_equal_parts_of_few_classes() -> None:
     assert np.mean([len(classes_of(part)) for part in two]) < 3.1
 
 
+@pytest.mark.slow
+def test_two_thousand_sites_share_mnist_and_nine_have_two_digits() -> None:
+    """Ten classes have nine borders, and no class of MNIST is a multiple of 30."""
+    classes = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(10), classes))
+    parts = split(labels, None, 2000, "shards:1", 1)
+    assert_disjoint(parts, 60_000)
+    assert {len(part) for part in parts} == {30}
+    kinds = [len(np.unique(labels[part])) for part in parts]
+    assert kinds.count(2) <= 9
+    assert kinds.count(1) == 2000 - kinds.count(2)
+
+
 def test_shards_leave_out_fewer_records_than_there_are_shards() -> None:
     parts = split(LABELS, None, 7, "shards:5", 3)
     assert [len(part) for part in parts] == [960 // 35 * 5] * 7

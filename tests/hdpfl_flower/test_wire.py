@@ -88,6 +88,11 @@ def test_a_model_is_known_by_all_that_it_holds() -> None:
     assert len(digests) == 5
 
 
+def test_an_update_is_written_as_flower_writes_an_array() -> None:
+    for update in (UPDATE, UPDATE[:1]):
+        assert wire.encode_update(update) == Array(update).data
+
+
 def test_one_number_comes_back_as_it_went_where_it_may_come() -> None:
     content = wire.write_update(wire.encode_update(UPDATE[:1]), len(UPDATE))
     read = wire.read_update(content, len(UPDATE), may_be_projected=True)

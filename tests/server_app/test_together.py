@@ -96,6 +96,23 @@ def test_personal_models_are_stacked_too(tmp_path: Path, monkeypatch: pytest.Mon
     assert np.abs(kept[1][0] - kept[0][1]).max() > 80 * TOLERANCE
 
 
+def test_a_personal_model_costs_one_more_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    train = plain_sgd.Network.train
+
+    def counted(network: plain_sgd.Network, job: plain_sgd.Job, rate: float) -> Any:
+        steps.append(len(job.batches))
+        return train(network, job, rate)
+
+    monkeypatch.setattr(plain_sgd.Network, "train", counted)
+    _, grid = one_round(terms_of(tmp_path, **{"personal-lambda": "0.5"}), stacked=False)
+    grid.close()
+    assert len(steps) == 2 * SITES
+    assert steps[::2] == steps[1::2]  # a site's update, then its personal model
+
+
 def test_a_model_that_cannot_be_stacked_trains_alone(tmp_path: Path) -> None:
     terms = terms_of(tmp_path, model="cnn")
     found, grid = one_round(terms, stacked=True, present=[0, 1])
