@@ -77,8 +77,9 @@ class LocalGrid(Grid):
         del timeout  # nothing here can be late
         replies = []
         for portion in portions(list(messages)):
-            nodes = [self._contexts[message.metadata.dst_node_id] for message in portion]
-            with trained_together(list(zip(portion, nodes, strict=True)) if self.stacked else []):
+            nodes = ((message, self._contexts[message.metadata.dst_node_id]) for message in portion)
+            mine = [(m, node) for m, node in nodes if isinstance(node, InProcessContext)]
+            with trained_together(mine if self.stacked else []):
                 replies += [self._answer(message) for message in portion]
         return replies
 
