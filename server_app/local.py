@@ -51,7 +51,7 @@ class LocalGrid(Grid):
     def __init__(self, num_sites: int, present: Iterable[int] | None = None) -> None:
         """Make the nodes of a simulation of ``num_sites``; ``present`` names some of them."""
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self._contexts = {
+        self._contexts: dict[int, Context] = {
             index + 2: InProcessContext(
                 run_id=1,
                 node_id=index + 2,
