@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.central_noise import CentralPlan, mean_variance
 from hdpfl_flower.level_drift import average, likely_gaps, observe, observed_gaps, spread
 from hdpfl_flower.level_span import Span
 from hdpfl_flower.levels import drift_weights, precision_weights
@@ -65,6 +66,21 @@ class Part:
             self.known - other.known,
             np.maximum(self.distances - other.distances, 0.0),
         )
+
+
+def known_variances(
+    plan: CentralPlan | None, clip_norm: float, levels: int
+) -> tuple[Floats, Floats]:
+    """Return what the plan says of the variance of each level's mean; NaN where nothing.
+
+    That is S²/(qN) for the clients that a round samples, and the noise of each coordinate.
+    """
+    constant, each = np.full(levels, np.nan), np.full(levels, np.nan)
+    for j, level in enumerate(plan.levels if plan else ()):
+        if level.clients and level.private:
+            constant[j] = mean_variance(level, clip_norm, 0)
+            each[j] = mean_variance(level, clip_norm, 1) - constant[j]
+    return constant, each
 
 
 def seen(rows: Mapping[int, npt.NDArray[np.floating]], means: Floats, known: Floats) -> Part:

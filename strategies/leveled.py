@@ -30,7 +30,6 @@ from hdpfl_flower.central_noise import (
     clipped_rows,
     clipped_sum,
     make_central_plan,
-    mean_variance,
     noisy_mean,
 )
 from hdpfl_flower.config import RunTerms
@@ -50,7 +49,14 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.base import Disclosed, HDPStrategy, State
 from strategies.checks import check_tosses
 from strategies.level_report import describe_levels
-from strategies.level_weights import STEEPNESS, Crowd, auto_mean, seen, weigh_part
+from strategies.level_weights import (
+    STEEPNESS,
+    Crowd,
+    auto_mean,
+    known_variances,
+    seen,
+    weigh_part,
+)
 
 log = logging.getLogger("hdpfl.server")
 
@@ -265,7 +271,7 @@ class Leveled(HDPStrategy):
         everybody = ratio_weights(sizes, np.ones(len(sizes)))
         counts = np.bincount(levels[levels >= 0], minlength=len(sizes)).astype(np.float64)
         crowd = Crowd(counts, self._totals(sizes), sizes > 0, STEEPNESS * self.terms.rounds)
-        constant, each = self._known_variances(len(sizes))
+        constant, each = known_variances(self._plan, self.terms.clip_norm, len(sizes))
         rows = {
             j: self._as_summed(updates.updates[levels == j])
             for j in np.flatnonzero(np.isnan(constant)).tolist()
@@ -286,18 +292,6 @@ class Leveled(HDPStrategy):
         everybody = list(self._level_of.values())
         totals = np.bincount(everybody, minlength=len(sizes)) if everybody else sizes
         return np.asarray(totals, dtype=np.float64)
-
-    def _known_variances(self, size: int) -> tuple[Floats, Floats]:
-        """Return what the plan says of the variance of each level's mean; NaN where nothing.
-
-        That is S²/(qN) for the clients that a round samples, and the noise of each coordinate.
-        """
-        constant, each = np.full(size, np.nan), np.full(size, np.nan)
-        for j, level in enumerate(self._plan.levels if self._plan else ()):
-            if level.clients and level.private:
-                constant[j] = mean_variance(level, self.terms.clip_norm, 0)
-                each[j] = mean_variance(level, self.terms.clip_norm, 1) - constant[j]
-        return constant, each
 
     def _as_summed(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the rows as they went into the mean: clipped where the server clips."""

@@ -76,7 +76,7 @@ FEDHDP_MNIST = LevelStudy(
     rows=(NON_PRIVATE, DP := dp_fedavg(), *RATIOS, PRECISION, LOCAL, *CONTROLS),
     quick_rows=(NON_PRIVATE.label, DP.label, f"{FIXED}0.01", f"{FIXED}0.1", f"{FIXED}1", AUTO),
     columns=(_rounds(100), _rounds(200), _rounds(300), _rounds(500)),
-    quick_columns=("T = 100",),
+    quick_columns=("T = 300",),
     paper={
         "non-private": (93.8, _NONE, 93.75, _NONE, 99.98),
         DP_FEDAVG: (88.75, 88.64, _NONE, 99.97, _NONE),
@@ -102,7 +102,7 @@ FEDHDP_SKEWED = LevelStudy(
     rows=(NON_PRIVATE, DP, *RATIOS, fedhdp("0.9"), PRECISION),
     quick_rows=(DP.label, f"{FIXED}0.01", f"{FIXED}0.1", f"{FIXED}1", AUTO, PRECISION.label),
     columns=(_rounds(100), _rounds(200), _rounds(300), _rounds(500)),
-    quick_columns=("T = 100",),
+    quick_columns=("T = 300",),
     alike=7,
     paper={
         "non-private": (93.67, _NONE, 93.62, _NONE, 99.98),

@@ -95,7 +95,7 @@ def findings(
     picture: Path,
     title: str,
 ) -> Findings:
-    """Draw the picture under its title; return tables, numbers and notes."""
+    """Draw the picture under ``title`` and return tables, numbers and notes."""
     columns = list(dict.fromkeys(column for column, _ in found))
     tables: list[Table] = []
     said: list[str] = []
@@ -108,8 +108,12 @@ def findings(
         said += [*_comparisons(column, rows), *_short_of(column, rows, paper)]
         numbers += [_numbers(column, row, one, paper) for row, one in rows.items()]
     _draw(found, columns, picture, title)
+    if any(one.searched.at_edge for one in found.values()):
+        said.append(
+            "* the best rate lies at the edge of those searched; a wider search may do better."
+        )
     if paper:
-        said.append("In brackets after an accuracy: the paper's number.")
+        said.append("In square brackets: the paper's number.")
     return Findings(tuple(tables), {"cells": numbers}, (*notes, *said))
 
 
@@ -199,7 +203,8 @@ def _comparisons(column: str, rows: Mapping[str, Found]) -> list[str]:
     best = best_of(rows, [*fixed, AUTO])
     if best and DP_FEDAVG in rows:
         gain = rows[best].reported.mean - rows[DP_FEDAVG].reported.mean
-        said.append(f"{column}: '{best}', the best by the search, is {gain:+.1f} points from "
+        how = "here" if math.isnan(rows[best].searched.mean) else "by the search"
+        said.append(f"{column}: '{best}', the best {how}, is {gain:+.1f} points from "
                     f"'{DP_FEDAVG}'.")  # fmt: skip
     best = max(fixed, key=lambda row: rows[row].reported.mean, default="")
     if best and AUTO in rows:

@@ -60,7 +60,7 @@ class LevelStudy(Study):
     columns: tuple[Setting, ...]
     quick_columns: tuple[str, ...]
     rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
-    quick_rates: tuple[float, ...] = (1.0, 2.0, 4.0)
+    quick_rates: tuple[float, ...] = (1.0, 2.0)
     seeds: int = 3
     epsilon: float = 3.6
     alike: int | None = None

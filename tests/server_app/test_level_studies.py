@@ -113,7 +113,7 @@ def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
         ("T", "fedhdp auto"): found(89.5),
     }  # fmt: skip
     paper = {"fedhdp r = 0.1": (92.0, 91.0, 94.0, 99.0, math.nan)}
-    result = findings(rows, paper, ("said before",), tmp_path / "x.png", "x")
+    result = findings(rows, paper, ("said before",), tmp_path / "x.png", "t")
     main, search = result.tables
     lines = {line[0]: line[1:] for line in main.rows}
     assert lines["fedhdp r = 0.1"] == (
@@ -127,6 +127,7 @@ def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
     assert "'fedhdp r = 0.1', the best by the search, is +2.0 points from 'dp-fedavg'" in notes
     assert "'fedhdp auto' is -0.5 points from 'fedhdp r = 0.1'" in notes
     assert "more than a point: fedhdp r = 0.1 -2.0." in notes
+    assert "* the best rate lies at the edge" in notes
     assert (tmp_path / "x.png").stat().st_size > 10_000
 
 
@@ -135,7 +136,7 @@ def test_who_is_best_is_said_by_the_search(tmp_path: Path) -> None:
     lucky = Found(best_rate({1.0: value(80), 2.0: value(70)}), value(95), [{}])
     rows = {("T", "dp-fedavg"): found(88), ("T", "fedhdp r = 0.1"): found(90),
             ("T", "fedhdp r = 1"): lucky}  # fmt: skip
-    notes = " ".join(findings(rows, {}, (), tmp_path / "x.png", "x").notes)
+    notes = " ".join(findings(rows, {}, (), tmp_path / "x.png", "t").notes)
     assert "'fedhdp r = 0.1', the best by the search" in notes
 
 
