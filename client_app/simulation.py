@@ -15,9 +15,10 @@ import numpy.typing as npt
 from flwr.app import Context
 
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import load_dataset
+from hdpfl_flower.datasets import load_dataset, task_of
 from hdpfl_flower.epsilons import draw_batch_sizes, draw_epsilons
 from hdpfl_flower.errors import Declined
+from hdpfl_flower.groups import parse_groups, seen_by
 from hdpfl_flower.partitions import split
 from hdpfl_flower.paths import available_cores, runs_dir
 from hdpfl_flower.profile import Profile
@@ -92,9 +93,12 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
 def simulated_records(terms: RunTerms, index: int, number: int) -> tuple[Records, Records | None]:
     """Return (training, test) records of simulated site ``index``: its part of a data set.
 
-    Where the terms test at the sites, every fifth record is for that.
+    A site of a group sees its part as its group does (``groups``, split before that by the data
+    set's own labels). Where the terms test at the sites, every fifth record is for that.
     """
-    records = _parts(terms.dataset, terms.data_dir, terms.partition, terms.seed, number)[index]
+    records = _parts(
+        terms.dataset, terms.data_dir, terms.partition, terms.groups, terms.seed, number
+    )[index]
     if terms.evaluation != "sites":
         return records, None
     tests = np.arange(len(records)) % _TEST_EVERY == _TEST_EVERY - 1
@@ -112,11 +116,16 @@ _batch_sizes = lru_cache(maxsize=8)(draw_batch_sizes)
 
 @lru_cache(maxsize=2)
 def _parts(
-    dataset: str, data_dir: str, partition: str, seed: int, number: int
+    dataset: str, data_dir: str, partition: str, spec: str, seed: int, number: int
 ) -> tuple[Records, ...]:
+    groups = parse_groups(spec, task_of(dataset)) if spec else None
+    of_site = [groups.of_site(site, number) if groups else 0 for site in range(number)]
     data = load_dataset(dataset, data_dir)
     rows = split(data.train.targets, data.owners, number, partition, seed)
-    return tuple(data.train.take(part) for part in rows)
+    return tuple(
+        seen_by(data.train.take(part), groups, group, data.task)
+        for part, group in zip(rows, of_site, strict=True)
+    )
 
 
 def _actor_cpus() -> int:

@@ -42,28 +42,51 @@ class Steps:
     count: int
 
 
+@dataclass(frozen=True)
+class Gaussians:
+    """Releases whose noise is given: ``count`` times N(0, z²) on what one record moves by ≤ 1 (l2).
+
+    Private selections are such releases (``selection.py``).
+    """
+
+    noise_multiplier: float
+    count: int
+
+
 Schedule = Sequence[Steps]
 _Cost = Callable[[float], float]
 
 
-def event_of(schedule: Schedule, noise_multiplier: float) -> dp_accounting.DpEvent:
+def event_of(
+    schedule: Schedule, noise_multiplier: float, beside: Sequence[Gaussians] = ()
+) -> dp_accounting.DpEvent:
     """Return what happens when every step of ``schedule`` adds N(0, (z·C)²) to a clipped sum.
 
-    One full-batch step (``sampling_prob`` 1) is a plain Gaussian under add/remove.
+    One full-batch step (``sampling_prob`` 1) is a plain Gaussian under add/remove. The releases
+    ``beside`` the training are part of what happens, with noise of their own.
 
     Raises:
         AccountingError: a probability outside (0, 1], a negative count, or noise ≤ 0.
     """
     import dp_accounting
 
-    if not noise_multiplier > 0:
+    if not noise_multiplier > 0 or not all(one.noise_multiplier > 0 for one in beside):
         raise AccountingError("the noise multiplier must be positive")
+    if any(one.count < 0 for one in beside):
+        raise AccountingError("a count must be >= 0")
     events: list[dp_accounting.DpEvent] = []
     for steps in _merged(schedule):
         event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
         if steps.sampling_prob < 1:
             event = dp_accounting.PoissonSampledDpEvent(steps.sampling_prob, event)
         events.append(dp_accounting.SelfComposedDpEvent(event, steps.count))
+    events += [
+        dp_accounting.SelfComposedDpEvent(
+            dp_accounting.GaussianDpEvent(one.noise_multiplier), one.count
+        )
+        for one in beside
+        if one.count
+    ]
     return dp_accounting.ComposedDpEvent(events) if events else dp_accounting.NoOpDpEvent()
 
 
@@ -106,23 +129,28 @@ def interval_for(epsilon: float, steps: int) -> float:
     return 1e-4 * epsilon * min(1.0, 200 / math.sqrt(max(steps, 1)))
 
 
-def calibrate(schedule: Schedule, epsilon: float, delta: float) -> float:
+def calibrate(
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Gaussians] = ()
+) -> float:
     """Return the noise multiplier z with which ``schedule`` is (ε, δ)-DP.
 
     Args:
         schedule: the steps of the whole run, full-batch and subsampled in any order.
         epsilon: target ε > 0; ``inf`` asks for no noise.
         delta: target δ.
+        beside: releases of the run that are no steps; they are paid for from the same (ε, δ).
 
     Returns:
         z ≥ 0, rounded up at the sixth significant digit, at most 0.3 % above the least that
         suffices (ε .1–8, q .001–1, up to 200,000 steps).
 
     Guarantees:
-        ``epsilon_of(event_of(schedule, z), delta, interval_for(epsilon, steps)) <= epsilon``.
+        ``epsilon_of(event_of(schedule, z, beside), delta, interval_for(epsilon, steps)) <=
+        epsilon``, with ``steps`` those of the schedule.
 
     Raises:
-        AccountingError: ε or δ out of range, or no noise between 1e-3 and 1e6 fits.
+        AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or what happens
+            beside the training takes all of ε.
     """
     if math.isinf(epsilon) and epsilon > 0:
         return 0.0
@@ -130,12 +158,21 @@ def calibrate(schedule: Schedule, epsilon: float, delta: float) -> float:
         raise AccountingError("epsilon must be positive")
     if not MIN_DELTA <= delta < 1:
         raise AccountingError("delta must lie in [1e-10, 1): PLD under-reports below")
-    merged = tuple(_merged(schedule))
-    return _calibrate(merged, epsilon, delta) if merged else 0.0
+    merged, beside = tuple(_merged(schedule)), tuple(one for one in beside if one.count)
+    if beside:
+        alone = epsilon_of(event_of((), 1.0, beside), delta, interval_for(epsilon, 1))
+        if not alone < epsilon:
+            raise AccountingError(
+                "what is released beside the training takes all of this epsilon; give those "
+                "releases more noise, or ask for fewer of them"
+            )
+    return _calibrate(merged, epsilon, delta, beside) if merged else 0.0
 
 
 @lru_cache(maxsize=1024)
-def _calibrate(schedule: tuple[Steps, ...], epsilon: float, delta: float) -> float:
+def _calibrate(
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Gaussians, ...]
+) -> float:
     key = json.dumps(
         [
             _CACHE_VERSION,
@@ -143,6 +180,7 @@ def _calibrate(schedule: tuple[Steps, ...], epsilon: float, delta: float) -> flo
             [(s.sampling_prob, s.count) for s in schedule],
             epsilon,
             delta,
+            *((one.noise_multiplier, one.count) for one in beside),
         ]
     )
     folder = cache_dir() / "noise-multipliers"
@@ -155,7 +193,7 @@ def _calibrate(schedule: tuple[Steps, ...], epsilon: float, delta: float) -> flo
             return value
     except (OSError, ValueError, TypeError, LookupError):
         pass  # not computed yet, or damaged: compute it
-    value = _search(schedule, epsilon, delta)
+    value = _search(schedule, epsilon, delta, beside)
     replace_file(path, _entry(key, value).encode())
     return value
 
@@ -165,26 +203,31 @@ def _entry(key: str, value: float) -> str:
     return json.dumps([key, value, hashlib.sha256(f"{key} {value!r}".encode()).hexdigest()])
 
 
-def _search(schedule: tuple[Steps, ...], epsilon: float, delta: float) -> float:
+def _search(
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Gaussians, ...] = ()
+) -> float:
     """Find the least sufficient z: on a coarse grid first, on the right one at the end."""
 
     def cost_at(interval: float) -> _Cost:
-        return cache(lambda z: epsilon_of(event_of(schedule, z), delta, interval))
+        return cache(lambda z: epsilon_of(event_of(schedule, z, beside), delta, interval))
 
     interval = interval_for(epsilon, sum(steps.count for steps in schedule))
     coarse, fine = cost_at(10 * interval), cost_at(interval)
-    low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta))
+    low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta, beside))
     low, high = _narrow(coarse, epsilon, low, high, 20 * _TOLERANCE)
     # The fine grid is tighter, so the answer lies at or a little below the coarse one.
     low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
     return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]
 
 
-def _gaussian_guess(schedule: Schedule, epsilon: float, delta: float) -> float:
+def _gaussian_guess(
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Gaussians]
+) -> float:
     """Return a first guess of z by the central limit: μ² = Σ count·q²·(e^{1/z²} − 1)."""
-    mu = epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))
+    whole = (epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))) ** 2
+    spent = sum(one.count / one.noise_multiplier**2 for one in beside)
     mass = sum(s.count * s.sampling_prob**2 for s in schedule)
-    return 1 / math.sqrt(math.log1p(mu * mu / mass))
+    return 1 / math.sqrt(math.log1p(max(whole - spent, 0.01 * whole) / mass))
 
 
 def _bracket(cost: _Cost, epsilon: float, start: float, factor: float = 1.5) -> tuple[float, float]:

@@ -65,6 +65,11 @@ class RunTerms(BaseModel):
         "iid, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
         "sizes:WEIGHT:WEIGHT…, natural.",
     )
+    groups: str = Field(
+        "",
+        description="Simulation: groups of sites, by their sizes, whose data differ: "
+        "rotation:SIZE:SIZE… (quarter turns), label-shift:SIZE:SIZE… (y + m mod C); empty: none.",
+    )
     evaluation: Literal["none", "server", "sites"] = Field(
         "server",
         description="Where the global model is tested: on the server's public test set, "

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.losses import total_loss
 from hdpfl_flower.models import Arrays, build_model
 from hdpfl_flower.task import Records, Task
@@ -56,3 +57,20 @@ def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float
         return float(1 - residual / targets.var(correction=0).clamp(min=1e-12))
     chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs.squeeze(1) > 0).long()
     return float((chosen == targets).double().mean())
+
+
+def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> int:
+    """Return how many records the model classifies correctly, each counted as 0 or 1.
+
+    Whatever the parameters are, NaN included, a record adds at most 1. (Its own outputs are
+    float32 and depend on the other records of its batch in their last bits alone.)
+
+    Raises:
+        DataError: the targets are not classes.
+        ModelError: the model cannot be built.
+    """
+    if not task.classes:
+        raise DataError("correct records can be counted for classes alone, not for a regression")
+    outputs = predict(spec, task, arrays, records.features)
+    chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs[:, 0] > 0)
+    return int(np.count_nonzero(chosen == records.targets))

@@ -18,6 +18,12 @@ ROBUST_HDP_ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 65
 """Rényi orders 1.1, 1.2 … 10.9, 12 … 64. The cap at 64 alone costs ln(1/δ)/63: 0.146 of ε at
 δ = 1e-4, so a client of ε ≤ 0.2 gets several times the noise that it needs."""
 
+R_DPCFL_ORDERS = tuple(range(2, 65))
+"""Rényi orders of R-DPCFL's check values."""
+
+Stages = tuple[tuple[float, float], ...]
+"""A run's steps as pairs (q, steps); steps need not be whole, as the papers' code counts them."""
+
 _MIN_LOG, _MAX_LOG = math.log(0.1), math.log(1e4)
 """Where the noise multiplier is looked for."""
 
@@ -49,20 +55,55 @@ def robust_hdp_multiplier(
     if math.isinf(epsilon):
         return 0.0
     # An order whose conversion alone exceeds epsilon cannot be the one that reaches it.
-    useful = tuple(a for a in ROBUST_HDP_ORDERS if math.log(1 / delta) / (a - 1) < epsilon)
-    if not useful or _excess(_MAX_LOG, useful, epsilon, delta, sampling_prob, steps) > 0:
+    found = _least(ROBUST_HDP_ORDERS, epsilon, delta, ((sampling_prob, steps),))
+    if math.isinf(found):
         raise AccountingError(
             "calibration 'robust-hdp': the paper's accountant cannot reach this epsilon; its "
             "floor is ln(1/delta)/63; take a larger epsilon or delta, or calibration 'pld'"
         )
-    if _excess(_MIN_LOG, useful, epsilon, delta, sampling_prob, steps) <= 0:
-        return round(math.exp(_MIN_LOG), 2)
-    from scipy.optimize import brentq
+    return round(found, 2)
 
-    found = brentq(
-        _excess, _MIN_LOG, _MAX_LOG, (useful, epsilon, delta, sampling_prob, steps), xtol=1e-6
-    )
-    return round(math.exp(found), 2)
+
+@lru_cache(maxsize=4096)
+def r_dpcfl_multiplier(epsilon: float, delta: float, stages: Stages, zcdp: float = 0.0) -> float:
+    """Return the noise multiplier z of R-DPCFL, the same in all its stages, not rounded.
+
+    Malekmohammadi, Taik and Farnadi (TMLR 2025): as :func:`robust_hdp_multiplier`, at whole orders
+    2 to 64, summed over a first round of large batches and later rounds of small ones.
+
+    Args:
+        epsilon: the run's ε; ``inf`` is no noise.
+        delta: the run's δ.
+        stages: (q, steps): (b¹/N, K·N/b¹) and (b/N, K·(E − 1)·N/b).
+        zcdp: what the private selections cost, in the same sum: rounds·ε_sel²/8. The authors'
+            code takes their ε at a δ of its own off ε instead, which spends δ twice.
+
+    Raises:
+        AccountingError: a number out of range, or no z up to 10,000 reaches ``epsilon``.
+
+    >>> first, later = (1.0, 1.0), (32 / 6600, 199 * 6600 / 32)
+    >>> round(r_dpcfl_multiplier(5.0, 1e-4, (first, later)), 3)
+    1.444
+    """
+    for sampling_prob, steps in stages:
+        _check(epsilon, delta, sampling_prob, steps)
+    if math.isinf(epsilon):
+        return 0.0
+    found = _least(R_DPCFL_ORDERS, epsilon, delta, stages, zcdp)
+    if math.isinf(found):
+        raise AccountingError(
+            "the paper's accountant cannot reach this epsilon; take a larger epsilon or delta"
+        )
+    return found
+
+
+def selections_epsilon(zcdp: float, delta: float) -> float:
+    """Return the ε at δ that R-DPCFL's code takes for its selections: ρ + 2·√(ρ·ln(1/δ)).
+
+    >>> round(selections_epsilon(20 * 0.09**2 / 8, 1e-4), 3)
+    0.884
+    """
+    return zcdp + 2 * math.sqrt(zcdp * math.log(1 / delta))
 
 
 def pfa_multiplier(epsilon: float, delta: float, sampling_prob: float, steps: float) -> float:
@@ -89,23 +130,41 @@ def pfa_multiplier(epsilon: float, delta: float, sampling_prob: float, steps: fl
     return 10 * sampling_prob * math.sqrt(steps * math.log10(1 / delta)) / epsilon
 
 
+def _least(
+    orders: tuple[float, ...], epsilon: float, delta: float, stages: Stages, zcdp: float = 0.0
+) -> float:
+    """Return the least z of 0.1 to 10,000 that reaches ε at these orders, ``inf`` for none."""
+    # An order whose conversion alone exceeds epsilon cannot be the one that reaches it.
+    useful = tuple(a for a in orders if math.log(1 / delta) / (a - 1) < epsilon)
+    given = (useful, epsilon, delta, stages, zcdp)
+    if not useful or _excess(_MAX_LOG, *given) > 0:
+        return math.inf
+    if _excess(_MIN_LOG, *given) <= 0:
+        return math.exp(_MIN_LOG)
+    from scipy.optimize import brentq
+
+    return math.exp(brentq(_excess, _MIN_LOG, _MAX_LOG, given, xtol=1e-6))
+
+
 def _excess(
     log_z: float,
     orders: tuple[float, ...],
     epsilon: float,
     delta: float,
-    sampling_prob: float,
-    steps: float,
+    stages: Stages,
+    zcdp: float,
 ) -> float:
     """Return ln(ε of noise e^log_z / ``epsilon``): falls as the noise grows, nearly straight."""
     from opacus.accountants.analysis.rdp import compute_rdp
 
-    # One step times any number: the authors' E·N/b is not whole.
-    step = compute_rdp(
-        q=sampling_prob, noise_multiplier=math.exp(log_z), steps=1, orders=list(orders)
-    )
-    found = np.min(steps * np.asarray(step) + math.log(1 / delta) / (np.asarray(orders) - 1))
-    return math.log(min(float(found), 1e300) / epsilon)
+    found = math.log(1 / delta) / (np.asarray(orders) - 1) + zcdp * np.asarray(orders)
+    for sampling_prob, steps in stages:
+        # One step times any number: the authors' E·N/b is not whole.
+        step = compute_rdp(
+            q=sampling_prob, noise_multiplier=math.exp(log_z), steps=1, orders=list(orders)
+        )
+        found = found + steps * np.asarray(step)
+    return math.log(min(float(np.min(found)), 1e300) / epsilon)
 
 
 def _check(epsilon: float, delta: float, sampling_prob: float, steps: float) -> None:

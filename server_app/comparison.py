@@ -68,11 +68,17 @@ class Comparison:
         """Return the strategies with a finished run, in the order they were asked for."""
         return list(dict.fromkeys(strategy for strategy, _ in self.rounds))
 
-    def accuracy(self, strategy: str) -> npt.NDArray[np.float64]:
-        """Return the accuracy after each round, shape ``(seeds, rounds)``."""
+    def metrics(self) -> list[str]:
+        """Return ``accuracy`` and, of groups of sites, those of the minority and each group."""
+        events = (event for events in self.rounds.values() for event in events)
+        found = {name for event in events for name in event["metrics"]}
+        return ["accuracy", *sorted(name for name in found if name.startswith("accuracy-"))]
+
+    def accuracy(self, strategy: str, metric: str = "accuracy") -> npt.NDArray[np.float64]:
+        """Return the accuracy, or another metric, after each round, shape ``(seeds, rounds)``."""
         return np.array(
             [
-                [event["metrics"].get("accuracy", np.nan) for event in events]
+                [event["metrics"].get(metric, np.nan) for event in events]
                 for (name, _), events in sorted(self.rounds.items())
                 if name == strategy
             ]
@@ -86,7 +92,7 @@ class Comparison:
             "results": {
                 name: {
                     "seeds": sorted(seed for other, seed in self.rounds if other == name),
-                    "accuracy": self.accuracy(name).tolist(),
+                    **{m: self.accuracy(name, m).tolist() for m in self.metrics()},
                 }
                 for name in self.strategies()
             },

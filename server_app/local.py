@@ -31,6 +31,7 @@ from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import load_dataset
 from hdpfl_flower.ditto import read_lambdas
+from hdpfl_flower.groups import parse_groups, seen_by
 from hdpfl_flower.noise import ReleaseStreams
 from server_app.personal import (
     SiteModels,
@@ -153,6 +154,8 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
     data = load_dataset(terms.dataset, terms.data_dir)
     if data.test is None or not data.task.classes:
         return
+    groups = parse_groups(terms.groups, data.task)
+    number = len(groups.sizes) if groups else 1
     size, sent = sum(array.size for array in result.arrays.values()), result.sent or terms
 
     def sites() -> Iterator[SiteModels]:
@@ -162,9 +165,11 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
                 draw_profile(terms, index, num_sites).run.epsilon,
                 class_shares(own, data.task.classes),
                 load_personal_model(simulated_personal_path(sent, index), size),
+                groups.of_site(index, num_sites) if groups else 0,
             )
 
-    rows = personal_table(terms.model, data.task, result.arrays, data.test, sites())
+    tests = [seen_by(data.test, groups, m, data.task) for m in range(number)]
+    rows = personal_table(terms.model, data.task, result.arrays, tests, sites())
     write_personal_table(rows, result.folder)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,13 @@ class SiteModels:
         epsilon: its ε; ``inf`` opted out.
         shares: the share of each class among its records, shape ``(classes,)``, sums to 1.
         personal: its personal model's parameters, shape ``(d,)``; None before its first round.
+        group: which of the test sets is like its own records.
     """
 
     epsilon: float
     shares: npt.NDArray[np.float64]
     personal: Vector | None
+    group: int = 0
 
 
 def class_shares(records: Records, classes: int) -> npt.NDArray[np.float64]:
@@ -65,24 +67,25 @@ def class_accuracies(
 
 
 def personal_table(
-    spec: str, task: Task, model: Arrays, test: Records, sites: Iterable[SiteModels]
+    spec: str, task: Task, model: Arrays, tests: Sequence[Records], sites: Iterable[SiteModels]
 ) -> list[dict[str, Any]]:
     """Return a row a level (private, opted out) and model: mean and variance over its sites.
 
-    The models are ``global``, ``personal`` (of the sites that took part at least once) and
-    ``constant``, which always says its site's most frequent class. A site with one class is solved
-    by the constant; a run with ``personal-lambda = "0"`` gives the row of local training alone.
+    Each site is tested on the one of ``tests`` that its ``group`` names. The models are ``global``,
+    ``personal`` (of the sites that took part at least once) and ``constant``, which always says its
+    site's most frequent class. A site with one class is solved by the constant; a run with
+    ``personal-lambda = "0"`` gives the row of local training alone.
     """
-    everywhere = class_accuracies(spec, task, model, test, range(task.classes))
+    everywhere = [class_accuracies(spec, task, model, test, range(task.classes)) for test in tests]
     found: dict[tuple[str, str], list[float]] = {}
     for site in sites:
         level = "opted out" if math.isinf(site.epsilon) else "private"
         own = np.flatnonzero(site.shares)
-        values = {"global": float(everywhere[own] @ site.shares[own])}
+        values = {"global": float(everywhere[site.group][own] @ site.shares[own])}
         values["constant"] = float(site.shares.max())
         if site.personal is not None:
             arrays = unflatten(site.personal, model)
-            personal = class_accuracies(spec, task, arrays, test, own.tolist())
+            personal = class_accuracies(spec, task, arrays, tests[site.group], own.tolist())
             values["personal"] = float(personal[own] @ site.shares[own])
         for name, value in values.items():
             found.setdefault((level, name), []).append(value)

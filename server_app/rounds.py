@@ -26,6 +26,7 @@ from hdpfl_flower.ditto import check_lambdas
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.evaluation import evaluate
 from hdpfl_flower.files import replace_file
+from hdpfl_flower.groups import evaluate_groups, parse_groups
 from hdpfl_flower.journal import Event, Journal
 from hdpfl_flower.models import Arrays, arrays_of, build_model
 from hdpfl_flower.noise import ReleaseStreams
@@ -219,13 +220,24 @@ def _distribute(grid: Grid, strategy: HDPStrategy, result: RunResult) -> None:
 
 
 def _central_test(terms: RunTerms) -> Callable[[Arrays], dict[str, float]] | None:
-    """Return a test of the model on the server's public test set, if there is one."""
-    if terms.evaluation != "server" or terms.dataset == "site":
+    """Return a test of the model on the server's public test set, if there is one.
+
+    Raises:
+        TermsError: ``groups`` are none that this data set can have.
+    """
+    if terms.dataset == "site":
+        if terms.groups:
+            raise TermsError("'groups' needs a named 'dataset': the sites' own data are not ours")
+        return None
+    groups = parse_groups(terms.groups, task_for(terms))
+    if terms.evaluation != "server":
         return None
     data = load_dataset(terms.dataset, terms.data_dir)
     if data.test is None:
         return None
     records = data.test
+    if groups is not None:
+        return lambda arrays: evaluate_groups(terms.model, data.task, arrays, records, groups)
     return lambda arrays: evaluate(terms.model, data.task, arrays, records)
 
 

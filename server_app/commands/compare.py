@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 import typer
 from rich.table import Table
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.groups import MINORITY
 from hdpfl_flower.paths import available_cores, runs_dir
 from server_app.commands.progress import console, rounds_bar
 from server_app.commands.promises import promises_table, read_promises
@@ -24,6 +26,9 @@ from strategies import check_strategy
 Text = Annotated[str | None, typer.Option(show_default=False)]
 Number = Annotated[int | None, typer.Option(show_default=False)]
 Real = Annotated[float | None, typer.Option(show_default=False)]
+
+_HEADINGS = {"accuracy": "accuracy, mean ± sd", MINORITY: "smallest group"}
+"""Metrics in the table; ``comparison.json`` has those of every group."""
 
 
 def compare(  # noqa: PLR0913, PLR0917 - options of a command line
@@ -38,6 +43,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     data_dir: Text = None,
     model: Text = None,
     partition: Text = None,
+    groups: Text = None,
     epsilons: Text = None,
     opt_out: Annotated[
         float | None,
@@ -64,9 +70,9 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     """
     given = {
         "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
-        "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta, "rounds": rounds,
-        "local-epochs": local_epochs, "learning-rate": learning_rate, "clip-norm": clip_norm,
-        "seed": seed,
+        "groups": groups, "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta,
+        "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
+        "clip-norm": clip_norm, "seed": seed,
     }  # fmt: skip
     config: dict[str, object] = dict(RunTerms.load(terms).as_config() if terms else {})
     config.update({key: value for key, value in given.items() if value is not None})
@@ -98,16 +104,17 @@ def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
     terms = comparison.terms
     title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {terms.epsilons}"
     plot_curves(done, folder / "comparison.png", title)
+    shown = [name for name in comparison.metrics() if name in _HEADINGS]
     table = Table(title=f"{title}, {terms.rounds} rounds")
-    for column in ("strategy", "accuracy, mean ± sd", "best round", "seeds"):
-        table.add_column(column, justify="left" if column == "strategy" else "right")
+    table.add_column("strategy")
+    for column in (*(_HEADINGS[name] for name in shown), "best round", "seeds"):
+        table.add_column(column, justify="right")
     for name, accuracy in done.items():
-        final = accuracy[:, -1]
         table.add_row(
             name,
-            f"{final.mean():.4f} ± {final.std(ddof=min(1, len(final) - 1)):.4f}",
+            *(_mean_and_sd(comparison.accuracy(name, metric)[:, -1]) for metric in shown),
             str(int(np.nanargmax(accuracy.mean(0))) + 1) if np.isfinite(accuracy).any() else "–",
-            str(len(final)),
+            str(len(accuracy)),
         )
     console.print(table)
     console.print(f"{folder}/comparison.json and comparison.png", soft_wrap=True)
@@ -121,6 +128,10 @@ def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
     console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _mean_and_sd(values: npt.NDArray[np.float64]) -> str:
+    return f"{values.mean():.4f} ± {values.std(ddof=min(1, len(values) - 1)):.4f}"
 
 
 def _assignments(pairs: list[str]) -> dict[str, object]:

@@ -14,11 +14,14 @@ from tests.e2e.engines import SITES, Federation, Ray, digest, rounds_of, seeded_
 pytestmark = pytest.mark.engines
 
 
-@pytest.mark.parametrize("strategy", ["robust-hdp", "fedavg"])
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [("robust-hdp", {}), ("fedavg", {"groups": "rotation:1:3", "evaluation": "server"})],
+)
 def test_three_engines_give_the_same_bits(
-    strategy: str, federation: Federation, ray: Ray, tmp_path: Path
+    strategy: str, more: dict[str, str], federation: Federation, ray: Ray, tmp_path: Path
 ) -> None:
-    terms = seeded_terms(strategy=strategy, **{"run-id": f"same-{strategy}"})
+    terms = seeded_terms(strategy=strategy, **{"run-id": f"same-{strategy}"}, **more)
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
     deployed, done = federation.run(terms)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -27,6 +30,7 @@ def test_three_engines_give_the_same_bits(
     for folder in (here, deployed, simulated):
         events = rounds_of(folder)
         assert [event["accepted"] for event in events] == [["0", "1", "2", "3"]] * 3, folder
+        assert ("accuracy-minority" in events[-1]["metrics"]) == bool(more)
     assert digest(deployed) == digest(here)
     assert digest(simulated) == digest(here)
 

@@ -40,15 +40,15 @@ MUTANTS = (
     Mutant(
         "a paper's noise rounded down",
         "hdpfl_flower/paper_noise.py",
-        "return round(math.exp(found), 2)",
-        "return round(math.exp(found) * 0.97, 2)",
+        "return round(found, 2)",
+        "return round(found * 0.97, 2)",
         PAPER + _COST,
     ),
     Mutant(
         "the paper's conversion left out",
         "hdpfl_flower/paper_noise.py",
-        "+ math.log(1 / delta) / (np.asarray(orders) - 1))",
-        "+ 0 * np.asarray(orders))",
+        "found = math.log(1 / delta) / (np.asarray(orders) - 1) + zcdp",
+        "found = zcdp",
         PAPER + _COST,
     ),
 )

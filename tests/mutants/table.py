@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import budgets, estimators, guards, one_number, studies, together
+from tests.mutants import budgets, clusters, estimators, guards, one_number, studies, together
 from tests.mutants.fedhdp import FEDHDP
 from tests.mutants.runner import Mutant
 
@@ -375,6 +375,7 @@ MUTANTS = (
         REPLAY + "a_label_that_the_task_does_not_know_tells_nothing",
     ),
     *budgets.MUTANTS,
+    *clusters.MUTANTS,
     *estimators.MUTANTS,
     *guards.MUTANTS,
     *one_number.MUTANTS,

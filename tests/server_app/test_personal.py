@@ -36,7 +36,7 @@ def test_a_row_a_level_and_model() -> None:
         SiteModels(2.0, np.array([1.0, 0.0, 0.0]), bad),
         SiteModels(2.0, np.array([0.0, 1.0, 0.0]), None),
     ]
-    rows = personal_table("logreg", TASK, GOOD, TEST, sites)
+    rows = personal_table("logreg", TASK, GOOD, [TEST], sites)
     found = {(r["level"], r["model"]): (r["sites"], r["accuracy"], r["variance"]) for r in rows}
     assert found == {
         ("opted out", "global"): (1, 0.75, 0.0),

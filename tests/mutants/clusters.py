@@ -1,0 +1,103 @@
+"""Bugs of clients in groups: their data, their clusters, what their choices cost."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+CLUSTERS = "hdpfl_flower/test_clusters.py::test_"
+CHOICE = "hdpfl_flower/test_selection.py::test_"
+GROUPS = "hdpfl_flower/test_groups.py::test_"
+
+MUTANTS = (
+    Mutant(
+        "every group is tested as the first one sees it",
+        "hdpfl_flower/groups.py",
+        "evaluate(spec, task, arrays, seen_by(records, groups, group, task))",
+        "evaluate(spec, task, arrays, seen_by(records, groups, 0, task))",
+        GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
+    ),
+    Mutant(
+        "groups count alike in the test, whatever their size",
+        "hdpfl_flower/groups.py",
+        '"accuracy": float(np.average(accuracies, weights=groups.sizes)),',
+        '"accuracy": float(np.average(accuracies)),',
+        GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
+    ),
+    Mutant(
+        "every site takes its records from the start",
+        "client_app/simulation.py",
+        "seen_by(data.train.take(part), groups, group, data.task)",
+        "seen_by(data.train.take(part - part[0]), groups, group, data.task)",
+        GROUPS + "every_record_is_at_one_site_as_its_group_sees_it[rotation]",
+    ),
+    Mutant(
+        "a choice without noise",
+        "hdpfl_flower/selection.py",
+        "np.argmax(correct + noise_std * noise)",
+        "np.argmax(correct + 0 * noise)",
+        CHOICE + "choices_come_as_often_as_their_noise_says",
+    ),
+    Mutant(
+        "a choice with half the noise",
+        "hdpfl_flower/selection.py",
+        "math.sqrt(models**2 // 4 / models)",
+        "math.sqrt(models**2 // 4 / models) / 2",
+        CHOICE + "the_sensitivity_is_the_largest_of_all_records[4]",
+    ),
+    Mutant(
+        "choices that nobody charges",
+        "hdpfl_flower/accounting.py",
+        "epsilon_of(event_of(schedule, z, beside), delta, interval)",
+        "epsilon_of(event_of(schedule, z), delta, interval)",
+        CHOICE + "full_batches_and_choices_cost_what_the_analytic_gaussian_says",
+    ),
+    Mutant(
+        "the first round's large batches taken for small ones",
+        "hdpfl_flower/selection.py",
+        "return (first, *(later,) * (rounds - 1))",
+        "return (later,) * rounds",
+        CHOICE + "a_client_takes_whole_steps",
+    ),
+    Mutant(
+        "a picture of the standardised updates",
+        "hdpfl_flower/clusters.py",
+        "mixed += block @ centred.T",
+        "mixed += centred @ centred.T",
+        CLUSTERS + "the_picture_is_the_authors_own_made_by_the_library",
+    ),
+    Mutant(
+        "a client alone makes a trusted cluster",
+        "hdpfl_flower/clusters.py",
+        "and int(self.sizes.min()) > 1",
+        "and int(self.sizes.min()) > 0",
+        CLUSTERS + "a_large_separation_may_be_one_client",
+    ),
+    Mutant(
+        "clusters in what is noise alone",
+        "hdpfl_flower/clusters.py",
+        "return self.above_noise and self.mss",
+        "return self.mss",
+        CLUSTERS + "clusters_buried_in_noise_are_not_trusted",
+    ),
+    Mutant(
+        "all clients weigh the same in the picture",
+        "hdpfl_flower/mixture.py",
+        "roots = np.sqrt(variances)",
+        "roots = np.sqrt(np.full(n, variances.mean()))",
+        CLUSTERS + "unequal_noise_hides_the_minority_from_the_papers_map_alone[4]",
+    ),
+    Mutant(
+        "all clients are equally noisy to the mixture",
+        "hdpfl_flower/mixture.py",
+        "noise = variances[:, None] * scales[:kept]",
+        "noise = np.full((len(gram), 1), variances.mean()) * scales[:kept]",
+        CLUSTERS + "unequal_noise_hides_the_minority_from_the_papers_map_alone[0]",
+    ),
+    Mutant(
+        "a picture not drawn in to the size of its signal",
+        "hdpfl_flower/mixture.py",
+        "signal = np.maximum(values - dimension,",
+        "signal = np.maximum(values,",
+        CLUSTERS + "the_pictures_noise_is_what_the_mixture_is_told",
+    ),
+)
