@@ -55,7 +55,14 @@ PRECISION = fedhdp("precision", "fedhdp precision")
 CAP = 5
 """Rounds of a client that noises itself; of 100 rounds at 5 % it is the expected number."""
 
-RATIOS = (fedhdp("0.01"), fedhdp("0.1"), fedhdp("0.5"), fedhdp("1"), fedhdp("auto", AUTO))
+RATIOS = (
+    fedhdp("0.01"),
+    fedhdp("0.03"),
+    fedhdp("0.1"),
+    fedhdp("0.5"),
+    fedhdp("1"),
+    fedhdp("auto", AUTO),
+)
 CONTROLS = (
     dp_fedavg("constant rate: dp-fedavg", server_schedule="constant"),
     fedhdp("0.01", "constant rate: r = 0.01", server_schedule="constant"),
