@@ -7,12 +7,17 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.datasets import task_for
+from hdpfl_flower.models import arrays_of, build_model
 from server_app.local import LocalGrid
+from strategies import make_strategy
+from strategies.checks import read_checked
 
 Answer = RecordDict | Error | None
 Site = Callable[[int], Answer]
@@ -22,6 +27,17 @@ Site = Callable[[int], Answer]
 def sends(update: npt.NDArray[np.float32]) -> Site:
     """Return a site that always sends ``update``."""
     return lambda _: wire.write_update(wire.encode_update(update), len(update))
+
+
+def first_updates(grid: LocalGrid, terms: RunTerms) -> dict[str, npt.NDArray[np.float32]]:
+    """Return what each site of ``grid`` sends in round 1."""
+    strategy = make_strategy(terms)
+    model = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    record = wire.write_model(model)
+    messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
+    replies = list(grid.send_and_receive(messages))
+    size = sum(array.size for array in model.values())
+    return {s: read_checked(r, size).copy() for s, r in strategy._match(replies)}
 
 
 class ScriptedGrid(LocalGrid):

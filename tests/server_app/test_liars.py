@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord
 
-from hdpfl_flower import wire
 from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
@@ -17,8 +15,7 @@ from hdpfl_flower.guard import REPEATS, ZEROS
 from server_app.liars import LiarsGrid
 from server_app.local import LocalGrid, run_in_process
 from server_app.rounds import settle
-from strategies import make_strategy
-from strategies.checks import read_checked
+from tests.federation import first_updates
 
 SITES = 10
 LIARS = (3, 7)
@@ -35,17 +32,7 @@ def terms_of(tmp_path: Path, **more: Any) -> RunTerms:
 
 def uploads(grid: LocalGrid, tmp_path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return what the sites of ``grid`` send in round 1."""
-    from hdpfl_flower.datasets import task_for
-    from hdpfl_flower.models import arrays_of, build_model
-
-    terms = settle(terms_of(tmp_path))
-    strategy = make_strategy(terms)
-    model = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
-    record: ArrayRecord = wire.write_model(model)
-    messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
-    replies = list(grid.send_and_receive(messages))
-    size = sum(array.size for array in model.values())
-    return {s: read_checked(r, size) for s, r in strategy._match(replies)}
+    return first_updates(grid, settle(terms_of(tmp_path)))
 
 
 def test_liars_reverse_their_own_update_and_the_others_send_theirs(tmp_path: Path) -> None:

@@ -7,22 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Context, RecordDict
 
 from client_app import plain_sgd, together
 from client_app.ditto import load_personal_model, simulated_personal_path
 from client_app.simulation import InProcessContext
 from client_app.site import _LEDGERS, open_site
-from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models import arrays_of, build_model
 from server_app.local import LocalGrid
 from server_app.rounds import settle
-from strategies import make_strategy
-from strategies.checks import read_checked
 from tests.client_app.messages import make_site
+from tests.federation import first_updates
 
 SITES, BATCH, RECORDS = 12, 10, 120
 TOLERANCE = 2 * 64 * 2**-24 * 4 * (RECORDS / BATCH) * 0.5
@@ -46,14 +43,7 @@ def one_round(
     """Return what the sites send in round 1, and the grid, still open."""
     grid = LocalGrid(SITES, present)
     grid.stacked = stacked
-    strategy = make_strategy(terms)
-    model = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
-    record: ArrayRecord = wire.write_model(model)
-    messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
-    replies = list(grid.send_and_receive(messages))
-    size = sum(array.size for array in model.values())
-    found = {s: read_checked(r, size).copy() for s, r in strategy._match(replies)}
-    return found, grid
+    return first_updates(grid, terms), grid
 
 
 def no_training_alone(*_: object) -> None:
