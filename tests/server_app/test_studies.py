@@ -43,7 +43,8 @@ OTHER: dict[str, Any] = {
     "level_ratio": "0.5",
     "levels": "1,inf",
     "personal_lambda": "0.1",
-    "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid", "groups": "rotation:2:4",
+    "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
+    "groups": "rotation:2:4",
     "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
     "delta": 1e-3, "fraction": 0.5,
 }  # fmt: skip
