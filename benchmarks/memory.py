@@ -34,7 +34,8 @@ _STATM, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
 MEGABYTES = int(os.environ.get("HDPFL_MEMORY_MB", "200"))
 INPUTS, CLASSES = 64, 10
 """Of the digits, which an ``mlp:WIDTH`` of any width learns."""
-BARS = {"rpca": 2.5}
+BARS = {"rpca": 2.5, "evidence": 1.4}
+"""Above the bar of all others: robust PCA's sparse part; the guard's two suspects, a row each."""
 BAR = 1.3
 STRATEGIES: dict[str, dict[str, str | int]] = {
     "fedavg": {},

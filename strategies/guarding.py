@@ -30,8 +30,8 @@ class Guard:
 
     Attributes:
         state: what is kept between rounds: arrays by name, so that a checkpoint can hold it.
-        given: suspect → what it gave to the model since the evidence against it began to rise,
-            float32, shape ``(d,)``; kept between rounds too.
+        given: site → what it gave to the model while it was among the ``max-liars`` with most
+            evidence against them, float32, shape ``(d,)``; kept between rounds too.
         refused: site → why, of the round that was screened last.
     """
 
@@ -111,14 +111,20 @@ class Guard:
         return Outcome(update, weights, {**outcome.gauges, **gauges}, scale)
 
     def _note_suspects(self, outcome: Outcome, kept: RoundUpdates) -> None:
-        """Add this round's part of those whose CUSUM is above 0; forget that of the others."""
-        rising = np.broadcast_to(self._gauges["evidence"], len(kept.sites)) > 0
-        for i, site in enumerate(kept.sites):
-            if rising[i]:
-                part = np.float32(outcome.scale * outcome.weights[i]) * kept.updates[i]
-                self.given[site] = self.given[site] + part if site in self.given else part
-            else:
-                self.given.pop(site, None)
+        """Add this round's part of those with most against them; forget that of the others.
+
+        Of as many as may lie: what is kept are rows as large as the model.
+        """
+        sums = np.broadcast_to(self._gauges["evidence"], len(kept.sites))
+        most = np.argsort(-sums, kind="stable")[: self._settings.max_liars]
+        suspects = {kept.sites[i]: i for i in most if sums[i] > 0}
+        for site in set(kept.sites) & set(self.given) - set(suspects):
+            del self.given[site]
+        for site, i in suspects.items():
+            part = np.float32(outcome.scale * outcome.weights[i]) * kept.updates[i]
+            if site in self.given:
+                part += self.given[site]
+            self.given[site] = part
 
 
 def _without(updates: RoundUpdates, refused: dict[str, str]) -> RoundUpdates:
