@@ -307,7 +307,8 @@ def test_precise_honest_sites_may_look_alike() -> None:
     federation = Federation(12)
     federation.ratios = np.full(N, 8.0)
     federation.ratios[[4, 9]] = 60.0
-    assert not any(run(federation, head=None))
+    assert not any(run(federation, head=None, count=6))
+    assert not any(run(federation, head=HEAD, count=6))
     _, honest = next(Federation(12).rounds())
     unit = honest / np.linalg.norm(honest, axis=1)[:, None]
     cosines = (unit @ unit.T).astype(np.float64)

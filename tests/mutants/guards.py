@@ -150,7 +150,7 @@ MUTANTS = (
         "hdpfl_flower/evidence.py",
         "found.judge(part)",
         "found.judge(None if part is None else updates[kept])",
-        "hdpfl_flower/test_evidence.py::test_a_site_that_turns_is_found",
+        "hdpfl_flower/test_evidence.py::test_precise_honest_sites_may_look_alike",
     ),
     Mutant(
         "a cosine needs no explanation",
