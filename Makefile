@@ -16,7 +16,8 @@ check: $(READY)
 
 test: check
 	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not engines and not gpu"
-	$(BIN)/pytest -n 2 --dist loadfile -m "engines"
+	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline"
+	$(BIN)/pytest -m "deadline"
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu

@@ -29,9 +29,10 @@ from tests.e2e.engines import (
     write_seeded_site,
 )
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.deadline]
 
-SITES, TIMEOUT = 3, 40.0
+SITES, TIMEOUT = 3, 20.0
+"""Below the 36 seconds after which a SuperLink takes a silent SuperNode off its list."""
 STEADY, DYING, SLOW = "0", "1", "2"
 TOO_LATE = "no reply in time"
 MISSED = {(1, SLOW), (3, DYING)}
