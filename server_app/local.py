@@ -79,6 +79,7 @@ class LocalGrid(Grid):
         replies = []
         for portion in portions(list(messages)):
             nodes = ((message, self._contexts[message.metadata.dst_node_id]) for message in portion)
+            # Others have profiles of their own: no simulation's, but a test's sites.
             mine = [(m, node) for m, node in nodes if isinstance(node, InProcessContext)]
             with trained_together(mine if self.stacked else []):
                 replies += [self._answer(message) for message in portion]

@@ -86,12 +86,8 @@ class Guard:
         ``centred-clipping``, is the share of each site's distance that was left; ``taken_back``
         counts the refused whose earlier part in the model ends with this update.
         """
-        gauges, weights, update, scale = (
-            self._gauges,
-            outcome.weights,
-            outcome.update,
-            outcome.scale,
-        )
+        gauges, scale = self._gauges, outcome.scale
+        weights, update = outcome.weights, outcome.update
         if self.kind in ("cap", "centred-clipping"):
             weights = cap_weights(weights, CAP / len(weights))
         if self.kind == "cap":
