@@ -13,68 +13,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.validation import FROZEN, describe, kebab
+from hdpfl_flower.training_terms import (
+    AtLeastOne,
+    Count,
+    NotNegative,
+    Positive,
+    TrainingTerms,
+)
+from hdpfl_flower.validation import describe, kebab
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-
-class RunTerms(BaseModel):
+class RunTerms(TrainingTerms):
     """What a run proposes to every site. Frozen; unknown keys and wrong types are refused by name.
 
     Keys are written in kebab-case in ``pyproject.toml`` and on the command line.
     """
 
-    model_config = FROZEN
-
-    run_id: str = Field("", description="Name of the run; empty: the server makes one.")
-    strategy: str = Field("robust-hdp", description="Aggregation rule: a row of the table.")
-    rounds: AtLeastOne = Field(20, description="Rounds E; a site plans for all of them.")
-    local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
-    local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
-    clip_norm: Positive = Field(1.0, description="Bound C on a record's gradient (l2).")
-    learning_rate: Positive = Field(0.1, description="Learning rate of local SGD.")
-    model: str = Field(
-        "logreg",
-        description="logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "
-        "module:function (a site's policy must list it).",
-    )
-    dataset: str = Field(
-        "digits",
-        description="A named data set, split over the sites; or "
-        "'site': every site reads its own, against the public schema.",
-    )
-    data_dir: str = Field(
-        "",
-        description="Folder of the named data sets (simulation, and the server's public test set).",
-    )
-    schema_text: str = Field(
-        "",
-        alias="schema",
-        description="Public schema of the sites' tables: "
-        "TOML text, or the name of a built-in one (heart).",
-    )
-    partition: str = Field(
-        "contiguous",
-        description="How a named data set is split: contiguous, "
-        "iid, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
-        "sizes:WEIGHT:WEIGHT…, natural.",
-    )
-    groups: str = Field(
-        "",
-        description="Simulation: groups of sites, by their sizes, whose data differ: "
-        "rotation:SIZE:SIZE… (quarter turns), label-shift:SIZE:SIZE… (y + m mod C); empty: none.",
-    )
-    evaluation: Literal["none", "server", "sites"] = Field(
-        "server",
-        description="Where the global model is tested: on the server's public test set, "
-        "at the sites that disclose it, or nowhere.",
-    )
     weights: Literal["uniform", "records"] = Field(
         "uniform", description="FedAvg: equal weights, or by the records that sites declare."
     )
@@ -175,6 +132,38 @@ class RunTerms(BaseModel):
         description="Personal models (Ditto): pull λ towards the global model: one number, or "
         "PRIVATE,OPTED-OUT; empty: no personal model.",
     )
+    clusters: Count = Field(
+        0, description="Rules with clusters: models M; 0: found by separation (r-dpcfl alone)."
+    )
+    cluster_map: Literal["mixture", "pca"] = Field(
+        "mixture",
+        description="R-DPCFL: what finds the clusters: a mixture that knows each client's noise, "
+        "or the paper's two principal components.",
+    )
+    first_batch: Literal["auto", "full", "same"] = Field(
+        "auto",
+        description="Batches of round 1: full (all records, an exact first update), or the same "
+        "as later; auto: full for r-dpcfl.",
+    )
+    selections: Count = Field(
+        0,
+        description="Rules with clusters: private choices that a site plans for; 0: a tenth of "
+        "the rounds.",
+    )
+    selection_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1,
+        description="Share of a site's ε that its private choices alone would cost; 0: no choices.",
+    )
+    prox_lambda: NotNegative = Field(
+        0.0,
+        description="Pull λ of the local steps: towards the round's global model (FedProx), or "
+        "the mean of the sites' models (mr-mtl).",
+    )
+    personal_noise: Literal["none", "records"] = Field(
+        "none",
+        description="Personal models: plain SGD that stays at home, or DP-SGD whose steps are "
+        "charged like the round's.",
+    )
     quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
     min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
     join_timeout: Positive = Field(120.0, description="Seconds to wait for min-sites.")
@@ -214,7 +203,7 @@ class RunTerms(BaseModel):
 
     @field_validator(
         "local_steps", "frozen_after", "max_liars", "quorum", "participations", "seed",
-        "torch_threads",
+        "torch_threads", "clusters", "selections",
     )  # fmt: skip
     @classmethod
     def _fits_flower(cls, value: int) -> int:

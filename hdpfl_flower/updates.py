@@ -27,6 +27,8 @@ class RoundUpdates:
         disclosed: what the sites disclosed and the rule asked for, each shape ``(n,)``; NaN where
             a site does not disclose what the rule can do without.
         head: where the model's softmax layer lies, if it has one.
+        group: under rules with several models the model that each site trained, shape ``(n,)``.
+        chose: under such rules, whether the site chose it, privately, shape ``(n,)``.
     """
 
     server_round: int
@@ -34,6 +36,8 @@ class RoundUpdates:
     updates: npt.NDArray[np.float32]
     disclosed: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     head: Head | None = None
+    group: npt.NDArray[np.int64] | None = None
+    chose: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,19 @@ class Outcome:
     """What a rule makes of a round.
 
     Attributes:
-        update: float32, shape ``(d,)``; added to the global model.
-        weights: float64, shape ``(n,)``; each site's share.
+        update: float32, shape ``(d,)``; added to the global model. Under rules with several models
+            shape ``(M, d)``, a row a model.
+        weights: float64, shape ``(n,)``; each site's share of its model.
         gauges: numbers worth a look, for the journal: a float, or an array of shape ``(n,)``.
         scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, unless the rule projects.
+        group: the model that each site's update went into, shape ``(n,)``; None: there is one.
     """
 
     update: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float64]
     gauges: Mapping[str, float | npt.NDArray[np.float64]] = field(default_factory=dict)
     scale: float = 1.0
+    group: npt.NDArray[np.int64] | None = None
 
 
 def square_sum(update: npt.NDArray[np.floating]) -> float:

@@ -1,13 +1,16 @@
 """Every key that crosses the network, and nothing else; encode and decode.
 
-The only file of the vocabulary that knows Flower. Both sides read with equal distrust: a shape, a
-dtype or a key that is not expected raises :class:`WireError` before anything is allocated.
+With ``wire_arrays.py`` the only files of the vocabulary that know Flower. Both sides read with
+equal distrust: a shape, a dtype or a key that is not expected raises :class:`WireError` before
+anything is allocated.
 
     server → site   "model":        parameters by name, float32
                     "instructions": the terms (JSON) and the round; in PFA+ also the model that
-                                    a site is to have kept
+                                    a site is to have kept; else what "others" are for
+                    "others":       more models, to choose from or to be pulled to
     site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked
                                     for that, its one number along the model's last step, (1,)
+                    "choice":       the model that it chose privately, where it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
                     or Error(120, "declined"), Error(121, "failed")
@@ -16,21 +19,30 @@ dtype or a key that is not expected raises :class:`WireError` before anything is
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.models import Arrays
+from hdpfl_flower.wire_arrays import (
+    NUMPY,
+    WireError,
+    decode,
+    model_digest,
+    numpy_header,
+    pack_models,
+    read_model,
+    unpack_models,
+    write_model,
+)
+
+__all__ = ["WireError", "model_digest", "pack_models", "read_model", "unpack_models", "write_model"]
 
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: a round; a test of the model; who are you; here is the final model."""
@@ -39,28 +51,20 @@ DECLINED, FAILED = 120, 121
 """The two codes of a site that sends nothing: policy, budget or terms; anything else."""
 _REASONS = {DECLINED: "declined", FAILED: "failed"}
 
-_MODEL, _INSTRUCTIONS, _UPDATE, _SITE, _METRICS = (
-    "model",
-    "instructions",
-    "update",
-    "site",
-    "metrics",
-)
+_MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
+_UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
 SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
 """What a site may say of itself when it joins; each but ``partition`` only if disclosed."""
 METRIC_KEYS = frozenset({"accuracy", "loss"})
 """What a site may say of a model, if its profile discloses metrics."""
 
 _HEAD = {"terms", "round"}
-_PROJECT = "project"
+_PROJECT, _USE = "project", "use"
+CHOOSE, PULL = "choose", "pull"
+"""What other models in a message are for: to choose one of all, this one included, and train that;
+or to be pulled towards the one that comes along (``prox-lambda``)."""
 WHOLE = ""
 """What ``project`` holds where a site is to keep the model and send the whole update."""
-
-_NUMPY = "numpy.ndarray"
-
-
-class WireError(HDPFLError):
-    """A message does not have the form that this file describes; the text is a constant."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Instructions:
         project: ``model_digest`` of an earlier model: the update is wanted as its one number along
             the step from there to this model. ``WHOLE``: as it is, but keep this model for such a
             request. None: as it is.
+        others: more models, not yet decoded.
+        use: what they are for, ``CHOOSE`` or ``PULL``; empty: there are none.
     """
 
     terms: RunTerms
@@ -84,16 +90,27 @@ class Instructions:
     digest: str
     model_digest: str
     project: str | None = None
+    others: tuple[ArrayRecord, ...] = ()
+    use: str = ""
 
 
 def write_instructions(
-    terms: RunTerms, server_round: int, model: ArrayRecord, project: str | None = None
+    terms: RunTerms,
+    server_round: int,
+    model: ArrayRecord,
+    project: str | None = None,
+    *,
+    others: Sequence[ArrayRecord] = (),
+    use: str = "",
 ) -> RecordDict:
-    """Return the content of a message to a site; ``project`` as :class:`Instructions` has it."""
+    """Return the content of a message to a site; the rest is as :class:`Instructions` has it."""
     head = ConfigRecord({"terms": terms.to_json(), "round": server_round})
     if project is not None:
         head[_PROJECT] = project
-    return RecordDict({_MODEL: model, _INSTRUCTIONS: head})
+    if not others:
+        return RecordDict({_MODEL: model, _INSTRUCTIONS: head})
+    head[_USE] = use
+    return RecordDict({_MODEL: model, _INSTRUCTIONS: head, _OTHERS: pack_models(others)})
 
 
 def read_instructions(content: RecordDict) -> Instructions:
@@ -103,35 +120,38 @@ def read_instructions(content: RecordDict) -> Instructions:
         WireError: keys or types are not those of this file.
         TermsError: the terms are wrong.
     """
-    head, model = content.get(_INSTRUCTIONS), content.get(_MODEL)
-    if set(content) != {_INSTRUCTIONS, _MODEL}:
+    head, model, more = content.get(_INSTRUCTIONS), content.get(_MODEL), content.get(_OTHERS)
+    if set(content) - {_OTHERS} != {_INSTRUCTIONS, _MODEL}:
         raise WireError("instructions: unexpected keys")
     if not isinstance(head, ConfigRecord) or not isinstance(model, ArrayRecord):
         raise WireError("instructions: unexpected types")
     terms, server_round, project = head.get("terms"), head.get("round"), head.get(_PROJECT)
     if (
-        set(head) - {_PROJECT} != _HEAD
+        set(head) - {_PROJECT, _USE} != _HEAD
         or not isinstance(terms, str)
         or type(server_round) is not int
         or (_PROJECT in head and not _is_digest(project))
     ):
         raise WireError("instructions: unexpected head")
     named = project if isinstance(project, str) else None
-    contents = model_digest(model)
+    contents, others, use = model_digest(model), _read_others(more), str(head.get(_USE, ""))
+    if use not in ((CHOOSE, PULL) if others else ("",)) or (use == PULL and len(others) > 1):
+        raise WireError("instructions: other models without a use")
     asked = hashlib.sha256(f"{terms}\n{server_round}\n{named}\n{contents}".encode())
+    for other in others:
+        asked.update(f"\n{use}\n{model_digest(other)}".encode())
     return Instructions(
-        RunTerms.from_json(terms), server_round, model, asked.hexdigest(), contents, named
-    )
+        RunTerms.from_json(terms), server_round, model, asked.hexdigest(), contents, named,
+        others, use,
+    )  # fmt: skip
 
 
-def model_digest(model: ArrayRecord) -> str:
-    """Return the SHA-256 of a model: its names, shapes, types and numbers, in their order."""
-    digest = hashlib.sha256()
-    for name, array in model.items():
-        shape = tuple(array.shape)
-        digest.update(f"{name}\n{array.dtype}\n{shape}\n{array.stype}\n".encode())
-        digest.update(len(array.data).to_bytes(8, "big") + array.data)
-    return digest.hexdigest()
+def _read_others(record: object) -> tuple[ArrayRecord, ...]:
+    if record is None:
+        return ()
+    if not isinstance(record, ArrayRecord) or not record:
+        raise WireError("instructions: unexpected models")
+    return unpack_models(record)
 
 
 def content_bytes(content: RecordDict) -> int:
@@ -156,51 +176,59 @@ def _is_digest(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch("([0-9a-f]{64})?", text) is not None
 
 
-def write_model(arrays: Arrays) -> ArrayRecord:
-    """Return the model as Flower's record."""
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
-
-
-def read_model(record: ArrayRecord, like: Arrays) -> Arrays:
-    """Return the model in ``record``, which must have the names and shapes of ``like``.
-
-    Raises:
-        WireError: names, shapes or types differ, or a number is not finite.
-    """
-    if list(record) != list(like):
-        raise WireError("model: unexpected parameter names")
-    return {name: _decode(record[name], array.shape) for name, array in like.items()}
-
-
 def encode_update(update: npt.NDArray[np.float32]) -> bytes:
     """Return the payload that is sealed, and later sent: shape ``(d,)``, or ``(1,)`` projected."""
-    return _header(update.shape) + update.astype("<f4", copy=False).tobytes()
+    return numpy_header(update.shape) + update.astype("<f4", copy=False).tobytes()
 
 
-def write_update(payload: bytes, size: int) -> RecordDict:
-    """Return the reply that carries a sealed payload of ``size`` numbers, or of one number."""
-    if len(payload) == len(_header((1,))) + 4:
+def encode_choice(model: int) -> bytes:
+    """Return the payload that is sealed, and later sent, for the choice of a model."""
+    return b"%d" % model
+
+
+def write_update(payload: bytes, size: int, choice: bytes | None = None) -> RecordDict:
+    """Return the reply that carries a sealed payload of ``size`` numbers, or of one number.
+
+    Args:
+        payload: of the update.
+        size: d.
+        choice: the sealed payload of the choice, where one was asked for.
+    """
+    if len(payload) == len(numpy_header((1,))) + 4:
         size = 1
-    array = Array("float32", (size,), _NUMPY, payload)
-    return RecordDict({_UPDATE: ArrayRecord({_UPDATE: array})})
+    array = Array("float32", (size,), NUMPY, payload)
+    reply = RecordDict({_UPDATE: ArrayRecord({_UPDATE: array})})
+    if choice is not None:
+        reply[_CHOICE] = ConfigRecord({_CHOICE: int(choice)})
+    return reply
+
+
+def read_choice(content: RecordDict, models: int) -> int:
+    """Return the choice in a reply; raises ``WireError`` where it is none of so many models."""
+    record = content.get(_CHOICE)
+    chosen = record.get(_CHOICE) if isinstance(record, ConfigRecord) else None
+    if type(chosen) is not int or not 0 <= chosen < models or len(record or ()) != 1:
+        raise WireError("choice: not one of the models")
+    return chosen
 
 
 def read_update(
-    content: RecordDict, size: int, *, may_be_projected: bool = False
+    content: RecordDict, size: int, *, may_be_projected: bool = False, with_choice: bool = False
 ) -> npt.NDArray[np.float32]:
     """Return the update in a reply, shape ``(size,)``; ``(1,)``, where it may be projected and is.
 
     Raises:
-        WireError: anything but one finite float32 vector of that size under its key.
+        WireError: anything but one finite float32 vector of that size under its key, and a choice
+            beside it where one was asked for.
     """
-    record = content.get(_UPDATE)
-    if set(content) != {_UPDATE} or not isinstance(record, ArrayRecord):
+    record, keys = content.get(_UPDATE), {_UPDATE, _CHOICE} if with_choice else {_UPDATE}
+    if set(content) != keys or not isinstance(record, ArrayRecord):
         raise WireError("update: unexpected keys")
     if set(record) != {_UPDATE}:
         raise WireError("update: unexpected array names")
     array = record[_UPDATE]
     projected = may_be_projected and tuple(array.shape) == (1,)
-    return _decode(array, (1,) if projected else (size,))
+    return decode(array, (1,) if projected else (size,))
 
 
 def write_site(disclosed: Mapping[str, int | float]) -> RecordDict:
@@ -254,30 +282,3 @@ def _read_numbers(
             raise WireError(f"{key}: a number is out of range")
         numbers[name] = float(value)
     return numbers
-
-
-def _decode(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Return the numbers of ``array``, checked against ``shape`` before they are touched.
-
-    The header is compared, not parsed: NumPy's parser takes what it reads for Python.
-    """
-    if array.stype != _NUMPY or array.dtype != "float32" or tuple(array.shape) != shape:
-        raise WireError("array: unexpected type or shape")
-    header = _header(shape)
-    if not array.data.startswith(header):
-        raise WireError("array: unexpected header")
-    if len(array.data) - len(header) != 4 * math.prod(shape):
-        raise WireError("array: unexpected length")
-    values = np.frombuffer(array.data, dtype="<f4", offset=len(header)).reshape(shape)
-    if not np.isfinite(values).all():
-        raise WireError("array: not finite")
-    return values
-
-
-@lru_cache(maxsize=256)
-def _header(shape: tuple[int, ...]) -> bytes:
-    """Return what ``numpy.save`` writes before the numbers of a float32 array of ``shape``."""
-    stream = io.BytesIO()
-    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, fields)
-    return stream.getvalue()

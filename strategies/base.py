@@ -9,47 +9,39 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.head import Head, head_of
 from hdpfl_flower.matrix import GIVEN_BACK, give_back_freed_memory, update_matrix
-from hdpfl_flower.models import Arrays, flatten, unflatten
-from hdpfl_flower.noise import RandomStream, ReleaseStreams
+from hdpfl_flower.models import Arrays
+from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.paths import runs_dir
-from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.checks import check_outcome, read_checked
+from hdpfl_flower.updates import RoundUpdates
+from strategies.checks import check_outcome
 from strategies.exchange import Exchange
 from strategies.guarding import Guard
-from strategies.level_report import describe
 from strategies.report import RoundReport
 from strategies.roster import Roster
+from strategies.rule import Disclosed, Rule, State
 from strategies.sampler import Sampler
 
 log = logging.getLogger("hdpfl.server")
 
-State = Mapping[str, npt.NDArray[np.float64]]
-"""What a rule carries from round to round: arrays by name, so that a checkpoint can hold it."""
-
-Disclosed = Mapping[str, Mapping[str, float]]
-"""What each site disclosed: site → fact → number."""
+__all__ = ["Disclosed", "HDPStrategy", "State"]
 
 
-class HDPStrategy(Strategy):
+class HDPStrategy(Rule):
     """A federated round in which every site has its own noise and nobody is trusted.
 
     Attributes:
-        name: as users write it in ``strategy``.
         needs: facts that each site must disclose to take part, see ``wire.SITE_KEYS``.
         welcomes: facts that the rule uses where sites disclose them, and can do without.
 
@@ -57,8 +49,6 @@ class HDPStrategy(Strategy):
         Whatever the replies hold, a round ends with a finite model of the same names and shapes,
         or with the model it began with; a bad reply is dropped and recorded.
     """
-
-    name: ClassVar[str]
 
     def __init__(self, terms: RunTerms) -> None:
         """Prepare for the run of ``terms``."""
@@ -76,59 +66,6 @@ class HDPStrategy(Strategy):
         self._exchange: Exchange | None = None
         self._prepared = False
 
-    # --- what a rule writes ------------------------------------------------------------------
-
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """Return the facts of a site that the rule weighs by under ``terms``."""
-        del terms
-        return frozenset()
-
-    @classmethod
-    def uses(cls, terms: RunTerms) -> frozenset[str]:
-        """Return the facts of a site that the rule uses where it is told them."""
-        del terms
-        return frozenset()
-
-    def initial_state(self) -> State:
-        """Return the state before the first round."""
-        return {}
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms to send, given what the sites disclosed."""
-        del disclosed
-        return terms
-
-    def project_for(self, site: str) -> str | None:
-        """Return what this round's instructions ask of ``site``, see ``wire.Instructions``."""
-        del site
-        return None
-
-    def read_row(self, site: str, reply: Message, size: int) -> npt.NDArray[np.float32]:
-        """Return the update in the reply of ``site``, shape ``(size,)``; a number is lifted to one.
-
-        Raises:
-            wire.WireError: the site sent a code instead, or something that cannot be used.
-        """
-        del site
-        return read_checked(reply, size)
-
-    def privacy(self) -> dict[str, Any]:
-        """Return what the run promises to whom, as far as the rule knows it, for the journal."""
-        return describe(self.terms)
-
-    @abstractmethod
-    def combine(
-        self, state: State, updates: RoundUpdates, noise: RandomStream
-    ) -> tuple[State, Outcome]:
-        """Return the next state and what to add to the model.
-
-        Args:
-            state: as the last round left it; not changed.
-            updates: what came and passed the checks, at least one row; not changed.
-            noise: the server's own source, for rules that add noise centrally.
-        """
-
     # --- Flower's Strategy -------------------------------------------------------------------
 
     def configure_train(
@@ -142,7 +79,7 @@ class HDPStrategy(Strategy):
         asked = self._sample(server_round)
         quorum = self.terms.quorum or math.ceil(2 * len(asked) / 3)
         self.report = RoundReport(server_round, asked, max(quorum, 1))
-        self._like = {name: array.numpy() for name, array in arrays.items()}
+        self._like = self.layout(arrays)
         return self._address(wire.TRAIN, server_round, arrays, asked)
 
     def aggregate_train(
@@ -159,7 +96,7 @@ class HDPStrategy(Strategy):
             disclosed={fact: self._column(fact) for fact in facts},
             head=self._head(),
         )
-        updates = self._screen(came)
+        updates = self._screen(self.grouped(came))
         if self.terms.noise_multiplier and not self.terms.quorum:
             # Who declines has left with its budget used up, and is no longer one of those asked.
             report.quorum = max(1, math.ceil(2 * (len(report.asked) - len(report.declined)) / 3))
@@ -174,9 +111,7 @@ class HDPStrategy(Strategy):
         outcome = self.guard.reweigh(outcome, updates)
         check_outcome(outcome, updates)
         report.outcome = outcome
-        model = flatten(self._like)
-        model += outcome.update
-        return wire.write_model(unflatten(model, self._like)), None
+        return self.moved(outcome), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -248,9 +183,9 @@ class HDPStrategy(Strategy):
     def _address(
         self, kind: str, server_round: int, arrays: ArrayRecord, sites: list[str]
     ) -> Iterable[Message]:
-        asks = {site: self.project_for(site) if kind == wire.TRAIN else None for site in sites}
+        asks = {site: self.ask_of(kind, site) for site in sites}
         contents = {
-            ask: wire.write_instructions(self.terms, server_round, arrays, ask)
+            ask: self.content_of(ask, server_round, arrays)
             for ask in sorted(set(asks.values()), key=str)
         }
         if kind == wire.TRAIN:

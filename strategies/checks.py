@@ -23,7 +23,7 @@ WORDS = {
 
 
 def read_checked(
-    reply: Message, size: int, *, may_be_projected: bool = False
+    reply: Message, size: int, *, may_be_projected: bool = False, with_choice: bool = False
 ) -> npt.NDArray[np.float32]:
     """Return the update in ``reply``, shape ``(size,)``; a projected one is its one number.
 
@@ -32,7 +32,9 @@ def read_checked(
     """
     if reply.has_error():
         raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
-    update = wire.read_update(reply.content, size, may_be_projected=may_be_projected)
+    update = wire.read_update(
+        reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
+    )
     if not square_sum(update) <= MAX_NORM**2:
         raise wire.WireError("update: its norm is out of range")
     return update
@@ -61,13 +63,20 @@ def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
     """Refuse a rule's result that no rule may give.
 
     Raises:
-        StrategyError: weights not finite, negative or not summing to 1, or an update that is not
-            finite or has another shape.
+        StrategyError: weights not finite, negative or not summing to 1 (in every group), or an
+            update that is not finite or has another shape.
     """
-    weights, update = outcome.weights, outcome.update
-    if weights.shape != (len(updates.sites),) or not np.all(weights >= 0):
+    weights, update, n = outcome.weights, outcome.update, len(updates.sites)
+    if weights.shape != (n,) or not np.all(weights >= 0):
         raise StrategyError("the rule gave weights that are not one number >= 0 a site")
-    if len(weights) and abs(float(weights.sum()) - 1) > 1e-6:
+    shape, group = updates.updates.shape[1:], outcome.group
+    if group is not None:
+        shape = (len(update), *shape)
+        if group.shape != (n,) or not np.all((group >= 0) & (group < len(update))):
+            raise StrategyError("the rule gave groups that are not one of its models a site")
+    totals = np.bincount(np.zeros(n, np.int64) if group is None else group, weights)
+    sums = totals[np.unique(group)] if group is not None else totals
+    if np.any(np.abs(sums - 1) > 1e-6):
         raise StrategyError("the rule gave weights that do not sum to 1")
-    if update.shape != updates.updates.shape[1:] or not np.isfinite(update).all():
+    if update.shape != shape or not np.isfinite(update).all():
         raise StrategyError("the rule gave an update of another shape, or not finite")

@@ -18,6 +18,7 @@ MAY_IMPORT = {
 }
 CLIENT_AND_SERVER = {"server_app/local.py", "server_app/commands/demo.py"}
 """local.py is where they meet; the demo shows what a simulated site has."""
+WIRE = {"hdpfl_flower/wire.py", "hdpfl_flower/wire_arrays.py"}
 
 
 def files() -> list[str]:
@@ -41,7 +42,7 @@ def backward(name: str, source: str) -> list[str]:
     if name in CLIENT_AND_SERVER:
         allowed = allowed | {"client_app"}
     wrong = [m for m in imported(source) if m.split(".")[0] in set(PACKAGES) - allowed]
-    if package == "hdpfl_flower" and name != "hdpfl_flower/wire.py":
+    if package == "hdpfl_flower" and name not in WIRE:
         wrong += [m for m in imported(source) if m.split(".")[0] == "flwr"]
     if name != "server_app/local.py":
         wrong += [
