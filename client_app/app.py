@@ -18,7 +18,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, HDPFLError
 from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.mechanism import check_policy
+from hdpfl_flower.mechanism import Plan, check_policy
 from hdpfl_flower.trust import CLIPPED_UPDATE
 from hdpfl_flower.wire import Instructions
 
@@ -64,16 +64,36 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
 
     if instructions.terms.noise == "server":  # check_policy has asked the profile about it
         return _train_for_trusted_server(site, instructions)
-    noised_by_steps = instructions.terms.noise == "records"
-    trainer = (Trainer if noised_by_steps else ClientLevelTrainer)(site, instructions)
+    trainer_of = Trainer if instructions.terms.noise == "records" else ClientLevelTrainer
+    trainer = trainer_of(site, instructions)
     ledger = site.ledger
     plan, frozen = site.plan(ledger)
     if not plan.covers(instructions.server_round):
         raise Declined("terms: the round is not one that the plan pays for")
+    choice = None
+    if instructions.use == wire.CHOOSE:
+        choice = _choose(site, ledger, instructions, plan, frozen)
+        instructions = wire.with_choice(instructions, choice)
+        trainer = trainer_of(site, instructions)
 
     with _then_personal_model(site, instructions, lambda: trainer.run(plan)) as work:
         payload = _release(site, ledger, instructions, "update", frozen, work, plan.rounds)
-    return wire.write_update(payload, trainer.size)
+    return wire.write_update(payload, trainer.size, choice)
+
+
+def _choose(
+    site: Site, ledger: Ledger, instructions: Instructions, plan: Plan, frozen: FrozenPlan
+) -> bytes:
+    """Return the sealed choice of the model that suits the site's records, of all that came."""
+    from client_app.choice import choose_privately
+
+    if plan.choices is None or not plan.choices.count:
+        raise Declined("terms: no 'selections' are planned, and the server asks for a choice")
+    choices = plan.choices
+    return _release(
+        site, ledger, instructions, "choice", frozen,
+        lambda: choose_privately(site, instructions, choices), choices.count,
+    )  # fmt: skip
 
 
 def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordDict:

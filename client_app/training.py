@@ -40,7 +40,10 @@ class Trainer:
         """
         terms, training = instructions.terms, site.profile.training
         self._site, self._instructions = site, instructions
-        self._start = flatten(read_model(site, instructions))
+        first, *others = read_models(site, instructions)
+        self._start = flatten(first)
+        anchor = flatten(others[0]) if instructions.use == wire.PULL else self._start
+        self._pull = (terms.prox_lambda, anchor) if terms.prox_lambda else None
         layout = _layout(terms.model, task_for(terms))
         self._direction = last_step(site.memory, instructions, self._start, layout)
         self.size = len(self._start)
@@ -62,6 +65,7 @@ class Trainer:
             terms.learning_rate,
             self._site.streams(server_round, "update"),
             self._site.profile.training.physical_batch,
+            pull=self._pull,
         )
         # After the noise: a function of the noisy update costs nothing.
         return wire.encode_update(self._direction.project(update) if self._direction else update)
@@ -69,11 +73,17 @@ class Trainer:
 
 def read_model(site: Site, instructions: Instructions) -> Arrays:
     """Return the model of a message, checked; raises as :class:`Trainer` does."""
-    limit = site.profile.policy.max_payload_mb * 1e6
-    if sum(len(array.data) for array in instructions.model.values()) > limit:
+    return read_models(site, instructions)[0]
+
+
+def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
+    """Return every model of a message, checked; raises as :class:`Trainer` does."""
+    limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
+    if sum(len(array.data) for record in records for array in record.values()) > limit:
         raise Declined("policy: the model is larger than 'policy.max-payload-mb'")
     terms = instructions.terms
-    return wire.read_model(instructions.model, _layout(terms.model, task_for(terms)))
+    layout = _layout(terms.model, task_for(terms))
+    return [wire.read_model(record, layout) for record in records]
 
 
 def local_metrics(site: Site, instructions: Instructions) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hdpfl_flower.accounting import Steps, calibrate, event_of
+from hdpfl_flower.accounting import Gaussians, Steps, calibrate, event_of
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.early_exit import affordable_rounds, charge_for
 from hdpfl_flower.errors import AccountingError, Declined
@@ -64,6 +64,10 @@ class Plan:
         last_round: the last round that the server may ask for; 0: as many as are paid for. Where
             it may ask for more of them than are paid for, all rounds are alike, and whichever come
             first use the plan up (the ledger counts them).
+        first_divisor: the expected batch size of round 1, where it is another one; else 0.
+        models: models that a round trains, each with the round's steps: two with a private
+            personal model.
+        choices: private choices of a model that are paid for beside the steps, and their noise.
     """
 
     epsilon: float
@@ -74,6 +78,9 @@ class Plan:
     min_clip_norm: float
     max_clip_norm: float
     last_round: int = 0
+    first_divisor: float = 0.0
+    models: int = 1
+    choices: Gaussians | None = None
 
     def __post_init__(self) -> None:
         """Raise ``AccountingError`` where it would matter which rounds are taken."""
@@ -94,13 +101,15 @@ class Plan:
 
     def event(self) -> dp_accounting.DpEvent:
         """Return what happens in the whole run, for any accountant."""
-        return event_of(self.steps, self.noise_multiplier)
+        beside = [self.choices] if self.choices else []
+        return event_of(self.steps * self.models, self.noise_multiplier, beside)
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
         noise_std = self.noise_multiplier * clip_norm
         steps = self.steps[min(server_round, self.rounds) - 1]
-        return RoundPlan(steps, clip_norm, noise_std, self.divisor)
+        first = self.first_divisor if server_round == 1 else 0.0
+        return RoundPlan(steps, clip_norm, noise_std, first or self.divisor)
 
     def update_noise_std(self, server_round: int, clip_norm: float, learning_rate: float) -> float:
         """Return the standard deviation of the noise in each coordinate of a round's update.
@@ -125,13 +134,16 @@ class Plan:
 def _parse_plan(text: str) -> Plan:
     data = json.loads(text)
     data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
+    if data.get("choices"):
+        data["choices"] = Gaussians(**data["choices"])
     return Plan(**data)
 
 
 def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     """Return the plan of ``terms`` at the site of ``profile``: q = b/N, k = ⌈K·N/b⌉ steps a round.
 
-    It pays for all rounds of the run, or for ``participations`` of them. With a
+    It pays for all rounds of the run, or for ``participations`` of them, the first with all records
+    in a batch where ``first-batch`` asks for that, and for ``selections`` private choices. With a
     ``noise-multiplier`` the noise is given, and the plan pays for as many of those rounds as the
     profile's (ε, δ) affords, and is charged what they cost.
 
@@ -161,11 +173,17 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon)
-    schedule = (steps,) * rounds
+    schedule, first_divisor, choices = (steps,) * rounds, 0.0, None
+    if terms.first_batch == "full":
+        schedule = (Steps(1.0, terms.local_epochs), *schedule[1:])
+        first_divisor = float(training.declared_records)
+    models = 2 if terms.personal_lambda and terms.personal_noise == "records" else 1
     if terms.calibration != "pld":
         noise_multiplier = noise_multiplier or _by_paper(profile, terms, rounds, epsilon)
     elif not noise_multiplier:
-        noise_multiplier = calibrate(schedule, epsilon, profile.run.delta)
+        noise_multiplier, choices = _calibrated(
+            schedule * models, epsilon, profile.run.delta, terms
+        )
     return Plan(
         epsilon=epsilon,
         delta=profile.run.delta,
@@ -175,6 +193,22 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         min_clip_norm=profile.policy.min_clip_norm,
         max_clip_norm=profile.policy.max_clip_norm,
         last_round=terms.rounds,
+        first_divisor=first_divisor,
+        models=models,
+        choices=choices,
+    )
+
+
+def _calibrated(
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, terms: RunTerms
+) -> tuple[float, Gaussians | None]:
+    """Return the noise multiplier of the steps, and the private choices beside them, if any."""
+    if not (terms.selections and terms.selection_share):
+        return calibrate(schedule, epsilon, delta), None
+    from hdpfl_flower.selection import calibrate_with_selections
+
+    return calibrate_with_selections(
+        schedule, epsilon, delta, terms.selections, terms.selection_share
     )
 
 
@@ -216,6 +250,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     """
     policy = profile.policy
     check_trust(profile, terms)
+    _check_equal_steps(terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined("policy: 'strategy' is not in 'policy.strategies'")
     if is_user_code(terms.model) and terms.model not in policy.models:
@@ -227,6 +262,19 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     if terms.local_epochs > policy.max_local_epochs or terms.local_steps > policy.max_local_steps:
         raise Declined(
             "policy: the local work is above 'policy.max-local-epochs' or 'policy.max-local-steps'"
+        )
+
+
+def _check_equal_steps(terms: RunTerms) -> None:
+    """Refuse more than equal steps where the account knows no others."""
+    chosen = terms.selections > 0 and terms.selection_share > 0
+    private = terms.personal_noise == "records" and bool(terms.personal_lambda)
+    known = terms.noise == "records" and terms.calibration == "pld"
+    alike = known and not terms.noise_multiplier and not terms.participations
+    if (chosen or private or terms.first_batch == "full") and not alike:
+        raise Declined(
+            "terms: 'first-batch', 'selections' and 'personal-noise' go with noise = 'records', "
+            "noise of the site's own and all rounds alone"
         )
 
 

@@ -23,7 +23,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,17 @@ class Instructions:
     project: str | None = None
     others: tuple[ArrayRecord, ...] = ()
     use: str = ""
+
+    @property
+    def models(self) -> tuple[ArrayRecord, ...]:
+        """The message's model and the others."""
+        return (self.model, *self.others)
+
+
+def with_choice(instructions: Instructions, choice: bytes) -> Instructions:
+    """Return the instructions to train the model that was chosen, as the same request."""
+    model = instructions.models[int(choice)]
+    return replace(instructions, model=model, others=(), use="")
 
 
 def write_instructions(
