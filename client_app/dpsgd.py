@@ -16,12 +16,16 @@ import numpy.typing as npt
 import torch
 
 from client_app.engines import Engine
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.mechanism import RoundPlan
 from hdpfl_flower.noise import ReleaseStreams, add_noise
 from hdpfl_flower.task import Records
 
+Pull = tuple[float, npt.NDArray[np.float32]]
+"""(λ ≥ 0, θ*): each step also goes −η·λ·(θ − θ*), to the anchor θ*, shape ``(d,)``."""
 
-def train(
+
+def train(  # noqa: PLR0913 - the last by name
     engine: Engine,
     start: npt.NDArray[np.float32],
     records: Records,
@@ -29,6 +33,8 @@ def train(
     learning_rate: float,
     streams: ReleaseStreams,
     physical_batch: int,
+    *,
+    pull: Pull | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return the noisy update of one round, local − global, shape ``(d,)``.
 
@@ -40,16 +46,26 @@ def train(
         learning_rate: η.
         streams: the release's randomness, used up.
         physical_batch: records in memory at once; a batch larger than that is summed in parts.
+        pull: towards what, and how strongly (MR-MTL, Ditto). θ* must be public or private already.
 
     Guarantees:
-        Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)), also where the Poisson
-        batch is empty. Steps, divisor and shapes do not depend on the records. The result is the
-        composition of ``plan.steps`` Gaussian mechanisms and post-processing.
+        Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)) − η·λ·(θ − θ*), also
+        where the Poisson batch is empty. The pull is neither clipped nor noised: θ and θ* are
+        known to whoever sees the noisy sums, so it is post-processing and costs nothing. Steps,
+        divisor and shapes do not depend on the records. The result is the composition of
+        ``plan.steps`` Gaussian mechanisms and post-processing.
+
+    Raises:
+        TermsError: as :func:`pull_share`, or θ* is of another model.
     """
     device, probability = engine.theta.device, plan.steps.sampling_prob
     features = torch.from_numpy(records.features).to(device)
     targets = torch.from_numpy(records.targets).to(device)
     begin = torch.from_numpy(start.copy()).to(device)
+    share = pull_share(pull, learning_rate)
+    if pull and pull[1].shape != start.shape:
+        raise TermsError("a model is pulled to one of another size")
+    anchor = torch.from_numpy(pull[1].copy()).to(device) if pull and share else None
     engine.theta.copy_(begin)
     total = torch.empty_like(engine.theta)
     granule = granule_of(min(plan.divisor, physical_batch)) if engine.likes_equal_batches else 1
@@ -63,9 +79,33 @@ def train(
                 x, y = features[place], targets[place]
                 engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
             noisy = add_noise(total, plan.noise_std, streams.noise)
+            if anchor is not None:  # after the clipping, which would eat it
+                engine.theta.lerp_(anchor, share)
             engine.theta.sub_(noisy, alpha=learning_rate / plan.divisor)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
     return update
+
+
+def pull_share(pull: Pull | None, learning_rate: float) -> float:
+    """Return η·λ, the share of the way to the anchor that a step goes; 0 without a pull.
+
+    From η·λ = 2 on the steps lead further and further away. Above 1 they already end beyond the
+    anchor, so 1 is the limit, as in :func:`hdpfl_flower.ditto.check_lambdas`.
+
+    Raises:
+        TermsError: λ is negative or no number, or η·λ is above 1.
+
+    >>> pull_share((0.5, np.zeros(3, np.float32)), 0.2)
+    0.1
+    """
+    if pull is None:
+        return 0.0
+    if not (pull[0] >= 0 and pull[0] * learning_rate <= 1):
+        raise TermsError(
+            "a pull λ must be at least 0, and its product with 'learning-rate' at most 1: a step "
+            "would go beyond the model that it is pulled to; lower one of them"
+        )
+    return pull[0] * learning_rate
 
 
 def granule_of(divisor: float) -> int:

@@ -6,9 +6,19 @@ from tests.mutants.runner import Mutant
 
 CLUSTERS = "hdpfl_flower/test_clusters.py::test_"
 CHOICE = "hdpfl_flower/test_selection.py::test_"
+PULL = "client_app/test_dpsgd_pull.py::test_"
 GROUPS = "hdpfl_flower/test_groups.py::test_"
 
 MUTANTS = (
+    Mutant(
+        "a pull inside the clipped gradient",
+        "client_app/dpsgd.py",
+        "                engine.theta.lerp_(anchor, share)\n",
+        "                drag = (share / learning_rate) * (engine.theta - anchor)\n"
+        "                drag *= min(1.0, plan.clip_norm / float(drag.norm()))\n"
+        "                engine.theta.sub_(drag, alpha=learning_rate)\n",
+        PULL + "clipping_and_noise_do_not_touch_the_pull",
+    ),
     Mutant(
         "every group is tested as the first one sees it",
         "hdpfl_flower/groups.py",
