@@ -8,8 +8,17 @@ CLUSTERS = "hdpfl_flower/test_clusters.py::test_"
 CHOICE = "hdpfl_flower/test_selection.py::test_"
 PULL = "client_app/test_dpsgd_pull.py::test_"
 GROUPS = "hdpfl_flower/test_groups.py::test_"
+PERSONAL = "client_app/test_private_ditto.py::test_"
 
 MUTANTS = (
+    Mutant(
+        "a private personal model without its noise",
+        "client_app/private_ditto.py",
+        "        engine, own, records, plan, learning_rate,",
+        "        engine, own, records, type(plan)(plan.steps, plan.clip_norm, 0.0, plan.divisor),"
+        " learning_rate,",
+        PERSONAL + "every_step_has_the_noise_of_the_plan",
+    ),
     Mutant(
         "a pull inside the clipped gradient",
         "client_app/dpsgd.py",
