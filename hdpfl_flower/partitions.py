@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.int64]
 
 _WRITTEN = {
     "contiguous": "contiguous",
-    "iid": "iid",
+    "iid": "iid, or iid:RECORDS with a whole number of at least 1",
     "natural": "natural",
     "sizes": "sizes:WEIGHT:WEIGHT… with one weight above 0 for each site",
     "dirichlet": "dirichlet:ALPHA with ALPHA above 0",
@@ -46,6 +46,8 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
 
             * ``contiguous``: blocks in file order whose sizes differ by at most 1.
             * ``iid``: the same after a shuffle.
+            * ``iid:RECORDS``: after a shuffle, exactly that many records for each site. Those that
+              no site gets are left out.
             * ``sizes:W:W:…``: after a shuffle, a share W/ΣW of the records for each site.
             * ``natural``: each owner is a site.
             * ``dirichlet:ALPHA``: each class is dealt out in shares drawn from Dirichlet(ALPHA).
@@ -87,11 +89,24 @@ def _plain(
         # Rounding the running total keeps every size within one record of its share.
         cuts = np.rint(np.cumsum(weights / weights.sum()) * count).astype(np.int64)
         return np.split(_generator(seed).permutation(count), cuts[:-1])
+    if name == "iid" and arguments:
+        records = _numbers(name, arguments, int, lambda number: number >= 1, 1)[0]
+        return _equal(records, count, num_sites, seed)
     _numbers(name, arguments, float, lambda _: True, 0)
     if name == "natural":
         return _natural(owners, num_sites)
     rows = np.arange(count) if name == "contiguous" else _generator(seed).permutation(count)
     return np.array_split(rows, num_sites)
+
+
+def _equal(records: int, count: int, num_sites: int, seed: int) -> list[Rows]:
+    if records * num_sites > count:
+        raise DataError(
+            f"'partition' is 'iid:{records}', and {num_sites} sites of {records} records need "
+            f"{records * num_sites} of the data set's {count}; ask for at most "
+            f"{count // num_sites} a site, or run fewer sites"
+        )
+    return np.split(_generator(seed).permutation(count)[: records * num_sites], num_sites)
 
 
 def _natural(owners: Rows | None, num_sites: int) -> list[Rows]:

@@ -68,6 +68,20 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
     assert sorted(rows) == sorted(keys(load_dataset("digits", "").train))
 
 
+def test_groups_of_sites_with_as_many_records_as_asked_for() -> None:
+    plain = RunTerms(partition="iid:60", seed=3)
+    terms, rows = plain.updated(groups="rotation" + THESIS), []
+    for site in range(21):
+        records = simulated_records(terms, site, 21)[0]
+        before = simulated_records(plain, site, 21)[0]
+        turned = np.rot90(before.features, (site + 3) // 6, axes=(2, 3))
+        assert len(records) == 60
+        assert np.array_equal(records.features, turned)
+        rows += keys(before)
+    assert len(set(rows)) == len(rows) == 21 * 60
+    assert set(rows) <= set(keys(load_dataset("digits", "").train))
+
+
 @pytest.mark.parametrize(
     ("spec", "dataset", "words"),
     [

@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.int64]
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 96))
 """960 labels, ten classes of 96, in no order."""
 BY_LABEL = ("dirichlet:0.5", "pathological:3", "shards:8")
-EVERY = ("contiguous", "iid", *BY_LABEL, "sizes:1:2:3:4")
+EVERY = ("contiguous", "iid", "iid:30", *BY_LABEL, "sizes:1:2:3:4")
 
 
 def assert_disjoint(parts: list[Rows], count: int) -> Rows:
@@ -72,10 +72,39 @@ def test_sizes_are_within_a_record_of_their_share(weights: list[int], seed: int)
     assert (np.abs([len(part) for part in parts] - shares) <= 1).all()
 
 
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(
+    records=st.integers(1, 40), sites=st.integers(1, 25), more=st.integers(0, 30),
+    seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+def test_every_site_has_as_many_records_as_asked_for_and_no_other_has_them(
+    records: int, sites: int, more: int, seed: int
+) -> None:
+    count = records * sites + more
+    labels = np.zeros(count, dtype=np.int64)
+    parts = split(labels, None, sites, f"iid:{records}", seed)
+    assert [len(part) for part in parts] == [records] * sites
+    assert len(assert_disjoint(parts, count)) == records * sites
+    if not more:  # then nothing is left out
+        for ours, even in zip(parts, split(labels, None, sites, "iid", seed), strict=True):
+            np.testing.assert_array_equal(ours, even)
+
+
+def test_more_records_than_there_are_are_refused_with_how_many_there_are() -> None:
+    with pytest.raises(DataError, match=r"'iid:300'.*1500 of.*960; ask for at most 192 a site"):
+        split(LABELS, None, 5, "iid:300", 1)
+    assert [len(part) for part in split(LABELS, None, 5, "iid:192", 1)] == [192] * 5
+
+
 def test_random_splits_ignore_the_order_of_the_file() -> None:
     """A chi-square test of class against site keeps the shuffled splits, rejects file order."""
     labels = np.sort(LABELS)
-    for spec, kept in (("iid", True), ("sizes:1:2:3:4", True), ("contiguous", False)):
+    for spec, kept in (
+        ("iid", True),
+        ("iid:150", True),
+        ("sizes:1:2:3:4", True),
+        ("contiguous", False),
+    ):
         parts = split(labels, None, 4, spec, 3)
         table = [np.bincount(labels[part], minlength=10) for part in parts]
         assert (stats.chi2_contingency(table).pvalue > FALSE_ALARM) == kept
@@ -190,6 +219,7 @@ def test_regression_has_no_classes_to_split_by(spec: str) -> None:
     ("spec", "sites"),
     [
         ("iid", 961),
+        ("iid:241", 4),
         ("contiguous", 0),
         ("sizes:1:1000000", 2),
         ("dirichlet:0.0001", 50),
@@ -207,9 +237,14 @@ def test_a_site_without_records_is_refused(spec: str, sites: int) -> None:
 @pytest.mark.parametrize(
     ("spec", "remedy"),
     [
-        ("", "contiguous; iid;"),
-        ("random", "contiguous; iid;"),
-        ("iid:3", "write iid"),
+        ("", "contiguous; iid, or iid:RECORDS"),
+        ("random", "contiguous; iid, or iid:RECORDS"),
+        ("iid:0", "write iid, or iid:RECORDS"),
+        ("iid:-3", "write iid, or iid:RECORDS"),
+        ("iid:2.5", "write iid, or iid:RECORDS"),
+        ("iid:", "write iid, or iid:RECORDS"),
+        ("iid:3:4", "write iid, or iid:RECORDS"),
+        ("contiguous:3", "write contiguous"),
         ("natural:4", "write natural"),
         ("dirichlet", "dirichlet:ALPHA"),
         ("dirichlet:0", "ALPHA above 0"),
