@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import torch
 
-from client_app.dpsgd import rehearsal_size, train
+from client_app.dpsgd import pull_share, rehearsal_size, train
 from client_app.engine_choice import engine_for
 from client_app.engines import rehearse
 from client_app.projected import last_step
@@ -37,6 +37,7 @@ class Trainer:
             WireError: names, shapes or types differ, or a number is not finite.
             ModelError: the model cannot be trained record by record.
             DataError: the site's data cannot be read as a whole.
+            TermsError: ``prox-lambda`` is too large for the learning rate.
         """
         terms, training = instructions.terms, site.profile.training
         self._site, self._instructions = site, instructions
@@ -44,6 +45,7 @@ class Trainer:
         self._start = flatten(first)
         anchor = flatten(others[0]) if instructions.use == wire.PULL else self._start
         self._pull = (terms.prox_lambda, anchor) if terms.prox_lambda else None
+        pull_share(self._pull, terms.learning_rate)
         layout = _layout(terms.model, task_for(terms))
         self._direction = last_step(site.memory, instructions, self._start, layout)
         self.size = len(self._start)

@@ -11,8 +11,10 @@ Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Fe
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -123,25 +125,60 @@ def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> 
     return Records(records.features, (records.targets + group) % task.classes)
 
 
-def evaluate_groups(
-    spec: str, task: Task, arrays: Arrays, records: Records, groups: Groups
+def evaluate_models(
+    spec: str,
+    task: Task,
+    models: Sequence[Arrays],
+    of_site: Mapping[str, int],
+    records: Records,
+    groups: Groups | None,
 ) -> dict[str, float]:
-    """Return how good one model is for the sites of all groups, on a test set common to them.
+    """Return how good the sites' models are for them, on a test set common to all.
+
+    Args:
+        spec: of the models.
+        task: what they learn.
+        models: one or more.
+        of_site: simulated site, by its number → its model; one that is not there uses the first.
+        records: the test set, as the data set has it.
+        groups: the run's, or None.
 
     Returns:
         ``accuracy`` and ``loss``: the mean over all sites, so that a group counts by its size.
-        ``accuracy-minority``: the same over the sites of the smallest groups.
+        With groups, ``accuracy-minority``: the same over the sites of the smallest groups; and
         ``accuracy-group-0``, …: of each group.
 
     Raises:
         ModelError: the model cannot be built.
     """
-    found = [
-        evaluate(spec, task, arrays, seen_by(records, groups, group, task))
-        for group in range(len(groups.sizes))
-    ]
-    return summary([one["accuracy"] for one in found], groups) | {
-        "loss": float(np.average([one["loss"] for one in found], weights=groups.sizes))
+    views: dict[int, Records] = {}
+
+    @cache
+    def tested(model: int, group: int) -> dict[str, float]:
+        if group not in views:
+            views[group] = seen_by(records, groups, group, task)
+        return evaluate(spec, task, models[model], views[group])
+
+    def mean_of(sites: Sequence[int], group: int, metric: str) -> float:
+        return float(np.mean([tested(of_site.get(str(s), 0), group)[metric] for s in sites]))
+
+    if groups is None:
+        counts = np.bincount(list(of_site.values()) or [0], minlength=len(models))
+        used = np.flatnonzero(counts)
+        return {
+            metric: float(
+                np.average([tested(int(m), 0)[metric] for m in used], weights=counts[used])
+            )
+            for metric in ("accuracy", "loss")
+        }
+    ends = [0, *accumulate(groups.sizes)]
+    members = [range(start, end) for start, end in pairwise(ends)]
+    found = {
+        metric: [mean_of(sites, group, metric) for group, sites in enumerate(members)]
+        for metric in ("accuracy", "loss")
+    }
+    return summary(found["accuracy"], groups) | {
+        "loss": float(np.average(found["loss"], weights=groups.sizes))
     }
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +24,8 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import load_dataset, task_for
 from hdpfl_flower.ditto import check_lambdas
 from hdpfl_flower.errors import StrategyError, TermsError
-from hdpfl_flower.evaluation import evaluate
 from hdpfl_flower.files import replace_file
-from hdpfl_flower.groups import evaluate_groups, parse_groups
+from hdpfl_flower.groups import evaluate_models, parse_groups
 from hdpfl_flower.journal import Event, Journal
 from hdpfl_flower.models import Arrays, arrays_of, build_model
 from hdpfl_flower.noise import ReleaseStreams
@@ -42,6 +41,8 @@ FAILED_ROUNDS = 3
 """Rounds without a quorum, one after another, that end a run."""
 
 OnEvent = Callable[[Event], None]
+Test = Callable[[Sequence[Arrays], Mapping[str, int]], dict[str, float]]
+"""Of the run's models, and which of them each site uses."""
 
 
 @dataclass
@@ -55,6 +56,7 @@ class RunResult:
         rounds: one journal event a round.
         privacy: what the run promises to whom; see ``HDPStrategy.privacy``.
         sent: the terms as the sites got them last.
+        models: under rules with several models, the one that each site uses.
     """
 
     run_id: str
@@ -63,6 +65,7 @@ class RunResult:
     rounds: list[Event] = field(default_factory=list)
     privacy: Event = field(default_factory=dict)
     sent: RunTerms | None = None
+    models: dict[str, int] = field(default_factory=dict)
 
 
 def settle(terms: RunTerms) -> RunTerms:
@@ -141,7 +144,7 @@ def _rounds(
     grid: Grid,
     strategy: HDPStrategy,
     result: RunResult,
-    test: Callable[[Arrays], dict[str, float]] | None,
+    test: Test | None,
     tell: Callable[..., Event],
     last: int,
 ) -> None:
@@ -167,8 +170,11 @@ def _rounds(
         if new is not None:
             record, result.arrays = new, _decoded(new)
             save_model(result)
+        models, result.models = strategy.assigned(result.arrays)
         metrics = (
-            test(result.arrays) if test else _site_metrics(grid, strategy, record, server_round)
+            test(models, result.models)
+            if test
+            else _site_metrics(grid, strategy, record, server_round)
         )
         seconds = time.perf_counter() - begin
         facts = _round_facts(strategy.report)
@@ -219,8 +225,8 @@ def _distribute(grid: Grid, strategy: HDPStrategy, result: RunResult) -> None:
     grid.send_and_receive(messages, timeout=strategy.terms.round_timeout)
 
 
-def _central_test(terms: RunTerms) -> Callable[[Arrays], dict[str, float]] | None:
-    """Return a test of the model on the server's public test set, if there is one.
+def _central_test(terms: RunTerms) -> Test | None:
+    """Return a test of the models on the server's public test set, if there is one.
 
     Raises:
         TermsError: ``groups`` are none that this data set can have.
@@ -236,9 +242,9 @@ def _central_test(terms: RunTerms) -> Callable[[Arrays], dict[str, float]] | Non
     if data.test is None:
         return None
     records = data.test
-    if groups is not None:
-        return lambda arrays: evaluate_groups(terms.model, data.task, arrays, records, groups)
-    return lambda arrays: evaluate(terms.model, data.task, arrays, records)
+    return lambda models, of_site: evaluate_models(
+        terms.model, data.task, models, of_site, records, groups
+    )
 
 
 def _decoded(record: ArrayRecord) -> Arrays:
@@ -261,5 +267,6 @@ def write_result(result: RunResult, terms: RunTerms) -> None:
         "rounds": len(result.rounds),
         "metrics": last.get("metrics", {}),
         **({"privacy": result.privacy} if result.privacy else {}),
+        **({"models": result.models} if result.models else {}),
     }
     (result.folder / "result.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Aggregation rules: a file an algorithm, a row in this table; a projection goes with any."""
+"""Aggregation rules: a file an algorithm, a row in this table; parts that go with any rule."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from functools import cache
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from strategies.base import HDPStrategy
+from strategies.ditto import Ditto
 from strategies.dp_fedavg import DPFedAvg, NonPrivate
 from strategies.fedavg import FedAvg
 from strategies.fedhdp import FedHDP
+from strategies.global_model import GlobalModel
+from strategies.ifca import IFCA
 from strategies.leveled import Leveled
+from strategies.local_training import LocalTraining
+from strategies.many_models import ManyModels
 from strategies.maximum import Maximum
 from strategies.minimum import Minimum
+from strategies.mr_mtl import MRMTL
 from strategies.oracle import Oracle
+from strategies.oracle_clusters import OracleClusters
 from strategies.pfa import PFA, PublicSubspace
 from strategies.pfa_plus import PFAPlus
 from strategies.projected import Projected
 from strategies.public_only import PublicOnly
+from strategies.r_dpcfl import RDPCFL
 from strategies.random_projection import RandomProjection, RandomSubspace
 from strategies.robust_hdp import RobustHDP
 from strategies.robust_hdp_drift import RobustHDPDrift
@@ -40,6 +48,13 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "fedhdp": FedHDP,
     "dp-fedavg": DPFedAvg,
     "non-private": NonPrivate,
+    "r-dpcfl": RDPCFL,
+    "ifca": IFCA,
+    "oracle-clusters": OracleClusters,
+    "global": GlobalModel,
+    "local": LocalTraining,
+    "mr-mtl": MRMTL,
+    "ditto": Ditto,
 }
 """Every rule by the name that users write in ``strategy``."""
 
@@ -49,9 +64,19 @@ PROJECTIONS: dict[str, type[Projected]] = {
 }
 """What may follow the name of a rule that does not project, after a ``+``."""
 
+CLUSTERED: dict[str, type[ManyModels]] = {
+    "r-dpcfl": RDPCFL,
+    "ifca": IFCA,
+    "oracle-clusters": OracleClusters,
+}
+"""What may follow the name of a rule with one model: its weights within each cluster."""
+
 
 def check_strategy(name: str) -> type[HDPStrategy]:
-    """Return the rule of that name; ``robust-hdp+pfa`` is a rule's weights with a projection.
+    """Return the rule of that name, or a rule's weights with a part that goes with any.
+
+    ``robust-hdp+pfa`` is Robust-HDP's weights with a projection, ``robust-hdp+r-dpcfl`` its weights
+    within clusters.
 
     Raises:
         StrategyError: there is none; the known ones are listed.
@@ -63,19 +88,25 @@ def check_strategy(name: str) -> type[HDPStrategy]:
         )
     if not plus:
         return STRATEGIES[rule]
-    if projection not in PROJECTIONS:
+    parts = {**PROJECTIONS, **CLUSTERED}
+    if projection not in parts:
         raise StrategyError(
-            f"'strategy': '{name}': after '+' comes a projection: {', '.join(PROJECTIONS)}"
+            f"'strategy': '{name}': after '+' comes a projection or a clustering: "
+            f"{', '.join(parts)}"
         )
     if issubclass(STRATEGIES[rule], Projected):
         raise StrategyError(f"'strategy': '{name}': '{rule}' projects by itself")
+    if issubclass(STRATEGIES[rule], ManyModels):
+        raise StrategyError(f"'strategy': '{name}': '{rule}' has several models by itself")
+    if projection in CLUSTERED and issubclass(STRATEGIES[rule], Leveled):
+        raise StrategyError(f"'strategy': '{name}': '{rule}' is more than weights of updates")
     return _composed(rule, projection)
 
 
 @cache
 def _composed(rule: str, projection: str) -> type[HDPStrategy]:
     parts = {"name": f"{rule}+{projection}", "weighting": STRATEGIES[rule]}
-    base = PROJECTIONS[projection]
+    base: type[HDPStrategy] = {**PROJECTIONS, **CLUSTERED}[projection]
     return type(f"{base.__name__}Of{STRATEGIES[rule].__name__}", (base,), parts)
 
 
@@ -91,5 +122,10 @@ def make_strategy(terms: RunTerms) -> HDPStrategy:
         raise StrategyError(
             f"'noise' = 'server': '{terms.strategy}' adds no noise; take fedhdp or dp-fedavg, or "
             "leave the noise to the sites"
+        )
+    if terms.selections and not getattr(rule, "chooses", False):
+        raise StrategyError(
+            f"'selections': '{terms.strategy}' asks for no choices, and sites would pay for them; "
+            "leave it out, or take r-dpcfl or ifca"
         )
     return rule(terms)

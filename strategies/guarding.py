@@ -104,7 +104,7 @@ class Guard:
             if gone:
                 gauges["taken_back"] = float(len(gone))
             self._note_suspects(outcome, kept)
-        return Outcome(update, weights, {**outcome.gauges, **gauges}, scale)
+        return replace(outcome, update=update, weights=weights, gauges={**outcome.gauges, **gauges})
 
     def _note_suspects(self, outcome: Outcome, kept: RoundUpdates) -> None:
         """Add this round's part of those with most against them; forget that of the others.

@@ -12,11 +12,11 @@ from client_app.simulation import simulated_records
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.groups import evaluate_groups, parse_groups, seen_by
+from hdpfl_flower.groups import evaluate_models, parse_groups, seen_by
 from hdpfl_flower.task import Records, Task
 
 ROOT = Path(__file__).parents[2]
-ORACLES = {"strategies/oracle.py"}
+ORACLES = {"strategies/oracle.py", "strategies/oracle_clusters.py"}
 IMAGES = Task.classification((1, 2, 2), 3)
 ONE = Records(np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([2]))
 THESIS = ":3:6:6:6"
@@ -119,7 +119,7 @@ def test_the_test_weighs_groups_by_their_sites_and_names_the_smallest() -> None:
     test = Records(images, np.array([1, 1, 0, 2]))
     groups = parse_groups("label-shift:1:2:2", IMAGES)
     assert groups is not None
-    found = evaluate_groups("logreg", IMAGES, arrays, test, groups)
+    found = evaluate_models("logreg", IMAGES, [arrays], {}, test, groups)
     assert {name: found[name] for name in found if name != "loss"} == {
         "accuracy": pytest.approx(0.2 * 0.75 + 0.4 * 0.25 + 0.4 * 0),
         "accuracy-minority": 0.75,

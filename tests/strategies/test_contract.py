@@ -18,7 +18,7 @@ FACTS = {
     "epsilon": (0.3, 8.0),
     "noise-std": (0.01, 3.0),
 }
-NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa")
+NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl")
 VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
 
 
@@ -42,6 +42,15 @@ def updates_of(name: str, weights: str, rows: npt.NDArray[np.float32]) -> RoundU
     return RoundUpdates(1, tuple(str(i) for i in range(len(rows))), rows, disclosed)
 
 
+def taken(outcome: Outcome) -> npt.NDArray[np.float64]:
+    """What the models take of each update: (n,), of several models (M, n)."""
+    if outcome.group is None:
+        return outcome.weights
+    shares = np.zeros((len(outcome.update), len(outcome.weights)))
+    shares[outcome.group, np.arange(len(outcome.weights))] = outcome.weights
+    return shares
+
+
 def rows_of(n: int, d: int = 400) -> npt.NDArray[np.float32]:
     generator = np.random.default_rng(n)
     scale = generator.uniform(0.1, 3, (n, 1))
@@ -61,7 +70,7 @@ def test_weights_are_convex_and_the_update_is_their_sum(variant: tuple[str, str]
     outcome = combine(*variant, updates)
     assert outcome.update.dtype == np.float32
     if not projects(variant[0]):
-        total = outcome.weights @ updates.updates.astype(np.float64)
+        total = taken(outcome) @ updates.updates.astype(np.float64)
         np.testing.assert_allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
 
 
@@ -83,7 +92,8 @@ def test_unanimous_clients_get_their_way(variant: tuple[str, str]) -> None:
     row = rows_of(1)
     outcome = combine(*variant, updates_of(*variant, np.repeat(row, 7, axis=0)))
     if not projects(variant[0]):
-        np.testing.assert_allclose(outcome.update, row[0], rtol=1e-5)
+        used = outcome.update if outcome.group is None else outcome.update[outcome.group]
+        np.testing.assert_allclose(used, np.broadcast_to(row[0], used.shape), rtol=1e-5)
 
 
 def test_zero_updates_change_nothing(variant: tuple[str, str]) -> None:
@@ -141,6 +151,10 @@ def test_an_unknown_rule_is_named_beside_the_known_ones() -> None:
         Outcome(np.zeros(4, np.float32), np.array([1.0])),
         Outcome(np.full(4, np.inf, np.float32), np.array([0.5, 0.5])),
         Outcome(np.zeros(3, np.float32), np.array([0.5, 0.5])),
+        Outcome(np.zeros((2, 4), np.float32), np.array([0.5, 0.5]), group=np.array([0, 1])),
+        Outcome(np.zeros((2, 4), np.float32), np.array([1.0, 1.0]), group=np.array([0, 2])),
+        Outcome(np.zeros((2, 3), np.float32), np.array([1.0, 1.0]), group=np.array([0, 1])),
+        Outcome(np.zeros((2, 4), np.float32), np.array([0.5, 0.5])),
     ],
 )
 def test_the_check_of_outcomes_can_fail(outcome: Outcome) -> None:

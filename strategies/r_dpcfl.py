@@ -1,0 +1,134 @@
+"""R-DPCFL: clusters of exact first updates, drawn while uncertain, then chosen privately.
+
+Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025;
+thesis, chapter 4), Algorithm 2. Round 1: every site trains the common model on all of its records
+at once (``first-batch``), which makes its update so exact that groups show. Rounds 2 to E_c: each
+site is drawn into a cluster by its probabilities πᵢ, and trains that model; E_c = ⌊(1 − MPO)·E/2⌋,
+the sooner over the more the clusters overlap. Then each site chooses among the models privately in
+a tenth of the rounds (``selections``), and keeps its model from there on.
+
+``cluster-map`` is the map that finds the clusters: ``pca`` is the paper's, for sites of equal
+noise; ``mixture``, ours, knows each site's noise (``hdpfl_flower/mixture.py``). Where they do not
+separate the run says so, and the sites choose from round 2 on, within the choices that are charged
+anyway.
+
+Other than in the authors' code: cluster models start from the common model and the clusters' first
+updates; choices are charged beside the training in one accounting with one δ; so many are asked for
+as are charged; a site's choices count as votes (``choosing.py``).
+
+Threat model: an untrusted server; each site's noise protects its records in updates and choices
+alike, with its own ε, δ, batch size and records. That a site's noise and cluster can be estimated
+from its updates is a fact of any federated DP-SGD. No site discloses anything.
+
+Known limit: with 300 records a site and ε ≤ 5 no map finds the groups.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.clusters import Clusters, cluster_updates, last_soft_round
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.mixture import cluster_by_noise
+from hdpfl_flower.updates import RoundUpdates
+from strategies.choosing import Choosing, choices_of
+from strategies.grouping import OWN, Ask, Grouped
+from strategies.roster import site_order
+from strategies.rule import Disclosed, State
+
+log = logging.getLogger("hdpfl.server")
+
+SHARES, SOFT = "shares/", "last-soft-round"
+
+
+class RDPCFL(Choosing):
+    """Clusters by the first updates, soft at first, then chosen."""
+
+    name = "r-dpcfl"
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """See :meth:`Choosing.propose`; raises ``StrategyError`` for one cluster."""
+        if terms.clusters == 1:
+            raise StrategyError("'clusters' = 1 is 'fedavg'; ask for 2 or more, or 0 to find them")
+        if terms.first_batch == "auto":
+            terms = terms.updated(first_batch="full")
+        return super().propose(terms, disclosed)
+
+    def begin(self, updates: RoundUpdates) -> Grouped:
+        """See :meth:`ManyModels.begin`.
+
+        The journal has the least separation ``clusters_mss``, the largest overlap ``clusters_mpo``,
+        whether to trust them, ``clusters_separated``, ``last_soft_round`` and each site's
+        ``cluster_confidence``.
+        """
+        rows = sorted(range(len(updates.sites)), key=lambda i: site_order(updates.sites[i]))
+        heard = [i for i in rows if updates.updates[i].any()]
+        found = self._clusters(updates.updates[heard])
+        if found is None:
+            return self._without(updates)
+        last = last_soft_round(found.mpo, self.terms.rounds) if found.separated else 1
+        log.info(
+            "round 1: %d clusters of %s sites, least separation %.2f; drawn until round %d",
+            len(found.sizes), "/".join(map(str, found.sizes)), found.mss, last,
+        )  # fmt: skip
+        self._warn(found)
+        models = len(found.sizes)
+        shares = np.full((len(rows), models), 1 / models)
+        shares[heard] = found.shares
+        state = {SOFT: np.array([float(last)])}
+        state |= {SHARES + updates.sites[i]: shares[i] for i in heard}
+        gauges: dict[str, float | npt.NDArray[np.float64]] = {
+            "clusters_mss": found.mss,
+            "clusters_mpo": found.mpo,
+            "clusters_separated": float(found.separated),
+            "last_soft_round": float(last),
+            "cluster_confidence": shares.max(axis=1),
+        }
+        return Grouped(np.argmax(shares, axis=1), models, state, gauges)
+
+    def ask(self, state: State, server_round: int, site: str) -> Ask:
+        """See :meth:`ManyModels.ask`: drawn, then chosen, then kept."""
+        shares = state.get(OWN + SHARES + site)
+        if shares is not None and server_round <= int(state[OWN + SOFT][0]):
+            draw = np.random.default_rng([self.terms.seed, server_round, *site.encode()])
+            return Ask(int(draw.choice(len(shares), p=shares)))
+        if self.may_choose(state, site):
+            return self.ask_to_choose(state, site)
+        return super().ask(state, server_round, site)
+
+    def home(self, state: State, site: str) -> int:
+        """See :meth:`Choosing.home`; before its first choice a site's likeliest cluster."""
+        shares = state.get(OWN + SHARES + site)
+        if choices_of(state, site) or shares is None:
+            return super().home(state, site)
+        return int(np.argmax(shares))
+
+    def _clusters(self, updates: npt.NDArray[np.float32]) -> Clusters | None:
+        """Return the clusters of the first updates; None where there is nothing to cluster."""
+        find = cluster_by_noise if self.terms.cluster_map == "mixture" else cluster_updates
+        try:
+            return find(updates, self.terms.clusters)
+        except StrategyError as reason:
+            log.warning("round 1: no clusters: %s", reason)
+            return None
+
+    def _without(self, updates: RoundUpdates) -> Grouped:
+        """Return one group of all; with a number of clusters given, the sites will choose."""
+        models = max(self.terms.clusters, 1) if len(updates.sites) > 1 else 1
+        gauges = {"clusters_separated": 0.0, "last_soft_round": 1.0}
+        state = {SOFT: np.array([1.0])}
+        return Grouped(np.zeros(len(updates.sites), np.int64), models, state, gauges)
+
+    def _warn(self, found: Clusters) -> None:
+        if found.separated:
+            return
+        alone = int(np.count_nonzero(found.sizes == 1))
+        log.warning(
+            "round 1: the clusters do not separate (least separation %.2f%s): the sites choose "
+            "from round 2 on",
+            found.mss, f", {alone} of one site" if alone else "",
+        )  # fmt: skip
