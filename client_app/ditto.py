@@ -3,7 +3,8 @@
 Ditto (ICML 2021) with a λ for each privacy level (FedHDP, Algorithm 1): after each round that the
 site takes part in, one more pass of plain SGD over its own records, pulled towards the round's
 global model; the first one starts there. Nothing of it reaches the server, so it costs no ε; what
-its owner shows of it is the owner's to decide.
+its owner shows of it is the owner's to decide. With ``personal-noise = "records"`` the pass is one
+of DP-SGD, for which the plan pays as for the round's own, and the model may be shown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from client_app.engine_choice import engine_for
 from client_app.plain_sgd import Job, Vector, network_for, shuffled_batches
+from client_app.private_ditto import train_personal_privately
 from client_app.simulation import simulated_ledger
 from client_app.site import Site
 from client_app.training import pick_device, read_model
@@ -57,13 +60,37 @@ def _train(site: Site, instructions: Instructions) -> None:
         log.info("no personal model: the profile has no [state]")
         return
     end = site.trained.pop((instructions.digest, PERSONAL), None)
-    job = personal_job(site, instructions) if end is None else None
+    if terms.personal_noise == "records":
+        end = _privately(site, instructions, path)
+    plain = terms.personal_noise == "none"
+    job = personal_job(site, instructions) if end is None and plain else None
     if job is not None:
         device = pick_device(site.profile.training.device)
         end = network_for(terms.model, task_for(terms), device).train(job, terms.learning_rate)
     if end is None or not np.isfinite(end).all():
         end = flatten(read_model(site, instructions))
     _keep(path, end)
+
+
+def _privately(site: Site, instructions: Instructions, path: Path) -> Vector | None:
+    """Return the personal model after a round of DP-SGD, which the plan pays for."""
+    terms, training = instructions.terms, site.profile.training
+    lambdas = read_lambdas(terms.personal_lambda)
+    plan, _ = site.plan(site.ledger)
+    if lambdas is None or plan.models < 2:
+        return None
+    shared = flatten(read_model(site, instructions))
+    own = load_personal_model(path, len(shared))
+    return train_personal_privately(
+        engine_for(terms.model, task_for(terms), training.engine, pick_device(training.device)),
+        shared if own is None else own,
+        site.training_records(),
+        plan.round(instructions.server_round, terms.clip_norm),
+        terms.learning_rate,
+        site.streams(instructions.server_round, PERSONAL),
+        training.physical_batch,
+        pull=(lambdas[int(math.isinf(site.profile.run.epsilon))], shared),
+    )
 
 
 def personal_job(site: Site, instructions: Instructions) -> Job | None:

@@ -95,6 +95,11 @@ class Plan:
         """Rounds the plan pays for; no more of them may be released."""
         return len(self.steps)
 
+    @property
+    def schedule(self) -> tuple[Steps, ...]:
+        """All steps of the run, of every model that it trains."""
+        return self.steps * self.models
+
     def covers(self, server_round: int) -> bool:
         """Tell whether ``server_round`` may be one of the rounds that the plan pays for."""
         return 1 <= server_round <= (self.last_round or self.rounds)
@@ -102,7 +107,7 @@ class Plan:
     def event(self) -> dp_accounting.DpEvent:
         """Return what happens in the whole run, for any accountant."""
         beside = [self.choices] if self.choices else []
-        return event_of(self.steps * self.models, self.noise_multiplier, beside)
+        return event_of(self.schedule, self.noise_multiplier, beside)
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""

@@ -81,5 +81,5 @@ def _recount(plan: Plan, epsilon: float, delta: float) -> Recount:
     event = plan.event()
     # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
     finite = epsilon if 0 < epsilon < math.inf else 1.0
-    interval = interval_for(finite, sum(steps.count for steps in plan.steps))
+    interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
     return Recount(epsilon_of(event, delta, interval), epsilon_by_rdp(event, delta))

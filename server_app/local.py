@@ -36,10 +36,12 @@ from hdpfl_flower.noise import ReleaseStreams
 from server_app.personal import (
     SiteModels,
     class_shares,
+    personal_metrics,
     personal_table,
+    site_accuracies,
     write_personal_table,
 )
-from server_app.rounds import OnEvent, RunResult, run
+from server_app.rounds import OnEvent, RunResult, run, write_result
 
 
 class LocalGrid(Grid):
@@ -150,6 +152,7 @@ def _grid(num_sites: int, present: Iterable[int] | None, attack: Attack | None) 
 
 def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) -> None:
     """Write the table of the personal models, where there are some and a public test set."""
+    terms = result.sent or terms  # with what the rule proposed, and the run's name
     if read_lambdas(terms.personal_lambda) is None or terms.evaluation != "server":
         return
     data = load_dataset(terms.dataset, terms.data_dir)
@@ -157,7 +160,7 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
         return
     groups = parse_groups(terms.groups, data.task)
     number = len(groups.sizes) if groups else 1
-    size, sent = sum(array.size for array in result.arrays.values()), result.sent or terms
+    size = sum(array.size for array in result.arrays.values())
 
     def sites() -> Iterator[SiteModels]:
         for index in range(num_sites):
@@ -165,13 +168,17 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
             yield SiteModels(
                 draw_profile(terms, index, num_sites).run.epsilon,
                 class_shares(own, data.task.classes),
-                load_personal_model(simulated_personal_path(sent, index), size),
+                load_personal_model(simulated_personal_path(terms, index), size),
                 groups.of_site(index, num_sites) if groups else 0,
             )
 
     tests = [seen_by(data.test, groups, m, data.task) for m in range(number)]
-    rows = personal_table(terms.model, data.task, result.arrays, tests, sites())
-    write_personal_table(rows, result.folder)
+    found = list(site_accuracies(terms.model, data.task, result.arrays, tests, sites()))
+    write_personal_table(personal_table(found), result.folder)
+    if result.rounds:
+        last = result.rounds[-1]
+        last["metrics"] |= personal_metrics(found, groups.minority if groups else ())
+        write_result(result, terms)
 
 
 def run_in_process(

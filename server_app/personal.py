@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from hdpfl_flower.models import Arrays, unflatten
 from hdpfl_flower.task import Records, Task
 
 Vector = npt.NDArray[np.float32]
+
+PERSONAL, PERSONAL_MINORITY = "personal-accuracy", "personal-accuracy-minority"
+"""Metrics of the last round of a run with personal models."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class SiteModels:
     shares: npt.NDArray[np.float64]
     personal: Vector | None
     group: int = 0
+
+
+SiteAccuracies = tuple[SiteModels, Mapping[str, float]]
+"""A site and the accuracy of each model for it, see :func:`site_accuracies`."""
 
 
 def class_shares(records: Records, classes: int) -> npt.NDArray[np.float64]:
@@ -66,20 +73,17 @@ def class_accuracies(
     return found
 
 
-def personal_table(
+def site_accuracies(
     spec: str, task: Task, model: Arrays, tests: Sequence[Records], sites: Iterable[SiteModels]
-) -> list[dict[str, Any]]:
-    """Return a row a level (private, opted out) and model: mean and variance over its sites.
+) -> Iterator[SiteAccuracies]:
+    """Yield each site with the accuracy of each model on the one of ``tests`` for its ``group``.
 
-    Each site is tested on the one of ``tests`` that its ``group`` names. The models are ``global``,
-    ``personal`` (of the sites that took part at least once) and ``constant``, which always says its
-    site's most frequent class. A site with one class is solved by the constant; a run with
-    ``personal-lambda = "0"`` gives the row of local training alone.
+    The models are ``global``, ``personal`` (of the sites that took part at least once) and
+    ``constant``, which always says its site's most frequent class. A site with one class is solved
+    by the constant.
     """
     everywhere = [class_accuracies(spec, task, model, test, range(task.classes)) for test in tests]
-    found: dict[tuple[str, str], list[float]] = {}
     for site in sites:
-        level = "opted out" if math.isinf(site.epsilon) else "private"
         own = np.flatnonzero(site.shares)
         values = {"global": float(everywhere[site.group][own] @ site.shares[own])}
         values["constant"] = float(site.shares.max())
@@ -87,9 +91,35 @@ def personal_table(
             arrays = unflatten(site.personal, model)
             personal = class_accuracies(spec, task, arrays, tests[site.group], own.tolist())
             values["personal"] = float(personal[own] @ site.shares[own])
-        for name, value in values.items():
-            found.setdefault((level, name), []).append(value)
-    return list(_rows(found))
+        yield site, values
+
+
+def personal_table(found: Iterable[SiteAccuracies]) -> list[dict[str, Any]]:
+    """Return a row a level (private, opted out) and model: mean and variance over its sites.
+
+    A run with ``personal-lambda = "0"`` gives the row of local training alone.
+    """
+    values: dict[tuple[str, str], list[float]] = {}
+    for site, accuracies in found:
+        level = "opted out" if math.isinf(site.epsilon) else "private"
+        for name, value in accuracies.items():
+            values.setdefault((level, name), []).append(value)
+    return list(_rows(values))
+
+
+def personal_metrics(
+    found: Iterable[SiteAccuracies], minority: Container[int] = ()
+) -> dict[str, float]:
+    """Return the mean personal accuracy of all sites, and of those of the smallest groups.
+
+    Args:
+        found: :func:`site_accuracies`.
+        minority: the smallest groups.
+    """
+    personal = [(s.group in minority, v["personal"]) for s, v in found if "personal" in v]
+    small = [value for is_small, value in personal if is_small]
+    means = {PERSONAL: [value for _, value in personal], PERSONAL_MINORITY: small}
+    return {name: float(np.mean(values)) for name, values in means.items() if values}
 
 
 def write_personal_table(rows: list[dict[str, Any]], folder: Path) -> None:

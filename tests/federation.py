@@ -19,6 +19,12 @@ from server_app.local import LocalGrid
 from strategies import make_strategy
 from strategies.checks import read_checked
 
+NEEDED: dict[str, dict[str, object]] = {
+    "ifca": {"clusters": 2},
+    "r-dpcfl": {"clusters": 2},
+    "oracle-clusters": {"groups": "label-shift:3:3"},
+}
+"""Terms without which a rule does not start."""
 Answer = RecordDict | Error | None
 Site = Callable[[int], Answer]
 """Server round → content, error, or no reply at all."""
@@ -65,11 +71,14 @@ class ScriptedGrid(LocalGrid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = uuid4().hex
             name, kind = self.names[message.metadata.dst_node_id], message.metadata.message_type
-            server_round = wire.read_instructions(message.content).server_round
+            asked = wire.read_instructions(message.content)
+            server_round = asked.server_round
             self.asked.append((name, kind, server_round))
             answer: Answer = RecordDict()
             if kind == wire.TRAIN:
                 answer = self.sites[name](server_round)
+                if asked.use == wire.CHOOSE and isinstance(answer, RecordDict) and answer:
+                    answer["choice"] = ConfigRecord({"choice": server_round % len(asked.models)})
             elif kind == wire.JOIN:
                 known = self.facts.get(name, {})
                 answer = known if isinstance(known, Error) else wire.write_site(known)

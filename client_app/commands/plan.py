@@ -96,9 +96,9 @@ def plan(
 
 
 def loudness(made: Plan, run: RunTerms, size: int) -> Loudness:
-    """Return how loud the noise is in an update of ``size`` numbers, in round 1."""
-    std = made.update_noise_std(1, run.clip_norm, run.learning_rate)
-    signal = made.steps[0].count * run.learning_rate * run.clip_norm
+    """Return how loud the noise is in an update of ``size`` numbers, in the last round."""
+    std = made.update_noise_std(made.rounds, run.clip_norm, run.learning_rate)
+    signal = made.steps[-1].count * run.learning_rate * run.clip_norm
     return Loudness(std, math.sqrt(size) * std, signal)
 
 
@@ -123,14 +123,15 @@ def _parameters(run: RunTerms) -> int:
 
 
 def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[str]:
-    steps, loud = made.steps[0], loudness(made, run, size)
+    steps, loud = made.steps[-1], loudness(made, run, size)
     yield f"{run.strategy}, model {run.model} with {size} parameters"
     batch, records = site.training.batch_size, site.training.declared_records
     rows = [
         ("sampling probability q", f"{steps.sampling_prob:.4g}", f"b / N = {batch} / {records}"),
         ("steps a round k", f"{steps.count}", f"{made.rounds} rounds, "
-         f"{sum(s.count for s in made.steps)} steps in all"),
+         f"{sum(s.count for s in made.schedule)} steps in all"),
         *_rounds_paid(run, made),
+        *_beside_equal_steps(made),
         ("noise multiplier z", up(made.noise_multiplier), "noise of a step: z·C"),
         ("noise in a coordinate", up(loud.std), "of an update, standard deviation √k·η·z·C/b"),
         ("noise, length", up(loud.noise), "of an update, √d times that"),
@@ -141,6 +142,16 @@ def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[
         yield f"{name:<24}{number:>10}   {meaning}"
     yield READING
     yield ""
+
+
+def _beside_equal_steps(made: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each thing that a plan pays for beside equal steps of one model."""
+    if made.first_divisor:
+        yield "steps of round 1", f"{made.steps[0].count}", "each on all records"
+    if made.models > 1:
+        yield "models a round", f"{made.models}", "the update's, and a private personal one"
+    if made.choices and made.choices.count:
+        yield "private choices", f"{made.choices.count}", "of one of the server's models"
 
 
 def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:

@@ -151,6 +151,8 @@ def _event(frozen: FrozenPlan) -> dict[str, Any] | None:
         ],
         "noise-multiplier": plan.noise_multiplier,
         "divisor": plan.divisor,
+        "models": plan.models,
+        "choices": plan.choices.count if plan.choices else 0,
         "epsilon-pld": found.pld,
         "epsilon-rdp": found.rdp,
     }

@@ -10,7 +10,76 @@ PULL = "client_app/test_dpsgd_pull.py::test_"
 GROUPS = "hdpfl_flower/test_groups.py::test_"
 PERSONAL = "client_app/test_private_ditto.py::test_"
 
+SITE = "client_app/test_choice.py::test_"
+PLAN = "hdpfl_flower/test_plan_extras.py::test_"
+
 MUTANTS = (
+    Mutant(
+        "more choices than the plan pays for",
+        "client_app/app.py",
+        "choose_privately(site, instructions, choices), choices.count,",
+        "choose_privately(site, instructions, choices), 0,",
+        SITE + "no_more_choices_than_the_plan_pays_for",
+    ),
+    Mutant(
+        "a choice that nothing pays for",
+        "client_app/app.py",
+        "    if plan.choices is None or not plan.choices.count:\n"
+        "        raise Declined(\"terms: no 'selections' are planned, and the server asks for a "
+        'choice")\n'
+        "    choices = plan.choices\n",
+        "    from hdpfl_flower.accounting import Gaussians\n\n"
+        "    choices = plan.choices or Gaussians(1.0, 0)\n",
+        SITE + "a_choice_that_nothing_pays_for_is_declined",
+    ),
+    Mutant(
+        "a choice without its noise",
+        "client_app/choice.py",
+        "    noise_std = selection_noise_std(choices.noise_multiplier, len(models))\n",
+        "    noise_std = 0.0\n",
+        SITE + "counts_are_of_all_records_and_the_noise_is_the_plans",
+    ),
+    Mutant(
+        "a choice that is not sealed",
+        "client_app/app.py",
+        '    return _release(\n        site, ledger, instructions, "choice", frozen,\n'
+        "        lambda: choose_privately(site, instructions, choices), choices.count,\n"
+        "    )  # fmt: skip\n",
+        "    return choose_privately(site, instructions, choices)\n",
+        SITE + "choice_and_update_are_two_releases_and_a_replay_gives_the_same",
+    ),
+    Mutant(
+        "choices that cost nothing beside the steps",
+        "hdpfl_flower/mechanism.py",
+        "    return calibrate_with_selections(\n"
+        "        schedule, epsilon, delta, terms.selections, terms.selection_share\n    )\n",
+        "    beside = calibrate_with_selections(\n"
+        "        schedule, epsilon, delta, terms.selections, terms.selection_share\n    )[1]\n"
+        "    return calibrate(schedule, epsilon, delta), beside\n",
+        PLAN + "choices_are_charged_beside_the_steps",
+    ),
+    Mutant(
+        "two models for the price of one",
+        "hdpfl_flower/mechanism.py",
+        "            schedule * models, epsilon, profile.run.delta, terms\n",
+        "            schedule, epsilon, profile.run.delta, terms\n",
+        PLAN + "a_private_personal_model_is_charged_like_the_update",
+    ),
+    Mutant(
+        "a choice of one record's worth under client-level noise",
+        "hdpfl_flower/mechanism.py",
+        "    _check_equal_steps(terms)\n",
+        "",
+        PLAN + "what_counts_equal_steps_alone_is_declined_with_more",
+    ),
+    Mutant(
+        "other models that the request's digest leaves out",
+        "hdpfl_flower/wire.py",
+        "    for other in others:\n"
+        '        asked.update(f"\\n{use}\\n{model_digest(other)}".encode())\n',
+        "",
+        SITE + "another_set_of_models_is_another_request",
+    ),
     Mutant(
         "a private personal model without its noise",
         "client_app/private_ditto.py",
@@ -31,8 +100,8 @@ MUTANTS = (
     Mutant(
         "every group is tested as the first one sees it",
         "hdpfl_flower/groups.py",
-        "evaluate(spec, task, arrays, seen_by(records, groups, group, task))",
-        "evaluate(spec, task, arrays, seen_by(records, groups, 0, task))",
+        "views[group] = seen_by(records, groups, group, task)",
+        "views[group] = seen_by(records, groups, 0, task)",
         GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
     ),
     Mutant(

@@ -40,8 +40,9 @@ MUTANTS = (
     Mutant(
         "a model kept although it was not checked",
         "client_app/training.py",
-        "        self._start = flatten(read_model(site, instructions))\n",
-        "        site.memory['hdpfl.now'] = instructions.model\n        self._start = flatten(read_model(site, instructions))\n",
+        "        first, *others = read_models(site, instructions)\n",
+        "        site.memory['hdpfl.now'] = instructions.model\n"
+        "        first, *others = read_models(site, instructions)\n",
         "client_app/test_projected.py::test_a_model_that_is_refused_is_not_kept",
     ),
     Mutant(

@@ -208,8 +208,8 @@ MUTANTS = (
     Mutant(
         "calibration to twice the ε",
         "hdpfl_flower/mechanism.py",
-        "calibrate(schedule, epsilon, profile.run.delta)",
-        "calibrate(schedule, 2 * epsilon, profile.run.delta)",
+        "return calibrate(schedule, epsilon, delta), None",
+        "return calibrate(schedule, 2 * epsilon, delta), None",
         GUARD + "what_runs_costs_what_was_charged",
     ),
     Mutant(
@@ -250,7 +250,7 @@ MUTANTS = (
     ),
     Mutant(
         "a digest that leaves the model out",
-        "hdpfl_flower/wire.py",
+        "hdpfl_flower/wire_arrays.py",
         '        digest.update(len(array.data).to_bytes(8, "big") + array.data)\n',
         "",
         APP + "another_model_for_a_round_that_was_answered_is_declined",
@@ -318,7 +318,7 @@ MUTANTS = (
     Mutant(
         "num-examples sent",
         "client_app/app.py",
-        "    return wire.write_update(payload, trainer.size)",
+        "    return wire.write_update(payload, trainer.size, choice)",
         "    reply = wire.write_update(payload, trainer.size)\n"
         "    from flwr.app import MetricRecord\n"
         "    reply['metrics'] = MetricRecord({'num-examples': len(trainer._records)})\n"
@@ -341,7 +341,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hostile model trained on",
-        "hdpfl_flower/wire.py",
+        "hdpfl_flower/wire_arrays.py",
         "    if not np.isfinite(values).all():\n",
         "    if False:\n",
         APP + "whatever_a_server_sends_gets_a_constant_and_costs_nothing",

@@ -129,7 +129,7 @@ def _after_training(
         return run(self, plan)
 
     patch.setattr(Trainer, "run", noting)
-    patch.setattr(wire, "write_update", lambda payload, size: write(*seen[-1], payload, size))
+    patch.setattr(wire, "write_update", lambda payload, size, _: write(*seen[-1], payload, size))
 
 
 def _reply(payload: bytes, size: int, kind: str = "float32", name: str = "update") -> RecordDict:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hdpfl_flower.task import Records, Task
-from server_app.personal import SiteModels, class_accuracies, personal_table
+from server_app.personal import (
+    SiteModels,
+    class_accuracies,
+    personal_metrics,
+    personal_table,
+    site_accuracies,
+)
 
 TASK = Task.classification((2,), 3)
 TEST = Records(
@@ -36,7 +43,7 @@ def test_a_row_a_level_and_model() -> None:
         SiteModels(2.0, np.array([1.0, 0.0, 0.0]), bad),
         SiteModels(2.0, np.array([0.0, 1.0, 0.0]), None),
     ]
-    rows = personal_table("logreg", TASK, GOOD, [TEST], sites)
+    rows = personal_table(site_accuracies("logreg", TASK, GOOD, [TEST], sites))
     found = {(r["level"], r["model"]): (r["sites"], r["accuracy"], r["variance"]) for r in rows}
     assert found == {
         ("opted out", "global"): (1, 0.75, 0.0),
@@ -45,3 +52,17 @@ def test_a_row_a_level_and_model() -> None:
         ("private", "constant"): (2, 1.0, 0.0),
         ("private", "personal"): (1, 0.0, 0.0),
     }
+
+
+def test_the_mean_over_all_and_over_the_smallest_groups() -> None:
+    site = SiteModels(2.0, np.array([1.0, 0.0, 0.0]), None)
+    found = [
+        (replace(site, group=0), {"personal": 0.2, "global": 1.0}),
+        (replace(site, group=1), {"personal": 0.8, "global": 1.0}),
+        (replace(site, group=1), {"global": 1.0}),
+    ]
+    assert personal_metrics(found, [0]) == {
+        "personal-accuracy": pytest.approx(0.5),
+        "personal-accuracy-minority": pytest.approx(0.2),
+    }
+    assert personal_metrics([]) == {}

@@ -16,7 +16,7 @@ from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.journal import read_journal
 from server_app.rounds import RunResult, run, settle
 from strategies import STRATEGIES, make_strategy
-from tests.federation import ScriptedGrid, Site, sends
+from tests.federation import NEEDED, ScriptedGrid, Site, sends
 
 SIZE = 650
 HONEST = np.full(SIZE, 0.01, np.float32)
@@ -89,7 +89,7 @@ def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
     tmp_path: Path, fault: str, strategy: str
 ) -> None:
     site, words = FAULTS[fault]
-    terms = terms_of(tmp_path, strategy=strategy)
+    terms = terms_of(tmp_path, strategy=strategy, **NEEDED.get(strategy, {}))
     with_it = run(federation(site), terms, picture=False)
     without = run(
         ScriptedGrid(

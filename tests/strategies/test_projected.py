@@ -17,10 +17,13 @@ from server_app.comparison import jobs_of
 from server_app.rounds import run, settle
 from strategies import PROJECTIONS, STRATEGIES, check_strategy, make_strategy
 from strategies.base import State
+from strategies.many_models import ManyModels
 from strategies.projected import Projected
 from tests.federation import ScriptedGrid, sends
 
-WEIGHTINGS = [name for name, rule in STRATEGIES.items() if not issubclass(rule, Projected)]
+WEIGHTINGS = [
+    name for name, rule in STRATEGIES.items() if not issubclass(rule, (Projected, ManyModels))
+]
 FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
 D = 300
 

@@ -36,7 +36,15 @@ KEYS = {
     "releases": {"run-id", "round", "kind", "status", "at", "payload"},
     "assumptions": {"name", "claim", "how", "status", "failures"},
 }  # fmt: skip
-PLAN = {"schedule", "noise-multiplier", "divisor", "epsilon-pld", "epsilon-rdp"}
+PLAN = {
+    "models",
+    "choices",
+    "schedule",
+    "noise-multiplier",
+    "divisor",
+    "epsilon-pld",
+    "epsilon-rdp",
+}
 ESCAPED_PIPE = re.compile(r"\\.|\|")
 
 
