@@ -53,12 +53,27 @@ class Gaussians:
     count: int
 
 
+@dataclass(frozen=True)
+class PureSelections:
+    """Releases that are ε-DP with δ = 0 (``selection_gumbel.py``): ``count`` times ``epsilon``.
+
+    Charged as randomized response at ε, of which every such release is a post-processing (Kairouz,
+    Oh and Viswanath, ICML 2015): its loss is ε or −ε, as that of geometric noise on one count.
+    The grid rounds each loss up, by less than the interval: 20 of them by 0.2 % of a run's ε.
+    """
+
+    epsilon: float
+    count: int
+
+
+Beside = Gaussians | PureSelections
+"""Releases of a run that are no steps, with noise of their own."""
 Schedule = Sequence[Steps]
 _Cost = Callable[[float], float]
 
 
 def event_of(
-    schedule: Schedule, noise_multiplier: float, beside: Sequence[Gaussians] = ()
+    schedule: Schedule, noise_multiplier: float, beside: Sequence[Beside] = ()
 ) -> dp_accounting.DpEvent:
     """Return what happens when every step of ``schedule`` adds N(0, (z·C)²) to a clipped sum.
 
@@ -66,12 +81,14 @@ def event_of(
     ``beside`` the training are part of what happens, with noise of their own.
 
     Raises:
-        AccountingError: a probability outside (0, 1], a negative count, or noise ≤ 0.
+        AccountingError: a probability outside (0, 1], a negative count, or noise or an ε ≤ 0.
     """
     import dp_accounting
 
-    if not noise_multiplier > 0 or not all(one.noise_multiplier > 0 for one in beside):
-        raise AccountingError("the noise multiplier must be positive")
+    if not all(noise > 0 for noise in (noise_multiplier, *map(_noise_of, beside))):
+        raise AccountingError(
+            "noise multipliers, and the epsilon of pure releases, must be positive"
+        )
     if any(one.count < 0 for one in beside):
         raise AccountingError("a count must be >= 0")
     events: list[dp_accounting.DpEvent] = []
@@ -81,13 +98,28 @@ def event_of(
             event = dp_accounting.PoissonSampledDpEvent(steps.sampling_prob, event)
         events.append(dp_accounting.SelfComposedDpEvent(event, steps.count))
     events += [
-        dp_accounting.SelfComposedDpEvent(
-            dp_accounting.GaussianDpEvent(one.noise_multiplier), one.count
-        )
-        for one in beside
-        if one.count
+        dp_accounting.SelfComposedDpEvent(_once(one), one.count) for one in beside if one.count
     ]
     return dp_accounting.ComposedDpEvent(events) if events else dp_accounting.NoOpDpEvent()
+
+
+def _once(one: Beside) -> dp_accounting.DpEvent:
+    from dp_accounting.dp_event import DiscreteLaplaceDpEvent, GaussianDpEvent
+
+    if isinstance(one, Gaussians):
+        return GaussianDpEvent(one.noise_multiplier)
+    return DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)
+
+
+def _label(one: Beside) -> tuple[str | float, ...]:
+    return (one.noise_multiplier,) if isinstance(one, Gaussians) else ("pure", one.epsilon)
+
+
+def _noise_of(one: Beside) -> float:
+    """Return the multiplier of the Gaussian whose loss varies as much; NaN or ≤ 0: no release."""
+    if isinstance(one, Gaussians):
+        return one.noise_multiplier
+    return 1 / one.epsilon if 0 < one.epsilon < math.inf else math.nan
 
 
 def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
@@ -130,7 +162,7 @@ def interval_for(epsilon: float, steps: int) -> float:
 
 
 def calibrate(
-    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Gaussians] = ()
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Beside] = ()
 ) -> float:
     """Return the noise multiplier z with which ``schedule`` is (ε, δ)-DP.
 
@@ -171,7 +203,7 @@ def calibrate(
 
 @lru_cache(maxsize=1024)
 def _calibrate(
-    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Gaussians, ...]
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Beside, ...]
 ) -> float:
     key = json.dumps(
         [
@@ -180,7 +212,7 @@ def _calibrate(
             [(s.sampling_prob, s.count) for s in schedule],
             epsilon,
             delta,
-            *((one.noise_multiplier, one.count) for one in beside),
+            *((*_label(one), one.count) for one in beside),
         ]
     )
     folder = cache_dir() / "noise-multipliers"
@@ -204,7 +236,7 @@ def _entry(key: str, value: float) -> str:
 
 
 def _search(
-    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Gaussians, ...] = ()
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Beside, ...] = ()
 ) -> float:
     """Find the least sufficient z: on a coarse grid first, on the right one at the end."""
 
@@ -221,11 +253,11 @@ def _search(
 
 
 def _gaussian_guess(
-    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Gaussians]
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Beside]
 ) -> float:
     """Return a first guess of z by the central limit: μ² = Σ count·q²·(e^{1/z²} − 1)."""
     whole = (epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))) ** 2
-    spent = sum(one.count / one.noise_multiplier**2 for one in beside)
+    spent = sum(one.count / _noise_of(one) ** 2 for one in beside)
     mass = sum(s.count * s.sampling_prob**2 for s in schedule)
     return 1 / math.sqrt(math.log1p(max(whole - spent, 0.01 * whole) / mass))
 

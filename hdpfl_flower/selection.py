@@ -10,21 +10,23 @@ sensitivity max ‖Pv‖. With k ones in v, ‖Pv‖² = k − k²/M, which is l
 ⌊M²/4⌋/M ≤ M/4. Its noise multiplier is therefore s/√(⌊M²/4⌋/M), at least 2s/√M; without P it would
 be half of that. (Adding or removing a record; replacing one has twice the sensitivity.)
 
-R-DPCFL (Malekmohammadi, Taik and Farnadi, TMLR 2025) draws Gumbel noise on the accuracy for the
-exponential mechanism instead, and sums ε_sel²/8-zCDP.
+R-DPCFL (Malekmohammadi, Taik and Farnadi, TMLR 2025) draws Gumbel noise instead:
+``selection_gumbel.py``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.accounting import Gaussians, Steps, calibrate
+from hdpfl_flower.accounting import Beside, Gaussians, Steps, calibrate
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.selection_gumbel import check_counts, pure_selections
 
 Counts = npt.NDArray[np.int64]
 
@@ -45,8 +47,7 @@ def choose_model(correct: Counts, noise_std: float, stream: RandomStream) -> int
     Raises:
         AccountingError: no counts, not whole numbers, or noise that is negative or not finite.
     """
-    if correct.ndim != 1 or not len(correct) or not np.issubdtype(correct.dtype, np.integer):
-        raise AccountingError("a choice needs one whole number a model")
+    check_counts(correct)
     if not 0 <= noise_std < math.inf:
         raise AccountingError("the noise of a choice must be finite and not negative")
     noise = stream.normal(len(correct)).numpy()
@@ -107,8 +108,14 @@ def two_stage_steps(
 
 
 def calibrate_with_selections(
-    steps: Sequence[Steps], epsilon: float, delta: float, selections: int, share: float
-) -> tuple[float, Gaussians]:
+    steps: Sequence[Steps],
+    epsilon: float,
+    delta: float,
+    selections: int,
+    share: float,
+    *,
+    mechanism: Literal["gaussian", "gumbel"] = "gaussian",
+) -> tuple[float, Beside]:
     """Return the noise multiplier of all steps, and the selections as they are charged beside them.
 
     The selections alone would cost ``share``·ε at δ. All of it composes in one privacy-loss
@@ -120,17 +127,26 @@ def calibrate_with_selections(
         delta: the run's δ.
         selections: rounds in which the client chooses, all that may be executed.
         share: of ε, within (0, 1).
+        mechanism: the noise of the choices: Gaussian, for :func:`choose_model`, or Gumbel, for
+            :func:`hdpfl_flower.selection_gumbel.choose_model_by_gumbel`.
 
     Guarantees:
-        Steps and selections together are (ε, δ)-DP; both multipliers are rounded up.
+        Steps and selections together are (ε, δ)-DP; both multipliers are rounded up, and the ε of
+        a Gumbel choice down.
 
     Raises:
-        AccountingError: a number out of range, or no noise fits.
+        AccountingError: a number or a mechanism out of range, or no noise fits.
     """
     if not 0 < share < 1 or selections < 0:
         raise AccountingError("selections need a share of epsilon within (0, 1), and a count >= 0")
-    multiplier = calibrate([Steps(1.0, selections)], share * epsilon, delta)
-    beside = Gaussians(multiplier, selections)
+    if mechanism not in ("gaussian", "gumbel"):
+        raise AccountingError("the noise of selections is 'gaussian' or 'gumbel'")
+    beside: Beside
+    if mechanism == "gumbel":
+        beside = pure_selections(share * epsilon, delta, selections)
+    else:
+        multiplier = calibrate([Steps(1.0, selections)], share * epsilon, delta)
+        beside = Gaussians(multiplier, selections)
     if math.isinf(epsilon) or not selections:
         return calibrate(steps, epsilon, delta), beside
     return calibrate(steps, epsilon, delta, [beside]), beside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy import integrate, stats
 from scipy.optimize import brentq
 
 from hdpfl_flower.accounting import (
+    Beside,
     Gaussians,
     Steps,
     calibrate,
@@ -164,7 +166,7 @@ def test_correct_records_are_counted_once_each() -> None:
         count_correct("logreg", Task.regression((2,)), line, Records(features, np.zeros(4)))
 
 
-def cost(steps: list[Steps], z: float, beside: list[Gaussians], around: float) -> float:
+def cost(steps: list[Steps], z: float, beside: Sequence[Beside], around: float) -> float:
     interval = interval_for(around, sum(one.count for one in steps))
     return epsilon_of(event_of(steps, z, beside), DELTA, interval)
 

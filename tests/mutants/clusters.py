@@ -6,6 +6,7 @@ from tests.mutants.runner import Mutant
 
 CLUSTERS = "hdpfl_flower/test_clusters.py::test_"
 CHOICE = "hdpfl_flower/test_selection.py::test_"
+GUMBEL = "hdpfl_flower/test_selection_gumbel.py::test_"
 PULL = "client_app/test_dpsgd_pull.py::test_"
 GROUPS = "hdpfl_flower/test_groups.py::test_"
 PERSONAL = "client_app/test_private_ditto.py::test_"
@@ -138,6 +139,27 @@ MUTANTS = (
         "epsilon_of(event_of(schedule, z, beside), delta, interval)",
         "epsilon_of(event_of(schedule, z), delta, interval)",
         CHOICE + "full_batches_and_choices_cost_what_the_analytic_gaussian_says",
+    ),
+    Mutant(
+        "a Gumbel choice with half the noise",
+        "hdpfl_flower/selection_gumbel.py",
+        "stream.gumbel(len(correct)) / epsilon",
+        "stream.gumbel(len(correct)) / (2 * epsilon)",
+        GUMBEL + "choices_come_as_often_as_their_epsilon_says",
+    ),
+    Mutant(
+        "a Gumbel choice charged half of its ε",
+        "hdpfl_flower/accounting.py",
+        "DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)",
+        "DiscreteLaplaceDpEvent(one.epsilon / 2, sensitivity=1)",
+        GUMBEL + "one_choice_costs_its_epsilon[0.37]",
+    ),
+    Mutant(
+        "the cache takes a pure choice for a Gaussian one",
+        "hdpfl_flower/accounting.py",
+        'else ("pure", one.epsilon)',
+        "else (one.epsilon,)",
+        GUMBEL + "pure_and_gaussian_choices_of_one_number_are_told_apart",
     ),
     Mutant(
         "the first round's large batches taken for small ones",
