@@ -7,14 +7,15 @@ import numpy as np
 from client_app.site import Site
 from client_app.training import read_models
 from hdpfl_flower import wire
-from hdpfl_flower.accounting import Gaussians
+from hdpfl_flower.accounting import Beside, PureSelections
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.evaluation import count_correct
 from hdpfl_flower.selection import choose_model, selection_noise_std
+from hdpfl_flower.selection_gumbel import choose_model_by_gumbel
 from hdpfl_flower.wire import Instructions
 
 
-def choose_privately(site: Site, instructions: Instructions, choices: Gaussians) -> bytes:
+def choose_privately(site: Site, instructions: Instructions, choices: Beside) -> bytes:
     """Return the payload of one choice: the model with the largest noisy count of correct records.
 
     Guarantees:
@@ -27,6 +28,8 @@ def choose_privately(site: Site, instructions: Instructions, choices: Gaussians)
     terms, models = instructions.terms, read_models(site, instructions)
     task, records = task_for(terms), site.training_records()
     correct = np.array([count_correct(terms.model, task, one, records) for one in models])
-    noise_std = selection_noise_std(choices.noise_multiplier, len(models))
     stream = site.streams(instructions.server_round, "choice").noise
+    if isinstance(choices, PureSelections):
+        return wire.encode_choice(choose_model_by_gumbel(correct, choices.epsilon, stream))
+    noise_std = selection_noise_std(choices.noise_multiplier, len(models))
     return wire.encode_choice(choose_model(correct, noise_std, stream))

@@ -154,6 +154,11 @@ class RunTerms(TrainingTerms):
         0.1,
         description="Share of a site's ε that its private choices alone would cost; 0: no choices.",
     )
+    selection_mechanism: Literal["gaussian", "gumbel"] = Field(
+        "gaussian",
+        description="Noise of a private choice: gaussian, or gumbel (the exponential mechanism, "
+        "as in R-DPCFL's paper).",
+    )
     prox_lambda: NotNegative = Field(
         0.0,
         description="Pull λ of the local steps: towards the round's global model (FedProx), or "

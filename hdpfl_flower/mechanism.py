@@ -13,7 +13,14 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hdpfl_flower.accounting import Gaussians, Steps, calibrate, event_of
+from hdpfl_flower.accounting import (
+    Beside,
+    Gaussians,
+    PureSelections,
+    Steps,
+    calibrate,
+    event_of,
+)
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.early_exit import affordable_rounds, charge_for
 from hdpfl_flower.errors import AccountingError, Declined
@@ -80,7 +87,7 @@ class Plan:
     last_round: int = 0
     first_divisor: float = 0.0
     models: int = 1
-    choices: Gaussians | None = None
+    choices: Beside | None = None
 
     def __post_init__(self) -> None:
         """Raise ``AccountingError`` where it would matter which rounds are taken."""
@@ -140,7 +147,8 @@ def _parse_plan(text: str) -> Plan:
     data = json.loads(text)
     data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
     if data.get("choices"):
-        data["choices"] = Gaussians(**data["choices"])
+        gaussian = "noise_multiplier" in data["choices"]
+        data["choices"] = (Gaussians if gaussian else PureSelections)(**data["choices"])
     return Plan(**data)
 
 
@@ -206,15 +214,16 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
 
 def _calibrated(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, terms: RunTerms
-) -> tuple[float, Gaussians | None]:
+) -> tuple[float, Beside | None]:
     """Return the noise multiplier of the steps, and the private choices beside them, if any."""
     if not (terms.selections and terms.selection_share):
         return calibrate(schedule, epsilon, delta), None
     from hdpfl_flower.selection import calibrate_with_selections
 
     return calibrate_with_selections(
-        schedule, epsilon, delta, terms.selections, terms.selection_share
-    )
+        schedule, epsilon, delta, terms.selections, terms.selection_share,
+        mechanism=terms.selection_mechanism,
+    )  # fmt: skip
 
 
 def _leave_early(

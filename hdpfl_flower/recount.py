@@ -13,7 +13,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hdpfl_flower.account import FrozenPlan
-from hdpfl_flower.accounting import epsilon_of, interval_for
+from hdpfl_flower.accounting import (
+    Gaussians,
+    PureSelections,
+    epsilon_of,
+    event_of,
+    interval_for,
+)
 from hdpfl_flower.errors import AccountingError, HDPFLError
 from hdpfl_flower.mechanism import Plan
 
@@ -79,7 +85,12 @@ def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
 @lru_cache(maxsize=256)
 def _recount(plan: Plan, epsilon: float, delta: float) -> Recount:
     event = plan.event()
+    by_rdp = event
+    if isinstance(plan.choices, PureSelections):
+        # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), as a Gaussian of 1/ε has it.
+        as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
+        by_rdp = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian])
     # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
     finite = epsilon if 0 < epsilon < math.inf else 1.0
     interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
-    return Recount(epsilon_of(event, delta, interval), epsilon_by_rdp(event, delta))
+    return Recount(epsilon_of(event, delta, interval), epsilon_by_rdp(by_rdp, delta))

@@ -49,7 +49,7 @@ class TrainingTerms(BaseModel):
     partition: str = Field(
         "contiguous",
         description="How a named data set is split: contiguous, "
-        "iid, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
+        "iid, iid:RECORDS, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
         "sizes:WEIGHT:WEIGHT…, natural.",
     )
     groups: str = Field(

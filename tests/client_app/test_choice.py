@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Message
 
 from client_app import choice
 from hdpfl_flower import wire
+from hdpfl_flower.accounting import Gaussians, PureSelections
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.ledger import Ledger
@@ -145,13 +146,28 @@ def test_counts_are_of_all_records_and_the_noise_is_the_plans(
     profile, terms = make_site(tmp_path), choosing()
     ask_to_choose(profile, terms, models=(says_no(terms), says_yes(terms), says_no(terms)))
     choices = plan_of(profile).choices
-    assert choices is not None
+    assert isinstance(choices, Gaussians)
     assert choices.count == terms.selections
     sick = sum(bool(i % 3) for i in range(61))
     assert seen == [
         ([61 - sick, sick, 61 - sick], selection_noise_std(choices.noise_multiplier, 3))
     ]
     assert seen[0][1] > 1
+
+
+def test_gumbel_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def note(correct: np.ndarray, epsilon: float, _: object) -> int:
+        seen.append(epsilon)
+        return len(correct) - 1
+
+    monkeypatch.setattr(choice, "choose_model_by_gumbel", note)
+    profile, terms = make_site(tmp_path), choosing(**{"selection-mechanism": "gumbel"})
+    assert wire.read_choice(ask_to_choose(profile, terms).content, 2) == 1
+    choices = plan_of(profile).choices
+    assert isinstance(choices, PureSelections)
+    assert seen == [choices.epsilon]
 
 
 def test_every_model_is_checked_before_anything_is_taken(tmp_path: Path) -> None:

@@ -385,7 +385,8 @@ def other_value(key: str, value: Any) -> Any:
              "subspace": "mean", "subspace-scope": "tensor", "estimator": "rpca", "guard": "cap",
              "calibration": "pfa", "noise": "client", "clip-quantile": 0.7,
              "server-schedule": "linear", "cluster-map": "pca", "first-batch": "full",
-             "selection-share": 0.3, "personal-noise": "records"}  # fmt: skip
+             "selection-mechanism": "gumbel", "selection-share": 0.3,
+             "personal-noise": "records"}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):
@@ -411,7 +412,8 @@ def test_what_the_plan_was_made_from_is_never_free() -> None:
     """Free terms: a plan made with another value of them is the same plan, but for its bounds."""
     used = {"rounds", "local-epochs", "local-steps", "epsilon-cap", "learning-rate", "run-id",
             "participations", "noise-multiplier", "calibration", "first-batch", "selections",
-            "selection-share", "personal-noise", "personal-lambda"}  # fmt: skip
+            "selection-share", "selection-mechanism", "personal-noise",
+            "personal-lambda"}  # fmt: skip
     assert not FREE_TERMS & (used | {"model", "strategy", "dataset", "schema", "seed"})
     config = terms().as_config()
     for key in FREE_TERMS:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.accounting import epsilon_of, event_of, interval_for
+from hdpfl_flower.accounting import Gaussians, epsilon_of, event_of, interval_for
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.mechanism import Plan, check_policy, make_plan
 from tests.hdpfl_flower.test_mechanism import SECRET, cost_of, profile, terms
@@ -35,6 +35,13 @@ def test_choices_are_charged_beside_the_steps() -> None:
     assert without.choices is None
     same = make_plan(profile(), terms(selections=2, selection_share=0.0))
     assert same == without
+
+
+def test_gumbel_choices_are_charged_as_well() -> None:
+    plan = make_plan(profile(), terms(**CHOOSING, selection_mechanism="gumbel"))
+    check_cost(plan, choices=2)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.choices != make_plan(profile(), terms(**CHOOSING)).choices
 
 
 def test_a_private_personal_model_is_charged_like_the_update() -> None:
@@ -89,5 +96,5 @@ def test_without_privacy_there_is_no_noise_anywhere() -> None:
     open_ = {"epsilon": float("inf")}
     plan = make_plan(profile(budget=open_, run=open_), terms(**CHOOSING, **FULL))
     assert plan.noise_multiplier == 0
-    assert plan.choices is not None
-    assert plan.choices.noise_multiplier == 0
+
+    assert plan.choices == Gaussians(0.0, 2)

@@ -52,11 +52,9 @@ MUTANTS = (
     Mutant(
         "choices that cost nothing beside the steps",
         "hdpfl_flower/mechanism.py",
-        "    return calibrate_with_selections(\n"
-        "        schedule, epsilon, delta, terms.selections, terms.selection_share\n    )\n",
-        "    beside = calibrate_with_selections(\n"
-        "        schedule, epsilon, delta, terms.selections, terms.selection_share\n    )[1]\n"
-        "    return calibrate(schedule, epsilon, delta), beside\n",
+        "    return calibrate_with_selections(\n",
+        "    return calibrate(schedule, epsilon, delta), Gaussians(9.0, terms.selections)\n"
+        "    return calibrate_with_selections(\n",
         PLAN + "choices_are_charged_beside_the_steps",
     ),
     Mutant(
