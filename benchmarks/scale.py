@@ -6,7 +6,8 @@ Every client's update is clipped, the server adds the noise; MNIST split by labe
 * Training alone: the clients of a round stacked, over the same clients one after another.
 * A round, test left out, over its pure training: a plain loop of torch over the same batches.
 * Two-step aggregation of 100 × 1,000,000: over NumPy's sum of the matrix in float32 (a read pass),
-  and over its sum in float64, which the rule takes.
+  and over its sum in float64, which the rule takes. The norms are there: they are taken as replies
+  come, in a check of every update.
 * Memory: what a process takes after some rounds, of how many clients in all.
 """
 
@@ -38,7 +39,7 @@ from hdpfl_flower.matrix import give_back_freed_memory
 from hdpfl_flower.models import build_model
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.task import Records
-from hdpfl_flower.updates import RoundUpdates
+from hdpfl_flower.updates import RoundUpdates, square_sum
 from server_app.local import LocalGrid, run_in_process
 from strategies.fedhdp import FedHDP
 
@@ -197,7 +198,8 @@ def _combine(updates: np.ndarray, epsilons: Sequence[float], noise: str) -> Call
     sites = tuple(map(str, range(len(epsilons))))
     rule = FedHDP(RunTerms.parse(terms))
     rule.propose(rule.terms, {s: {"epsilon": e} for s, e in zip(sites, epsilons, strict=True)})
-    came = RoundUpdates(1, sites, updates, {"epsilon": np.array(epsilons)})
+    squares = np.array([square_sum(row) for row in updates])
+    came = RoundUpdates(1, sites, updates, {"epsilon": np.array(epsilons)}, squares=squares)
     return lambda: rule.combine({}, came, rule.streams.noise)
 
 

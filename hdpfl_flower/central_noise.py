@@ -141,21 +141,28 @@ def clipped_rows(rows: npt.NDArray[np.float32], clip_norm: float) -> npt.NDArray
 
 
 def clipped_sum(
-    rows: npt.NDArray[np.float32], clip_norm: float, chosen: npt.NDArray[np.int64] | None = None
+    rows: npt.NDArray[np.float32],
+    clip_norm: float,
+    chosen: npt.NDArray[np.int64] | None = None,
+    squares: Floats | None = None,
 ) -> tuple[npt.NDArray[np.float64], int]:
     """Return the sum of the clipped rows and the number of those that were within S.
 
     Rows are clipped again, whatever the sites did: the noise is made for S. A site that clips
-    (:func:`clip_update`) leaves a norm from which the bit can be told. Two passes, norms and sum,
-    without a copy of the rows.
+    (:func:`clip_update`) leaves a norm from which the bit can be told. One pass where ``squares``
+    are known, else one more for them; without a copy of the rows.
 
     Args:
         rows: float32, shape ``(n, d)``; n may be 0.
         clip_norm: S.
         chosen: the rows that count, all of them without it.
+        squares: ‖u‖² of all rows, see ``RoundUpdates.squares``, shape ``(n,)``. The promise rests
+            on them: they must be of these very rows.
     """
     places = np.arange(len(rows)) if chosen is None else chosen
-    norms = np.sqrt(np.array([square_sum(rows[place]) for place in places], dtype=np.float64))
+    if squares is None:
+        squares = np.array([square_sum(row) for row in rows], dtype=np.float64)
+    norms = np.sqrt(squares[places])
     kept = np.isfinite(norms)
     bound = clip_norm * _BELOW
     scales = np.minimum(1.0, bound / np.maximum(norms[kept], bound))

@@ -29,6 +29,8 @@ class RoundUpdates:
         head: where the model's softmax layer lies, if it has one.
         group: under rules with several models the model that each site trained, shape ``(n,)``.
         chose: under such rules, whether the site chose it, privately, shape ``(n,)``.
+        squares: ‖u‖² of each row, shape ``(n,)``, as :func:`square_sum` gives it: what was found
+            when the row came, so that who clips reads it no second time. None: nobody looked.
     """
 
     server_round: int
@@ -38,6 +40,7 @@ class RoundUpdates:
     head: Head | None = None
     group: npt.NDArray[np.int64] | None = None
     chose: npt.NDArray[np.bool_] | None = None
+    squares: npt.NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

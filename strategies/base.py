@@ -25,7 +25,7 @@ from hdpfl_flower.models import Arrays
 from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.paths import runs_dir
 from hdpfl_flower.updates import RoundUpdates
-from strategies.checks import check_outcome
+from strategies.checks import check_norm, check_outcome
 from strategies.exchange import Exchange
 from strategies.guarding import Guard
 from strategies.report import RoundReport
@@ -87,15 +87,10 @@ class HDPStrategy(Rule):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the next model, or None without a quorum; ``report`` says what happened."""
         report, size = self.report, sum(array.size for array in self._like.values())
-        rows = self._accept(replies, size)
-        facts = sorted(self.needs | self.welcomes)
-        came = RoundUpdates(
-            server_round=server_round,
-            sites=tuple(report.accepted),
-            updates=rows,
-            disclosed={fact: self._column(fact) for fact in facts},
-            head=self._head(),
-        )
+        rows, squares = self._accept(replies, size)
+        facts = {fact: self._column(fact) for fact in sorted(self.needs | self.welcomes)}
+        sites = tuple(report.accepted)
+        came = RoundUpdates(server_round, sites, rows, facts, self._head(), squares=squares)
         updates = self._screen(self.grouped(came))
         if self.terms.noise_multiplier and not self.terms.quorum:
             # Who declines has left with its budget used up, and is no longer one of those asked.
@@ -204,19 +199,24 @@ class HDPStrategy(Rule):
     def _match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
         return self._exchange.match(replies) if self._exchange else ()
 
-    def _accept(self, replies: Iterable[Message], size: int) -> npt.NDArray[np.float32]:
-        """Return the updates that pass every check, in the sites' order, shape ``(n, size)``.
+    def _accept(
+        self, replies: Iterable[Message], size: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """Return the updates that pass every check, in the sites' order, ``(n, size)``, and ‖u‖².
 
         ``report`` says whose they are, and why others are not among them.
         """
         asked, rejected = self.report.asked, self.report.rejected
         rejected.update(dict.fromkeys(asked, "no reply in time"))
         rows = update_matrix(len(asked), size, runs_dir(self.terms.runs_dir) / self.terms.run_id)
+        squares = np.zeros(len(asked))
         for site, reply in self._match(replies):
             try:
                 if reply.has_content():
                     self.report.bytes_up += wire.content_bytes(reply.content)
-                rows[asked.index(site)] = self.read_row(site, reply, size)
+                row = asked.index(site)
+                rows[row] = self.read_row(site, reply, size)
+                squares[row] = check_norm(rows[row])
                 del rejected[site]
             except wire.WireError as error:
                 rejected[site] = str(error)
@@ -226,10 +226,11 @@ class HDPStrategy(Rule):
         for site, reason in rejected.items():
             log.warning("round %d: site %s: %s", self.report.server_round, site, reason)
         self.report.accepted = [site for site in asked if site not in rejected]
-        for row, site in enumerate(self.report.accepted):
-            if asked[row] != site:
-                rows[row] = rows[asked.index(site)]
-        return rows[: len(self.report.accepted)]
+        stay = [asked.index(site) for site in self.report.accepted]
+        for row, former in enumerate(stay):
+            if row != former:
+                rows[row] = rows[former]
+        return rows[: len(stay)], squares[stay]
 
     def _screen(self, came: RoundUpdates) -> RoundUpdates:
         """Return the updates that the guard lets through; ``report`` says who is refused."""

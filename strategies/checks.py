@@ -27,17 +27,28 @@ def read_checked(
 ) -> npt.NDArray[np.float32]:
     """Return the update in ``reply``, shape ``(size,)``; a projected one is its one number.
 
+    Its norm is still to be checked, by :func:`check_norm`.
+
     Raises:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
     if reply.has_error():
         raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
-    update = wire.read_update(
+    return wire.read_update(
         reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
     )
-    if not square_sum(update) <= MAX_NORM**2:
+
+
+def check_norm(update: npt.NDArray[np.float32]) -> float:
+    """Return ‖u‖² of an update, or of the one number of a projected one.
+
+    Raises:
+        wire.WireError: it is beyond ``MAX_NORM``².
+    """
+    square = square_sum(update)
+    if not square <= MAX_NORM**2:
         raise wire.WireError("update: its norm is out of range")
-    return update
+    return square
 
 
 def check_tosses(terms: RunTerms) -> None:

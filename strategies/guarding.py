@@ -135,4 +135,5 @@ def _without(updates: RoundUpdates, refused: dict[str, str]) -> RoundUpdates:
         sites=tuple(updates.sites[i] for i in stay),
         updates=rows[: len(stay)],
         disclosed={fact: column[stay] for fact, column in updates.disclosed.items()},
+        squares=None if updates.squares is None else updates.squares[stay],
     )

@@ -168,7 +168,7 @@ class Leveled(HDPStrategy):
         counts = np.bincount(levels[levels >= 0], minlength=len(menu)).astype(np.float64)
         gauges: dict[str, float] = {}
         if self._plan is not None:
-            means, within = self._central_means(self._plan, updates.updates, levels, noise)
+            means, within = self._central_means(self._plan, updates, levels, noise)
             state, clip = self._moved(state, self._plan, within, len(levels), noise)
             gauges.update(clip)
             sizes = np.array([each.clients for each in self._plan.levels], dtype=np.float64)
@@ -227,22 +227,19 @@ class Leveled(HDPStrategy):
         return "" if joined == now else "claims another level than it joined with"
 
     def _central_means(
-        self,
-        plan: CentralPlan,
-        rows: npt.NDArray[np.float32],
-        levels: Ints,
-        noise: RandomStream,
+        self, plan: CentralPlan, came: RoundUpdates, levels: Ints, noise: RandomStream
     ) -> tuple[Floats, int]:
         """Return each level's mean, noisy where it is private, and the bits that are 1."""
+        rows, clip_norm = came.updates, self.terms.clip_norm
         means, bits = np.zeros((len(plan.levels), rows.shape[1])), 0
-        clip_norm = self.terms.clip_norm
         for j, level in enumerate(plan.levels):
-            total, within = clipped_sum(rows, clip_norm, np.flatnonzero(levels == j))
+            chosen = np.flatnonzero(levels == j)
+            total, within = clipped_sum(rows, clip_norm, chosen, came.squares)
             bits += within
             if level.private and level.clients:
                 means[j] = noisy_mean(total, level, clip_norm, noise)
-            elif not level.private and (levels == j).any():
-                means[j] = total / int((levels == j).sum())
+            elif not level.private and len(chosen):
+                means[j] = total / len(chosen)
         return means, bits
 
     def _moved(

@@ -51,7 +51,7 @@ from hdpfl_flower.projection import inner_products, project_private
 from hdpfl_flower.public_split import split_public
 from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
 from strategies.base import State
-from strategies.checks import read_checked
+from strategies.checks import check_norm, read_checked
 from strategies.projected import Part, Projected
 from strategies.weiavg import WeiAvg, epsilon_weights
 
@@ -147,6 +147,7 @@ class PFAPlus(Projected):
         """See :meth:`HDPStrategy.read_row`; a site asked for a number may send either form."""
         asked = self._asked.get(site)
         update = read_checked(reply, size, may_be_projected=asked is not None)
+        check_norm(update)  # before it counts as an answer
         answered, now = self._answered.get(site, []), next(reversed(self._models))
         self._answered[site] = [*(digest for digest in answered if digest != now), now][-2:]
         line = self._line(asked) if asked else None

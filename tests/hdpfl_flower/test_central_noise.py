@@ -19,6 +19,7 @@ from hdpfl_flower.central_noise import (
     noisy_mean,
 )
 from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.updates import square_sum
 
 ALARM = 1e-9
 """Share of healthy builds that a statistical test here fails."""
@@ -57,6 +58,18 @@ def test_one_update_counts_for_no_more_than_the_clip_norm(row: list[float]) -> N
     with_it, _ = clipped_sum(rows, 1.0)
     without, _ = clipped_sum(rows[1:], 1.0)
     assert np.linalg.norm(with_it - without) <= 1.0
+
+
+def test_norms_that_are_known_give_the_same_bits_and_are_not_taken_again() -> None:
+    rows = np.random.default_rng(2).standard_normal((6, 300)).astype(np.float32)
+    rows[3] *= 1e-3
+    squares, chosen = np.array([square_sum(row) for row in rows]), np.array([4, 1, 3])
+    asked, within = clipped_sum(rows, 2.0, chosen)
+    told, told_within = clipped_sum(rows, 2.0, chosen, squares)
+    assert np.array_equal(told, asked)
+    assert told_within == within == 1
+    louder, _ = clipped_sum(rows, 2.0, chosen, 4 * squares)
+    assert not np.array_equal(louder, asked)  # the rows' own norms were not looked at
 
 
 def test_what_is_not_finite_counts_for_nothing() -> None:

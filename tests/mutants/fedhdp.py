@@ -41,6 +41,13 @@ FEDHDP = (
         _CENTRAL + "one_update_counts_for_no_more_than_the_clip_norm[row0]",
     ),
     Mutant(
+        "clipping by another row's norm",
+        "strategies/base.py",
+        "        return rows[: len(stay)], squares[stay]\n",
+        "        return rows[: len(stay)], squares[: len(stay)]\n",
+        "strategies/test_guarding.py::test_the_squares_stay_with_their_rows",
+    ),
+    Mutant(
         "an empty level without noise",
         "strategies/leveled.py",
         "            if level.private and level.clients:\n",

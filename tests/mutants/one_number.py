@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "any number lifted",
         "strategies/checks.py",
-        "    if not square_sum(update) <= MAX_NORM**2:\n",
+        "    if not square <= MAX_NORM**2:\n",
         "    if False:\n",
         "strategies/test_pfa_plus.py::test_a_number_that_cannot_be_used_is_dropped",
     ),

@@ -14,9 +14,12 @@ from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.evidence import AGAINST
 from hdpfl_flower.guard import COPY, ZEROS
 from hdpfl_flower.journal import read_journal
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
+from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum, weighted_sum
 from server_app.rounds import RunResult, run
 from strategies import make_strategy
+from strategies.base import State
+from strategies.fedavg import FedAvg
 from strategies.guarding import Guard
 from tests.federation import ScriptedGrid, Site, sends
 
@@ -58,6 +61,26 @@ def federate(tmp_path: Path, sites: dict[str, Site], **more: Any) -> RunResult:
 
 def honest(n: int) -> dict[str, Site]:
     return {f"site-{i}": site(i + 1) for i in range(n)}
+
+
+def test_the_squares_stay_with_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that fails and two that are refused leave gaps that the others close."""
+    same = noise(1, 1)[0]
+    bad: dict[str, Site] = {"a": lambda _: None, "site-1b": sends(same), "site-1c": sends(same)}
+    loud = {f"site-{i}": site(i + 1, factor=10.0**i) for i in range(3)}
+    seen = []
+
+    def combine(self: FedAvg, state: State, updates: RoundUpdates, stream: RandomStream) -> Any:
+        seen.append((updates.sites, updates.squares, [square_sum(r) for r in updates.updates]))
+        return original(self, state, updates, stream)
+
+    original = FedAvg.combine
+    monkeypatch.setattr(FedAvg, "combine", combine)
+    federate(tmp_path, {**bad, **loud}, rounds=1, quorum=1)
+    ((sites, squares, expected),) = seen
+    assert sites == ("site-0", "site-1", "site-2")
+    assert squares is not None
+    assert squares.tolist() == expected
 
 
 @pytest.mark.parametrize("guard", GUARDS)
