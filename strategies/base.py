@@ -91,7 +91,7 @@ class HDPStrategy(Rule):
         facts = {fact: self._column(fact) for fact in sorted(self.needs | self.welcomes)}
         sites = tuple(report.accepted)
         came = RoundUpdates(server_round, sites, rows, facts, self._head(), squares=squares)
-        updates = self._screen(self.grouped(came))
+        updates = self.grouped(self._screen(came))
         if self.terms.noise_multiplier and not self.terms.quorum:
             # Who declines has left with its budget used up, and is no longer one of those asked.
             report.quorum = max(1, math.ceil(2 * (len(report.asked) - len(report.declined)) / 3))

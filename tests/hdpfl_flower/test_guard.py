@@ -47,6 +47,17 @@ def test_of_two_equal_updates_both_are_refused() -> None:
     assert refused == {"a": COPY, "c": COPY}
 
 
+@pytest.mark.parametrize("place", [0, 1, 4_998, 4_999])
+def test_one_number_of_many_tells_two_updates_apart(place: int) -> None:
+    updates = rows(9, 2, 5_000)
+    updates[1] = updates[0]
+    _, refused = refuse_copies({}, ("a", "b"), updates)
+    assert refused == {"a": COPY, "b": COPY}
+    updates[1, place] = np.nextafter(updates[0, place], np.float32(9))
+    _, refused = refuse_copies({}, ("a", "b"), updates)
+    assert refused == {}
+
+
 def test_who_repeats_itself_is_refused_every_time_but_the_first() -> None:
     state: State = {}
     same = rows(3)[0]

@@ -23,6 +23,7 @@ from hdpfl_flower.mechanism import RoundPlan
 from hdpfl_flower.models import arrays_of, build_model, flatten
 from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.noise_level import measure_noise
+from hdpfl_flower.residuals import MAD_OF_NORMAL
 from hdpfl_flower.task import Records, Task
 from hdpfl_flower.temporal import Memory, track
 
@@ -191,8 +192,20 @@ def test_squares_are_those_of_the_sums() -> None:
     np.testing.assert_allclose(silent_squares(rows, head), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("d", [1, 2, 499, 1_000, 9_983])
+def test_the_quietest_part_is_bit_by_bit_that_of_numpys_median(d: int) -> None:
+    rows = np.random.default_rng(d).standard_normal((4, d)).astype(np.float32)
+    rows[1, ::2] = 0.25
+    stretches = np.array_split(np.abs(rows), min(max(d // 500, 1), 16), axis=1)
+    medians = np.array([np.median(part, axis=1) for part in stretches], np.float64)
+    expected = np.square(medians.min(axis=0) / MAD_OF_NORMAL)
+    before = rows.copy()
+    assert np.array_equal(quietest_part(rows), expected)
+    assert np.array_equal(rows, before)
+
+
 @pytest.mark.parametrize("d", [100, 700, 20_000])
-def test_the_quietest_part_reads_noise_where_there_is_a_quiet_part(d: int) -> None:
+def test_the_quietest_part_reads_reads_noise_where_there_is_a_quiet_part(d: int) -> None:
     """MAD² of 500 has a standard error of √(5.44/500) = .10: 6 of them, the least of 16."""
     generator = np.random.default_rng(d)
     rows = (3 * generator.standard_normal((5, d))).astype(np.float32)

@@ -251,7 +251,7 @@ MUTANTS = (
     Mutant(
         "a digest that leaves the model out",
         "hdpfl_flower/wire_arrays.py",
-        '        digest.update(len(array.data).to_bytes(8, "big") + array.data)\n',
+        "        digest.update(array.data)  # by itself: the two together would be a copy of it\n",
         "",
         APP + "another_model_for_a_round_that_was_answered_is_declined",
     ),
