@@ -14,6 +14,7 @@ from server_app.commands import app
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 def test_the_terms_are_listed_with_their_defaults() -> None:
@@ -33,7 +34,7 @@ def test_the_terms_are_listed_with_their_defaults() -> None:
 def test_every_hdpfl_command_in_the_documents_exists() -> None:
     command = typer.main.get_command(app)
     commands = getattr(command, "commands")  # noqa: B009 - a click group, untyped
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in PAGES:
         for line in re.findall(r"^\$? ?hdpfl ([a-z].*)$", path.read_text(), re.M):
             name, *words = line.split()
             assert name in commands, f"{path.name}: hdpfl {name}"
@@ -53,6 +54,14 @@ def test_every_make_target_named_in_the_readme_exists() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for link in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
-            assert (path.parent / link).exists(), f"{path.name}: {link}"
+    for path in PAGES:
+        for link, section in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", path.read_text()):
+            target = path.parent / link if link else path
+            assert target.exists(), f"{path.name}: {link}"
+            assert not section or section in sections(target), f"{path.name}: {link}#{section}"
+
+
+def sections(path: Path) -> set[str]:
+    """Return what links may name in a page, as GitHub derives it from the headings."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
