@@ -79,6 +79,22 @@ def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
         assert f"site {site} is left out: {reason}" in caplog.text
 
 
+def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: Path) -> None:
+    grid = scripted({"a": 2.0, "b": 2.0, "c": math.inf})
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "round" and event["round"] == 1:  # c is back, and opted out no more
+            grid.names = {node: name for node, name in grid.names.items() if name != "c"}
+            grid.names[11], grid.facts = "c", {**grid.facts, "c": {"epsilon": 2.0}}
+
+    run(grid, terms_of(tmp_path), heard, picture=False)
+    rounds = [e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "round"]
+    why = "claims another level than it joined with"
+    assert [event["rejected"].get("c", "") == why for event in rounds] == [False, True, True]
+    assert ("c", wire.TRAIN, 1) in grid.asked
+    assert not {("c", wire.TRAIN, 2), ("c", wire.TRAIN, 3)} & set(grid.asked)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
