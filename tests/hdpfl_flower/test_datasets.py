@@ -7,11 +7,13 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hdpfl_flower import datasets
 from hdpfl_flower.datasets import NAMES, Dataset, load_dataset, task_of
 from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models import import_torchvision
@@ -109,6 +111,24 @@ def test_digits_hold_out_the_last_writers() -> None:
     np.testing.assert_array_equal(test.targets, bunch.target[1437:])
     assert np.bincount(test.targets).min() >= 30  # every digit is tested
     assert load_dataset("digits", "") is dataset
+
+
+def test_digits_are_read_without_importing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes longer than the rest of what a deployed site does for a message."""
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert len(load_dataset("digits", "").train) == 1437
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [(None, "comes with scikit-learn"), (SimpleNamespace(origin="/no/where"), "is missing or")],
+)
+def test_where_the_digits_are_missing_the_remedy_is_named(
+    monkeypatch: pytest.MonkeyPatch, spec: SimpleNamespace | None, named: str
+) -> None:
+    monkeypatch.setattr(datasets, "find_spec", lambda _: spec)
+    with pytest.raises(DataError, match=named):
+        load_dataset("digits", "")
 
 
 @pytest.mark.parametrize(
