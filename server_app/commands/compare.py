@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +14,16 @@ from rich.table import Table
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.groups import MINORITY
 from hdpfl_flower.paths import available_cores, runs_dir
 from server_app.commands.progress import console, rounds_bar
-from server_app.commands.promises import promises_table, read_promises
-from server_app.comparison import Comparison, jobs_of
-from server_app.comparison import compare as run_jobs
 from server_app.plots import plot_curves
-from strategies import check_strategy
+
+if TYPE_CHECKING:
+    from server_app.comparison import Comparison
 
 Text = Annotated[str | None, typer.Option(show_default=False)]
 Number = Annotated[int | None, typer.Option(show_default=False)]
 Real = Annotated[float | None, typer.Option(show_default=False)]
-
-_HEADINGS = {"accuracy": "accuracy, mean ± sd", MINORITY: "smallest group"}
-"""Metrics in the table; ``comparison.json`` has those of every group."""
 
 
 def compare(  # noqa: PLR0913, PLR0917 - options of a command line
@@ -68,6 +63,10 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
     not given keep the defaults of the run config.
     """
+    from server_app.comparison import Comparison, jobs_of
+    from server_app.comparison import compare as run_jobs
+    from strategies import check_strategy
+
     given = {
         "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
         "groups": groups, "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta,
@@ -99,15 +98,18 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
 
 
 def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
+    from hdpfl_flower.groups import MINORITY
+
+    headings = {"accuracy": "accuracy, mean ± sd", MINORITY: "smallest group"}
     comparison.save(folder / "comparison.json")
     done = {n: comparison.accuracy(n) for n in names if n in comparison.strategies()}
     terms = comparison.terms
     title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {terms.epsilons}"
     plot_curves(done, folder / "comparison.png", title)
-    shown = [name for name in comparison.metrics() if name in _HEADINGS]
+    shown = [name for name in comparison.metrics() if name in headings]  # the file has all
     table = Table(title=f"{title}, {terms.rounds} rounds")
     table.add_column("strategy")
-    for column in (*(_HEADINGS[name] for name in shown), "best round", "seeds"):
+    for column in (*(headings[name] for name in shown), "best round", "seeds"):
         table.add_column(column, justify="right")
     for name, accuracy in done.items():
         table.add_row(
@@ -121,6 +123,8 @@ def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
 
 
 def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
+    from server_app.commands.promises import promises_table, read_promises
+
     told = read_promises(folders)
     if not told:
         return
