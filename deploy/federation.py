@@ -43,6 +43,7 @@ from flower import (
     answers,
     environment,
     flwr,
+    listens,
     nodes,
 )
 from members import (
@@ -130,6 +131,7 @@ def up(source: Path) -> None:
                 print(f"starting the SuperNode of {name}", flush=True)
                 started.append(name)
                 start_supernode(name, port, ports[name])
+        _wait(lambda: all(listens(ports[name]) for name in started), ONLINE_SECONDS, *names)
         _wait(
             lambda: all(nodes().get(node) == "online" for node in node_ids), ONLINE_SECONDS, *names
         )
