@@ -3,21 +3,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo check test test-gpu bench audit mutants up run-up down clean
+.PHONY: demo lint check test test-gpu bench audit mutants up run-up down clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu"
 
-test: check
-	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not engines and not gpu"
-	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline"
-	$(BIN)/pytest -m "deadline"
+# Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "engines and not deadline" tests/e2e
+	$(BIN)/pytest -m "deadline" tests/e2e
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu

@@ -1,11 +1,17 @@
-"""One federation and one Ray for all tests; stopped at the end, also where a test failed."""
+"""One federation and one Ray for all tests; stopped at the end, also where a test failed.
+
+Tests that share one are of one group (``xdist_group``), which goes to one of pytest's workers; a
+file that starts a federation of its own is a group by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from hdpfl_flower.config import RunTerms
 from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, write_seeded_site
 
 
@@ -32,3 +38,26 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("deployed", marks=pytest.mark.xdist_group("federation")),
+        pytest.param("simulated", marks=pytest.mark.xdist_group("ray")),
+    ]
+)
+def run_on_engine(request: pytest.FixtureRequest) -> Callable[[RunTerms], Path]:
+    """Each of Flower's engines: runs terms at four sites to their good end, returns the folder."""
+
+    def deployed(terms: RunTerms) -> Path:
+        folder, done = request.getfixturevalue("federation").run(terms)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return folder
+
+    def simulated(terms: RunTerms) -> Path:
+        ray = request.getfixturevalue("ray")
+        folder, streamed = ray.run(terms, SITES)
+        assert ray.last_run()["status"] == "finished:completed", streamed.stdout
+        return folder
+
+    return {"deployed": deployed, "simulated": simulated}[request.param]

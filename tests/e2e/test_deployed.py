@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("federation")]
 
 Node = subprocess.Popen[bytes]
 
@@ -130,14 +130,16 @@ def test_a_node_without_a_profile_declines_and_the_run_goes_on(
     assert '"success": true' in registered.stdout, registered.stdout
     config = f"partition-id = 0\nnum-partitions = {SITES}\n"
     terms = seeded_terms(rounds=1, **{"run-id": "stranger", "min-sites": SITES + 1})
+    folder = federation.home / "runs" / "stranger"
     node = start_node(federation, key, config, tmp_path)
     try:
         follow_and_interrupt(federation, federation.write(terms.as_config()))
-        wait_for(lambda: status_of_last_run(federation).startswith("finished"), 120)
+        wait_for((folder / "result.json").is_file, 120)
+        wait_for(lambda: status_of_last_run(federation).startswith("finished"), 60)
     finally:
         stop_node(node)
     assert status_of_last_run(federation) == "finished:completed"
-    (event,) = rounds_of(federation.home / "runs" / "stranger")
+    (event,) = rounds_of(folder)
     assert event["rejected"] == {"stranger": "declined"}
     assert event["accepted"] == ["0", "1", "2", "3"]
     log = (tmp_path / "log").read_text()
@@ -146,14 +148,15 @@ def test_a_node_without_a_profile_declines_and_the_run_goes_on(
 
 def follow_and_interrupt(federation: Federation, terms: Path) -> None:
     following = subprocess.Popen(
-        federation.command("run", terms), env=federation.environment, text=True,
+        federation.command("run", terms), text=True,
+        env={**federation.environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as a terminal has it
     )  # fmt: skip
     try:
         assert following.stdout is not None
         assert "Ctrl-C leaves it running" in following.stdout.readline()
-        time.sleep(3)
+        assert following.stdout.readline()  # of the run's log: all is imported, the run goes on
         os.killpg(following.pid, signal.SIGINT)
         said, _ = following.communicate(timeout=60)
     finally:

@@ -17,23 +17,18 @@ import pytest
 from safetensors.numpy import load_file
 
 from hdpfl_flower.journal import Event
-from server_app.local import run_in_process
 from tests.e2e.engines import (
     BIN,
     ROOT,
-    SITES,
     Done,
     Federation,
-    Ray,
-    digest,
     free_ports,
     processes,
     rounds_of,
-    seeded_terms,
     toml_of,
 )
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("opt-out")]
 
 OPT_OUT = ROOT / "deploy" / "opt-out"
 LOUD, PRIVATE = "switzerland", "va"
@@ -171,23 +166,3 @@ def test_the_personal_models_are_at_the_sites_alone_and_of_their_own(ended: Ende
     ]
     assert coordinator
     assert not [path for path in coordinator if needle in path.read_bytes()]
-
-
-def test_under_ray_opted_out_and_private_sites_end_with_the_same_bits(
-    ray: Ray, tmp_path: Path
-) -> None:
-    """``flwr run .`` with fedhdp: the global model, and each site's own."""
-    terms = seeded_terms(
-        strategy="fedhdp", epsilons="1,2,4,inf", noise="client",
-        **{"personal-lambda": "0.1", "run-id": "opt-out-ray"},
-    )  # fmt: skip
-    here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
-    there, streamed = ray.run(terms, SITES)
-    assert ray.last_run()["status"] == "finished:completed", streamed.stdout
-    assert [len(event["rejected"]) for event in rounds_of(there)] == [0] * 3
-    for site in range(SITES):
-        name = Path("sites") / str(site) / "personal.safetensors"
-        assert (there / name).read_bytes() == (here / name).read_bytes()
-    assert digest(here) == digest(there)
-    promised = json.loads((there / "result.json").read_text())["privacy"]
-    assert promised["no privacy"] == ["3"]

@@ -1,12 +1,16 @@
-"""``flwr run`` under Ray: what a user sees when a run fails."""
+"""``flwr run`` under Ray: who opts out of privacy, and what a user sees when a run fails."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.e2e.engines import Ray, seeded_terms
+from server_app.local import run_in_process
+from tests.e2e.engines import SITES, Ray, digest, rounds_of, seeded_terms
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("ray")]
 
 
 def test_a_failed_run_says_why_on_one_line_and_in_flowers_list(ray: Ray) -> None:
@@ -16,3 +20,21 @@ def test_a_failed_run_says_why_on_one_line_and_in_flowers_list(ray: Ray) -> None
     last = ray.last_run()
     assert last["status"] == "finished:failed"
     assert "'nope' is not known" in last["status-details"]
+
+
+def test_opted_out_and_private_sites_end_with_the_same_bits(ray: Ray, tmp_path: Path) -> None:
+    """``flwr run .`` with fedhdp: the global model, and each site's own."""
+    terms = seeded_terms(
+        strategy="fedhdp", epsilons="1,2,4,inf", noise="client",
+        **{"personal-lambda": "0.1", "run-id": "opt-out-ray"},
+    )  # fmt: skip
+    here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
+    there, streamed = ray.run(terms, SITES)
+    assert ray.last_run()["status"] == "finished:completed", streamed.stdout
+    assert [len(event["rejected"]) for event in rounds_of(there)] == [0] * 3
+    for site in range(SITES):
+        name = Path("sites") / str(site) / "personal.safetensors"
+        assert (there / name).read_bytes() == (here / name).read_bytes()
+    assert digest(here) == digest(there)
+    promised = json.loads((there / "result.json").read_text())["privacy"]
+    assert promised["no privacy"] == ["3"]
