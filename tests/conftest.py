@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,24 @@ settings.register_profile("house", derandomize=True, deadline=None)
 settings.load_profile("house")
 
 
+ENGINES = Path(__file__).parent / "e2e"
+"""Where ``make test`` looks for the tests of the engines: elsewhere they would never run."""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("engines") and ENGINES not in item.path.parents:
+            raise pytest.UsageError(f"{item.nodeid} is marked 'engines': move it to {ENGINES}")
+
+
 @pytest.fixture(scope="session")
-def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One HDPFL_HOME for the session: noise multipliers are calibrated once."""
-    return tmp_path_factory.mktemp("hdpfl-home")
+def shared_home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """One HDPFL_HOME for the session: noise multipliers are calibrated once, for all workers."""
+    base, home = tmp_path_factory.getbasetemp(), tmp_path_factory.mktemp("hdpfl-home")
+    shared = (base.parent if hasattr(pytestconfig, "workerinput") else base) / "hdpfl-cache"
+    shared.mkdir(exist_ok=True)
+    (home / "cache").symlink_to(shared)
+    return home
 
 
 @pytest.fixture(autouse=True)
