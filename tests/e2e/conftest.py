@@ -1,7 +1,7 @@
 """One federation and one Ray for all tests; stopped at the end, also where a test failed.
 
-Tests that share one are of one group (``xdist_group``), which goes to one of pytest's workers; a
-file that starts a federation of its own is a group by itself.
+Tests that share one are of one group (``xdist_group``), which goes to one of pytest's workers; of
+the other tests each file is a group (``tests/conftest.py``).
 """
 
 from __future__ import annotations

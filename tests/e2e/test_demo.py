@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from tests.e2e.engines import BIN, ROOT, Done, Federation, free_ports, rounds_of, toml_of
 
-pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("demo")]
+pytestmark = pytest.mark.engines
 
 HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
 TERMS = toml_of(ROOT / "deploy" / "demo" / "run.toml")

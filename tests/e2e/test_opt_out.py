@@ -28,7 +28,7 @@ from tests.e2e.engines import (
     toml_of,
 )
 
-pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("opt-out")]
+pytestmark = pytest.mark.engines
 
 OPT_OUT = ROOT / "deploy" / "opt-out"
 LOUD, PRIVATE = "switzerland", "va"
