@@ -6,6 +6,7 @@ report); its error messages never do.
 
 from __future__ import annotations
 
+from client_app.commands.approve import approve
 from client_app.commands.audit import audit
 from client_app.commands.ledger import app as ledger_app
 from client_app.commands.model import app as model_app
@@ -21,6 +22,7 @@ app.add_typer(ledger_app, name="ledger")
 app.command("report")(report)
 app.add_typer(model_app, name="model")
 app.command("audit")(audit)
+app.command("approve")(approve)
 
 
 def main() -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.mutants import budgets, clusters, estimators, guards, one_number, studies, together
+from tests.mutants import (
+    budgets,
+    clusters,
+    estimators,
+    guards,
+    one_number,
+    operations,
+    studies,
+    together,
+)
 from tests.mutants.fedhdp import FEDHDP
 from tests.mutants.runner import Mutant
 
@@ -379,6 +388,7 @@ MUTANTS = (
     *estimators.MUTANTS,
     *guards.MUTANTS,
     *one_number.MUTANTS,
+    *operations.MUTANTS,
     *studies.MUTANTS,
     *together.MUTANTS,
     # --- privacy of whole clients ------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""``hdpfl-site approve``: which app may run at this site; every other is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import client_app
+from client_app.bundles import Bundle, install, read_bundle
+from client_app.commands.report_layout import printable
+from hdpfl_flower.errors import DeploymentError
+
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
+SHIPPED = (".py", ".toml")
+
+
+def approve(
+    app: Annotated[Path, typer.Argument(metavar="APP.fab", help="The app, made by 'flwr build'.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the approved apps.")],
+    sha256: Annotated[
+        str, typer.Option(help="What its SHA-256 must be, as the coordinator told it.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let this app, bit by bit, run at this site.
+
+    Says how it differs from the package that this command came with, and asks. Run it as the
+    administrator: the user whom the SuperNode runs as must not be able to write to DIR.
+    """
+    bundle = read_bundle(app)
+    if sha256 and sha256.strip().lower() != bundle.sha256:
+        raise DeploymentError(
+            f"{app} is another app: its SHA-256 is {bundle.sha256}; ask the coordinator which "
+            "one is meant"
+        )
+    typer.echo(printable(f"{bundle.app} {bundle.version}, {len(bundle.files)} files"))
+    typer.echo(f"SHA-256 {bundle.sha256}")
+    found = list(differences(bundle))
+    typer.echo(f"unlike the package installed here: {len(found) or 'nothing'}")
+    for line in found:
+        typer.echo(f"  {printable(line)}")
+    if not yes and not typer.confirm("It will read this site's records. Approve it?"):
+        raise DeploymentError("nothing was approved")
+    folder = to.expanduser().absolute()
+    launcher = install(bundle, folder)
+    typer.echo(f"approved: {folder / 'apps' / bundle.sha256}")
+    typer.echo(f"start the SuperNode and its flower-superexec with PATH={launcher.parent}")
+    if os.geteuid() != 0:
+        typer.echo(f"warning: this user can change {folder}; run the SuperNode as another one")
+
+
+def differences(bundle: Bundle) -> Iterator[str]:
+    """Yield, a line a file, how the app differs from the package that is installed here."""
+    mine, sent = dict(_installed()), bundle.files
+    for name in sorted(mine.keys() | sent.keys()):
+        if name not in mine:
+            if name.split("/")[0] in PACKAGES or name.endswith(".py"):
+                yield f"added    {name}"
+        elif name not in sent:
+            yield f"missing  {name}"
+        elif sent[name] != mine[name]:
+            yield f"changed  {name}"
+
+
+def _installed() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the installed packages as a bundle names them."""
+    root = Path(client_app.__file__).parents[1]
+    for package in PACKAGES:
+        for path in (root / package).rglob("*"):
+            if path.suffix in SHIPPED and path.is_file():
+                yield path.relative_to(root).as_posix(), path.read_bytes()

@@ -1,0 +1,220 @@
+"""``hdpfl-site approve``: approved apps run, bit by bit; of any other not a line does."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from client_app import bundles, launcher
+from client_app.commands.approve import differences
+from hdpfl_flower.errors import DeploymentError
+from tests.client_app.commands.conftest import SiteFolder
+from tests.client_app.commands.fabs import (
+    CODE,
+    MODULES,
+    bundle,
+    pack,
+    run_what_is_sent,
+    supernode_runtime,
+)
+
+VERSION = "0.1.0"
+
+
+def written(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "app.fab"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def pinned(
+    tmp_path: Path, site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
+    """A SuperNode's runtime under our launcher, with one approved app: ``own_app``."""
+    runtime = supernode_runtime()
+    for name in ("install_from_fab", "get_load_client_app_fn"):  # undone after the test
+        monkeypatch.setattr(runtime, name, getattr(runtime, name))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    monkeypatch.setattr(launcher, "APPROVED", tmp_path / "approved")
+    app = written(tmp_path, bundle("own_app", VERSION))
+    done = site.bare("approve", app, "--to", tmp_path / "approved", "--yes")
+    assert done.code == 0, done.err
+    launcher.pin(runtime)
+    yield runtime
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_an_approved_app_runs_from_the_sites_own_folder(pinned: ModuleType, tmp_path: Path) -> None:
+    fab = bundle("own_app", VERSION)
+    found = run_what_is_sent(pinned, fab, VERSION)
+    digest = hashlib.sha256(fab).hexdigest()
+    assert found == str(tmp_path / "approved" / "apps" / digest / "own_app.py")
+    assert not (tmp_path / "flwr").exists(), "what was sent is not even unpacked"
+
+
+def test_a_changed_app_does_not_run(
+    pinned: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Same name, same version, one line more; and the same, led out of the folder of apps."""
+    mark = tmp_path / "ran"
+    code = f"open({str(mark)!r}, 'w')\n{CODE}".encode()
+    for version in (VERSION, f"{VERSION}.1a2b3c4d/../../elsewhere"):
+        changed = bundle("own_app", version, own_app=code)
+        with pytest.raises(pinned.LoadClientAppError, match=r"^not approved$"):
+            run_what_is_sent(pinned, changed, version)
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("error: the app of this run is not approved, SHA-256 ")
+        assert hashlib.sha256(changed).hexdigest() in said
+    assert not mark.exists()
+    assert not (tmp_path / "flwr").exists(), "nothing was unpacked"
+    assert not set(MODULES) & set(sys.modules)
+
+
+def test_an_app_is_known_by_all_of_its_digest(pinned: ModuleType, tmp_path: Path) -> None:
+    """Another one with the same first digits is found in 2^32 trials."""
+    changed = bundle("sent_app", VERSION)
+    digest = hashlib.sha256(changed).hexdigest()
+    (approved,) = (tmp_path / "approved" / "apps").iterdir()
+    approved.rename(approved.with_name(digest[:8] + approved.name[8:]))
+    with pytest.raises(pinned.LoadClientAppError):
+        run_what_is_sent(pinned, changed, VERSION)
+
+
+@pytest.mark.parametrize("path", [".", "apps", "apps/*"])
+def test_a_folder_that_others_can_write_to_is_refused(
+    pinned: ModuleType, tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder,) = (tmp_path / "approved").glob(path) if path != "." else [tmp_path / "approved"]
+    folder.chmod(0o775)
+    with pytest.raises(pinned.LoadClientAppError):
+        run_what_is_sent(pinned, bundle("own_app", VERSION), VERSION)
+    assert f"others can write to {folder}; run: chmod go-w {folder}" in capsys.readouterr().err
+
+
+def test_what_is_approved_can_be_changed_by_nobody_but_its_owner(
+    pinned: ModuleType, tmp_path: Path
+) -> None:
+    folder = tmp_path / "approved"
+    for path in [folder, *folder.rglob("*")]:
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        assert path.is_symlink() or not mode & 0o022, path
+        assert path.is_symlink() or mode & 0o004, f"{path}: the node's user reads it"
+        if path.is_file() and "apps" in path.parts:
+            assert mode == 0o444
+    assert {path.name for path in (folder / "bin").iterdir()} == {
+        "flwr-clientapp", "flower-superexec",
+    }  # fmt: skip
+    assert list(folder.rglob("*.pyc")), "compiled, since the node cannot"
+
+
+def test_the_launcher_refuses_to_install_what_a_server_names(
+    pinned: ModuleType, tmp_path: Path
+) -> None:
+    """The script itself, as flower-superexec starts it: alone in its PATH."""
+    done = subprocess.run(
+        ["flwr-clientapp", "--token", "x", "--allow-runtime-dependency-installation"],
+        env={"PATH": str(tmp_path / "approved" / "bin")}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --allow-runtime-dependency-installation installs")
+
+
+def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
+    root = Path(launcher.__file__).parents[1]
+    name = "client_app/launcher.py"
+    files = {
+        "pyproject.toml": b'[project]\nname = "x"\nversion = "1"\n[tool.flwr.app]\npublisher="p"\n',
+        name: (root / name).read_bytes() + b"# more\n",
+        "client_app/new.py": b"",
+        "client_app/site.py": (root / "client_app/site.py").read_bytes(),
+    }
+    app, folder = written(tmp_path, pack(files)), tmp_path / "approved"
+    asked = site.bare("approve", app, "--to", folder, answer="n\n")
+    assert "nothing was approved" in asked.error()
+    assert not folder.exists()
+    assert f"  changed  {name}\n" in asked.out
+    assert "  added    client_app/new.py\n" in asked.out
+    assert "  missing  client_app/app.py\n" in asked.out
+    assert "client_app/site.py" not in asked.out
+    assert site.bare("approve", app, "--to", folder, answer="y\n").code == 0
+    assert len(list((folder / "apps").iterdir())) == 1
+
+
+def test_the_digest_that_the_coordinator_told_is_held_against_it(
+    site: SiteFolder, tmp_path: Path
+) -> None:
+    fab = bundle("own_app", VERSION)
+    app, folder = written(tmp_path, fab), tmp_path / "approved"
+    wrong = site.bare("approve", app, "--to", folder, "--yes", "--sha256", "00")
+    assert "is another app: its SHA-256 is" in wrong.error()
+    assert not folder.exists()
+    digest = hashlib.sha256(fab).hexdigest()
+    right = site.bare("approve", app, "--to", folder, "--yes", "--sha256", digest.upper())
+    assert right.code == 0, right.err
+    again = site.bare("approve", app, "--to", folder, "--yes")
+    assert again.code == 0, again.err
+    assert [path.name for path in (folder / "apps").iterdir()] == [digest]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"no zip", "is no app of Flower's"),
+        (pack({"../x.py": b""}), "is no app of Flower's"),
+        (pack({"/x.py": b""}), "is no app of Flower's"),
+        (pack({"x.py": b""}), "is no app of Flower's"),
+        (bundle("own_app", VERSION)[:-30], "is no app of Flower's"),
+        (
+            pack({"pyproject.toml": b"", "a.py": b"1"}, {"pyproject.toml": b"", "a.py": b"2"}),
+            "is no app of Flower's",
+        ),
+    ],
+)
+def test_what_is_no_app_is_one_clear_line(
+    site: SiteFolder, tmp_path: Path, content: bytes, words: str
+) -> None:
+    done = site.bare("approve", written(tmp_path, content), "--to", tmp_path / "to", "--yes")
+    assert words in done.error()
+    assert not (tmp_path / "to").exists()
+
+
+def test_files_that_are_not_those_listed_are_refused(tmp_path: Path) -> None:
+    good = bundles.read_bundle(written(tmp_path, bundle("own_app", VERSION))).files
+    for files, listed in (
+        ({**good, "own_app.py": b"other"}, good),
+        ({**good, "unlisted.py": b""}, good),
+        (good, {**good, "unshipped.py": b""}),
+    ):
+        with pytest.raises(DeploymentError, match="not those that it lists"):
+            bundles.read_bundle(written(tmp_path, pack(files, listed)))
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(
+    site: SiteFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    app = written(tmp_path, bundle("own_app", VERSION))
+    done = site.bare("approve", app, "--to", tmp_path / "file" / "x", "--yes")
+    assert "cannot be written" in done.error()
+
+
+def test_the_app_of_this_very_package_differs_in_nothing() -> None:
+    root = Path(bundles.__file__).parents[1]
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for package in ("hdpfl_flower", "strategies", "client_app", "server_app")
+        for path in (root / package).rglob("*")
+        if path.suffix in (".py", ".toml")
+    }
+    assert not list(differences(bundles.Bundle("p/x", "1", "", {**files, "README.md": b""})))
