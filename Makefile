@@ -35,7 +35,7 @@ mutants: $(READY)
 	$(BIN)/python -m tests.mutants
 
 up: $(READY)
-	$(BIN)/python deploy/federation.py up $(if $(SITES),--sites $(SITES))
+	$(BIN)/python deploy/federation.py up $(if $(SITES),--sites $(SITES)) $(if $(PIN),--pin)
 
 run-up: $(READY)
 	$(BIN)/python deploy/federation.py run $(TERMS)

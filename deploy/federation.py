@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -37,10 +36,12 @@ from flower import (
     LINK,
     LOGS,
     PIDS,
+    ROOT,
     SERVER,
     SITES,
     ProblemError,
     answers,
+    check_free,
     environment,
     flwr,
     listens,
@@ -48,6 +49,7 @@ from flower import (
 )
 from members import (
     SUPERLINK,
+    approve_app,
     make_certificates,
     prepare_site,
     register,
@@ -55,7 +57,6 @@ from members import (
     start_supernode,
 )
 
-ROOT = Path(__file__).absolute().parents[1]
 DEMO = ROOT / "deploy" / "demo"
 DEFAULT_PORT = 28300
 """The SuperLink's; the SuperNodes have the next ones."""
@@ -70,11 +71,15 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     up_parser = commands.add_parser("up", help="start what is not running")
     up_parser.add_argument("--sites", type=Path, default=DEMO, help="folder with a folder a site")
+    up_parser.add_argument(
+        "--pin", action="store_true", help="sites run the app as it is now, and no other"
+    )
     run_parser = commands.add_parser("run", help="run the app on it and follow the log")
     run_parser.add_argument("terms", type=Path, nargs="?", default=DEMO / "run.toml")
     commands.add_parser("status", help="say what is running")
     commands.add_parser("down", help="stop it; ledgers, models and runs stay")
     words = parser.parse_args()
+    os.umask(0o077)  # of all that is written, by Flower, too
     try:
         if words.command == "run":
             run(words.terms)
@@ -82,7 +87,7 @@ def main() -> int:
             status()
         else:
             with _alone():
-                up(words.sites.absolute()) if words.command == "up" else down()
+                up(words.sites.absolute(), words.pin) if words.command == "up" else down()
     except ProblemError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
@@ -98,10 +103,11 @@ def main() -> int:
 # --- up, down, status -----------------------------------------------------------------------
 
 
-def up(source: Path) -> None:
+def up(source: Path, pin: bool = False) -> None:
     """Start the SuperLink and a SuperNode for each folder in ``source``; wait until all are in.
 
-    What runs already stays as it is. If it fails, what this call started is stopped again.
+    What runs already stays as it is. If it fails, what this call started is stopped again. With
+    ``pin`` the sites that it starts run approved apps alone, and the app as it is now is approved.
     """
     if not (BIN / "flower-superlink").exists():
         raise ProblemError(f"flower-superlink is not installed in {BIN}; run: make up")
@@ -114,10 +120,8 @@ def up(source: Path) -> None:
     port = _settle_port(SUPERLINK in running)
     ports = {name: port + number for number, name in enumerate((SUPERLINK, *names))}
     for name in ports.keys() - set(running):
-        _check_free(ports[name])
-    make_certificates(names)
-    for name in names:
-        prepare_site(name, source / name)
+        check_free(ports[name])
+    _prepare(names, source, [name for name in names if pin and name not in running])
     started: list[str] = []
     try:
         if SUPERLINK not in running:
@@ -239,6 +243,15 @@ def _end_of(number: str) -> dict[str, Any]:
 # --- parts ----------------------------------------------------------------------------------
 
 
+def _prepare(names: list[str], source: Path, pinned: list[str]) -> None:
+    """Make what the members need before they start; ``pinned`` sites run approved apps alone."""
+    make_certificates(names)
+    for name in names:
+        prepare_site(name, source / name)
+    if pinned:
+        approve_app(pinned)
+
+
 def _sites() -> list[str]:
     return sorted(path.name for path in SITES.iterdir()) if SITES.is_dir() else []
 
@@ -269,18 +282,6 @@ def _settle_port(running: bool) -> int:
         f"root-certificates = {certificate}\n"
     )
     return int(text)
-
-
-def _check_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            raise ProblemError(
-                f"port {port} is in use; set HDPFL_FEDERATION_PORT to the first of some free ports "
-                "(one for the SuperLink and one a site)"
-            ) from None
 
 
 def _wait(ready: Callable[[], bool], seconds: float, *names: str) -> None:

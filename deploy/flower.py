@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).absolute().parents[1]
 BIN = Path(sys.executable).parent
 HOME = Path(os.environ.get("HDPFL_HOME") or "~/.hdpfl").expanduser().absolute()
 FOLDER = HOME / "federation"
@@ -49,9 +50,9 @@ def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
     }
 
 
-def call(command: str, *words: str) -> None:
-    """Run one of our own commands; raises ``ProblemError`` with its own words where it fails."""
-    done = _captured(command, *words)
+def call(command: str, *words: str, folder: Path | None = None) -> None:
+    """Run a command, in ``folder``; raises ``ProblemError`` with its own words where it fails."""
+    done = _captured(command, *words, folder=folder)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"'{command}' failed"]
         raise ProblemError(lines[-1].removeprefix("error: "))
@@ -99,9 +100,25 @@ def listens(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def _captured(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+def check_free(port: int) -> None:
+    """Raise ``ProblemError`` where somebody listens at ``port``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            raise ProblemError(
+                f"port {port} is in use; set HDPFL_FEDERATION_PORT to the first of some free ports "
+                "(one for the SuperLink and one a site)"
+            ) from None
+
+
+def _captured(
+    command: str, *words: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [f"{BIN}/{command}", *words],
+        cwd=folder,
         env=environment(SERVER, HOME),
         capture_output=True,
         text=True,

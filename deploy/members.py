@@ -6,7 +6,11 @@ Standard library only.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shutil
+import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -14,11 +18,13 @@ import processes
 from flower import (
     BIN,
     CERTS,
+    FOLDER,
     HOME,
     HOST,
     LINK,
     LOGS,
     PIDS,
+    ROOT,
     SERVER,
     SITES,
     call,
@@ -29,11 +35,17 @@ from flower import (
 
 SUPERLINK = "superlink"
 """The name of the coordinator's process."""
+PINNED = "pinned"
+"""A file in the folder of a site that runs approved apps alone."""
+
+
+APPROVED = FOLDER / "approved"
+"""The approved apps of sites that pin their code; on machines of their own each has its own."""
 
 
 def start_superlink(port: int) -> None:
-    """Start the coordinator with TLS and with keys for its SuperNodes."""
-    processes.start(
+    """Start the coordinator with TLS, with keys for its SuperNodes, its tasks apart from it."""
+    _start(
         SUPERLINK,
         [
             f"{BIN}/flower-superlink", "--host", HOST, "--port", str(port),
@@ -41,16 +53,22 @@ def start_superlink(port: int) -> None:
             "--ssl-keyfile", f"{CERTS}/server.key", "--enable-supernode-auth",
             "--database", f"{SERVER}/state.db", "--disable-runtime-dependency-installation",
         ],
-        PIDS,
-        LOGS / f"{SUPERLINK}.log",
+        [f"{HOST}:{port}", "--root-certificates", f"{CERTS}/ca.crt"],
+        SERVER,
         environment(SERVER, HOME),
     )  # fmt: skip
 
 
 def start_supernode(name: str, port: int, own_port: int) -> None:
-    """Start a site: its own key, its own Flower home, its own configuration."""
+    """Start a site: its own key, its own Flower home, its own configuration.
+
+    A site that pins its code finds nothing in its PATH but the launcher of approved apps.
+    """
     site = SITES / name
-    processes.start(
+    env = environment(site / "flwr", site / "home")
+    if (site / PINNED).exists():
+        env["PATH"] = str(APPROVED / "bin")
+    _start(
         name,
         [
             f"{BIN}/flower-supernode", "--superlink", f"{HOST}:{port}",
@@ -58,10 +76,40 @@ def start_supernode(name: str, port: int, own_port: int) -> None:
             "--auth-supernode-private-key", f"{CERTS}/sites/{name}",
             "--host", HOST, "--port", str(own_port), "--node-config", f"{site}/node.toml",
         ],
+        [f"{HOST}:{own_port}", "--insecure"],  # on loopback
+        site,
+        env,
+    )  # fmt: skip
+
+
+def _start(
+    name: str, node: list[str], runtime: list[str], folder: Path, env: dict[str, str]
+) -> None:
+    """Start a node and, apart from it, what runs its tasks; they share a secret."""
+    secret = folder / "superexec.secret"
+    if not secret.exists():
+        with os.fdopen(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    shared = ["--superexec-auth-secret-file", str(secret)]
+    tasks = [f"{BIN}/flower-superexec", "--runtime-api-address", *runtime, *shared]
+    pair = [sys.executable, str(Path(__file__).with_name("pair.py"))]
+    processes.start(
+        name,
+        [*pair, "--", *node, "--isolation", "process", *shared, "--", *tasks],
         PIDS,
         LOGS / f"{name}.log",
-        environment(site / "flwr", site / "home"),
-    )  # fmt: skip
+        env,
+    )
+
+
+def approve_app(names: list[str]) -> None:
+    """Approve the app as it is now at each of these sites; they run no other from then on."""
+    with tempfile.TemporaryDirectory() as folder:
+        call("flwr", "build", "--app", str(ROOT), folder=Path(folder))
+        (app,) = Path(folder).glob("*.fab")
+        call("hdpfl-site", "approve", str(app), "--to", str(APPROVED), "--yes")
+    for name in names:
+        (SITES / name / PINNED).touch(mode=0o600)
 
 
 def make_certificates(names: list[str]) -> None:
@@ -92,7 +140,9 @@ def prepare_site(name: str, source: Path) -> None:
             print(f"{name}: its own profile stays as it is, unlike {file}: {own}")
     profile, more = site / "profile.toml", source / "node.toml"
     config = f"profile = {json.dumps(str(profile))}\n" + (more.read_text() if more.exists() else "")
-    (site / "node.toml").write_text(config)
+    node = site / "node.toml"
+    node.write_text(config)
+    node.chmod(0o600)
     content = tomllib.loads(profile.read_text())
     if "ledger" in content and not (site / content["ledger"]["path"]).exists():
         call("hdpfl-site", "ledger", "init", "--profile", str(profile))

@@ -17,13 +17,16 @@ from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, 
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is."""
+    """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is.
+
+    They run the app as it is now, approved, and no other.
+    """
     home = tmp_path_factory.mktemp("federation")
     for index in range(SITES):
         write_seeded_site(home / "sites" / str(index), seeded_terms(), index, SITES)
-    made = Federation(home, free_ports(SITES + 2))
+    made = Federation(home, free_ports(SITES + 3))
     try:
-        started = made.call("up", "--sites", home / "sites")
+        started = made.call("up", "--pin", "--sites", home / "sites")
         assert started.returncode == 0, started.stderr
         yield made
     finally:

@@ -22,7 +22,7 @@ from hdpfl_flower.journal import Event, read_journal
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
-import processes
+import processes as processes  # noqa: PLC0414 - tests take it from here
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.mechanism import make_plan
+from hdpfl_flower.profile import Profile
 from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("federation")]
@@ -27,14 +31,18 @@ def make_key(federation: Federation, name: str) -> Path:
     return folder / "sites" / name
 
 
-def start_node(federation: Federation, key: Path, config: str, tmp_path: Path) -> Node:
-    """Start a SuperNode beside the four; its log is ``tmp_path/log``."""
+def start_node(
+    federation: Federation, key: Path, config: str, tmp_path: Path, number: int = 1
+) -> Node:
+    """Start a SuperNode beside the four, the ``number``-th more; its log is ``tmp_path/log``."""
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "node.toml").write_text(config)
     command = [
         str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{federation.port}",
         "--root-certificates", str(federation.folder / "certs" / "ca.crt"),
         "--auth-supernode-private-key", str(key), "--host", "127.0.0.1",
-        "--port", str(federation.port + SITES + 1), "--node-config", str(tmp_path / "node.toml"),
+        "--port", str(federation.port + SITES + number),
+        "--node-config", str(tmp_path / "node.toml"),
     ]  # fmt: skip
     environment = {
         **federation.environment,
@@ -73,7 +81,7 @@ def one_error_line(done: Done, words: str) -> None:
 
 def test_up_again_changes_nothing(federation: Federation) -> None:
     before = federation.call("status").stdout
-    again = federation.call("up", "--sites", federation.home / "sites")
+    again = federation.call("up", "--pin", "--sites", federation.home / "sites")
     assert again.returncode == 0, again.stderr
     assert "starting" not in again.stdout
     assert "4 sites are online: 0, 1, 2, 3" in again.stdout
@@ -116,34 +124,67 @@ def test_a_node_with_an_unregistered_key_is_refused(federation: Federation, tmp_
     assert "Exit Code: 305" in (tmp_path / "log").read_text()
 
 
-def test_a_node_without_a_profile_declines_and_the_run_goes_on(
+def register(federation: Federation, name: str) -> Path:
+    """Return the key of a site more, registered."""
+    key = make_key(federation, name)
+    words = ["supernode", "register", f"{key}.pub", "hdpfl", "--name", name, "--format", "json"]
+    registered = federation.flwr(*words)
+    assert '"success": true' in registered.stdout, registered.stdout
+    return key
+
+
+def spent_site(folder: Path) -> str:
+    """Make a site whose ledger one run has used up; return its node's configuration."""
+    folder.mkdir()
+    profile = folder / "profile.toml"
+    profile.write_text(
+        "[budget]\nepsilon = 1.0\ndelta = 1e-5\n[run]\nepsilon = 1.0\ndelta = 1e-5\n"
+        "[training]\nbatch-size = 10\ndeclared-records = 100\n"
+        '[data]\nformat = "npz"\npath = "records.npz"\n[ledger]\npath = "ledger.sqlite"\n'
+    )
+    profile.chmod(0o600)
+    site, terms = Profile.load(profile), seeded_terms(**{"run-id": "earlier"})
+    plan = make_plan(site, terms)
+    frozen = FrozenPlan(plan.to_json(), terms.to_json(), plan.epsilon, plan.delta)
+    ledger = Ledger.create(folder / "ledger.sqlite", 1.0, 1e-5)
+    with ledger.reserve(Request("earlier", 1, "update", "digest"), frozen) as taken:  # type: ignore[union-attr]
+        taken.seal(b"payload")
+    ledger.close()
+    return f'profile = "{profile}"\n'
+
+
+def test_sites_without_a_profile_or_a_budget_decline_and_the_run_goes_on(
     federation: Federation, tmp_path: Path
 ) -> None:
-    """It is asked, and answers with the constant code; the reason stays in its own log.
+    """They are asked, and answer with the constant code; the reason stays in their own logs.
 
     The command that follows the run is interrupted: that is not the end of the run either.
     """
-    key = make_key(federation, "stranger")
-    registered = federation.flwr(
-        "supernode", "register", f"{key}.pub", "hdpfl", "--name", "stranger", "--format", "json"
-    )
-    assert '"success": true' in registered.stdout, registered.stdout
-    config = f"partition-id = 0\nnum-partitions = {SITES}\n"
-    terms = seeded_terms(rounds=1, **{"run-id": "stranger", "min-sites": SITES + 1})
+    configs = {
+        "spent": spent_site(tmp_path / "spent"),
+        "stranger": f"partition-id = 0\nnum-partitions = {SITES}\n",
+    }
+    terms = seeded_terms(rounds=1, **{"run-id": "stranger", "min-sites": SITES + 2})
     folder = federation.home / "runs" / "stranger"
-    node = start_node(federation, key, config, tmp_path)
+    nodes: list[Node] = []
     try:
+        for number, (name, config) in enumerate(configs.items(), start=1):
+            key = register(federation, name)
+            nodes.append(start_node(federation, key, config, tmp_path / name, number))
         follow_and_interrupt(federation, federation.write(terms.as_config()))
         wait_for((folder / "result.json").is_file, 120)
         wait_for(lambda: status_of_last_run(federation).startswith("finished"), 60)
     finally:
-        stop_node(node)
+        for node in nodes:
+            stop_node(node)
     assert status_of_last_run(federation) == "finished:completed"
     (event,) = rounds_of(folder)
-    assert event["rejected"] == {"stranger": "declined"}
+    assert event["rejected"] == {"spent": "declined", "stranger": "declined"}
     assert event["accepted"] == ["0", "1", "2", "3"]
-    log = (tmp_path / "log").read_text()
-    assert "declined: the node config names no 'profile': a deployed site needs one" in log
+    said = {name: (tmp_path / name / "log").read_text() for name in configs}
+    reason = "declined: the node config names no 'profile': a deployed site needs one"
+    assert reason in said["stranger"]
+    assert "declined: budget: the run does not fit into what is left" in said["spent"]
 
 
 def follow_and_interrupt(federation: Federation, terms: Path) -> None:

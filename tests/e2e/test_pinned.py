@@ -1,0 +1,116 @@
+"""Four sites that pin their code, and a coordinator that ships a changed app."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.engines import (
+    ROOT,
+    SITES,
+    Federation,
+    command_of,
+    processes,
+    rounds_of,
+    seeded_terms,
+    to_toml,
+)
+
+pytestmark = pytest.mark.engines
+
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
+MARK = (
+    "import os, pathlib, sys\n"
+    "_ran = 'ran-' + pathlib.Path(sys.argv[0]).name\n"
+    "pathlib.Path(os.environ['FLWR_HOME'], _ran).touch(0o600)\n"
+)
+"""The first lines of every module of the changed app: they leave a file in the node's own home."""
+
+
+def changed_app(folder: Path) -> Path:
+    """Return a copy of the app, same name and version, in which every module leaves a mark."""
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    for path in folder.rglob("*.py"):
+        source = path.read_text()
+        future = "from __future__ import annotations\n"
+        path.write_text(source.replace(future, future + MARK, 1) if future in source else MARK)
+    return folder
+
+
+def test_not_a_line_of_a_changed_app_runs(federation: Federation, tmp_path: Path) -> None:
+    """It runs at the coordinator, which ships it, so it would have run at the sites, too."""
+    terms = seeded_terms(rounds=1, **{"run-id": "changed"})
+    config = tmp_path / "terms.toml"
+    config.write_text(to_toml(terms.as_config()))
+    app = changed_app(tmp_path / "app")
+    words = ["run", str(app), "hdpfl", "--run-config", str(config), "--format", "json"]
+    number = str(json.loads(federation.flwr(*words).stdout)["run-id"])
+    deadline, listed = time.monotonic() + 180, ["list", "hdpfl", "--run-id", number]
+    while True:
+        said = json.loads(federation.flwr(*listed, "--format", "json").stdout)["runs"][0]
+        if said["status"].startswith("finished"):
+            break
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
+    ran = {str(path.relative_to(federation.folder)) for path in federation.folder.rglob("ran-*")}
+    assert "superlink/ran-flwr-serverapp" in ran
+    assert {path.split("/")[0] for path in ran} == {"superlink"}
+    for site in map(str, range(SITES)):
+        assert "error: the app of this run is not approved, SHA-256 " in federation.log(site)
+        assert not (federation.folder / "sites" / site / "flwr" / "apps").exists()
+    (event,) = rounds_of(federation.home / "runs" / "changed")
+    assert event["accepted"] == []
+    assert sorted(event["rejected"]) == [str(site) for site in range(SITES)]
+
+
+def test_tasks_are_apart_from_the_node_and_nobody_gets_one_without_the_secret(
+    federation: Federation,
+) -> None:
+    """Under Flower's other isolation any user of the machine could take a site's task."""
+    for port in range(federation.port + 1, federation.port + 1 + SITES):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request(
+            "POST", "/v1/runtime/acquire-task", b"", {"Content-Type": "application/protobuf"}
+        )
+        assert connection.getresponse().status in (401, 403), port
+        connection.close()
+
+
+def test_no_secret_of_ours_stands_in_a_command_line(federation: Federation) -> None:
+    """Flower's task token does, while its task runs: docs/deploy.md says what that means."""
+    files = [*federation.folder.rglob("*.secret"), *federation.folder.rglob("*.key")]
+    assert len(files) == 1 + SITES + 2
+    words = {path.read_text().strip() for path in files}
+    lines = [command_of(pid) for pid in processes.table()]
+    mine = [line for line in lines if str(federation.folder) in line]
+    assert len(mine) >= 3 * (SITES + 1)
+    assert not [word for word in words for line in lines if word in line]
+    logs = [path.read_text(errors="replace") for path in (federation.folder / "logs").iterdir()]
+    assert not [word for word in words for log in logs if word in log]
+
+
+def test_what_a_federation_writes_is_for_its_owner_alone(federation: Federation) -> None:
+    public = (".crt", ".pub")
+    mine = [
+        path
+        for path in federation.folder.rglob("*")
+        if "approved" not in path.parts and path.suffix not in public
+    ]
+    assert [path for path in mine if not path.is_symlink() and path.stat().st_mode & 0o077] == []
+
+
+def test_plain_http_is_refused(federation: Federation) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", federation.port, timeout=10)
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        connection.request("GET", "/health")
+        connection.getresponse()
+    connection.close()
