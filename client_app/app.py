@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.site import Site, open_site
+from client_app.timing import hold
 from hdpfl_flower import wire
 from hdpfl_flower.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, HDPFLError
@@ -30,12 +32,20 @@ Handler = Callable[[Site, Instructions], RecordDict]
 def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
     """Wrap ``handler`` so that every message gets a reply, and no reply carries a reason.
 
+    Every reply, a refusal, too, leaves when the profile's ``reply-after`` says.
+
     Guarantees:
         Never raises but for ``KeyboardInterrupt``, never returns None: a ClientApp that raises
         sends its exception's text to the server, and one that returns None wedges its node.
     """
 
     def handle(message: Message, context: Context) -> Message:
+        begun = time.monotonic()
+        reply = answer(message, context)
+        hold(begun, context)
+        return reply
+
+    def answer(message: Message, context: Context) -> Message:
         try:
             instructions = wire.read_instructions(message.content)
             site = open_site(context, instructions.terms)

@@ -124,6 +124,9 @@ class Profile(Private):
     trust_server: bool = Field(
         False, description="Send clipped updates without noise where the terms ask for it."
     )
+    reply_after: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="Seconds after a request at which every reply leaves; 0: when it is ready."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

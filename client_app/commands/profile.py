@@ -45,6 +45,7 @@ def check(
     _check_ledger(site, run, findings)
     _check_state(site, findings)
     _check_disclosure(site, findings)
+    _check_time(site, run, findings)
     if run is None:
         _check_data_is_there(site, findings)
         findings.warning("terms: none given; add --terms to read the records and try the model")
@@ -150,6 +151,18 @@ def _check_disclosure(site: Profile, findings: Findings) -> None:
             "disclosure: 'metrics' needs records to test on: 'data.holdout' keeps none, and the "
             "site will decline every test"
         )
+
+
+def _check_time(site: Profile, run: RunTerms | None, findings: Findings) -> None:
+    if not site.reply_after:
+        findings.warning("time: 'reply-after' is not set: when a reply comes tells of its batches")
+    elif run is not None and site.reply_after >= run.round_timeout:
+        findings.error(
+            "time: 'reply-after' is as long as the run's 'round-timeout': every reply comes too "
+            "late; lower it, or ask the coordinator for more time"
+        )
+    else:
+        findings.ok("time: replies leave at a constant time after the request")
 
 
 def _check_data_is_there(site: Profile, findings: Findings) -> None:

@@ -87,6 +87,7 @@ def gather(source: Source) -> dict[str, Any]:
         or _clipped_for_nothing(books) > 0,
         "simulation": site.simulated if site else None,
         "disclosed": list(site.disclose) if site else None,
+        "reply-after": site.reply_after if site else None,
     }
     facts["promise"] = {
         "unit": _unit_of_all(facts["runs"]),

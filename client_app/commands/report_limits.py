@@ -24,7 +24,7 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
     if facts["disclosed"] is None:
         yield (
             "What only the profile tells, and it is not at hand: what it discloses, whether the "
-            "site is a simulation, and whether an id makes a person the unit."
+            "site is a simulation, whether an id makes a person the unit, and when replies leave."
         )
     for name in facts["disclosed"] or ():
         yield f"'{name}', which the profile discloses: {_DISCLOSED[name]}."
@@ -46,10 +46,7 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
         "The declared number of records N: it counts as public (batches, steps and noise are "
         "planned with it, never with the true number)."
     )
-    yield (
-        "The time a reply takes: it grows with the records that a batch happens to hold, and no "
-        "constant time of reply ('reply-after') is set."
-    )
+    yield _time_of_replies(facts["reply-after"])
     yield (
         "What was done with the same records outside of this ledger: tuning of hyper-parameters, "
         "other training, other statistics, a second ledger."
@@ -66,4 +63,19 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
         "Whoever can read or watch this machine: its disk, its memory, the times of its work. "
         "That the noise is computed with 64-bit numbers, rounded to a public grid, is a "
         "mitigation of attacks on low-order bits, not a proof."
+    )
+
+
+def _time_of_replies(reply_after: float | None) -> str:
+    """Return what the time of a reply tells, for a profile's ``reply-after``; None: not known."""
+    if reply_after:
+        return (
+            "The time of a reply whose work took longer than the constant 'reply-after': it leaves "
+            "at the next multiple, which tells that it was late. This site's log says so each time."
+        )
+    known = "no constant time of reply ('reply-after') is set"
+    asked = "unless the profile sets a constant time of reply ('reply-after')"
+    return (
+        "The time a reply takes: it grows with the records that a batch happens to hold, "
+        f"{asked if reply_after is None else f'and {known}'}."
     )

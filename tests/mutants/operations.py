@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
+TIMING = "client_app/test_timing.py::test_"
 APPROVE = "client_app/commands/test_approve.py::test_"
 MUTANTS = (
     Mutant(
@@ -34,5 +35,26 @@ MUTANTS = (
         "(stat.S_IWGRP | stat.S_IWOTH)",
         "0",
         APPROVE + "a_folder_that_others_can_write_to_is_refused",
+    ),
+    Mutant(
+        "a refusal that does not wait",
+        "client_app/app.py",
+        "        hold(begun, context)",
+        "        reply.has_error() or hold(begun, context)",
+        TIMING + "every_reply_leaves_at_the_same_time",
+    ),
+    Mutant(
+        "a constant time after the work, not after the request",
+        "client_app/app.py",
+        "        begun = time.monotonic()\n        reply = answer(message, context)",
+        "        reply = answer(message, context)\n        begun = time.monotonic()",
+        TIMING + "every_reply_leaves_at_the_same_time",
+    ),
+    Mutant(
+        "a late reply leaves at once",
+        "client_app/timing.py",
+        "end = begun + multiple * reply_after",
+        "end = begun + reply_after",
+        TIMING + "late_work_leaves_at_the_next_multiple_and_the_log_says_so",
     ),
 )

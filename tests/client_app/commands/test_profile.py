@@ -148,3 +148,13 @@ def test_no_protection_is_said(opened) -> None:
     assert any("no privacy" in line for line in check(opened))
     opened.write_profile(("[data]", "[simulation]\nseed = 1\n[data]"))
     assert any("protects nobody" in line for line in check(opened))
+
+
+def test_the_time_of_replies_is_looked_at(opened) -> None:
+    assert "warning  time: 'reply-after' is not set" in opened("profile", "check").out
+    opened.write_profile(("[budget]", "reply-after = 45\n[budget]"))
+    assert "ok       time: replies leave at a constant time" in opened("profile", "check").out
+    opened.write_terms(round_timeout=45.0)
+    done = opened("profile", "check", "--terms", opened.terms_path)
+    assert done.code == 1
+    assert "error    time: 'reply-after' is as long as the run's 'round-timeout'" in done.out

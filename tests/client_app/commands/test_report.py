@@ -100,3 +100,13 @@ def test_the_unit_is_the_id_only_where_every_run_has_it(opened) -> None:
     units = [run["unit"] for run in facts(opened)["runs"]]
     assert "'who'" in units[0]
     assert units[1] == "one record"
+
+
+def test_a_constant_time_of_reply_is_told_as_what_it_is(opened) -> None:
+    opened.write_profile(("[budget]", "reply-after = 45\n[budget]"))
+    text = words(opened)
+    assert "no constant time of reply" not in text
+    assert "took longer than the constant 'reply-after'" in text
+    assert facts(opened)["reply-after"] == 45.0
+    alone = " ".join(opened.bare("report", "--ledger", opened.ledger_path).out.split())
+    assert "unless the profile sets a constant time of reply ('reply-after')" in alone

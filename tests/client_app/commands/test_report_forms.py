@@ -23,7 +23,7 @@ SECTIONS = [
 FACTS = {
     "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
     "clipped-updates-opted-out", "clipped-updates-released", "releases",
-    "no-privacy", "simulation", "disclosed", "promise", "assumptions", "not-covered",
+    "no-privacy", "simulation", "disclosed", "reply-after", "promise", "assumptions", "not-covered",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
