@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo lint check test test-gpu bench audit mutants up run-up down clean
+.PHONY: demo lint check test test-gpu bench audit mutants up run-up down lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -42,6 +42,13 @@ run-up: $(READY)
 
 down: $(READY)
 	$(BIN)/python deploy/federation.py down
+
+# Needs uv (https://docs.astral.sh/uv). Versions stay but for what pyproject.toml asks; UPGRADE=1 renews.
+lock:
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet \
+	  $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	sed -n 's/^\([A-Za-z0-9._-]*==[^ ;\\]*\).*/\1/p' requirements.lock > constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
