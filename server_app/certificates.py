@@ -22,6 +22,7 @@ CA_DAYS, SERVER_DAYS = 3650, 825
 
 _DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.(?!-)[A-Za-z0-9_-]{1,63})*")
 _CLOCKS_DIFFER = timedelta(hours=1)
+_CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl federation CA")])
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,26 +50,50 @@ def make_authority(hosts: list[str]) -> Authority:
     Raises:
         DeploymentError: a host is neither.
     """
-    names = [_general_name(host) for host in dict.fromkeys(hosts)]
-    ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl federation CA")])
+    names = _general_names(hosts)
+    ca_key = ec.generate_private_key(ec.SECP384R1())
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False,
         encipher_only=False, decipher_only=False,
     )  # fmt: skip
-    ca_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
     ca = (
-        _builder(ca_name, ca_name, ca_key.public_key(), CA_DAYS)
+        _builder(_CA_NAME, _CA_NAME, ca_key.public_key(), CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(ca_id, critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
+        )
         .sign(ca_key, hashes.SHA384())
     )
+    public = ca.public_bytes(serialization.Encoding.PEM)
+    return Authority(Pair(_pem(ca_key), public), _server(ca_key, names))
+
+
+def renew_server(ca_key: bytes, hosts: list[str]) -> Pair:
+    """Return another server certificate, with its key, signed by the CA whose key is given in PEM.
+
+    Sites that trust the CA take it without a change of theirs.
+
+    Raises:
+        DeploymentError: a host is no host, or the key is none.
+    """
+    try:
+        key = serialization.load_pem_private_key(ca_key, None)
+    except (ValueError, TypeError):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DeploymentError("ca.key is damaged; restore it, or make a new folder")
+    return _server(key, _general_names(hosts))
+
+
+def _server(ca_key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName]) -> Pair:
+    key = ec.generate_private_key(ec.SECP384R1())
+    ca_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
     # The name of the first host may be longer than a common name may be; TLS reads SANs alone.
-    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl SuperLink")])
-    server = (
-        _builder(server_name, ca_name, server_key.public_key(), SERVER_DAYS)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl SuperLink")])
+    certificate = (
+        _builder(name, _CA_NAME, key.public_key(), SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -77,10 +102,7 @@ def make_authority(hosts: list[str]) -> Authority:
         )
         .sign(ca_key, hashes.SHA384())
     )
-    return Authority(
-        Pair(_pem(ca_key), ca.public_bytes(serialization.Encoding.PEM)),
-        Pair(_pem(server_key), server.public_bytes(serialization.Encoding.PEM)),
-    )
+    return Pair(_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def make_site_keys(site: str) -> Pair:
@@ -110,6 +132,15 @@ def missing_hosts(certificate: bytes, hosts: list[str]) -> list[str]:
     except (ValueError, x509.ExtensionNotFound):
         raise DeploymentError("the server's certificate is damaged; make a new folder") from None
     return [host for host in hosts if _general_name(host) not in list(names.value)]
+
+
+def valid_until(certificate: bytes) -> datetime:
+    """Return when a certificate, in PEM, ends (UTC)."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def _general_names(hosts: list[str]) -> list[x509.GeneralName]:
+    return [_general_name(host) for host in dict.fromkeys(hosts)]
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -38,9 +39,9 @@ def test_constraints_are_those_of_the_lock() -> None:
 
 def test_the_lock_satisfies_every_dependency_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    asked = [project["dependencies"], *project["optional-dependencies"].values()]
     locked = entries()
-    for requirement in map(Requirement, asked):
+    for requirement in map(Requirement, itertools.chain(*asked)):
         version = locked.get(canonicalize_name(requirement.name))
         assert version is not None, f"{requirement.name} is not locked; {AGAIN}"
         assert requirement.specifier.contains(version), f"{requirement}; {AGAIN}"

@@ -105,6 +105,15 @@ def _check_ledger(site: Profile, run: RunTerms | None, findings: Findings) -> No
     with findings.catching():
         account = read_books(site).account
         findings.ok(f"ledger: verified from the first entry to the last: {site.ledger.path}")
+        for path, mode in (
+            (site.ledger.path, os.W_OK),
+            (site.ledger.path.parent, os.W_OK | os.X_OK),
+        ):
+            if not os.access(path, mode):  # SQLite writes beside the file, too
+                findings.error(
+                    f"ledger: {path} cannot be written by this user; a run would be refused: check "
+                    "its owner, and that its volume is not mounted read-only"
+                )
         if site.ledger.path.stat().st_mode & 0o077:
             findings.warning(f"ledger: others can read it; run: chmod 600 {site.ledger.path}")
         for note in notes_on_cap(account, site.budget):

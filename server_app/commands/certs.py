@@ -14,6 +14,9 @@ from hdpfl_flower.errors import DeploymentError
 AUTHORITY = ("ca.key", "ca.crt", "server.key", "server.crt")
 """The files that the coordinator has, in the order they are written."""
 
+RENEWED_BY = ["ca.key", "ca.crt"]
+"""What is there where the server's own certificate is to be made anew."""
+
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -27,7 +30,8 @@ def certs(
 ) -> None:
     """Make a CA, the server's certificate and a key pair for each site.
 
-    Nothing is ever overwritten; on a folder made before, sites are added.
+    Nothing is ever overwritten; on a folder made before, sites are added. Where server.crt and
+    server.key were moved away, the same CA signs new ones.
     """
     sites = folder / "sites"
     for name in site:
@@ -46,7 +50,11 @@ def certs(
                 )
     files = _authority_files(folder, host)
     if not files and not site:
+        from server_app.certificates import valid_until
+
+        end = valid_until((folder / "server.crt").read_bytes())
         typer.echo(f"{folder} is complete; name a new site with --site to add its keys")
+        typer.echo(f"{folder}/server.crt is valid until {end:%Y-%m-%d}")
         return
     files.update(_site_files(sites, site))
     try:
@@ -61,15 +69,18 @@ def certs(
 
 def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
     """Return the coordinator's files to write: none where they are there already."""
-    from server_app.certificates import make_authority, missing_hosts
+    from server_app.certificates import make_authority, missing_hosts, renew_server
 
     found = [name for name in AUTHORITY if (folder / name).exists()]
-    if not found:
+    if found in ([], RENEWED_BY):
         if not hosts:
             raise DeploymentError(
                 "no '--host' is given; name every DNS name and address by which sites call the "
                 "server, e.g. --host flower.example.org --host 127.0.0.1"
             )
+        if found:
+            pair = renew_server((folder / "ca.key").read_bytes(), hosts)
+            return {folder / "server.key": pair.private, folder / "server.crt": pair.public}
         made = make_authority(hosts)
         contents = (made.ca.private, made.ca.public, made.server.private, made.server.public)
         return {folder / name: content for name, content in zip(AUTHORITY, contents, strict=True)}
@@ -107,9 +118,11 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _say(folder: Path, made: list[Path], sites: list[str]) -> None:
-    if made:
+    if folder / "ca.crt" in made:
         typer.echo(f"{folder}/ca.crt: for everyone who calls the server")
+    if made:
         typer.echo(f"{folder}/server.crt, server.key: for the SuperLink alone")
+    if folder / "ca.key" in made:
         typer.echo(f"{folder}/ca.key: signs the next server certificate; keep it off the network")
     for name in sites:
         typer.echo(f"{folder}/sites/{name}: for site {name} alone; {name}.pub registers it")

@@ -176,3 +176,39 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(DeploymentError, match="cannot be written: Not a directory"):
         certs(str(tmp_path / "file" / "certs"), "--host", "localhost")
+
+
+def test_the_same_ca_signs_another_certificate_once_the_old_one_is_moved_away(
+    folder: Path, tmp_path: Path
+) -> None:
+    before = content(folder)
+    for name in ("server.crt", "server.key"):
+        (folder / name).rename(tmp_path / name)
+    with pytest.raises(DeploymentError, match="no '--host' is given"):
+        certs(str(folder))
+    said = certs(str(folder), "--host", "new.example")
+    after = content(folder)
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"server.crt", "server.key"}
+    assert "ca.key" not in said
+    server = x509.load_pem_x509_certificate(after["server.crt"])
+    server.verify_directly_issued_by(x509.load_pem_x509_certificate(after["ca.crt"]))
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["new.example"]
+    assert stat.S_IMODE((folder / "server.key").stat().st_mode) == 0o600
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+        folder / "server.crt", folder / "server.key"
+    )
+
+
+def test_a_damaged_ca_signs_nothing(folder: Path) -> None:
+    for name in ("server.crt", "server.key"):
+        (folder / name).unlink()
+    (folder / "ca.key").write_text("no key")
+    with pytest.raises(DeploymentError, match=r"ca\.key is damaged"):
+        certs(str(folder), "--host", "localhost")
+
+
+def test_a_complete_folder_tells_until_when(folder: Path) -> None:
+    end = datetime.now(UTC) + timedelta(days=824)
+    assert f"server.crt is valid until {end:%Y-%m}" in certs(str(folder))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from client_app import engines
@@ -158,3 +160,14 @@ def test_the_time_of_replies_is_looked_at(opened) -> None:
     done = opened("profile", "check", "--terms", opened.terms_path)
     assert done.code == 1
     assert "error    time: 'reply-after' is as long as the run's 'round-timeout'" in done.out
+
+
+@pytest.mark.parametrize("part", ["ledger.sqlite", "ledger"])
+def test_a_ledger_that_cannot_be_written_is_found_before_a_run(opened, monkeypatch, part) -> None:
+    """Its file, or its folder, on a volume that is mounted read-only, say."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != part and access(path, mode))
+    done = opened("profile", "check")
+    assert done.code == 1
+    (line,) = [line for line in done.out.splitlines() if line.startswith("error")]
+    assert "cannot be written by this user; a run would be refused" in line
