@@ -172,7 +172,7 @@ def test_sites_without_a_profile_or_a_budget_decline_and_the_run_goes_on(
             key = register(federation, name)
             nodes.append(start_node(federation, key, config, tmp_path / name, number))
         follow_and_interrupt(federation, federation.write(terms.as_config()))
-        wait_for((folder / "result.json").is_file, 120)
+        wait_for((folder / "result.json").is_file, 240)
         wait_for(lambda: status_of_last_run(federation).startswith("finished"), 60)
     finally:
         for node in nodes:
