@@ -60,6 +60,8 @@ def _train(site: Site, instructions: Instructions) -> None:
         log.info("no personal model: the profile has no [state]")
         return
     end = site.trained.pop((instructions.digest, PERSONAL), None)
+    if site.simulated and kept_round(path) == instructions.server_round:
+        return  # a simulation's round is done again after a crash; this part of it is done
     if terms.personal_noise == "records":
         end = _privately(site, instructions, path)
     plain = terms.personal_noise == "none"
@@ -69,7 +71,7 @@ def _train(site: Site, instructions: Instructions) -> None:
         end = network_for(terms.model, task_for(terms), device).train(job, terms.learning_rate)
     if end is None or not np.isfinite(end).all():
         end = flatten(read_model(site, instructions))
-    _keep(path, end)
+    _keep(path, end, instructions.server_round)
 
 
 def _privately(site: Site, instructions: Instructions, path: Path) -> Vector | None:
@@ -153,8 +155,19 @@ def load_personal_model(path: Path, size: int) -> Vector | None:
     return vector
 
 
-def _keep(path: Path, vector: Vector) -> None:
+def kept_round(path: Path) -> int:
+    """Return the round that the personal model at ``path`` was trained in last; 0: none there."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return int((file.metadata() or {}).get("round", 0))
+    except (SafetensorError, OSError, ValueError):
+        return 0
+
+
+def _keep(path: Path, vector: Vector, server_round: int) -> None:
     from safetensors.numpy import save
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, save({PERSONAL: vector}))
+    replace_file(path, save({PERSONAL: vector}, {"round": str(server_round)}))

@@ -32,7 +32,13 @@ Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
 
 
 class InProcessContext(Context):
-    """The context of a node that lives in the server's own process; made by the local grid."""
+    """The context of a node that lives in the server's own process; made by the local grid.
+
+    Attributes:
+        ledger_in_file: whether its ledger outlives the process, however that ends.
+    """
+
+    ledger_in_file = False
 
     @property
     def trained(self) -> Trained:

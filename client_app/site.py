@@ -41,7 +41,7 @@ class Site:
         terms: the public terms of the run it is asked about.
         index: its partition and the number of partitions, if simulated; else None.
         memory: what the node keeps from message to message of a run, as long as it is up.
-        in_process: whether it lives in the server's own process.
+        in_process: whether it lives in the server's own process, its ledger in memory.
         trained: local SGD that such a process has done already; empty anywhere else.
     """
 
@@ -135,7 +135,8 @@ def open_site(context: Context, terms: RunTerms) -> Site:
 
 def _at(context: Context, profile: Profile, terms: RunTerms, index: tuple[int, int] | None) -> Site:
     if isinstance(context, InProcessContext):
-        return Site(profile, terms, index, context.state, True, context.trained)
+        in_memory = not context.ledger_in_file
+        return Site(profile, terms, index, context.state, in_memory, context.trained)
     return Site(profile, terms, index, context.state)
 
 

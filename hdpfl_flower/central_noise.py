@@ -12,8 +12,9 @@ asks for after the bits are paid (``adaptive_clipping.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,11 @@ class CentralPlan:
     sampling_prob: float
     rounds: int
     bit_noise: float
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> CentralPlan:
+        """Return the plan that ``dataclasses.asdict`` took apart."""
+        return cls(**{**facts, "levels": tuple(Level(**level) for level in facts["levels"])})
 
 
 def make_central_plan(

@@ -40,6 +40,10 @@ class StrategyError(HDPFLError):
     """An aggregation rule cannot work with what it was given."""
 
 
+class CheckpointError(HDPFLError):
+    """A run cannot go on from what it left: damaged, of another version, or complete."""
+
+
 class DeploymentError(HDPFLError):
     """Keys or certificates of a federation cannot be made as asked."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,14 +32,28 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
         if before and not before.endswith(b"\n"):  # a crash tore the last line
             self._file.write("\n")
+            self._file.flush()
 
     def write(self, event: str, **facts: object) -> Event:
         """Append one event with its time (UTC) and return it."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"event": event, "at": at, **{k: _plain(v) for k, v in facts.items()}}
+        line = {"event": event, "at": at, **{k: plain(v) for k, v in facts.items()}}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         return line
+
+    def hold(self) -> bool:
+        """Take the run for this process alone, as long as it lives; tells whether it took."""
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def sync(self) -> int:
+        """Wait until the disk has every line; return their bytes."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Close the file."""
@@ -87,12 +103,12 @@ def _events(lines: Iterator[str]) -> Iterator[Event]:
             yield event
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Return ``value`` as JSON has it; numbers that JSON lacks become their names."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else str(value)
     return value.item() if isinstance(value, np.generic) else value

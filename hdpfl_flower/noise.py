@@ -32,15 +32,26 @@ class RandomStream:
     Guarantees:
         Under a fresh key the bytes are those of AES-256 in counter mode: no program that cannot
         break AES tells them from uniform ones. A stream is never copied or rewound.
+
+    Attributes:
+        position: bytes taken so far.
     """
 
-    def __init__(self, key: bytes) -> None:
-        """Start the stream of a 32-byte ``key``, to be used for one purpose, once."""
-        cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
-        self._encryptor = cipher.encryptor()
+    def __init__(self, key: bytes, position: int = 0) -> None:
+        """Start the stream of a 32-byte ``key``, to be used for one purpose, once.
+
+        Args:
+            key: of the stream.
+            position: bytes that an interrupted seeded simulation took of it before.
+        """
+        blocks, rest = divmod(position, 16)
+        cipher = Cipher(algorithms.AES(key), modes.CTR(blocks.to_bytes(16, "big")))
+        self._encryptor, self.position = cipher.encryptor(), position - rest
+        self.bytes(rest)
 
     def bytes(self, count: int) -> bytes:
         """Return the next ``count`` bytes."""
+        self.position += count
         return self._encryptor.update(bytes(count))
 
     def bernoulli(self, count: int, probability: float) -> npt.NDArray[np.int64]:
@@ -95,14 +106,25 @@ class ReleaseStreams:
         return cls(RandomStream(os.urandom(32)), RandomStream(os.urandom(32)))
 
     @classmethod
-    def simulated(cls, seed: int, site: str, server_round: int, kind: str) -> ReleaseStreams:
-        """Return the streams of a simulated release: reproducible, and protecting nobody."""
+    def simulated(
+        cls,
+        seed: int,
+        site: str,
+        server_round: int,
+        kind: str,
+        positions: tuple[int, int] = (0, 0),
+    ) -> ReleaseStreams:
+        """Return the streams of a simulated release: reproducible, and protecting nobody.
+
+        ``positions`` are the bytes taken of each before, see :class:`RandomStream`.
+        """
 
         def key(purpose: str) -> bytes:
             label = repr(("hdpfl simulation", seed, site, server_round, kind, purpose))
             return hashlib.sha256(label.encode()).digest()
 
-        return cls(RandomStream(key("sampling")), RandomStream(key("noise")))
+        sampling, noise = positions
+        return cls(RandomStream(key("sampling"), sampling), RandomStream(key("noise"), noise))
 
 
 def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Tensor:

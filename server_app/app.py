@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_flower.journal import Event
-from server_app.rounds import run
+from server_app.checkpointing import Checkpoints
+from server_app.resume import engine_of, open_run, run_folder
+from server_app.rounds import RunResult, run
 
 app = ServerApp()
 log = logging.getLogger("hdpfl.server")
+RESUME_FROM = "resume-from"
+"""The one key of the run config that is no term: a run's folder, or its id."""
 NAMED = 20
 """Sites that a line of the log names."""
 
@@ -24,11 +30,31 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes."""
     _show_own_lines()
     try:
-        result = run(grid, RunTerms.parse(context.run_config), _tell)
+        result = run_or_resume(grid, context.run_config)
     except HDPFLError as error:
         log.error("%s", error)  # Flower's traceback follows; it must be raised for "failed"
         raise error.with_traceback(None) from None
     log.info("run %s: %d rounds, folder %s", result.run_id, len(result.rounds), result.folder)
+
+
+def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
+    """Run what ``run_config`` describes, or go on with the run that ``resume-from`` names.
+
+    ``resume-from`` is the server's own matter: no term, so that no site hears of it, and a round
+    that is asked again is the very same request.
+
+    Raises:
+        HDPFLError: as :func:`server_app.rounds.run` and :func:`server_app.resume.open_run` do.
+    """
+    config = dict(run_config)
+    resumed = config.pop(RESUME_FROM, "")
+    terms, at = RunTerms.parse(config), None
+    if not isinstance(resumed, str):
+        raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
+    if resumed:
+        at = open_run(run_folder(resumed, terms.runs_dir), terms)
+        terms = at.terms
+    return run(grid, terms, _tell, checkpoints=Checkpoints({"engine": engine_of(grid)}, at))
 
 
 def _show_own_lines() -> None:
@@ -48,6 +74,9 @@ def _show_own_lines() -> None:
 
 
 def _tell(event: Event) -> None:
+    if event["event"] == "run-resumed":
+        done, last = event["after_round"], event["last"]
+        log.info("run %s goes on after round %d of %d", event["run_id"], done, last)
     if event["event"] == "privacy":
         log.info("protected: %s; %s", event["unit"], event["trust"])
         if without := event.get("no privacy"):

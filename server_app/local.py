@@ -33,6 +33,8 @@ from hdpfl_flower.datasets import load_dataset
 from hdpfl_flower.ditto import read_lambdas
 from hdpfl_flower.groups import parse_groups, seen_by
 from hdpfl_flower.noise import ReleaseStreams
+from server_app.checkpoint import Checkpoint
+from server_app.checkpointing import Checkpoints, NoCheckpoints
 from server_app.personal import (
     SiteModels,
     class_shares,
@@ -47,14 +49,24 @@ from server_app.rounds import OnEvent, RunResult, run, write_result
 class LocalGrid(Grid):
     """Nodes 1…n in this process, named by their partition index, answering one after another."""
 
+    engine = "in-process"
     stacked = True
     """Whether the nodes of a round train together where they can (``client_app/together.py``),
     which changes the last bits of their updates."""
 
-    def __init__(self, num_sites: int, present: Iterable[int] | None = None) -> None:
-        """Make the nodes of a simulation of ``num_sites``; ``present`` names some of them."""
+    def __init__(
+        self,
+        num_sites: int,
+        present: Iterable[int] | None = None,
+        *,
+        ledgers_in_files: bool = False,
+    ) -> None:
+        """Make the nodes of a simulation of ``num_sites``; ``present`` names some of them.
+
+        With ``ledgers_in_files`` what a site has charged and released outlives the process.
+        """
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self._contexts: dict[int, Context] = {
+        self._contexts: dict[int, InProcessContext] = {
             index + 2: InProcessContext(
                 run_id=1,
                 node_id=index + 2,
@@ -64,6 +76,8 @@ class LocalGrid(Grid):
             )
             for index in (range(num_sites) if present is None else present)
         }
+        for node in self._contexts.values():
+            node.ledger_in_file = ledgers_in_files
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes, named by their partition index."""
@@ -206,13 +220,81 @@ def run_in_process(
         HDPFLError: as :func:`server_app.rounds.run` does.
     """
     grid = _grid(num_sites, present, attack)
+    return _run(grid, terms, num_sites, on_event, picture, stop_after)
+
+
+def run_resumable(
+    terms: RunTerms,
+    num_sites: int,
+    on_event: OnEvent = lambda _: None,
+    *,
+    present: Iterable[int] | None = None,
+    picture: bool = False,
+    stop_after: int = 0,
+    at: Checkpoint | None = None,
+) -> RunResult:
+    """Run as :func:`run_in_process` does, and keep what it needs to go on after any crash.
+
+    Each round costs some milliseconds a site, for its ledger lies in a file.
+
+    Args:
+        terms: the public terms.
+        num_sites: sites that the data set is split over.
+        on_event: called with every event of the journal.
+        present: the sites that take part; None: all of them.
+        picture: whether to draw ``run.png`` at the end.
+        stop_after: rounds after which it ends early.
+        at: where the run goes on; None: it is new.
+
+    Raises:
+        HDPFLError: as :func:`server_app.rounds.run` does.
+    """
+    some = None if present is None else list(present)
+    grid = LocalGrid(num_sites, some, ledgers_in_files=True)
+    origin = {
+        "engine": grid.engine, "num-sites": num_sites, "present": some, "stop-after": stop_after
+    }  # fmt: skip
+    checkpoints = Checkpoints(origin, at, seeded=True)
+    return _run(grid, terms, num_sites, on_event, picture, stop_after, checkpoints)
+
+
+def resume_in_process(
+    at: Checkpoint, on_event: OnEvent = lambda _: None, *, picture: bool = False
+) -> RunResult:
+    """Go on with a run of :func:`run_resumable`; raises as that does."""
+    origin = at.origin
+    return run_resumable(
+        at.terms,
+        origin["num-sites"],
+        on_event,
+        present=origin["present"],
+        picture=picture,
+        stop_after=origin["stop-after"],
+        at=at,
+    )
+
+
+def _run(
+    grid: LocalGrid,
+    terms: RunTerms,
+    num_sites: int,
+    on_event: OnEvent,
+    picture: bool,
+    stop_after: int,
+    checkpoints: NoCheckpoints | None = None,
+) -> RunResult:
     sites = list(grid.get_node_ids())
     for index in range(num_sites):
         draw_profile(terms, index, num_sites)  # what cannot be drawn is said here, before a round
     terms = terms.updated(min_sites=min(terms.min_sites, len(sites)))
+    at = checkpoints.at if checkpoints else None
+    positions = at.streams if at else None
     try:
-        streams = ReleaseStreams.simulated(terms.seed, "server", 0, "round")
-        result = run(grid, terms, on_event, picture=picture, stop_after=stop_after, streams=streams)
+        streams = ReleaseStreams.simulated(terms.seed, "server", 0, "round", positions or (0, 0))
+        result = run(
+            grid, terms, on_event, picture=picture, stop_after=stop_after, streams=streams,
+            checkpoints=checkpoints,
+        )  # fmt: skip
         _test_personal_models(result, terms, num_sites)
         return result
     finally:

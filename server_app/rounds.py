@@ -1,7 +1,8 @@
 """The round runner: quorum, deadline, evaluation, journal, and what a run leaves behind.
 
 A run's folder ``<runs-dir>/<run id>`` holds ``journal.jsonl``, ``model.safetensors`` (after every
-round), ``result.json`` and ``run.png``. A run that ends early keeps all it had.
+round), ``result.json`` and ``run.png``; until it is complete also the checkpoint that it can go on
+from (``checkpoint.py``). A run that ends early keeps all it had.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from hdpfl_flower.journal import Event, Journal
 from hdpfl_flower.models import Arrays, arrays_of, build_model
 from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.paths import runs_dir
+from hdpfl_flower.versions import versions
+from server_app.checkpointing import NoCheckpoints
 from server_app.plots import plot_run
+from server_app.resume import engine_of, told_privacy, told_rounds
 from strategies import make_strategy
 from strategies.base import HDPStrategy
 from strategies.report import RoundReport
@@ -88,6 +92,7 @@ def run(
     picture: bool = True,
     stop_after: int = 0,
     streams: ReleaseStreams | None = None,
+    checkpoints: NoCheckpoints | None = None,
 ) -> RunResult:
     """Run the federation of ``terms`` over ``grid`` to its end.
 
@@ -99,20 +104,32 @@ def run(
         stop_after: rounds after which the run ends early; 0: after all of them. The terms stay as
             they are, so the sites' noise is that of all their rounds.
         streams: the server's randomness in a seeded simulation; None: fresh from the system.
+        checkpoints: what keeps the run able to go on, and where it goes on; None: nothing does.
 
     Raises:
         StrategyError: no strategy of that name, too few sites, or three rounds in a row without
             a quorum; the model and the journal are kept.
         TermsError, DataError, ModelError: before anything is asked of a site.
+        CheckpointError: another process has the run, or it is there already and can go on.
     """
-    terms = settle(terms)
+    terms, checkpoints = settle(terms), checkpoints or NoCheckpoints()
+    at = checkpoints.at
     strategy = make_strategy(terms)
     check_lambdas(terms)
     strategy.streams = streams or strategy.streams
-    arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    if at is None:
+        arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    else:
+        at.restore(strategy)
+        arrays = at.model
     test = _central_test(terms)
     folder = Path(terms.runs_dir) / terms.run_id
     journal = Journal(folder / "journal.jsonl")
+    try:
+        checkpoints.begin(folder, terms, journal)
+    except BaseException:
+        journal.close()
+        raise
 
     def tell(event: str, **facts: object) -> Event:
         line = journal.write(event, **facts)
@@ -121,16 +138,26 @@ def run(
 
     result = RunResult(terms.run_id, folder, arrays)
     try:
-        tell(
-            "run-started", terms=terms.as_config(), parameters=sum(a.size for a in arrays.values())
-        )
         last = min(stop_after or terms.rounds, terms.rounds)
-        _rounds(grid, strategy, result, test, tell, last)
+        facts = {"engine": engine_of(grid), "versions": versions()}
+        if at is None:
+            size = sum(a.size for a in arrays.values())
+            tell("run-started", terms=terms.as_config(), parameters=size, **facts)
+        else:
+            result.rounds = told_rounds(checkpoints.before, at.server_round)
+            result.privacy = told_privacy(checkpoints.before)
+            tell(
+                "run-resumed", run_id=terms.run_id, after_round=at.server_round, last=last, **facts
+            )
+        _rounds(grid, strategy, result, test, tell, last, checkpoints)
         result.sent = strategy.terms
         _distribute(grid, strategy, result)
         tell("run-finished", status="completed")
+        checkpoints.end()
     except BaseException as error:
         tell("run-finished", status="interrupted", reason=type(error).__name__)
+        if way_on := checkpoints.way_on():
+            log.warning("the run can go on: %s", way_on)
         raise
     finally:
         write_result(result, terms)
@@ -147,18 +174,39 @@ def _rounds(
     test: Test | None,
     tell: Callable[..., Event],
     last: int,
+    checkpoints: NoCheckpoints,
 ) -> None:
-    terms, missed = strategy.terms, 0
-    record, told = wire.write_model(result.arrays), set[str]()
-    for server_round in range(1, last + 1):
+    terms, at, missed, done = strategy.terms, checkpoints.at, 0, 0
+    record = wire.write_model(result.arrays)
+    told = {event["site"] for event in checkpoints.before if event["event"] == "left-out"}
+
+    def end_round(facts: Event, begin: float) -> None:
+        if "weights" in facts:
+            save_model(result)
+        models, result.models = strategy.assigned(result.arrays)
+        metrics = (
+            test(models, result.models)
+            if test
+            else _site_metrics(grid, strategy, record, facts["round"])
+        )
+        seconds = round(time.perf_counter() - begin, 4)
+        result.rounds.append(tell("round", **facts, metrics=metrics, seconds=seconds))
+        _check_missed(missed, last, result.folder)
+
+    checkpoints.prepare(strategy, grid, record)
+    if at is not None and at.facts is not None:
+        done, missed = at.server_round, at.missed
+        if len(result.rounds) < done:
+            end_round(at.facts, time.perf_counter())
+        if done == last:
+            _check_missed(missed, last, result.folder)
+        missed %= FAILED_ROUNDS  # who goes on after three wants three more
+    for server_round in range(done + 1, last + 1):
         begin = time.perf_counter()
         messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
-        if server_round == 1:
+        if not result.privacy:
             result.privacy = tell("privacy", **strategy.privacy())
-        for site in sorted(strategy.left_out.keys() - told):
-            reason = strategy.roster.why_left_out(site)
-            tell("left-out", site=site, missing=strategy.left_out[site], reason=reason)
-            told.add(site)
+        _tell_left_out(strategy, told, tell)
         if strategy.used_up:
             done = server_round - 1
             log.warning("%s after round %d: the run is complete", strategy.used_up, done)
@@ -169,29 +217,34 @@ def _rounds(
         missed = 0 if new is not None else missed + 1
         if new is not None:
             record, result.arrays = new, _decoded(new)
-            save_model(result)
-        models, result.models = strategy.assigned(result.arrays)
-        metrics = (
-            test(models, result.models)
-            if test
-            else _site_metrics(grid, strategy, record, server_round)
+        facts = _round_facts(strategy.report, len(strategy.roster.nodes))
+        checkpoints.save(strategy, record, server_round, missed, facts)
+        end_round(facts, begin)
+
+
+def _tell_left_out(strategy: HDPStrategy, told: set[str], tell: Callable[..., Event]) -> None:
+    for site in sorted(strategy.left_out.keys() - told):
+        reason = strategy.roster.why_left_out(site)
+        tell("left-out", site=site, missing=strategy.left_out[site], reason=reason)
+        told.add(site)
+
+
+def _check_missed(missed: int, last: int, folder: Path) -> None:
+    """Raise ``StrategyError`` after too many rounds in a row without a quorum."""
+    if missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
+        rounds = "1 round" if missed == 1 else f"{missed} rounds in a row"
+        raise StrategyError(
+            f"{rounds} without a quorum; the model of the last good round is kept in "
+            f"{folder}; the journal says what became of each site"
         )
-        seconds = time.perf_counter() - begin
-        facts = _round_facts(strategy.report)
-        result.rounds.append(tell("round", **facts, metrics=metrics, seconds=round(seconds, 4)))
-        if missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
-            rounds = "1 round" if missed == 1 else f"{missed} rounds in a row"
-            raise StrategyError(
-                f"{rounds} without a quorum; the model of the last good round is kept in "
-                f"{result.folder}; the journal says what became of each site"
-            )
 
 
-def _round_facts(report: RoundReport) -> dict[str, Any]:
+def _round_facts(report: RoundReport, online: int) -> dict[str, Any]:
     outcome, facts = (
         report.outcome,
         {
             "round": report.server_round,
+            "online": online,
             "asked": report.asked,
             "accepted": report.accepted,
             "rejected": report.rejected,

@@ -28,6 +28,7 @@ from hdpfl_flower.updates import RoundUpdates
 from strategies.checks import check_norm, check_outcome
 from strategies.exchange import Exchange
 from strategies.guarding import Guard
+from strategies.keeping import Keeps
 from strategies.report import RoundReport
 from strategies.roster import Roster
 from strategies.rule import Disclosed, Rule, State
@@ -38,7 +39,7 @@ log = logging.getLogger("hdpfl.server")
 __all__ = ["Disclosed", "HDPStrategy", "State"]
 
 
-class HDPStrategy(Rule):
+class HDPStrategy(Keeps, Rule):
     """A federated round in which every site has its own noise and nobody is trusted.
 
     Attributes:
@@ -64,7 +65,6 @@ class HDPStrategy(Rule):
         self.streams = ReleaseStreams.fresh()
         self._like: Arrays = {}
         self._exchange: Exchange | None = None
-        self._prepared = False
 
     # --- Flower's Strategy -------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class HDPStrategy(Rule):
     ) -> Iterable[Message]:
         """Return the instructions of a round."""
         del config  # the terms hold everything
-        self._prepare(grid)
+        self.prepare(grid)
         self.roster.refresh(grid)
         self.sampler.heard(self.report.declined)
         asked = self._sample(server_round)
@@ -157,17 +157,18 @@ class HDPStrategy(Rule):
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _prepare(self, grid: Grid) -> None:
+    def prepare(self, grid: Grid) -> None:
         """Wait for the sites, learn what they disclose and settle the terms; before round 1."""
-        if self._prepared:
+        if self.prepared:
             return
         self.roster.gather(grid)
         for site in self.left_out:
             log.warning("site %s is left out: %s", site, self.roster.why_left_out(site))
         self.roster.check_anybody(self.name)
         disclosed = {site: self.roster.disclosed.get(site, {}) for site in self.roster.eligible()}
-        self.terms = self.propose(self.terms, disclosed if self.needs else {})
-        self._prepared = True
+        if not self.settled:  # else they are those that the run began with
+            self.terms = self.propose(self.terms, disclosed if self.needs else {})
+        self.prepared = self.settled = True
 
     def _sample(self, server_round: int) -> list[str]:
         """Return the sites of a round, in order, see :meth:`Sampler.draw`."""

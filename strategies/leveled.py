@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,6 +49,7 @@ from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.base import Disclosed, HDPStrategy, State
 from strategies.checks import check_tosses
+from strategies.keeping import Kept
 from strategies.level_report import describe_levels
 from strategies.level_weights import (
     STEEPNESS,
@@ -136,6 +138,17 @@ class Leveled(HDPStrategy):
         """Return the ε that each site spends by itself, as it discloses it."""
         cap = self.terms.epsilon_cap or math.inf
         return {site: min(self._own[site], cap) for site in self._level_of}
+
+    def keep(self) -> Kept:
+        """See :meth:`Keeps.keep`: the levels, who is in which, and the noise planned."""
+        plan = self._plan and asdict(self._plan)
+        return Kept({"levels": [self._menu, self._level_of, self._own], "plan": plan})
+
+    def restore(self, kept: Kept) -> None:
+        """See :meth:`Keeps.restore`; nobody is placed anew, for others may be online now."""
+        menu, self._level_of, self._own = kept.facts["levels"]
+        self._menu, plan = tuple(menu), kept.facts["plan"]
+        self._plan = plan and CentralPlan.from_facts(plan)
 
     # --- a round -------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ Who sends what: the split is made among the sites asked, before they answer, by 
 private one is told the SHA-256 of the model that it answered about last; where that is two models
 back, because the site was not asked in between, its V is the way from there. A site whose last
 model lies further back, or that lost it in a restart, sends its whole update, which the server
-projects. There is a warm-up wherever there is no last step or no public site: in round 1, and in
-the first round after a resume, as a checkpoint does not hold the models before the last. Where the
-public sites asked do not answer, the step goes along the last ones.
+projects. There is a warm-up wherever there is no last step or no public site, as in round 1. A
+checkpoint holds the models kept: after a resume the same numbers are asked for, and a site that was
+started anew for it, and has lost its model, sends its whole update. Where the public sites asked do
+not answer, the step goes along the last ones.
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
 does not cover; an overstated ε makes a site public and lets it choose the direction. Sites project
@@ -52,6 +53,7 @@ from hdpfl_flower.public_split import split_public
 from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
 from strategies.base import State
 from strategies.checks import check_norm, read_checked
+from strategies.keeping import Kept
 from strategies.projected import Part, Projected
 from strategies.weiavg import WeiAvg, epsilon_weights
 
@@ -130,6 +132,14 @@ class PFAPlus(Projected):
         self._new_round()
         return super().configure_train(server_round, arrays, config, grid)
 
+    def keep(self) -> Kept:
+        """See :meth:`Keeps.keep`: the models that sites can project from, and who can."""
+        return Kept({"answered": self._answered}, dict(self._models))
+
+    def restore(self, kept: Kept) -> None:
+        """See :meth:`Keeps.restore`."""
+        self._models, self._answered = dict(kept.arrays), dict(kept.facts["answered"])
+
     def project_for(self, site: str) -> str | None:
         """See :meth:`HDPStrategy.project_for`."""
         if self._public is None:
@@ -151,8 +161,11 @@ class PFAPlus(Projected):
         answered, now = self._answered.get(site, []), next(reversed(self._models))
         self._answered[site] = [*(digest for digest in answered if digest != now), now][-2:]
         line = self._line(asked) if asked else None
-        if len(update) == size or line is None:
+        if line is None or size == 1:
             return update
+        if len(update) == size:
+            # A site that lost its model: the number that it would have sent, to the last bit.
+            return line.lift(float(line.project(update)[0]))
         self._numbers.add(site)
         return line.lift(float(update[0]))
 

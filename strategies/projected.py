@@ -23,6 +23,7 @@ from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.public_split import parse_split, split_public
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.base import Disclosed, HDPStrategy, State
+from strategies.keeping import Kept
 
 log = logging.getLogger("hdpfl.server")
 
@@ -103,6 +104,14 @@ class Projected(HDPStrategy):
             "subspace_rank": float(rank),
         }
         return state, Outcome(update, outcome.weights, gauges)
+
+    def keep(self) -> Kept:
+        """See :meth:`Keeps.keep`: what the rule that weighs keeps."""
+        return self._rule.keep()
+
+    def restore(self, kept: Kept) -> None:
+        """See :meth:`Keeps.restore`."""
+        self._rule.restore(kept)
 
     @abstractmethod
     def project(

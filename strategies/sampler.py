@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,15 @@ class Sampler:
         """
         if self.terms.noise_multiplier:
             self._left.update(declined)
+
+    def keep(self) -> dict[str, Any]:
+        """Return what was counted and heard so far, as JSON can hold it."""
+        return {"asked": dict(self._asked), "left": sorted(self._left), "known": dict(self._known)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`keep` returned; the order of the sites known is part of it."""
+        self._asked, self._left = Counter(kept["asked"]), set(kept["left"])
+        self._known = dict(kept["known"])
 
     def draw(
         self, server_round: int, sites: Sequence[str], epsilons: Mapping[str, float]

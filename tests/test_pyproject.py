@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hdpfl_flower.config import RunTerms
+from hdpfl_flower.versions import VERSION
+from server_app.app import RESUME_FROM
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
@@ -26,9 +28,15 @@ def flower() -> dict[str, Any]:
 def test_the_run_config_is_every_term_with_its_default() -> None:
     """``flwr run`` lets declared keys alone be overridden."""
     declared, terms = flower()["app"]["config"], RunTerms().as_config()
+    assert declared.pop(RESUME_FROM) == ""
     assert declared == terms
     assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in terms.items()}
     assert RunTerms.parse(declared) == RunTerms()
+
+
+def test_the_version_is_one() -> None:
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert content["project"]["version"] == VERSION
 
 
 def test_the_components_exist() -> None:
