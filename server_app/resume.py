@@ -46,7 +46,7 @@ def open_run(folder: Path, given: RunTerms | None = None) -> Checkpoint:
             missing, damaged, of another version, or older than the journal.
     """
     events = _journal(folder)
-    if _complete(events):
+    if is_complete(events):
         raise CheckpointError(f"the run in {folder} is complete; there is nothing to go on with")
     at = read_checkpoint(folder / NAME)
     own = Path(at.terms.runs_dir) / at.terms.run_id
@@ -97,8 +97,8 @@ def _journal(folder: Path) -> list[Event]:
         raise CheckpointError(str(error)) from None
 
 
-def _complete(events: Sequence[Event]) -> bool:
-    """Tell whether the last attempt came to its end."""
+def is_complete(events: Sequence[Event]) -> bool:
+    """Tell whether a run's last attempt came to its end."""
     ends = ("run-started", "run-resumed", "run-finished")
     last = [event for event in events if event["event"] in ends][-1:]
     return any(event.get("status") == "completed" for event in last)

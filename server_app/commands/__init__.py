@@ -7,13 +7,17 @@ from server_app.commands.certs import certs
 from server_app.commands.compare import compare
 from server_app.commands.demo import demo
 from server_app.commands.plot import plot
+from server_app.commands.report import report
 from server_app.commands.reproduce import reproduce
+from server_app.commands.resume import resume
 
 app = new_app("Federated learning in which every client keeps its own differential privacy.")
 app.command()(demo)
 app.command()(compare)
 app.command()(reproduce)
 app.command()(plot)
+app.command()(report)
+app.command()(resume)
 app.command()(certs)
 
 

@@ -1,0 +1,26 @@
+"""``hdpfl report``: a run as one page of HTML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server_app.commands.progress import console
+from server_app.resume import run_folder
+
+
+def report(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its id under runs-dir.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html in its folder.")
+    ] = None,
+) -> None:
+    """Write a run, finished or not, as one page: results, figures, sites, terms, versions."""
+    from server_app.report import write_report
+
+    folder = run_folder(run)
+    path = out or folder / "report.html"
+    write_report(folder, path)
+    console.print(str(path), soft_wrap=True)

@@ -1,0 +1,71 @@
+"""``hdpfl resume``: go on with a run that was interrupted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdpfl_flower.errors import CheckpointError
+from hdpfl_flower.journal import Event, read_journal
+from server_app.checkpoint import Checkpoint
+from server_app.commands.progress import console
+from server_app.resume import JOURNAL, is_complete, open_run, run_folder, told_rounds
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its id under runs-dir.")],
+    superlink: Annotated[
+        str,
+        typer.Argument(help="Of Flower's config.toml, as for flwr run.", show_default=False),
+    ] = "",
+    app: Annotated[Path, typer.Option(help="The app, as for flwr run.")] = Path(),
+) -> None:
+    """Go on with a run where it was interrupted: same run id, same plans, nothing charged twice.
+
+    A run of flwr run goes on through flwr run; one of this process, here.
+    """
+    folder = run_folder(run)
+    at = open_run(folder)
+    done, last = at.server_round, at.terms.rounds
+    console.print(f"run {at.terms.run_id}: {done} of {last} rounds are done", soft_wrap=True)
+    if at.origin.get("engine") == "in-process":
+        _here(at)
+    else:
+        subprocess.run(flower_command(at, folder, app, superlink), check=False)
+    events = read_journal(folder / JOURNAL)
+    if not is_complete(events):  # flwr run ends with 0 also when a run failed
+        raise CheckpointError(
+            f"the run in {folder} has not come to its end; its journal and the log say why"
+        )
+    console.print(f"complete: {len(told_rounds(events, last))} rounds, {folder}", soft_wrap=True)
+
+
+def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> list[str]:
+    """Return the ``flwr run`` that goes on with the run in ``folder``, and follows its log."""
+    flwr = Path(sys.executable).with_name("flwr")
+    command = [str(flwr) if flwr.exists() else "flwr", "run", str(app)]
+    command += [superlink] if superlink else []
+    command += ["--stream", "--run-config", f"resume-from={json.dumps(str(folder))}"]
+    if at.origin.get("engine") == "simulation" and at.facts:
+        command += ["--federation-config", f"num-supernodes={at.facts['online']}"]
+    return command
+
+
+def _here(at: Checkpoint) -> None:
+    from server_app.local import resume_in_process
+
+    def tell(event: Event) -> None:
+        if event["event"] == "round":
+            came, asked = len(event["accepted"]), len(event["asked"])
+            metrics = "".join(f", {name} {value:.4f}" for name, value in event["metrics"].items())
+            console.print(
+                f"round {event['round']} of {at.terms.rounds}: {came} of {asked} updates{metrics}",
+                soft_wrap=True,
+            )
+
+    resume_in_process(at, tell, picture=True)
