@@ -125,6 +125,21 @@ def test_every_rule_goes_on_as_if_nothing_had_happened(folder: Path, case: str) 
     assert not (folder / "again" / NAME).exists()
 
 
+def test_the_terms_that_sites_froze_stay_whoever_is_online_then(folder: Path) -> None:
+    """Proposed anew without the strictest site, they would be declined by all the others."""
+    sites = {name: noisy(seed) for seed, name in enumerate("abcd")}
+    facts = {name: {"epsilon": 1.0 + seed} for seed, name in enumerate("abcd")}
+    terms = terms_of(folder, "r", strategy="minimum")
+    with pytest.raises(Killed):
+        go(terms, stop=2, grid=ScriptedGrid(sites, facts))
+    at = open_run(folder / "r")
+    del sites["a"]
+    result = go(at.terms, at, grid=ScriptedGrid(sites, facts))
+    assert result.sent is not None
+    assert result.sent.epsilon_cap == 1.0
+    assert result.rounds[-1]["asked"] == ["b", "c", "d"]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> None:
     """Every attribute of a rule is kept, made anew each round, or named here."""
