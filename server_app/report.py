@@ -106,10 +106,14 @@ def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequen
         command += ["SUPERLINK"]
     elif sites := max((int(event.get("online", 0)) for event in rounds), default=0):
         command += ["--federation-config", f"num-supernodes={sites}"]
-    if said:
-        # JSON's numbers, texts, true and false are TOML's, too.
-        pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in said.items())
-        command += ["--run-config", " ".join(pairs)]
+    # JSON's numbers, texts, true and false are TOML's, too.
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in said.items()}
+    if any("\\" in text for text in texts.values()):  # more than Flower reads on a command line
+        lines = "".join(f"{key} = {text}\n" for key, text in texts.items())
+        command += ["--run-config", "run.toml", "--stream"]
+        return f"cat > run.toml <<'END'\n{lines}END\n{shlex.join(command)}"
+    if texts:
+        command += ["--run-config", " ".join(f"{key}={text}" for key, text in texts.items())]
     return shlex.join([*command, "--stream"])
 
 

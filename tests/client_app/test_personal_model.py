@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
-from client_app.ditto import load_personal_model
+from client_app.ditto import kept_round, load_personal_model, simulated_personal_path
+from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
-from tests.client_app.messages import ask, make_site, terms_of
+from server_app.local import LocalGrid
+from tests.client_app.messages import ask, make_site, model_of, terms_of
 from tests.client_app.test_client_level import SERVER, kinds, trusting
 
 
@@ -78,3 +82,20 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
         assert own is not None
         distances.append(float(np.linalg.norm(own - shared)))
     assert distances[1] < 0.7 * distances[0]
+
+
+def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
+    """A simulation that goes on after a crash repeats a round, and has trained its part of it."""
+    config = {"personal-lambda": "0.1", "runs-dir": str(tmp_path), "run-id": "r", "rounds": 2}
+    terms = RunTerms.parse({**config, "epsilons": "8", "batch-sizes": "64"})
+    grid, model = LocalGrid(4, [1], ledgers_in_files=True), model_of(terms)
+    size, vectors = sum(array.numpy().size for array in model.values()), []
+    for server_round in (1, 1, 2):
+        content = wire.write_instructions(terms, server_round, model)
+        (reply,) = grid.send_and_receive([Message(content, 3, wire.TRAIN)])
+        assert reply.has_content()
+        vectors.append(load_personal_model(simulated_personal_path(terms, 1), size))
+    grid.close()
+    np.testing.assert_array_equal(vectors[1], vectors[0])
+    assert kept_round(simulated_personal_path(terms, 1)) == 2
+    assert not np.array_equal(vectors[2], vectors[0])

@@ -9,6 +9,7 @@ from tests.mutants import (
     guards,
     one_number,
     operations,
+    resuming,
     studies,
     together,
 )
@@ -389,6 +390,7 @@ MUTANTS = (
     *guards.MUTANTS,
     *one_number.MUTANTS,
     *operations.MUTANTS,
+    *resuming.MUTANTS,
     *studies.MUTANTS,
     *together.MUTANTS,
     # --- privacy of whole clients ------------------------------------------------------------
