@@ -219,10 +219,11 @@ def _named_terms(terms: Path) -> tuple[Path, str]:
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ProblemError(f"{terms}: '{key}' is not a key of the run config{hint}")
     made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    config["run-id"] = config.get("run-id") or made
+    resumed = Path(str(config.get("resume-from", ""))).name  # such a run has an id already
+    config["run-id"] = config.get("run-id") or ("" if resumed else made)
     copy = FOLDER / "run.toml"  # JSON's numbers, texts, true and false are TOML's, too
     copy.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
-    return copy, str(config["run-id"])
+    return copy, str(config["run-id"] or resumed)
 
 
 def _declared() -> set[str]:
