@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app import refusals
 from client_app.site import Site, open_site
 from client_app.timing import hold
 from hdpfl_flower import wire
@@ -55,13 +56,14 @@ def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
             raise
         except Declined as reason:
             log.warning("declined: %s", reason)
-            code = wire.DECLINED
+            code, why = wire.DECLINED, refusals.word_of("declined", reason)
         except HDPFLError as reason:
             log.error("failed: %s", reason)
-            code = wire.FAILED
+            code, why = wire.FAILED, refusals.word_of("failed", reason)
         except BaseException as reason:  # the guard: nothing may pass it
             log.error("failed: %s", type(reason).__name__)
-            code = wire.FAILED
+            code, why = wire.FAILED, "other"
+        refusals.note_refusal(context, code, why)
         return wire.refusal(code, message)
 
     return handle

@@ -34,10 +34,11 @@ CREATE TABLE head (seq INTEGER NOT NULL, digest TEXT NOT NULL) STRICT;
 """
 
 
+BUSY = "another process holds it; try again"
 _SQLITE_SAYS = {
     "disk is full": "the disk is full; free some space",
     "disk I/O error": "the disk cannot be read or written; check it",
-    "database is locked": "another process holds it; try again",
+    "database is locked": BUSY,
     "readonly database": "it is read-only; check its permissions",
     "unable to open": "it cannot be opened; check its folder and permissions",
 }
@@ -166,6 +167,13 @@ class Chain:
         with _readable_errors():
             row = self._db.execute("SELECT blob FROM blobs WHERE seq = ?", (seq,)).fetchone()
         return None if row is None else bytes(row[0])
+
+    def blob_size(self, seq: int) -> int | None:
+        """Return how many bytes the blob of entry ``seq`` has, or None where it was dropped."""
+        with _readable_errors():
+            query = "SELECT length(blob) FROM blobs WHERE seq = ?"
+            row = self._db.execute(query, (seq,)).fetchone()
+        return None if row is None else int(row[0])
 
     def drop_blobs(self, seqs: list[int]) -> None:
         """Forget the blobs of ``seqs``; only inside a transaction. Entries stay for ever."""

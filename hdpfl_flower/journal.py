@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def read_journal(path: Path) -> list[Event]:
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return list(_events(file))
+            return list(parse_events(file))
     except FileNotFoundError:
         raise DataError(f"no journal at {path}; name a run's folder, or its id") from None
 
@@ -93,7 +93,8 @@ def _round(event: Event) -> Event:
     return {**event, "round": int(event["round"]), "metrics": metrics, "weights": weights}
 
 
-def _events(lines: Iterator[str]) -> Iterator[Event]:
+def parse_events(lines: Iterable[str]) -> Iterator[Event]:
+    """Yield the events in the lines of a journal; what is none is passed over."""
     for line in lines:
         try:
             event = json.loads(line)

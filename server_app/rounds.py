@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -35,9 +34,9 @@ from hdpfl_flower.versions import versions
 from server_app.checkpointing import NoCheckpoints
 from server_app.plots import plot_run
 from server_app.resume import engine_of, told_privacy, told_rounds
+from server_app.round_facts import round_facts, round_times
 from strategies import make_strategy
 from strategies.base import HDPStrategy
-from strategies.report import RoundReport
 
 log = logging.getLogger("hdpfl.server")
 
@@ -180,7 +179,7 @@ def _rounds(
     record = wire.write_model(result.arrays)
     told = {event["site"] for event in checkpoints.before if event["event"] == "left-out"}
 
-    def end_round(facts: Event, begin: float) -> None:
+    def end_round(facts: Event, laps: list[float]) -> None:
         if "weights" in facts:
             save_model(result)
         models, result.models = strategy.assigned(result.arrays)
@@ -189,20 +188,20 @@ def _rounds(
             if test
             else _site_metrics(grid, strategy, record, facts["round"])
         )
-        seconds = round(time.perf_counter() - begin, 4)
-        result.rounds.append(tell("round", **facts, metrics=metrics, seconds=seconds))
+        laps.append(time.perf_counter())
+        result.rounds.append(tell("round", **facts, **round_times(laps), metrics=metrics))
         _check_missed(missed, last, result.folder)
 
     checkpoints.prepare(strategy, grid, record)
     if at is not None and at.facts is not None:
         done, missed = at.server_round, at.missed
         if len(result.rounds) < done:
-            end_round(at.facts, time.perf_counter())
+            end_round(at.facts, [time.perf_counter()] * 4)
         if done == last:
             _check_missed(missed, last, result.folder)
         missed %= FAILED_ROUNDS  # who goes on after three wants three more
     for server_round in range(done + 1, last + 1):
-        begin = time.perf_counter()
+        laps = [time.perf_counter()]
         messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
         if not result.privacy:
             result.privacy = tell("privacy", **strategy.privacy())
@@ -212,14 +211,17 @@ def _rounds(
             log.warning("%s after round %d: the run is complete", strategy.used_up, done)
             tell("budgets-used-up", after_round=done, reason=strategy.used_up)
             return
+        laps.append(time.perf_counter())
         replies = grid.send_and_receive(messages, timeout=terms.round_timeout)
+        laps.append(time.perf_counter())
         new, _ = strategy.aggregate_train(server_round, replies)
         missed = 0 if new is not None else missed + 1
         if new is not None:
             record, result.arrays = new, _decoded(new)
-        facts = _round_facts(strategy.report, len(strategy.roster.nodes))
+        facts = round_facts(strategy.report, len(strategy.roster.nodes))
         checkpoints.save(strategy, record, server_round, missed, facts)
-        end_round(facts, begin)
+        laps.append(time.perf_counter())
+        end_round(facts, laps)
 
 
 def _tell_left_out(strategy: HDPStrategy, told: set[str], tell: Callable[..., Event]) -> None:
@@ -237,26 +239,6 @@ def _check_missed(missed: int, last: int, folder: Path) -> None:
             f"{rounds} without a quorum; the model of the last good round is kept in "
             f"{folder}; the journal says what became of each site"
         )
-
-
-def _round_facts(report: RoundReport, online: int) -> dict[str, Any]:
-    outcome, facts = (
-        report.outcome,
-        {
-            "round": report.server_round,
-            "online": online,
-            "asked": report.asked,
-            "accepted": report.accepted,
-            "rejected": report.rejected,
-            "quorum": report.quorum,
-            "bytes_down": report.bytes_down,
-            "bytes_up": report.bytes_up,
-        },
-    )
-    if outcome is not None:
-        facts["weights"] = outcome.weights
-        facts["gauges"] = dict(outcome.gauges)
-    return facts
 
 
 def _site_metrics(

@@ -92,6 +92,8 @@ class HDPStrategy(Keeps, Rule):
         sites = tuple(report.accepted)
         came = RoundUpdates(server_round, sites, rows, facts, self._head(), squares=squares)
         updates = self.grouped(self._screen(came))
+        if self.terms.noise != "server" and updates.squares is not None:
+            report.norms = np.sqrt(updates.squares).tolist()
         if self.terms.noise_multiplier and not self.terms.quorum:
             # Who declines has left with its budget used up, and is no longer one of those asked.
             report.quorum = max(1, math.ceil(2 * (len(report.asked) - len(report.declined)) / 3))

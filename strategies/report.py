@@ -22,6 +22,8 @@ class RoundReport:
         outcome: None where there was no quorum; then the model stays as it was.
         bytes_down: of the instructions to all sites, see :func:`wire.content_bytes`.
         bytes_up: of the replies that came, used or not.
+        norms: l2 norms of the updates that were used, in row order; none where a trusted server
+            adds the noise, for these updates have none yet.
     """
 
     server_round: int
@@ -32,6 +34,7 @@ class RoundReport:
     outcome: Outcome | None = None
     bytes_down: int = 0
     bytes_up: int = 0
+    norms: list[float] = field(default_factory=list)
 
     @property
     def declined(self) -> list[str]:

@@ -38,7 +38,10 @@ def test_every_hdpfl_command_in_the_documents_exists() -> None:
         for line in re.findall(r"^\$? ?hdpfl ([a-z].*)$", path.read_text(), re.M):
             name, *words = line.split()
             assert name in commands, f"{path.name}: hdpfl {name}"
-            options = {option for p in commands[name].params for option in p.opts}
+            chosen = commands[name]
+            if (group := getattr(chosen, "commands", None)) is not None:
+                chosen = group[words[0]]
+            options = {option for p in chosen.params for option in p.opts}
             given = {word.split("=")[0] for word in words if word.startswith("--")}
             assert given <= options, f"{path.name}: hdpfl {name} {given - options}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from client_app.commands.approve import approve
 from client_app.commands.audit import audit
 from client_app.commands.connect import connect
+from client_app.commands.exporter import exporter
 from client_app.commands.ledger import app as ledger_app
 from client_app.commands.model import app as model_app
 from client_app.commands.plan import plan
@@ -25,6 +26,7 @@ app.add_typer(model_app, name="model")
 app.command("audit")(audit)
 app.command("approve")(approve)
 app.command("connect")(connect)
+app.command("exporter")(exporter)
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ from hdpfl_flower.terminal import guarded_main, new_app
 from server_app.commands.certs import certs
 from server_app.commands.compare import compare
 from server_app.commands.demo import demo
+from server_app.commands.exporter import exporter
+from server_app.commands.metrics import app as metrics_app
 from server_app.commands.plot import plot
 from server_app.commands.report import report
 from server_app.commands.reproduce import reproduce
@@ -19,6 +21,8 @@ app.command()(plot)
 app.command()(report)
 app.command()(resume)
 app.command()(certs)
+app.command()(exporter)
+app.add_typer(metrics_app, name="metrics")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Bugs of running a site: code that was not approved, replies that tell by their time."""
+"""Bugs of running and watching a site: unapproved code, telling times, exporters, refusals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from tests.mutants.runner import Mutant
 
 TIMING = "client_app/test_timing.py::test_"
 APPROVE = "client_app/commands/test_approve.py::test_"
+SHOWN, SITE = "server_app/test_exporter.py::test_", "client_app/commands/test_exporter.py::test_"
+EXPOSITION = "hdpfl_flower/test_exposition.py::test_"
 MUTANTS = (
     Mutant(
         "an app taken for the approved one of its first digits",
@@ -56,5 +58,61 @@ MUTANTS = (
         "end = begun + multiple * reply_after",
         "end = begun + reply_after",
         TIMING + "late_work_leaves_at_the_next_multiple_and_the_log_says_so",
+    ),
+    Mutant(
+        "any gauge of a journal is shown",
+        "server_app/run_tally.py",
+        "        for name, series in _OF_A_ROUND.items():\n",
+        "        for name, series in {**_OF_A_ROUND, **dict.fromkeys(gauges, metrics.MSS)}.items():\n",
+        SHOWN + "what_a_journal_may_hold_of_a_profile_is_not_shown",
+    ),
+    Mutant(
+        "a site's budget at the coordinator",
+        "hdpfl_flower/exposition.py",
+        "if reading.series in self._mine]",
+        "if self._mine]",
+        EXPOSITION + "only_series_of_its_own_place_are_shown",
+    ),
+    Mutant(
+        "a budget shown to everybody",
+        "client_app/commands/exporter.py",
+        "    if not (address.mutual or address.local or insecure):",
+        "    if not (address or insecure):",
+        SITE + "the_site_answers_this_machine_alone_unless_clients_show_who_they_are",
+    ),
+    Mutant(
+        "TLS that asks nobody for a certificate",
+        "hdpfl_flower/exposition.py",
+        "            client_auth_required=mutual,\n",
+        "            client_auth_required=False,\n",
+        SITE + "with_tls_nobody_without_a_certificate_is_answered",
+    ),
+    Mutant(
+        "numbers of a broken ledger",
+        "client_app/commands/readings.py",
+        '            log.error("%s", error)\n            found = [metrics.INTACT.reads(False)]',
+        '            log.error("%s", error)\n            found = self._found[:-1]',
+        SITE + "a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not",
+    ),
+    Mutant(
+        "the norm of an update without noise",
+        "strategies/base.py",
+        'if self.terms.noise != "server" and updates.squares is not None:',
+        "if updates.squares is not None:",
+        SHOWN + "norms_are_those_of_the_updates_unless_they_have_no_noise_yet",
+    ),
+    Mutant(
+        "a refusal that is kept with its text",
+        "client_app/refusals.py",
+        '    return word if word in REASONS[answer] else "other"',
+        "    return word if word in REASONS[answer] else str(reason)",
+        "client_app/test_refusals.py::test_what_is_kept_is_a_word_of_the_list_and_nothing_of_the_request",
+    ),
+    Mutant(
+        "a count of refusals that can cost a reply",
+        "client_app/refusals.py",
+        "    except BaseException as error:  # the guard's own call: nothing may pass it\n",
+        "    except ValueError as error:\n",
+        "client_app/test_refusals.py::test_whatever_counting_raises_stays_inside",
     ),
 )

@@ -1,0 +1,209 @@
+"""Every Prometheus series as data: name, unit, labels, what it says, and who may show it.
+
+Names are ``hdpfl_<noun>_<unit>``, counters end in ``_total``. The coordinator's series say what the
+server knows anyway, from its journals; a site's come from its own ledger, and no ε, δ, batch size
+or number of records is anywhere else. Exporters, dashboards, rules and documents name nothing that
+is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Place = Literal["coordinator", "site"]
+
+COORDINATOR_PORT, SITE_PORT = 28290, 28291
+"""Where the two exporters answer, unless they are told otherwise."""
+PHASES = ("prepare", "exchange", "aggregate", "evaluate")
+"""What the time of a round goes to; sites train in ``exchange``."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric.
+
+    Attributes:
+        at: whose exporter shows it.
+        noun: what is counted or measured.
+        unit: in what; ``bool`` is 0 or 1, ``info`` is always 1 and speaks through its labels.
+        meaning: one sentence for people.
+        labels: their names, in order.
+        counter: whether it only grows while its run, or its site, is the same.
+    """
+
+    at: Place
+    noun: str
+    unit: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+    counter: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in Prometheus.
+
+        >>> RECEIVED.name, WEIGHT.name
+        ('hdpfl_run_received_bytes_total', 'hdpfl_site_weight_ratio')
+        """
+        return f"hdpfl_{self.noun}_{self.unit}{'_total' if self.counter else ''}"
+
+    def reads(self, value: float, *labels: str) -> Reading:
+        """Return a value of this series; ``labels`` stand in the order of its own."""
+        return Reading(self, labels, float(value))
+
+
+class Reading(NamedTuple):
+    """A value: of which series, under which labels, and when, if not now (seconds since 1970)."""
+
+    series: Series
+    labels: tuple[str, ...]
+    value: float
+    at: float | None = None
+
+
+def _ours(noun: str, unit: str, meaning: str, *more: str, counter: bool = False) -> Series:
+    """Return a series of the coordinator's; all of them say whose run they are of."""
+    return Series("coordinator", noun, unit, meaning, ("run", *more), counter)
+
+
+def _sites(noun: str, unit: str, meaning: str, *labels: str, counter: bool = False) -> Series:
+    """Return a series of a site's own exporter."""
+    return Series("site", noun, unit, meaning, labels, counter)
+
+
+# --- the coordinator: a run -----------------------------------------------------------------------
+
+RUN = _ours(
+    "run", "info", "What runs: public terms, as the sites got them.", "strategy", "model", "dataset"
+)
+STARTED = _ours("run_started_timestamp", "seconds", "When the run started.")
+LAST_EVENT = _ours("run_last_event_timestamp", "seconds", "When its journal was last written to.")
+ACTIVE = _ours("run_active", "bool", "Whether the journal says that it still runs.")
+PLANNED = _ours("run_planned", "rounds", "Rounds of the run.")
+FINISHED = _ours("run_finished", "rounds", "The last round that ended.")
+NO_QUORUM = _ours(
+    "run_no_quorum",
+    "rounds",
+    "Rounds that left the model as it was, too few updates.",
+    counter=True,
+)
+LEFT_OUT = _ours("run_left_out", "sites", "Sites that do not disclose what the strategy needs.")
+UNREADABLE = _ours("run_unreadable", "events", "Events of the journal that could not be read.")
+
+# --- the coordinator: a round ---------------------------------------------------------------------
+
+DURATION = _ours("round_duration", "seconds", "How long the last round took.")
+MEDIAN = _ours("round_median", "seconds", "Median of how long the last 101 rounds took.")
+TIMEOUT = _ours("round_timeout", "seconds", "How long the run waits for the replies of a round.")
+PHASE = _ours(
+    "round_phase",
+    "seconds",
+    f"What the last round's time went to: {', '.join(PHASES)}; sites train in exchange.",
+    "phase",
+)
+ASKED = _ours("round_asked", "sites", "Sites that the last round asked.")
+ACCEPTED = _ours("round_accepted", "sites", "Sites whose update the last round used.")
+QUORUM = _ours("round_quorum", "sites", "Updates that the last round needed.")
+EFFECTIVE = _ours(
+    "round_effective", "sites", "Effective number of clients, 1 / Σ wᵢ², of the last round."
+)
+REJECTED = _ours(
+    "run_rejected",
+    "updates",
+    "Updates that were asked for and not used: declined, failed, late, undelivered, refused by the "
+    "guard, malformed.",
+    "reason",
+    counter=True,
+)
+RECEIVED = _ours("run_received", "bytes", "Replies of all rounds, used or not.", counter=True)
+SENT = _ours("run_sent", "bytes", "Instructions of all rounds, to all sites.", counter=True)
+
+# --- the coordinator: the model -------------------------------------------------------------------
+
+ACCURACY = _ours(
+    "model_accuracy",
+    "ratio",
+    "On the server's public test set (regression: R²), or the mean of what sites disclose. "
+    "group: all, minority (the smallest groups' sites), or a group's number.",
+    "group",
+)
+LOSS = _ours("model_loss", "mean", "Mean loss on the same records.", "group")
+
+# --- the coordinator: a site, as far as its updates show it ---------------------------------------
+
+WEIGHT = _ours("site_weight", "ratio", "Share of its update in the last aggregate.", "site")
+NOISE = _ours(
+    "site_noise",
+    "std",
+    "Noise in a coordinate of its update as the server estimates it from updates alone.",
+    "site",
+)
+NORM = _ours("site_update", "norm", "l2 norm of its last, noisy update.", "site")
+CLUSTER = _ours("site_cluster", "index", "Cluster that its update was put into.", "site")
+CONFIDENCE = _ours("site_cluster_confidence", "ratio", "How surely it belongs to it.", "site")
+SITE_ASKED = _ours("site_asked", "rounds", "Rounds that asked it.", "site", counter=True)
+SITE_ACCEPTED = _ours("site_accepted", "rounds", "Rounds that used it.", "site", counter=True)
+SITE_BAD = _ours(
+    "site_bad", "updates", "Its updates that were malformed or refused by guard.", "site",
+    counter=True,
+)  # fmt: skip
+CLUSTERS = _ours("clustering", "clusters", "Number of models, one a cluster.")
+MSS = _ours("clustering_mss", "score", "How well the clusters are separated, from 0 to 1.")
+LAST_SOFT = _ours("clustering_last_soft", "round", "Last round that clusters softly.")
+
+# --- a site: its budget ---------------------------------------------------------------------------
+
+SPENT_EPSILON = _sites("budget_spent", "epsilon", "ε charged so far, rounded up.")
+LIMIT_EPSILON = _sites("budget_limit", "epsilon", "The lifetime cap that counts.")
+LEFT_EPSILON = _sites("budget_left", "epsilon", "ε that is left, rounded down.")
+SPENT_DELTA = _sites("budget_spent", "delta", "δ charged so far, rounded up.")
+LIMIT_DELTA = _sites("budget_limit", "delta", "The lifetime cap that counts.")
+LEFT_DELTA = _sites("budget_left", "delta", "δ that is left, rounded down.")
+CHARGED_RUNS = _sites("budget_charged", "runs", "Runs that were charged.")
+LEFT_RUNS = _sites("budget_left", "runs", "Runs at the profile's [run] that still fit.")
+
+# --- a site: its runs -----------------------------------------------------------------------------
+
+RUN_EPSILON = _sites("run_charged", "epsilon", "ε that a run was charged.", "run")
+RUN_DELTA = _sites("run_charged", "delta", "δ that a run was charged.", "run")
+PAID_RELEASES = _sites("plan_paid", "releases", "Noisy updates that the plan pays for.", "run")
+LEFT_RELEASES = _sites("plan_left", "releases", "Of them, those not taken yet.", "run")
+MULTIPLIER = _sites("plan_noise", "multiplier", "z: noise of a step is z times C.", "run")
+SIGNAL = _sites(
+    "plan_signal_to_noise",
+    "ratio",
+    "Longest update that batches of the expected size can give, over the length of its noise.",
+    "run",
+)
+RELEASES = _sites(
+    "run", "releases", "Releases by kind and status: reserved, sealed, sent, lost.",
+    "run", "kind", "status",
+)  # fmt: skip
+REFUSED = _sites(
+    "refused",
+    "requests",
+    "Requests that got no update: declined or failed, and over what.",
+    "answer", "reason",
+    counter=True,
+)  # fmt: skip
+LAST_REFUSED = _sites("last_refused_timestamp", "seconds", "When the last of them came.")
+
+# --- a site: its ledger ---------------------------------------------------------------------------
+
+INTACT = _sites(
+    "ledger_intact", "bool", "Whether every entry, and the anchor, bore out at the last check."
+)
+CHECKED = _sites("ledger_checked_timestamp", "seconds", "When all of the ledger was last checked.")
+ENTRIES = _sites("ledger", "entries", "Entries of the hash chain.")
+ANCHORED = _sites("ledger_anchored", "bool", "Whether an anchor guards against an older copy.")
+PROFILE = _sites("profile_readable", "bool", "Whether the profile can be read and is valid.")
+
+SERIES: tuple[Series, ...] = tuple(each for each in vars().values() if isinstance(each, Series))
+"""All of them, in the order of this file."""
+
+
+def series_at(place: Place) -> Iterable[Series]:
+    """Return the series that the exporter of ``place`` may show."""
+    return tuple(each for each in SERIES if each.at == place)

@@ -1,0 +1,244 @@
+"""``hdpfl-site exporter``: the site's budget, releases, refusals and ledger, for the site alone."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import ssl
+import stat
+import time
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from client_app.commands import readings
+from client_app.commands.exporter import check_private
+from client_app.commands.readings import SiteReadings
+from client_app.refusals import count_refusal, refusals_path
+from hdpfl_flower import metrics
+from hdpfl_flower.chain import Chain
+from hdpfl_flower.errors import DeploymentError, ProfileError
+from hdpfl_flower.exposition import Address, Exposition, serve
+from tests.client_app.commands.conftest import SiteFolder
+from tests.client_app.messages import ask, make_site, terms_of
+
+EPSILON = 1.2345678
+
+
+def values(site: SiteReadings) -> dict[tuple[str, ...], float]:
+    """Return value by name, without ``hdpfl_``, and labels."""
+    return {(r.series.name.removeprefix("hdpfl_"), *r.labels): r.value for r in site.readings()}
+
+
+def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
+    """Messages of a server, a real ledger, and what it says afterwards."""
+    profile, terms = make_site(tmp_path), terms_of()
+    site = SiteReadings(profile)
+    assert values(site)["budget_left_runs",] == 2
+    for server_round in (1, 2):
+        assert not ask(profile, terms, server_round).has_error()
+    assert ask(profile, terms_of(rounds=5000)).has_error()
+    found = values(site)
+    shown = {key[0] for key in found}
+    assert shown == {s.name.removeprefix("hdpfl_") for s in metrics.series_at("site")}
+    expected = {
+        ("budget_spent_epsilon",): EPSILON, ("budget_limit_epsilon",): 2 * EPSILON,
+        ("budget_left_epsilon",): EPSILON, ("budget_spent_delta",): 1e-6,
+        ("budget_charged_runs",): 1, ("budget_left_runs",): 1,
+        ("run_charged_epsilon", "run-1"): EPSILON, ("plan_paid_releases", "run-1"): 3,
+        ("plan_left_releases", "run-1"): 1, ("run_releases", "run-1", "update", "sent"): 2,
+        ("run_releases", "run-1", "update", "lost"): 0, ("ledger_intact_bool",): 1,
+        ("ledger_anchored_bool",): 0, ("profile_readable_bool",): 1,
+        ("refused_requests_total", "declined", "policy"): 1,
+        ("refused_requests_total", "declined", "budget"): 0,
+    }  # fmt: skip
+    assert {key: found.get(key) for key in expected} == expected
+    assert found["ledger_entries",] == 8  # the cap, the plan, two of reserved, sealed and sent
+
+
+def test_signal_to_noise_is_that_of_the_plan_command(tmp_path: Path, site: SiteFolder) -> None:
+    profile = make_site(tmp_path / "other")
+    assert not ask(profile, terms_of()).has_error()
+    found = values(SiteReadings(profile))
+    site.terms_path.write_text(
+        "\n".join(f"{k} = {v!r}".replace("\\n", "\\n") for k, v in (
+            ("dataset", "site"), ("rounds", 3), ("run-id", "run-2"), ("evaluation", "none"),
+        )) + f"\nschema = '''{terms_of().schema_text}'''\n"
+    )  # fmt: skip
+    said = site("plan", "--terms", site.terms_path, "--profile", profile).out.splitlines()
+    (line,) = [line for line in said if line.startswith("signal to noise")]
+    assert math.isclose(found["plan_signal_to_noise_ratio", "run-1"], float(line.split()[3]),
+                        rel_tol=1e-3)  # fmt: skip
+    (line,) = [line for line in said if line.startswith("noise multiplier")]
+    assert math.isclose(found["plan_noise_multiplier", "run-1"], float(line.split()[3]),
+                        rel_tol=1e-3)  # fmt: skip
+
+
+def test_a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not(
+    opened: SiteFolder,
+) -> None:
+    opened.charge()
+    site = SiteReadings(opened.profile_path)
+    assert values(site)["budget_spent_epsilon",] == EPSILON
+    whole = opened.ledger_path.read_bytes()
+    opened.ledger_path.write_bytes(whole.replace(b'"round": 1', b'"round": 9'))
+    found = values(site)
+    assert found["ledger_intact_bool",] == 0
+    assert not any(key[0].startswith(("budget", "plan", "run")) for key in found)
+    opened.ledger_path.unlink()
+    assert values(site)["ledger_intact_bool",] == 0
+    opened.ledger_path.write_bytes(whole)
+    assert values(site)["ledger_intact_bool",] == 1
+
+
+def test_an_older_copy_is_told_by_the_anchor(opened: SiteFolder) -> None:
+    before = opened.ledger_path.read_bytes()
+    opened.charge()
+    site = SiteReadings(opened.profile_path)
+    assert values(site)["ledger_anchored_bool",] == 1
+    opened.ledger_path.write_bytes(before)
+    assert values(site)["ledger_intact_bool",] == 0
+
+
+def test_an_unchanged_ledger_is_checked_every_five_minutes(
+    opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = SiteReadings(opened.profile_path)
+    values(site)
+    checked: list[object] = []
+
+    def open_chain(*words: object) -> object:
+        checked.append(words)
+        raise RuntimeError("PATIENT-123")
+
+    monkeypatch.setattr(readings, "open_chain", open_chain)
+    assert values(site)["ledger_intact_bool",] == 1
+    assert not checked
+    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
+    assert values(site)["ledger_intact_bool",] == 0  # and no error of any kind ends an exporter
+    assert len(checked) == 1
+
+
+def test_a_busy_ledger_is_no_broken_one(
+    opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = SiteReadings(opened.profile_path)
+    before = values(site)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
+    monkeypatch.setattr(readings, "EVERY", -1.0)
+    with Chain(opened.ledger_path).transaction():
+        assert values(site) == before
+
+
+def test_a_profile_that_breaks_leaves_the_last_one_standing(opened: SiteFolder) -> None:
+    site = SiteReadings(opened.profile_path)
+    opened.write_profile(("epsilon = 4.0", "epsilon = -4.0"))
+    found = values(site)
+    assert found["profile_readable_bool",] == 0
+    assert found["budget_limit_epsilon",] == 4
+    opened.write_profile(("epsilon = 4.0", "epsilon = 3.0"))
+    found = values(site)
+    assert (found["profile_readable_bool",], found["budget_limit_epsilon",]) == (1, 3)
+
+
+def test_refusals_that_cannot_be_read_hide_nothing_else(opened: SiteFolder) -> None:
+    refusals_path(opened.ledger_path).write_bytes(b"x" * 5000)
+    found = values(SiteReadings(opened.profile_path))
+    assert found["ledger_intact_bool",] == 1
+    assert not any(key[0] == "refused_requests_total" for key in found)
+
+
+def test_a_textfile_is_for_the_group_alone(opened: SiteFolder) -> None:
+    opened.charge()
+    count_refusal(refusals_path(opened.ledger_path), "declined", "budget")
+    path = opened.folder / "site.prom"
+    done = opened("exporter", "--textfile", path)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    found = {s.name: s.value for f in parse(path.read_text()) for s in f.samples}
+    assert found["hdpfl_budget_spent_epsilon"] == EPSILON
+
+
+# --- who may ask ----------------------------------------------------------------------------------
+
+
+def self_signed(path: Path) -> tuple[Path, Path]:
+    """Write a certificate for localhost and its key; it is its own authority."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path.name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    certificate, private = path.with_suffix(".crt"), path.with_suffix(".key")
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return certificate, private
+
+
+def test_the_site_answers_this_machine_alone_unless_clients_show_who_they_are(
+    opened: SiteFolder,
+) -> None:
+    line = opened("exporter", "--host", "0.0.0.0", "--port", "0").error()
+    assert "--certificate, --key and --clients" in line
+    here = opened.profile_path  # any file
+    for address, insecure in (
+        (Address("127.0.0.1", 0), False),
+        (Address("0.0.0.0", 0, here, here, here), False),
+        (Address("0.0.0.0", 0), True),
+    ):
+        check_private(address, insecure=insecure)
+    with pytest.raises(DeploymentError):
+        check_private(Address("10.0.0.1", 0), insecure=False)
+
+
+def test_with_tls_nobody_without_a_certificate_is_answered(
+    opened: SiteFolder, tmp_path: Path
+) -> None:
+    opened.charge()
+    server, client = (self_signed(tmp_path / name) for name in ("server", "client"))
+    address = Address("localhost", 0, *server, client[0])
+    stop, at = serve(Exposition("site", SiteReadings(opened.profile_path).readings), address)
+    trusting = ssl.create_default_context(cafile=str(server[0]))
+    try:
+        with pytest.raises((urllib.error.URLError, OSError)):
+            urllib.request.urlopen(f"https://{at}/metrics", timeout=10, context=trusting).read()
+        trusting.load_cert_chain(*client)
+        with urllib.request.urlopen(f"https://{at}/metrics", timeout=10, context=trusting) as reply:
+            assert b"hdpfl_budget_spent_epsilon" in reply.read()
+    finally:
+        stop()
+
+
+@pytest.mark.parametrize("change", ["no profile", "no ledger", "no file"])
+def test_what_is_wrong_at_the_start_is_one_line(opened: SiteFolder, change: str) -> None:
+    if change == "no profile":
+        assert "--profile" in opened.bare("exporter").error()
+        return
+    if change == "no file":
+        opened.profile_path.unlink()
+    else:
+        text = opened.profile_path.read_text()
+        opened.profile_path.write_text(text.split("[ledger]")[0])
+    assert "profile" in opened("exporter", "--textfile", "/nowhere/x.prom").error()
+    with pytest.raises(ProfileError):
+        SiteReadings(opened.profile_path)
