@@ -223,15 +223,6 @@ def read_choice(content: RecordDict, models: int) -> int:
     return chosen
 
 
-def update_size(payload_bytes: int) -> int:
-    """Return how many numbers a sealed update of ``payload_bytes`` holds.
-
-    >>> update_size(len(encode_update(np.zeros(650, np.float32))))
-    650
-    """
-    return (payload_bytes - len(_header((1,)))) // 4
-
-
 def read_update(
     content: RecordDict, size: int, *, may_be_projected: bool = False, with_choice: bool = False
 ) -> npt.NDArray[np.float32]:

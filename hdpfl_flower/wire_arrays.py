@@ -103,3 +103,12 @@ def numpy_header(shape: tuple[int, ...]) -> bytes:
     fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, fields)
     return stream.getvalue()
+
+
+def numbers_in(payload_bytes: int) -> int:
+    """Return how many numbers a sealed update of ``payload_bytes`` holds.
+
+    >>> numbers_in(len(numpy_header((650,))) + 4 * 650)
+    650
+    """
+    return (payload_bytes - len(numpy_header((1,)))) // 4

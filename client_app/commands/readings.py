@@ -20,7 +20,7 @@ from client_app.commands.books import (
 from client_app.commands.ledger import STATUSES
 from client_app.commands.plan import loudness
 from client_app.refusals import read_refusals
-from hdpfl_flower import metrics, wire
+from hdpfl_flower import metrics
 from hdpfl_flower.account import FrozenPlan
 from hdpfl_flower.chain import BUSY, Chain
 from hdpfl_flower.config import RunTerms
@@ -28,6 +28,7 @@ from hdpfl_flower.errors import HDPFLError, LedgerError
 from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.metrics import Reading
 from hdpfl_flower.profile import Profile
+from hdpfl_flower.wire_arrays import numbers_in
 
 log = logging.getLogger("hdpfl.site")
 
@@ -127,7 +128,7 @@ class SiteReadings:
         updates = [release for key, release in releases.items() if key[2] == "update"]
         for release in reversed(updates):
             length = chain.blob_size(release.seq)
-            if length is not None and (size := wire.update_size(length)) > 1:
+            if length is not None and (size := numbers_in(length)) > 1:
                 self._sizes[run] = size
                 break
         with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):

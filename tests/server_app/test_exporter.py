@@ -106,7 +106,7 @@ def test_a_run_in_progress_is_followed_and_a_half_written_line_waits(tmp_path: P
 
 
 def test_what_is_found_of_clusters_once_stays(tmp_path: Path) -> None:
-    """R-DPCFL tells how they separate in round 1 alone; a site that misses a round keeps its own."""
+    """R-DPCFL tells how they separate in round 1 alone; who misses a round keeps its own."""
     later = {**ROUND, "round": 2, "accepted": ["b"], "weights": [1.0], "norms": [1.0]}
     write(tmp_path / "r", ROUND, {**later, "gauges": {"cluster": [0.0]}})
     found = values(Runs(tmp_path).readings())
