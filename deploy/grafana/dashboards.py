@@ -1,0 +1,138 @@
+"""Write the dashboards: ``python -m deploy.grafana.dashboards``; tests compare what it writes.
+
+Built with Grafana's own SDK for Grafana 10.1, the oldest it knows; newer ones read it too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, timeseries
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as options
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
+
+from deploy.grafana.panels import COORDINATOR, RUN, SITE, Panel
+from hdpfl_flower import metrics
+
+FOLDER = Path(__file__).parents[2] / "docker" / "grafana" / "dashboards"
+SOURCE = models.DataSourceRef(type_val="prometheus", uid="${source}")
+RED, GREEN = "red", "green"
+
+AnyPanel = timeseries.Panel | stat.Panel | heatmap.Panel
+
+
+def main() -> None:
+    """Write both dashboards."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in dashboards().items():
+        (folder / name).write_text(text)
+
+
+def dashboards() -> dict[str, str]:
+    """Return the JSON of each dashboard by its file's name."""
+    found = {
+        "coordinator.json": _dashboard("hdpfl: federation", "hdpfl-coordinator", COORDINATOR,
+                                       metrics.RUN.name, several=False),
+        "site.json": _dashboard("hdpfl: this site", "hdpfl-site", SITE, metrics.RUN_EPSILON.name,
+                                several=True),
+    }  # fmt: skip
+    encoder = JSONEncoder(sort_keys=True, indent=1)
+    return {name: encoder.encode(built.build()) + "\n" for name, built in found.items()}
+
+
+def _dashboard(
+    title: str, uid: str, panels: Iterable[Panel], runs_of: str, *, several: bool
+) -> dashboard.Dashboard:
+    built = (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .tags(["hdpfl"])
+        .editable()
+        .refresh("15s")
+        .time("now-1h", "now")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .with_variable(
+            dashboard.DatasourceVariable("source").label("Prometheus").type("prometheus")
+        )
+        .with_variable(
+            dashboard.QueryVariable(RUN)
+            .label("Run")
+            .datasource(SOURCE)
+            .query(f"label_values({runs_of}, {RUN})")
+            .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .sort(models.VariableSort.ALPHABETICAL_DESC)
+            .multi(several)
+            .include_all(several)
+        )
+    )
+    for panel in panels:
+        built.with_panel(_panel(panel))
+    return built
+
+
+def _panel(panel: Panel) -> AnyPanel:
+    made = {"heatmap": _heatmap, "stat": _stat, "status": _status}.get(panel.kind, _lines)(panel)
+    made.title(panel.title).description(panel.says).datasource(SOURCE)
+    made.unit(panel.unit).span(panel.width).height(4 if panel.kind in ("stat", "status") else 8)
+    for number, query in enumerate(panel.queries):
+        made.with_target(
+            Dataquery()
+            .ref_id(chr(ord("A") + number))
+            .expr(query.expr)
+            .legend_format(query.legend)
+            .datasource(SOURCE)
+        )
+    return made
+
+
+def _lines(panel: Panel) -> timeseries.Panel:
+    made = (
+        timeseries.Panel()
+        .legend(common.VizLegendOptions()
+                .show_legend(True)
+                .display_mode(options.LegendDisplayMode.LIST)
+                .placement(options.LegendPlacement.BOTTOM))
+        .tooltip(common.VizTooltipOptions().mode(options.TooltipDisplayMode.MULTI))
+        .line_interpolation(options.LineInterpolation.STEP_AFTER)
+    )  # fmt: skip
+    if panel.log:
+        made.scale_distribution(
+            common.ScaleDistributionConfig().type(options.ScaleDistribution.LOG).log(10)
+        )
+    if panel.kind == "stacked":
+        made.fill_opacity(60).stacking(common.StackingConfig().mode(options.StackingMode.NORMAL))
+    return made
+
+
+def _stat(panel: Panel) -> stat.Panel:
+    del panel
+    return stat.Panel().reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+
+
+def _status(panel: Panel) -> stat.Panel:
+    words = {
+        value: models.ValueMappingResult(text=text, color=color, index=index)
+        for index, (value, text, color) in enumerate((("1", "yes", GREEN), ("0", "no", RED)))
+    }
+    return _stat(panel).mappings([models.ValueMap(options=words)])
+
+
+def _heatmap(panel: Panel) -> heatmap.Panel:
+    """A row a series: Grafana takes the lines of a query for the buckets of a heatmap."""
+    return (
+        heatmap.Panel()
+        .calculate(False)
+        .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Viridis")
+               .steps(64).min(0))
+        .cell_values(heatmap.CellValues().unit(panel.unit))
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

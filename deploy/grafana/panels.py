@@ -1,0 +1,164 @@
+"""The two dashboards as data: what each panel asks of Prometheus. ``metrics.py`` has the names.
+
+``dashboards.py`` builds Grafana's JSON from this, ``draw.py`` draws the same queries where there is
+no Grafana, and the tests put every query to a real Prometheus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hdpfl_flower import metrics
+from hdpfl_flower.metrics import Series
+
+Kind = Literal["timeseries", "stacked", "heatmap", "stat", "status"]
+RUN = "run"
+"""The variable of both dashboards that names the runs to show."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a panel asks; ``legend`` is Grafana's, with labels in double braces."""
+
+    expr: str
+    legend: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        title: its heading.
+        says: what one learns from it.
+        queries: what it asks.
+        kind: how it is drawn; ``status`` is green at 1 and red at 0.
+        unit: Grafana's name of it, or the text that stands at the axis after ``suffix:``.
+        width: of 24 columns.
+        log: whether the axis is logarithmic.
+        clusters: whether there are data only where a strategy clusters.
+    """
+
+    title: str
+    says: str
+    queries: tuple[Query, ...]
+    kind: Kind = "timeseries"
+    unit: str = "short"
+    width: int = 8
+    log: bool = False
+    clusters: bool = False
+
+
+def of(series: Series, legend: str = "") -> Query:
+    """Ask for a series of the runs that are chosen; its legend is its last label, unless given."""
+    chosen = f'{{{RUN}=~"${RUN}"}}' if RUN in series.labels else ""
+    shown = legend or (f"{{{{{series.labels[-1]}}}}}" if series.labels else series.noun)
+    return Query(series.name + chosen, shown)
+
+
+def over(upper: Series, lower: Series, legend: str) -> Query:
+    """Ask for the ratio of two series with the same labels."""
+    return Query(f"{of(upper).expr} / {of(lower).expr}", legend)
+
+
+def ago(series: Series, legend: str) -> Query:
+    """Ask how long ago something was."""
+    return Query(f"time() - {of(series).expr}", legend)
+
+
+def rejected(*reasons: str) -> Query:
+    """Ask for the updates that were not used, for some of the reasons."""
+    chosen = f'{{{RUN}=~"${RUN}", reason=~"{"|".join(reasons)}"}}'
+    return Query(metrics.REJECTED.name + chosen, "{{reason}}")
+
+
+COORDINATOR = (
+    Panel("Round", "The last round that ended, and the run's last.",
+          (of(metrics.FINISHED, "ended"), of(metrics.PLANNED, "planned")), "stat", width=6),
+    Panel("Running", "Whether the journal says that the run still runs.",
+          (of(metrics.ACTIVE),), "status", width=4),
+    Panel("Silent for", "Time since the journal was last written to.",
+          (ago(metrics.LAST_EVENT, "{{run}}"),), "stat", "s", 4),
+    Panel("Accuracy now", "On the public test set, or the mean of what sites disclose.",
+          (Query(f'{metrics.ACCURACY.name}{{{RUN}=~"${RUN}", group="all"}}', "{{run}}"),),
+          "stat", "percentunit", 5),
+    Panel("Effective clients now", "As many clients of equal weight would count as much.",
+          (of(metrics.EFFECTIVE, "{{run}}"),), "stat", width=5),
+    Panel("Accuracy", "After each round: of all, of the smallest groups, of each group.",
+          (of(metrics.ACCURACY),), unit="percentunit"),
+    Panel("Loss", "Mean loss after each round.", (of(metrics.LOSS),)),
+    Panel("Rounds", "Rounds that ended, of those planned; those without a quorum.",
+          (of(metrics.FINISHED, "ended"), of(metrics.PLANNED, "planned"),
+           of(metrics.NO_QUORUM, "without a quorum"))),
+    Panel("Weight of each client", "Share of its update in the aggregate: a client a row.",
+          (of(metrics.WEIGHT),), "heatmap", "percentunit", 12),
+    Panel("Effective number of clients", "1 / Σ wᵢ², beside the clients whose update was used.",
+          (of(metrics.EFFECTIVE, "effective"), of(metrics.ACCEPTED, "used")), width=12),
+    Panel("Estimated noise of each client",
+          "Standard deviation in a coordinate, as the server finds it in the updates alone.",
+          (of(metrics.NOISE),), width=12, log=True),
+    Panel("Norm of each update", "l2 norm of what came, noise included.",
+          (of(metrics.NORM),), width=12, log=True),
+    Panel("Cluster of each client", "Where a strategy clusters: the model that a client is put to.",
+          (of(metrics.CLUSTER),), clusters=True),
+    Panel("Surety of each cluster", "How surely a client belongs to its cluster.",
+          (of(metrics.CONFIDENCE),), unit="percentunit", clusters=True),
+    Panel("Clusters", "How many; how well they are separated; the last round that draws.",
+          (of(metrics.CLUSTERS, "clusters"), of(metrics.MSS, "separation"),
+           of(metrics.LAST_SOFT, "last soft round")), clusters=True),
+    Panel("Participation", "Clients asked, updates used, updates needed.",
+          (of(metrics.ASKED, "asked"), of(metrics.ACCEPTED, "used"),
+           of(metrics.QUORUM, "needed"))),
+    Panel("Participation of each client", "Share of the rounds that asked it and used it.",
+          (over(metrics.SITE_ACCEPTED, metrics.SITE_ASKED, "{{site}}"),), unit="percentunit"),
+    Panel("Failures", "Updates that were asked for and could not be used.",
+          (rejected("failed", "late", "undelivered", "malformed"),)),
+    Panel("Refused", "Sites that declined, updates that the guard refused, sites left out.",
+          (rejected("declined", "guard"), of(metrics.LEFT_OUT, "left out"))),
+    Panel("Bad updates of each client", "Malformed, or refused by the guard.",
+          (of(metrics.SITE_BAD),)),
+    Panel("Unreadable events", "Events of the journal that the exporter had to pass over.",
+          (of(metrics.UNREADABLE, "{{run}}"),)),
+    Panel("Where a round's time goes", "The sites train in 'exchange'.",
+          (of(metrics.PHASE),), "stacked", "s"),
+    Panel("Round time", "The last round, and the median.",
+          (of(metrics.DURATION, "last"), of(metrics.MEDIAN, "median")), unit="s"),
+    Panel("Bytes up and down", "Replies and instructions of all rounds so far.",
+          (of(metrics.RECEIVED, "up"), of(metrics.SENT, "down")), unit="bytes"),
+)  # fmt: skip
+
+SITE = (
+    Panel("Budget used, ε", "Share of the lifetime cap; runs are charged whole, when they start.",
+          (over(metrics.SPENT_EPSILON, metrics.LIMIT_EPSILON, "ε"),), "stat", "percentunit", 4),
+    Panel("Budget used, δ", "Share of the lifetime cap.",
+          (over(metrics.SPENT_DELTA, metrics.LIMIT_DELTA, "δ"),), "stat", "percentunit", 4),
+    Panel("Runs left", "At what the profile's [run] takes.",
+          (of(metrics.LEFT_RUNS),), "stat", width=4),
+    Panel("Ledger bears out", "Every entry and the anchor, at the last check.",
+          (of(metrics.INTACT),), "status", width=4),
+    Panel("Profile", "Whether it can be read and is valid.",
+          (of(metrics.PROFILE),), "status", width=4),
+    Panel("Refused in a day", "Requests that got no update.",
+          (Query(f"sum(increase({metrics.REFUSED.name}[1d]))", "refused"),), "stat", width=4),
+    Panel("Burn-down of ε", "What is left of the cap.",
+          (of(metrics.LEFT_EPSILON, "left"), of(metrics.LIMIT_EPSILON, "cap"),
+           of(metrics.SPENT_EPSILON, "spent")), width=12),
+    Panel("Burn-down of δ", "What is left of the cap.",
+          (of(metrics.LEFT_DELTA, "left"), of(metrics.LIMIT_DELTA, "cap"),
+           of(metrics.SPENT_DELTA, "spent")), width=12),
+    Panel("Releases left", "Noisy updates that a run's plan still pays for.",
+          (of(metrics.LEFT_RELEASES),)),
+    Panel("Releases", "By kind and status.", (of(metrics.RELEASES, "{{kind}} {{status}}"),)),
+    Panel("ε of each run", "As it was charged.", (of(metrics.RUN_EPSILON),)),
+    Panel("Noise multiplier", "z: the noise of a step is z times C.", (of(metrics.MULTIPLIER),)),
+    Panel("Signal to noise", "Of an update, at most; below 1 it drowns in its noise.",
+          (of(metrics.SIGNAL),), log=True),
+    Panel("Refusals", "Requests that got no update, and over what.",
+          (of(metrics.REFUSED, "{{answer}}: {{reason}}"),)),
+    Panel("Ledger's entries", "They only grow.", (of(metrics.ENTRIES, "entries"),)),
+    Panel("Last check of the ledger", "From the first entry to the last, and the anchor.",
+          (ago(metrics.CHECKED, "ago"),), unit="s"),
+    Panel("Anchor", "Whether an older copy of the ledger would be noticed.",
+          (of(metrics.ANCHORED),), "status"),
+)  # fmt: skip

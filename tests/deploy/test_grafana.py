@@ -1,0 +1,71 @@
+"""Dashboards and rules: what is committed is what the code writes, and names what is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy.grafana.dashboards import FOLDER, dashboards
+from deploy.grafana.panels import COORDINATOR, SITE, Panel
+from hdpfl_flower.metrics import COORDINATOR_PORT, SITE_PORT, Place, series_at
+
+DOCKER = Path(__file__).parents[2] / "docker"
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\bhdpfl_[a-z_]+", text))
+
+
+def test_the_committed_dashboards_are_what_the_code_writes() -> None:
+    """Where they differ: python -m deploy.grafana.dashboards."""
+    assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == dashboards()
+
+
+@pytest.mark.parametrize("place", ["coordinator", "site"])
+def test_dashboard_and_rules_name_series_of_their_own_side(place: Place) -> None:
+    """A name that no exporter shows draws nothing; a site's name at the coordinator asks for ε."""
+    shown = {series.name for series in series_at(place)}
+    for path in (
+        DOCKER / "grafana" / "dashboards" / f"{place}.json",
+        DOCKER / "prometheus" / "rules" / f"{place}.yml",
+        DOCKER / "prometheus" / "tests" / f"{place}.yml",
+    ):
+        assert names(path.read_text()), path
+        assert names(path.read_text()) - shown == set(), path
+
+
+def test_every_series_worth_a_look_is_looked_at() -> None:
+    text = "".join(path.read_text() for path in DOCKER.rglob("*.*") if path.parent.name != "tests")
+    unseen = {s.name for place in ("coordinator", "site") for s in series_at(place)} - names(text)
+    assert unseen == {
+        "hdpfl_run_started_timestamp_seconds", "hdpfl_last_refused_timestamp_seconds",
+        "hdpfl_plan_paid_releases", "hdpfl_run_charged_delta", "hdpfl_budget_charged_runs",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("panels", [COORDINATOR, SITE])
+def test_panels_are_told_apart_and_say_what_they_show(panels: tuple[Panel, ...]) -> None:
+    titles = [panel.title for panel in panels]
+    assert len(set(titles)) == len(titles)
+    for panel in panels:
+        assert panel.says.endswith(".") and panel.queries
+        assert len({query.expr for query in panel.queries}) == len(panel.queries)
+
+
+def test_weights_are_a_heatmap_with_a_row_a_client() -> None:
+    content = json.loads((FOLDER / "coordinator.json").read_text())
+    (panel,) = [panel for panel in content["panels"] if panel["type"] == "heatmap"]
+    assert panel["options"]["calculate"] is False
+    assert panel["targets"][0]["legendFormat"] == "{{site}}"
+
+
+@pytest.mark.parametrize(
+    ("place", "port"), [("coordinator", COORDINATOR_PORT), ("site", SITE_PORT)]
+)
+def test_prometheus_asks_where_the_exporters_answer(place: str, port: int) -> None:
+    text = (DOCKER / "prometheus" / f"{place}.yml").read_text()
+    assert f'"127.0.0.1:{port}"' in text
+    assert f"rules/{place}.yml" in text
