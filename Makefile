@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo lint check test test-gpu bench audit mutants up run-up down lock clean
+.PHONY: demo lint check test test-gpu test-prometheus bench audit mutants up run-up down lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -14,16 +14,19 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu and not prometheus"
 
 # Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus"
 	$(BIN)/pytest -n 2 --dist loadgroup -m "engines and not deadline" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
+
+test-prometheus: $(READY)
+	$(BIN)/pytest -m prometheus
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

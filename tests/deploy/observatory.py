@@ -1,0 +1,253 @@
+"""A federation that is watched: production sites, both exporters, and a real Prometheus.
+
+``python -m tests.deploy.observatory FOLDER`` draws the pictures of the documents from one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+
+from client_app.simulation import InProcessContext, simulated_records
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.journal import read_journal
+from hdpfl_flower.ledger import Ledger
+from server_app.local import LocalGrid, run_in_process
+from server_app.rounds import run
+
+ROOT = Path(__file__).parents[2]
+BINARIES = ("prometheus", "promtool")
+PROFILE = """
+[budget]
+epsilon = {cap}
+delta = 1e-4
+[run]
+epsilon = {epsilon}
+delta = 1e-5
+[training]
+batch-size = {batch}
+declared-records = {records}
+device = "cpu"
+torch-threads = 1
+[data]
+format = "npz"
+path = "records.npz"
+[ledger]
+path = "ledger.sqlite"
+anchor = "ledger.anchor"
+"""
+EPSILONS, BATCHES = (0.4, 1.0, 2.0, 4.0, 8.0), (16, 32, 16, 32, 32)
+WATCHED = 2
+"""The site whose own exporter is asked; its cap pays for one run and a sixth."""
+FEDERATION, CLUSTERED, REFUSED = "federation-1", "clustered-1", "too-long-1"
+
+
+class Sites(LocalGrid):
+    """Deployed sites in this process, each with its own profile, ledger and records."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        super().__init__(len(folders))
+        for folder, node in zip(folders, self._contexts, strict=True):
+            config = {"profile": str(folder / "profile.toml")}
+            self._contexts[node] = InProcessContext(1, node, config, RecordDict(), {})
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is running: where Prometheus answers, and where the runs and sites lie."""
+
+    url: str
+    runs: Path
+    sites: list[Path]
+
+    def ask(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
+        """Return the samples that Prometheus finds for ``expr`` now, or at a time."""
+        words = {"query": expr} | ({} if at is None else {"time": f"{at:.3f}"})
+        found: list[dict[str, Any]] = fetch(self.url, "query", **words)["result"]
+        return found
+
+
+def fetch(url: str, what: str, **words: str) -> Any:
+    """Return the data of Prometheus' answer."""
+    with urllib.request.urlopen(
+        f"{url}/api/v1/{what}?{urllib.parse.urlencode(words)}", timeout=30
+    ) as reply:
+        answer = json.load(reply)
+    assert answer["status"] == "success", answer
+    return answer["data"]
+
+
+def missing() -> str:
+    """Return which of Prometheus' programs are not there."""
+    return " and ".join(name for name in BINARIES if shutil.which(name) is None)
+
+
+def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until ``what`` gives something true; an answer that fails counts as none."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            if what():
+                return
+        time.sleep(0.2)
+    raise TimeoutError
+
+
+@contextlib.contextmanager
+def process(*words: object, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a program; its standard output is a pipe, its errors go to ``log``."""
+    with log.open("w") as errors:
+        running = subprocess.Popen(
+            [*map(str, words)], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.wait(30)
+
+
+@contextlib.contextmanager
+def exporter(main: str, *words: object, log: Path) -> Iterator[str]:
+    """Run an exporter at a free port; yields its ``host:port``."""
+    code = f"from {main} import main; main()"
+    with process(sys.executable, "-c", code, "exporter", "--port", 0, *words, log=log) as running:
+        line = running.stdout.readline() if running.stdout else ""
+        assert line.startswith("listening at http://"), (line, log.read_text())
+        yield line.split("//")[1].split("/")[0]
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, config: str = "") -> Iterator[str]:
+    """Run Prometheus on ``folder``; yields its URL once it answers."""
+    folder.mkdir(exist_ok=True)
+    (folder / "prometheus.yml").write_text(config)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    words = (f"--config.file={folder / 'prometheus.yml'}",
+             f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}")  # fmt: skip
+    with process("prometheus", *words, log=folder / "log"):
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: fetch(url, "query", query="1"))
+        yield url
+
+
+def config_of(coordinator: str, site: str) -> str:
+    """Return the committed configurations as one, asking these two, every second."""
+    jobs = "".join(
+        f"  - job_name: {job}\n    static_configs: [{{targets: ['{target}']}}]\n"
+        for job, target in (("hdpfl", coordinator), ("hdpfl-site", site))
+    )
+    rules = [f"'{ROOT}/docker/prometheus/rules/{name}.yml'" for name in ("coordinator", "site")]
+    return (
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: [{', '.join(rules)}]\nscrape_configs:\n{jobs}"
+    )
+
+
+def terms_of(runs: Path, **more: object) -> RunTerms:
+    """Return the terms of the federation of production sites."""
+    config: dict[str, object] = {
+        "run-id": FEDERATION, "strategy": "robust-hdp", "dataset": "digits", "learning-rate": 0.5,
+        "rounds": 8, "runs-dir": str(runs), "min-sites": len(EPSILONS),
+    }  # fmt: skip
+    return RunTerms.parse({**config, **more})
+
+
+def make_sites(folder: Path, terms: RunTerms) -> list[Path]:
+    """Write the sites: profiles, ledgers, and a share of the digits each."""
+    folders = []
+    for index, (epsilon, batch) in enumerate(zip(EPSILONS, BATCHES, strict=True)):
+        site = folder / str(index)
+        site.mkdir(parents=True)
+        records = simulated_records(terms, index, len(EPSILONS))[0]
+        np.savez(site / "records.npz", x=records.features, y=records.targets)
+        cap = epsilon * 7 / 6
+        profile = site / "profile.toml"
+        profile.write_text(
+            PROFILE.format(cap=cap, epsilon=epsilon, batch=batch, records=len(records))
+        )
+        profile.chmod(0o600)
+        Ledger.create(site / "ledger.sqlite", cap, 1e-4, site / "ledger.anchor").close()
+        folders.append(site)
+    return folders
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[Watched]:
+    """Make sites, watch one of them and the coordinator; nothing has run yet."""
+    runs, sites = folder / "runs", make_sites(folder / "sites", terms_of(folder / "runs"))
+    runs.mkdir()
+    profile = sites[WATCHED] / "profile.toml"
+    with (
+        exporter("server_app.commands", "--runs-dir", runs, log=folder / "exporter.log") as ours,
+        exporter("client_app.commands", "--profile", profile, log=folder / "site.log") as theirs,
+        prometheus(folder / "prometheus", config_of(ours, theirs)) as url,
+    ):
+        watched = Watched(url, runs, sites)
+        wait_for(lambda: watched.ask("hdpfl_ledger_intact_bool"))
+        yield watched
+
+
+def run_all(here: Watched, rounds: int, pause: float) -> None:
+    """Run a federation, one that finds clusters, and one that every site declines.
+
+    Args:
+        here: what is watched.
+        rounds: of the first.
+        pause: seconds between its rounds: real ones take longer than these.
+    """
+    grid = Sites(here.sites)
+    run(grid, terms_of(here.runs, rounds=rounds), lambda _: time.sleep(pause), picture=False)
+    clustered = terms_of(
+        here.runs, rounds=6, strategy="r-dpcfl", clusters=2, epsilons="20", groups="rotation:3:3",
+        **{"run-id": CLUSTERED, "batch-sizes": "32"},
+    )  # fmt: skip
+    run_in_process(clustered, 6, lambda _: time.sleep(pause / 2))
+    with contextlib.suppress(StrategyError):  # 5,000 rounds are more than the sites' policy allows
+        run(grid, terms_of(here.runs, rounds=5000, **{"run-id": REFUSED}), picture=False)
+    grid.close()
+    last = read_journal(here.runs / FEDERATION / "journal.jsonl")[-2]["metrics"]["accuracy"]
+    wait_for(lambda: any(
+        float(sample["value"][1]) == last
+        for sample in here.ask(f'hdpfl_model_accuracy_ratio{{run="{FEDERATION}"}}')
+    ))  # fmt: skip
+    wait_for(lambda: here.ask("sum(increase(hdpfl_refused_requests_total[5m])) > 0"))
+    wait_for(lambda: here.ask(f'hdpfl_run_no_quorum_rounds_total{{run="{REFUSED}"}} == 3'))
+
+
+def main() -> None:
+    """Draw the pictures of the documents."""
+    from deploy.grafana.draw import draw
+    from deploy.grafana.panels import COORDINATOR, SITE
+
+    out = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name, watched(Path(name)) as here:
+        begin = time.time()
+        run_all(here, rounds=30, pause=1.0)
+        end = time.time() + 3
+        time.sleep(3)
+        run_chosen = f"{FEDERATION}|{CLUSTERED}"
+        draw(here.url, COORDINATOR, run_chosen, (begin, end), out / "dashboard-coordinator.png")
+        draw(here.url, SITE, ".*", (begin, end), out / "dashboard-site.png")
+
+
+if __name__ == "__main__":
+    main()

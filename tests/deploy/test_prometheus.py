@@ -1,0 +1,123 @@
+"""Every panel against a real Prometheus that watched a real run; the rules by promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.grafana.panels import COORDINATOR, SITE, Panel
+from hdpfl_flower.journal import finished_rounds, read_journal
+from tests.deploy.observatory import (
+    FEDERATION,
+    REFUSED,
+    ROOT,
+    WATCHED,
+    Watched,
+    fetch,
+    missing,
+    prometheus,
+    run_all,
+    wait_for,
+    watched,
+)
+
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.skipif(bool(missing()), reason=f"{missing()} not found: apt install prometheus"),
+]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A federation that has run under Prometheus' eyes."""
+    with watched(tmp_path_factory.mktemp("watched")) as found:
+        run_all(found, rounds=8, pause=0.5)
+        yield found
+
+
+@pytest.mark.parametrize("panel", [*COORDINATOR, *SITE], ids=lambda panel: panel.title)
+def test_every_query_of_every_panel_returns_data(here: Watched, panel: Panel) -> None:
+    for query in panel.queries:
+        found = here.ask(query.expr.replace("$run", ".*"))
+        assert found, query.expr
+        assert all(sample["value"][1] != "NaN" for sample in found), query.expr
+
+
+def test_what_prometheus_kept_is_what_the_journal_says(here: Watched) -> None:
+    events = finished_rounds(read_journal(here.runs / FEDERATION / "journal.jsonl"))
+    assert len(events) == 8
+    for name, column in (("weight_ratio", "weights"), ("update_norm", "norms")):
+        found = {
+            sample["metric"]["site"]: float(sample["value"][1])
+            for sample in here.ask(f'hdpfl_site_{name}{{run="{FEDERATION}"}}')
+        }
+        told = dict(zip(events[-1]["accepted"], events[-1][column], strict=True))
+        assert found == pytest.approx(told)
+    (spent,) = here.ask("hdpfl_budget_spent_epsilon / hdpfl_budget_limit_epsilon")
+    assert float(spent["value"][1]) == pytest.approx(6 / 7)
+
+
+def test_rules_are_healthy_and_what_happened_alerts(here: Watched) -> None:
+    expected = {"HDPFLBudgetNearlySpent", "HDPFLRefused"}
+
+    def firing() -> set[str]:
+        alerts = fetch(here.url, "alerts")["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    wait_for(lambda: expected <= firing())
+    assert "HDPFLLedgerBroken" not in firing()
+    rules = [rule for group in fetch(here.url, "rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == 10
+    assert {rule["health"] for rule in rules} == {"ok"}
+
+
+def test_no_series_of_the_coordinator_has_a_value_of_a_profile(here: Watched) -> None:
+    """What the sites' profiles say: ε 2, a batch of 16, 288 records, and no one else's is near."""
+    profile = (here.sites[WATCHED] / "profile.toml").read_text()
+    declared = float(profile.split("declared-records = ")[1].split("\n")[0])
+    for sample in here.ask(f'{{job="hdpfl", run="{FEDERATION}"}}'):
+        assert "epsilon" not in sample["metric"]["__name__"]
+        assert float(sample["value"][1]) != declared, sample
+    assert here.ask(f'{{job="hdpfl", run="{REFUSED}"}}')
+
+
+def test_a_finished_run_can_be_loaded(here: Watched, tmp_path: Path) -> None:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+
+    from hdpfl_flower.exposition import Exposition
+    from server_app.exporter import history
+
+    path = here.runs / FEDERATION / "journal.jsonl"
+    text = Exposition("coordinator", lambda: history(path)).openmetrics()
+    assert list(parse(text.decode()))
+    (tmp_path / "run.om").write_bytes(text)
+    made = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", tmp_path / "run.om",
+         tmp_path / "p" / "data"], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    events = finished_rounds(read_journal(path))
+    with prometheus(tmp_path / "p") as url:
+        again = Watched(url, here.runs, here.sites)
+        for event in (events[0], events[-1]):
+            at = _seconds(event["at"])
+            (found,) = again.ask('hdpfl_model_accuracy_ratio{group="all"}', at + 0.002)
+            assert float(found["value"][1]) == pytest.approx(event["metrics"]["accuracy"])
+
+
+def _seconds(at: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(at).timestamp()
+
+
+@pytest.mark.parametrize("words", [["check", "rules"], ["test", "rules"], ["check", "config"]])
+def test_promtool_is_content(words: list[str]) -> None:
+    folder = {"check rules": "rules", "test rules": "tests"}.get(" ".join(words), "")
+    files = sorted((ROOT / "docker" / "prometheus" / folder).glob("*.yml"))
+    assert len(files) == 2
+    done = subprocess.run(["promtool", *words, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
