@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,9 @@ from hdpfl_flower.journal import Event
 
 LAST = 5
 """Rounds at the end whose mean accuracy is a run's result."""
+
+PERSONAL = "personal-"
+"""What metrics of personal models begin with; they are tested once, after the last round."""
 
 Place = tuple[str, str, str]
 """A cell: block, row, column."""
@@ -43,10 +46,11 @@ class Value:
         return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
 
 
-def value_of(runs: Sequence[Sequence[Event]]) -> Value:
-    """Return what the runs of one learning rate gave, a seed each."""
-    accuracy = [[float(e["metrics"].get("accuracy", np.nan)) for e in events] for events in runs]
-    finals = [100 * float(np.mean(a[-LAST:])) for a in accuracy]
+def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value:
+    """Return what the runs of one learning rate gave, a seed each; of personal models the last."""
+    accuracy = [[float(e["metrics"].get(metric, np.nan)) for e in events] for events in runs]
+    last = 1 if metric.startswith(PERSONAL) else LAST
+    finals = [100 * float(np.mean(a[-last:])) for a in accuracy]
     curves = np.full((len(runs), max(map(len, accuracy))), np.nan)
     for row, line in zip(curves, accuracy, strict=True):
         row[: len(line)] = line
@@ -60,6 +64,33 @@ def best_rate(values: Mapping[float, Value]) -> Value:
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)} or means
     best = max(known, key=lambda rate: known[rate])
     return replace(values[best], rates=means, rate=best)
+
+
+def grid_values(
+    cells: Mapping[Place, Mapping[float, Sequence[Sequence[Event]]]],
+    metrics: Mapping[str, str],
+    personal: Collection[str],
+) -> dict[Place, Value]:
+    """Return the values of the cells, one block of the table after another.
+
+    Args:
+        cells: (noise, row, column) → learning rate → runs.
+        metrics: what a block is called beside its noise → the metric that it shows; learning rates
+            are chosen by the first.
+        personal: rows whose personal models count, where they were tested.
+    """
+    blocks: dict[tuple[str, str], dict[Place, Value]] = {}
+    for (noise, row, column), rates in cells.items():
+        tested = {name for runs in rates.values() for run in runs for name in run[-1]["metrics"]}
+        own = PERSONAL if row in personal and f"{PERSONAL}accuracy" in tested else ""
+        chosen = None
+        for name, metric in metrics.items():
+            values = {rate: value_of(events, own + metric) for rate, events in rates.items()}
+            chosen = chosen or best_rate(values)
+            value = replace(values[chosen.rate], rates=chosen.rates, rate=chosen.rate)
+            block = ", ".join(filter(None, (name, noise)))
+            blocks.setdefault((noise, name), {})[block, row, column] = value
+    return {place: value for values in blocks.values() for place, value in values.items()}
 
 
 def cell_text(value: Value, paper: float | None) -> str:
@@ -112,7 +143,9 @@ def _numbers(place: Place, value: Value, paper: Mapping[tuple[str, str], float])
         "learning-rates": {f"{rate:g}": mean for rate, mean in value.rates.items()},
         "at-edge": value.at_edge,
         "paper": paper.get((row, column)),
-        "curve": [None if np.isnan(x) else float(x) for x in np.nanmean(value.curves, axis=0)],
+        "curve": [
+            float(x[~np.isnan(x)].mean()) if not np.isnan(x).all() else None for x in value.curves.T
+        ],
     }
 
 

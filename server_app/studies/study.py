@@ -18,10 +18,10 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.paths import available_cores
 from server_app.commands.progress import rounds_bar
-from server_app.comparison import Job, compare
+from server_app.comparison import Job, OnRound, compare
 from server_app.plots import plot_columns, plot_panels
 from server_app.studies.kept import finished_run, keep, named
-from server_app.studies.reading import Value, best_rate, grid_tables, value_of
+from server_app.studies.reading import Value, grid_tables, grid_values
 
 NOISES = {"robust-hdp": "the paper's noise", "pfa": "the paper's noise", "pld": "our accountant"}
 """What the blocks of a table are called, by the term ``calibration``."""
@@ -92,6 +92,7 @@ class Setting:
         drawn: seed → more run config keys, for what is drawn anew with each seed.
         attack: sites that lie, and how; None: nobody does.
         absent: sites that take no part, by partition.
+        personal: what counts are the sites' personal models, not what the server sends.
     """
 
     label: str
@@ -100,6 +101,7 @@ class Setting:
     drawn: Callable[[int], Mapping[str, Any]] | None = None
     attack: Attack | None = None
     absent: tuple[int, ...] = ()
+    personal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,7 @@ class GridStudy(Study):
         seeds: runs of a cell in the full form; the quick form runs one.
         paper: (row, column) → the paper's number, in the unit of the table.
         picture: accuracy by round (``curves``), or by column (``columns``).
+        metrics: what a block is called beside its noise → the accuracy that it shows.
     """
 
     base: Mapping[str, Any]
@@ -160,6 +163,7 @@ class GridStudy(Study):
     seeds: int = 3
     paper: Mapping[tuple[str, str], float] = field(default_factory=dict)
     picture: str = "curves"
+    metrics: Mapping[str, str] = field(default_factory=lambda: {"": "accuracy"})
 
     def conduct(self, options: Options, folder: Path) -> Findings:
         """See :meth:`Study.conduct`."""
@@ -234,10 +238,8 @@ class GridStudy(Study):
         for key, events in runs.items():
             cell = cells.setdefault((NOISES[key.noise], key.row, key.column), {})
             cell.setdefault(key.rate, []).append(events)
-        return {
-            place: best_rate({rate: value_of(events) for rate, events in rates.items()})
-            for place, rates in cells.items()
-        }
+        personal = [row.label for row in map(_setting, self.rows) if row.personal]
+        return grid_values(cells, self.metrics, personal)
 
     def draw(self, values: Mapping[tuple[str, str, str], Value], path: Path) -> None:
         """Draw the picture: a panel a block, and for curves a panel a column too."""
@@ -271,20 +273,28 @@ class Key:
     seed: int
 
 
-def run_jobs(jobs: Sequence[Job], options: Options, title: str) -> dict[str, list[Any]]:
+def run_jobs(
+    jobs: Sequence[Job],
+    options: Options,
+    title: str,
+    work: Callable[[Job, OnRound], list[Any]] = keep,
+    kept: Callable[[Job], list[Any] | None] = finished_run,
+) -> dict[str, list[Any]]:
     """Return run id → round events, running what no earlier call has finished.
+
+    ``work`` runs a job and keeps what it gave; ``kept`` finds what an earlier call kept, or None.
 
     Raises:
         HDPFLError: from the first job that cannot run; finished ones are kept.
     """
     unique = {job.terms.run_id: job for job in jobs}
-    runs = {name: found for name, job in unique.items() if (found := finished_run(job)) is not None}
+    runs = {name: found for name, job in unique.items() if (found := kept(job)) is not None}
     todo = [job for name, job in unique.items() if name not in runs]
     total = sum(job.stop_after or job.terms.rounds for job in todo)
     if todo:
         text = f"{title}: {len(todo)} runs" + (f", {len(runs)} kept" if runs else "")
         with rounds_bar(total, text) as tick:
-            for job, events in compare(todo, options.cores, tick, keep):
+            for job, events in compare(todo, options.cores, tick, work):
                 runs[job.terms.run_id] = events
     return runs
 
