@@ -115,6 +115,30 @@ def plot_columns(
     _save(figure, path)
 
 
+def plot_positions(
+    panels: Mapping[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]],
+    path: Path,
+    title: str,
+) -> None:
+    """Draw points in the plane, a colour and a mark a group, a panel for each name.
+
+    Args:
+        panels: name → (positions, shape ``(n, 1)`` or ``(n, 2)``; groups, shape ``(n,)``).
+        path: where the PNG goes.
+        title: of the picture.
+    """
+    figure, axes = _figure(max(1, len(panels)), title)
+    for one, (name, (positions, groups)) in zip(axes, panels.items(), strict=False):
+        flat = np.hstack([positions, np.zeros((len(positions), 1))])[:, :2]
+        for group in np.unique(groups):
+            own = flat[groups == group]
+            color, mark = _COLORS[group % len(_COLORS)], "osD^vPX"[group % 7]
+            one.scatter(own[:, 0], own[:, 1], color=color, marker=mark, label=f"group {group}")
+        _label(one, "first direction", "second direction", name)
+    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _save(figure, path)
+
+
 def plot_demo(
     curves: Curves,
     estimated: npt.NDArray[np.float64],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from server_app.studies.cluster_noise import CLUSTER_NOISE
+from server_app.studies.clusters import LABEL, ROTATION
 from server_app.studies.drift import DRIFT
 from server_app.studies.fedhdp import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from server_app.studies.liars import GUARD_COST, LYING
@@ -34,6 +36,9 @@ STUDIES: dict[str, Study] = {
         FEDHDP_MNIST,
         FEDHDP_SKEWED,
         FEDHDP_PERSONAL,
+        CLUSTER_NOISE,
+        ROTATION,
+        LABEL,
     )
 }
 """Every study by its name."""

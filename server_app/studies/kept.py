@@ -81,7 +81,7 @@ def keep(job: Job, on_round: OnRound) -> list[Event]:
     shutil.rmtree(folder, ignore_errors=True)
     why = ""
     try:
-        with _quiet():
+        with quiet():
             events = run_job(job, on_round)
     except StrategyError as error:
         events = _rounds_so_far(folder)
@@ -95,7 +95,7 @@ def keep(job: Job, on_round: OnRound) -> list[Event]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the sites that are refused, of which a study has many, to the journals."""
     log = logging.getLogger("hdpfl")
     before = log.level

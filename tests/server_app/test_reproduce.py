@@ -77,6 +77,9 @@ SMALLER = {
     "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
     "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
     "fedhdp-personal": ["--strategies", "local training alone"],
+    "r-dpcfl-noise": ["--columns", "ε 10 b 32 first 32"],
+    "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
+    "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
 }
 """A part of those that take a minute or more on digits."""
 
@@ -84,9 +87,9 @@ SMALLER = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_study_runs_on_digits(name: str, tmp_path: Path) -> None:
-    words = [] if name in {"robust-hdp-noise", "pfa-megabytes", "guards"} else [
-        "--learning-rate", "0.1"
-    ]  # fmt: skip
+    words = [] if name in {
+        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise"
+    } else ["--learning-rate", "0.1"]  # fmt: skip
     words += [*SMALLER.get(name, []), "--dataset", "digits", "--rounds", "2", "--jobs", "1"]
     reproduce(name, *words, "--out", str(tmp_path))
     content = json.loads((tmp_path / "results.json").read_text())
