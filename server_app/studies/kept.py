@@ -62,8 +62,10 @@ def finished_run(job: Job) -> list[Event] | None:
     """Return the round events of a job that an earlier call finished; None: it has to run."""
     folder = _folder(job)
     try:
-        rounds = int(json.loads((folder / FINISHED).read_text())["rounds"])
+        facts = json.loads((folder / FINISHED).read_text())
+        rounds = int(facts["rounds"])
         events = finished_rounds(read_journal(folder / "journal.jsonl"))
+        events[-1]["metrics"] |= facts.get("metrics", {})
     except (OSError, ValueError, LookupError, TypeError, DataError):
         return None
     return events if len(events) == rounds else None
@@ -89,7 +91,8 @@ def keep(job: Job, on_round: OnRound) -> list[Event]:
             raise
         why = str(error)
     shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
-    facts = {"rounds": len(events), "ended-early": why}
+    # Personal models are tested after the journal's last line.
+    facts = {"rounds": len(events), "ended-early": why, "metrics": events[-1]["metrics"]}
     replace_file(folder / FINISHED, json.dumps(facts).encode(), mode=0o644)
     return events
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.journal import finished_rounds, read_journal
+from hdpfl_flower.journal import Event, finished_rounds, read_journal
 from server_app.comparison import Job
 from server_app.studies.cluster_noise import EXPECTED, first_variance
 from server_app.studies.cluster_tables import finding_tables, mss_table, numbers_of
 from server_app.studies.clusters import ROTATION, unequal_budgets, unequal_first_batches
 from server_app.studies.first_updates import Found, cluster_first, clustered, read_found
-from server_app.studies.kept import named
+from server_app.studies.kept import finished_run, keep, named
 from server_app.studies.reading import grid_values
 from server_app.studies.study import Options
 
@@ -90,7 +90,7 @@ def test_a_first_round_lies_apart_from_the_runs_and_fits_a_smaller_data_set(
     assert first.terms.partition == "iid:68"  # 1,437 records, 21 clients
 
 
-def run(**metrics: list[float]) -> list[dict[str, object]]:
+def run(**metrics: list[float]) -> list[Event]:
     names = {name.replace("_", "-"): values for name, values in metrics.items()}
     rounds = max(map(len, names.values()))
     return [{"metrics": {n: v[i] for n, v in names.items() if i < len(v)}} for i in range(rounds)]
@@ -116,3 +116,12 @@ def test_a_rate_is_chosen_by_the_first_metric_and_personal_models_count_where_te
 def test_the_first_updates_variance_is_that_of_the_check_values() -> None:
     for (_, _, first), (multiplier, variance) in EXPECTED.items():
         assert first_variance(multiplier, first) == pytest.approx(variance, rel=0.015)
+
+
+def test_personal_accuracies_outlive_their_run(tmp_path: Path) -> None:
+    config = {"groups": "rotation:1:2", "partition": "iid", "rounds": 1, "epsilons": "20",
+              "strategy": "ditto", "runs-dir": str(tmp_path)}  # fmt: skip
+    job = named(Job(RunTerms.parse(config), 3))
+    events = keep(job, lambda: None)
+    assert {"personal-accuracy", "personal-accuracy-minority"} <= set(events[-1]["metrics"])
+    assert finished_run(job) == events
