@@ -107,7 +107,7 @@ ASKED = _ours("round_asked", "sites", "Sites that the last round asked.")
 ACCEPTED = _ours("round_accepted", "sites", "Sites whose update the last round used.")
 QUORUM = _ours("round_quorum", "sites", "Updates that the last round needed.")
 EFFECTIVE = _ours(
-    "round_effective", "sites", "Effective number of clients, 1 / Σ wᵢ², of the last round."
+    "round_effective", "sites", "Effective number of clients, (Σ wᵢ)² / Σ wᵢ², of the last round."
 )
 REJECTED = _ours(
     "run_rejected",
@@ -150,7 +150,7 @@ SITE_BAD = _ours(
     counter=True,
 )  # fmt: skip
 CLUSTERS = _ours("clustering", "clusters", "Number of models, one a cluster.")
-MSS = _ours("clustering_mss", "score", "How well the clusters are separated, from 0 to 1.")
+MSS = _ours("clustering_mss", "score", "Least separation of two clusters.")
 LAST_SOFT = _ours("clustering_last_soft", "round", "Last round that clusters softly.")
 
 # --- a site: its budget ---------------------------------------------------------------------------

@@ -160,7 +160,8 @@ class RunTally:
         if isinstance(last.get("quorum"), int):
             yield metrics.QUORUM.reads(last["quorum"], run)
         if weights and math.isfinite(square := sum(weight * weight for weight in weights)):
-            yield metrics.EFFECTIVE.reads(1 / square if square else 0, run)
+            # where there are several models, the weights of each of them sum to 1
+            yield metrics.EFFECTIVE.reads(sum(weights) ** 2 / square if square else 0, run)
         if self._seconds:
             yield metrics.MEDIAN.reads(statistics.median(self._seconds), run)
         if not math.isnan(last["seconds"]):

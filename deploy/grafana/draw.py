@@ -2,8 +2,8 @@
 
     python -m deploy.grafana.draw coordinator|site URL OUT.png [--run REGEX] [--minutes N]
 
-The panels, their titles and queries are the dashboards' own, the data are what Prometheus at ``URL``
-answers; only the looks are not Grafana's.
+The panels, their titles, places and queries are the dashboards' own, the data are what Prometheus
+at ``URL`` answers; only the looks are not Grafana's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 200
-COLUMNS = 4
+WHOLE = 24
+"""Columns of a dashboard."""
 SHOWN = 12
 """Lines that a legend names."""
 Line = tuple[str, np.ndarray, np.ndarray]
@@ -52,12 +53,21 @@ def draw(
     """Draw ``panels`` over ``times`` (seconds since 1970) into the PNG ``out``."""
     from matplotlib.figure import Figure
 
-    rows = -(-len(panels) // COLUMNS)
-    figure = Figure(figsize=(4.4 * COLUMNS, 2.6 * rows), layout="constrained")
-    axes = figure.subplots(rows, COLUMNS, squeeze=False).flat
-    figure.suptitle("The dashboard's queries, drawn with matplotlib", fontsize=10)
-    for panel, one in zip(panels, axes, strict=False):
-        lines = [line for query in panel.queries for line in _lines(url, query, run, times)]
+    places = _places(panels)
+    rows = max(bottom for _, bottom, _ in places)
+    height = 1.3 * rows + 0.8
+    figure = Figure(figsize=(18, height))
+    grid = figure.add_gridspec(
+        rows, WHOLE, left=0.03, right=0.99, bottom=0.4 / height, top=1 - 0.8 / height,
+        wspace=0.9, hspace=0.9,
+    )  # fmt: skip
+    figure.suptitle(
+        "The dashboard's queries, drawn with matplotlib", fontsize=10, y=1 - 0.15 / height
+    )
+    for panel, (top, bottom, left) in zip(panels, places, strict=True):
+        one = figure.add_subplot(grid[top:bottom, left : left + panel.width])
+        chosen = ".*" if panel.clusters else run  # a run that clusters is another one
+        lines = [line for query in panel.queries for line in _lines(url, query, chosen, times)]
         one.set_title(panel.title, fontsize=9, loc="left")
         one.tick_params(labelsize=7)
         one.spines[["top", "right"]].set_visible(False)
@@ -69,10 +79,21 @@ def draw(
             _draw_heatmap(one, lines)
         else:
             _draw_lines(one, panel, lines)
-    for one in list(figure.axes)[len(panels) : rows * COLUMNS]:
-        one.set_visible(False)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=70)
+
+
+def _places(panels: tuple[Panel, ...]) -> list[tuple[int, int, int]]:
+    """Return top, bottom and left of each panel, in rows and columns: as Grafana lets them flow."""
+    places, top, left, height = [], 0, 0, 0
+    for panel in panels:
+        if left + panel.width > WHOLE:
+            top, left, height = top + height, 0, 0
+        tall = 1 if panel.kind in ("stat", "status") else 2
+        height = max(height, tall)
+        places.append((top, top + tall, left))
+        left += panel.width
+    return places
 
 
 def _lines(url: str, query: Any, run: str, times: tuple[float, float]) -> list[Line]:
@@ -80,12 +101,14 @@ def _lines(url: str, query: Any, run: str, times: tuple[float, float]) -> list[L
     words = {"query": query.expr.replace("$run", run), "start": f"{begin:.3f}",
              "end": f"{end:.3f}", "step": f"{max(1.0, (end - begin) / POINTS):.3f}"}  # fmt: skip
     address = f"{url}/api/v1/query_range?{urllib.parse.urlencode(words)}"
-    with urllib.request.urlopen(address, timeout=30) as reply:
+    with urllib.request.urlopen(address, timeout=30) as reply:  # noqa: S310 - the user's own URL
         found = json.load(reply)["data"]["result"]
     lines = []
     for series in found:
         labels = series["metric"]
-        name = re.sub(r"\{\{(\w+)\}\}", lambda m: labels.get(m[1], ""), query.legend)
+        name = query.legend
+        for label in re.findall(r"\{\{(\w+)\}\}", name):
+            name = name.replace(f"{{{{{label}}}}}", labels.get(label, ""))
         at, values = np.array(series["values"], dtype=float).T
         lines.append((name, at - begin, values))
     return sorted(lines, key=lambda line: line[0])
@@ -99,7 +122,7 @@ def _draw_numbers(axes: Axes, panel: Panel, lines: list[Line]) -> None:
         if panel.kind == "status":
             text = "yes" if last else "no"
         y = 1 - (place + 0.5) / min(len(lines), 3)
-        axes.text(0.02, y, text, fontsize=17, va="center", transform=axes.transAxes)
+        axes.text(0.02, y, text, fontsize=14, va="center", transform=axes.transAxes)
         axes.text(0.98, y, name, fontsize=8, va="center", ha="right", transform=axes.transAxes)
 
 
@@ -127,6 +150,7 @@ def _draw_lines(axes: Axes, panel: Panel, lines: list[Line]) -> None:
             axes.plot(at, shown, drawstyle="steps-post", linewidth=1.1, label=name)
     if panel.log:
         axes.set_yscale("log")
+        axes.tick_params(which="both", labelsize=7)
     if len(lines) <= SHOWN:
         axes.legend(fontsize=6, frameon=False, ncols=2)
     axes.set_xlabel("s", fontsize=7)

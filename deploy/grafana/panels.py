@@ -93,7 +93,7 @@ COORDINATOR = (
            of(metrics.NO_QUORUM, "without a quorum"))),
     Panel("Weight of each client", "Share of its update in the aggregate: a client a row.",
           (of(metrics.WEIGHT),), "heatmap", "percentunit", 12),
-    Panel("Effective number of clients", "1 / Σ wᵢ², beside the clients whose update was used.",
+    Panel("Effective number of clients", "(Σ wᵢ)² / Σ wᵢ², beside the clients whose update was used.",
           (of(metrics.EFFECTIVE, "effective"), of(metrics.ACCEPTED, "used")), width=12),
     Panel("Estimated noise of each client",
           "Standard deviation in a coordinate, as the server finds it in the updates alone.",

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from client_app.simulation import InProcessContext, simulated_records
+from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.journal import read_journal
@@ -56,6 +57,8 @@ anchor = "ledger.anchor"
 EPSILONS, BATCHES = (0.4, 1.0, 2.0, 4.0, 8.0), (16, 32, 16, 32, 32)
 WATCHED = 2
 """The site whose own exporter is asked; its cap pays for one run and a sixth."""
+FAILING, BROKEN = (4, 1), (6, 0)
+"""A round, and a site of that round: its records cannot be read; it sends NaN."""
 FEDERATION, CLUSTERED, REFUSED = "federation-1", "clustered-1", "too-long-1"
 
 
@@ -67,6 +70,20 @@ class Sites(LocalGrid):
         for folder, node in zip(folders, self._contexts, strict=True):
             config = {"profile": str(folder / "profile.toml")}
             self._contexts[node] = InProcessContext(1, node, config, RecordDict(), {})
+
+    def reply(self, message: Message, context: Context) -> Message:
+        """Return a site's own answer; but one fails in a round, and one sends NaN in another."""
+        answer = super().reply(message, context)
+        if not answer.has_content() or "update" not in answer.content:
+            return answer
+        asked = wire.read_instructions(message.content).server_round, context.node_id - 2
+        if asked == FAILING:
+            return wire.refusal(wire.FAILED, message)
+        if asked == BROKEN:
+            size = answer.content["update"]["update"].shape
+            spoilt = Array(np.full(size, np.nan, np.float32))
+            answer.content["update"] = ArrayRecord({"update": spoilt})
+        return answer
 
 
 @dataclass(frozen=True)
@@ -141,8 +158,11 @@ def prometheus(folder: Path, config: str = "") -> Iterator[str]:
     (folder / "prometheus.yml").write_text(config)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    words = (f"--config.file={folder / 'prometheus.yml'}",
-             f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}")  # fmt: skip
+    words = (
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
     with process("prometheus", *words, log=folder / "log"):
         url = f"http://127.0.0.1:{port}"
         wait_for(lambda: fetch(url, "query", query="1"))
@@ -244,8 +264,7 @@ def main() -> None:
         run_all(here, rounds=30, pause=1.0)
         end = time.time() + 3
         time.sleep(3)
-        run_chosen = f"{FEDERATION}|{CLUSTERED}"
-        draw(here.url, COORDINATOR, run_chosen, (begin, end), out / "dashboard-coordinator.png")
+        draw(here.url, COORDINATOR, FEDERATION, (begin, end), out / "dashboard-coordinator.png")
         draw(here.url, SITE, ".*", (begin, end), out / "dashboard-site.png")
 
 

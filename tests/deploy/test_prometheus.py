@@ -56,12 +56,16 @@ def test_what_prometheus_kept_is_what_the_journal_says(here: Watched) -> None:
         }
         told = dict(zip(events[-1]["accepted"], events[-1][column], strict=True))
         assert found == pytest.approx(told)
+    assert here.ask(f'hdpfl_site_bad_updates_total{{run="{FEDERATION}", site="0"}} == 1')
+    for reason in ("failed", "malformed"):
+        name = f'hdpfl_run_rejected_updates_total{{run="{FEDERATION}", reason="{reason}"}}'
+        assert here.ask(f"{name} == 1"), reason
     (spent,) = here.ask("hdpfl_budget_spent_epsilon / hdpfl_budget_limit_epsilon")
     assert float(spent["value"][1]) == pytest.approx(6 / 7)
 
 
 def test_rules_are_healthy_and_what_happened_alerts(here: Watched) -> None:
-    expected = {"HDPFLBudgetNearlySpent", "HDPFLRefused"}
+    expected = {"HDPFLBudgetNearlySpent", "HDPFLRefused", "HDPFLBadUpdate"}
 
     def firing() -> set[str]:
         alerts = fetch(here.url, "alerts")["alerts"]

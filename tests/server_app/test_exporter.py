@@ -170,6 +170,15 @@ def test_many_sites_get_no_series_of_their_own() -> None:
     assert not any(key[0].startswith("site_") for key in found)
 
 
+def test_clients_count_alike_whatever_the_number_of_models() -> None:
+    """Where there are several models, the weights of each sum to 1."""
+    sites = ["a", "b", "c", "d", "e", "f"]
+    facts = {"round": 1, "asked": sites, "accepted": sites, "metrics": {}, "weights": [1 / 3] * 6}
+    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
+    found = values(tally("r", [event]).readings())
+    assert found["round_effective_sites",] == pytest.approx(6)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [("declined", "declined"), ("failed", "failed"), ("no reply in time", "late"),
