@@ -25,9 +25,9 @@ def server_app(federation: Federation) -> list[int]:
 
 
 def test_a_killed_server_app_goes_on_and_nobody_pays_twice(federation: Federation) -> None:
-    whole, ended = federation.run(seeded_terms(run_id="whole", rounds=6))
+    whole, ended = federation.run(seeded_terms(**{"run-id": "whole", "rounds": 6}))
     assert ended.returncode == 0, ended.stderr
-    terms = seeded_terms(run_id="again", rounds=6)
+    terms = seeded_terms(**{"run-id": "again", "rounds": 6})
     folder = federation.home / "runs" / "again"
     begun = subprocess.Popen(
         federation.command("run", federation.write(terms.as_config())),
