@@ -166,7 +166,8 @@ def test_the_time_of_replies_is_looked_at(opened) -> None:
 def test_a_ledger_that_cannot_be_written_is_found_before_a_run(opened, monkeypatch, part) -> None:
     """Its file, or its folder, on a volume that is mounted read-only, say."""
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: path.name != part and access(path, mode))
+    denied = {"ledger.sqlite": opened.ledger_path, "ledger": opened.ledger_path.parent}[part]
+    monkeypatch.setattr(os, "access", lambda path, mode: path != denied and access(path, mode))
     done = opened("profile", "check")
     assert done.code == 1
     (line,) = [line for line in done.out.splitlines() if line.startswith("error")]
