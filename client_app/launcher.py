@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import stat
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def main() -> None:
     """
     if INSTALLS in sys.argv:
         sys.exit(f"error: {INSTALLS} installs what a server names; start the SuperNode without it")
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
     cli = importlib.import_module("flwr.supernode.cli")
     pin(importlib.import_module("flwr.supernode.runtime.run_clientapp"))
     cli.flwr_clientapp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from hdpfl_flower.errors import HDPFLError
 
 # Help is plain here, but typer escapes its brackets for rich as long as it believes in rich.
 typer.core.HAS_RICH = False
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported, later
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
