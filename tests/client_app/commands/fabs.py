@@ -39,9 +39,8 @@ def pack(files: dict[str, bytes], listed: dict[str, bytes] | None = None) -> byt
     ]
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-        archive.writestr(".info/CONTENT", "\n".join(rows))
+        for name, data in {**files, ".info/CONTENT": "\n".join(rows).encode()}.items():
+            archive.writestr(zipfile.ZipInfo(name), data)  # of 1980: the same bytes every time
     return stream.getvalue()
 
 

@@ -6,6 +6,7 @@ import hashlib
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +79,13 @@ def test_a_changed_app_does_not_run(
     assert not mark.exists()
     assert not (tmp_path / "flwr").exists(), "nothing was unpacked"
     assert not set(MODULES) & set(sys.modules)
+
+
+def test_the_same_app_is_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests ship does not depend on the time of day."""
+    before = bundle("own_app", VERSION)
+    monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(10**9))
+    assert bundle("own_app", VERSION) == before
 
 
 def test_an_app_is_known_by_all_of_its_digest(pinned: ModuleType, tmp_path: Path) -> None:
