@@ -41,10 +41,16 @@ def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
     """
 
     def handle(message: Message, context: Context) -> Message:
-        begun = time.monotonic()
-        reply = answer(message, context)
-        hold(begun, context)
-        return reply
+        try:
+            begun = time.monotonic()
+            reply = answer(message, context)
+            hold(begun, context)
+            return reply
+        except KeyboardInterrupt:
+            raise
+        except BaseException as reason:  # what counts and waits must not tell more, either
+            log.error("failed: %s", type(reason).__name__)
+            return wire.refusal(wire.FAILED, message)
 
     def answer(message: Message, context: Context) -> Message:
         try:

@@ -166,8 +166,8 @@ def _grid(num_sites: int, present: Iterable[int] | None, attack: Attack | None) 
 
 def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) -> None:
     """Write the table of the personal models, where there are some and a public test set."""
-    terms = result.sent or terms  # with what the rule proposed, and the run's name
-    if read_lambdas(terms.personal_lambda) is None or terms.evaluation != "server":
+    sent = result.sent or terms  # with what the rule proposed, and the run's name
+    if read_lambdas(sent.personal_lambda) is None or terms.evaluation != "server":
         return
     data = load_dataset(terms.dataset, terms.data_dir)
     if data.test is None or not data.task.classes:
@@ -182,7 +182,7 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
             yield SiteModels(
                 draw_profile(terms, index, num_sites).run.epsilon,
                 class_shares(own, data.task.classes),
-                load_personal_model(simulated_personal_path(terms, index), size),
+                load_personal_model(simulated_personal_path(sent, index), size),
                 groups.of_site(index, num_sites) if groups else 0,
             )
 

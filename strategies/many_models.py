@@ -70,7 +70,7 @@ class ManyModels(HDPStrategy):
         check_terms(terms)
         self._rule = self.weighting(terms)
         super().__init__(terms)
-        self._models: tuple[ArrayRecord, ...] = ()
+        self._held: tuple[ArrayRecord, ...] = ()
         self._common = True
         self._asked: dict[str, Ask] = {}
         self._trained: dict[str, int] = {}
@@ -123,8 +123,8 @@ class ManyModels(HDPStrategy):
 
     def layout(self, arrays: ArrayRecord) -> Arrays:
         """See :meth:`Rule.layout`; before round 1 the record is one model."""
-        self._common, self._models = not models_of(self.state), self._unpacked(arrays)
-        return {name: array.numpy() for name, array in self._models[0].items()}
+        self._common, self._held = not models_of(self.state), self._unpacked(arrays)
+        return {name: array.numpy() for name, array in self._held[0].items()}
 
     def ask_of(self, kind: str, site: str) -> Hashable:
         """See :meth:`Rule.ask_of`."""
@@ -152,10 +152,10 @@ class ManyModels(HDPStrategy):
     def read_row(self, site: str, reply: Message, size: int) -> npt.NDArray[np.float32]:
         """See :meth:`Rule.read_row`; with it comes the site's choice, where it was asked for."""
         ask = self._asked.get(site, Ask(0))
-        chooses = ask.use == wire.CHOOSE and len(self._models) > 1
+        chooses = ask.use == wire.CHOOSE and len(self._held) > 1
         update = read_checked(reply, size, with_choice=chooses)
         self._trained[site] = (
-            wire.read_choice(reply.content, len(self._models)) if chooses else ask.model
+            wire.read_choice(reply.content, len(self._held)) if chooses else ask.model
         )
         return update
 
@@ -196,7 +196,7 @@ class ManyModels(HDPStrategy):
 
     def moved(self, outcome: Outcome) -> ArrayRecord:
         """See :meth:`Rule.moved`; a model that is new starts from the initial one."""
-        before = self._models * (len(outcome.update) if self._common else 1)
+        before = self._held * (len(outcome.update) if self._common else 1)
         models = []
         for i, move in enumerate(outcome.update):
             start = before[i] if i < len(before) else self._initial()

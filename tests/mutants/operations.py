@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "a constant time after the work, not after the request",
         "client_app/app.py",
-        "        begun = time.monotonic()\n        reply = answer(message, context)",
-        "        reply = answer(message, context)\n        begun = time.monotonic()",
+        "            begun = time.monotonic()\n            reply = answer(message, context)",
+        "            reply = answer(message, context)\n            begun = time.monotonic()",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(

@@ -10,8 +10,8 @@ MUTANTS = (
     Mutant(
         "a model that leaves before its checkpoint",
         "server_app/rounds.py",
-        "        checkpoints.save(strategy, record, server_round, missed, facts)\n        end_round(facts, begin)\n",
-        "        end_round(facts, begin)\n        checkpoints.save(strategy, record, server_round, missed, facts)\n",
+        "        checkpoints.save(strategy, record, server_round, missed, facts)\n        laps.append(time.perf_counter())\n        end_round(facts, laps)\n",
+        "        laps.append(time.perf_counter())\n        end_round(facts, laps)\n        checkpoints.save(strategy, record, server_round, missed, facts)\n",
         "crash/test_resume.py::test_the_points_are_the_phases_of_a_round",
     ),
     Mutant(

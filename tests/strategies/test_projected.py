@@ -91,9 +91,9 @@ def test_random_directions_change_with_round_and_seed_and_with_nothing_else() ->
     ("name", "words"),
     [
         ("fedsgd+pfa", "is not known; choose one of fedavg"),
-        ("fedavg+pca", r"after '\+' comes a projection: pfa, random"),
-        ("fedavg+", r"after '\+' comes a projection: pfa, random"),
-        ("fedavg+pfa+random", r"after '\+' comes a projection: pfa, random"),
+        ("fedavg+pca", r"after '\+' comes a projection or a clustering: pfa, random"),
+        ("fedavg+", r"after '\+' comes a projection or a clustering: pfa, random"),
+        ("fedavg+pfa+random", r"after '\+' comes a projection or a clustering: pfa, random"),
         ("pfa+random", "'pfa' projects by itself"),
     ],
 )
