@@ -22,7 +22,7 @@ from strategies.checks import read_checked
 NEEDED: dict[str, dict[str, object]] = {
     "ifca": {"clusters": 2},
     "r-dpcfl": {"clusters": 2},
-    "oracle-clusters": {"groups": "label-shift:3:3"},
+    "oracle-clusters": {"groups": "label-shift:4:4"},
 }
 """Terms without which a rule does not start."""
 Answer = RecordDict | Error | None

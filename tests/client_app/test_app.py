@@ -229,6 +229,23 @@ def test_no_exception_and_no_text_passes_the_guard(
     assert statuses(tmp_path) == {(1, "update"): "lost"}
 
 
+def test_nothing_passes_where_a_reply_is_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bug(*_: object) -> Any:
+        raise SystemExit("PATIENT-123 has ε = 1.2345678")
+
+    monkeypatch.setattr("client_app.app.hold", bug)
+    try:
+        reply = ask(make_site(tmp_path), terms_of())
+    except SystemExit:
+        pytest.fail("an exception passed the guard")
+    assert code(reply) == wire.FAILED
+    assert not any(secret in caplog.text for secret in SECRETS)
+    monkeypatch.undo()
+    assert ask(make_site(tmp_path), terms_of()).has_content()  # the sealed release is not lost
+
+
 def test_the_mutant_without_the_guard_tells_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

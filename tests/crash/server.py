@@ -177,7 +177,7 @@ def production(terms: RunTerms, profiles: dict[str, Path]) -> None:
 
 def told(folder: Path) -> list[dict[str, Any]]:
     """Return the journal's rounds without what differs by time or folder."""
-    but = ("at", "seconds", "bytes_down")
+    but = ("at", "seconds", "phases", "bytes_down")
     events = read_journal(folder / "journal.jsonl")
     return [
         {k: v for k, v in event.items() if k not in but}

@@ -321,9 +321,9 @@ MUTANTS = (
     Mutant(
         "a guard with a hole",
         "client_app/app.py",
-        "        except BaseException as reason:",
-        "        except Exception as reason:",
-        APP + "no_exception_and_no_text_passes_the_guard[SystemExit]",
+        "except BaseException as reason:  # what counts and waits",
+        "except Exception as reason:  # what counts and waits",
+        APP + "nothing_passes_where_a_reply_is_held_back",
     ),
     Mutant(
         "num-examples sent",

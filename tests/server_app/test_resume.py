@@ -24,7 +24,7 @@ from server_app.resume import open_run, run_folder
 from server_app.rounds import RunResult, run
 from strategies import STRATEGIES, make_strategy
 from strategies.keeping import keep_strategy, restore_strategy
-from tests.federation import ScriptedGrid, Site
+from tests.federation import NEEDED, ScriptedGrid, Site
 
 SIZE, ROUNDS = 650, 6
 MEMORY = Path("/dev/shm")
@@ -81,7 +81,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def terms_of(folder: Path, run_id: str, **more: Any) -> RunTerms:
     config = {"rounds": ROUNDS, "runs-dir": str(folder), "run-id": run_id, "evaluation": "none"}
-    return RunTerms.parse({"min-sites": 1, "quorum": 0, **config, **more})
+    needed = NEEDED.get(more.get("strategy", ""), {})
+    return RunTerms.parse({"min-sites": 1, "quorum": 0, **config, **needed, **more})
 
 
 def go(
