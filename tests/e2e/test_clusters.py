@@ -17,7 +17,8 @@ pytestmark = pytest.mark.engines
 
 CLUSTERS = ROOT / "deploy" / "clusters"
 WARDS = [f"{hospital}-{letter}" for hospital in ("cleveland", "hungarian") for letter in "abc"]
-TERMS = toml_of(CLUSTERS / "run.toml")
+TERMS = toml_of(CLUSTERS / "run.toml") | {"rounds": 4, "selections": 1}
+"""Each message to a ward starts a process: the ten rounds of ``run.toml`` would take minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation
     try:
         started = federation.call("up", "--sites", CLUSTERS)
         assert started.returncode == 0, started.stderr
-        done = federation.call("run", CLUSTERS / "run.toml")
+        done = federation.call("run", federation.write(TERMS))
         assert done.returncode == 0, done.stdout + done.stderr
         (folder,) = (federation.home / "runs").iterdir()
         yield federation, folder
