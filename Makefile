@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo lint check test test-gpu test-prometheus bench audit mutants up run-up down lock clean
+.PHONY: demo lint check test test-gpu test-wards test-prometheus bench audit mutants up run-up down lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -19,11 +19,15 @@ check: lint
 # Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus"
-	$(BIN)/pytest -n 2 --dist loadgroup -m "engines and not deadline" tests/e2e
+	$(BIN)/pytest -n 2 --dist loadgroup -m "engines and not deadline and not wards" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
+
+# Six SuperNodes for some minutes.
+test-wards: $(READY)
+	$(BIN)/pytest -m wards tests/e2e
 
 test-prometheus: $(READY)
 	$(BIN)/pytest -m prometheus

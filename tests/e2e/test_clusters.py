@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from hdpfl_flower.ledger import Ledger
 from tests.e2e.engines import ROOT, Federation, free_ports, rounds_of, toml_of
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 CLUSTERS = ROOT / "deploy" / "clusters"
 WARDS = [f"{hospital}-{letter}" for hospital in ("cleveland", "hungarian") for letter in "abc"]
