@@ -19,13 +19,13 @@ check: lint
 # Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus"
-	$(BIN)/pytest -n 2 --dist loadgroup -m "engines and not deadline and not wards" tests/e2e
+	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline and not wards" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
 
-# Six SuperNodes for some minutes.
+# Six SuperNodes, and sites that pin their code: some minutes each.
 test-wards: $(READY)
 	$(BIN)/pytest -m wards tests/e2e
 

@@ -127,7 +127,7 @@ def up(source: Path, pin: bool = False) -> None:
         if SUPERLINK not in running:
             print(f"starting the SuperLink on {HOST}:{port}", flush=True)
             started.append(SUPERLINK)
-            start_superlink(port)
+            start_superlink(port, pin)
             _wait(lambda: answers(port), READY_SECONDS, SUPERLINK)
         node_ids = register(names)
         for name in names:

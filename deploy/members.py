@@ -43,8 +43,8 @@ APPROVED = FOLDER / "approved"
 """The approved apps of sites that pin their code; on machines of their own each has its own."""
 
 
-def start_superlink(port: int) -> None:
-    """Start the coordinator with TLS, with keys for its SuperNodes, its tasks apart from it."""
+def start_superlink(port: int, apart: bool = False) -> None:
+    """Start the coordinator with TLS and keys for its SuperNodes; its tasks ``apart`` from it."""
     _start(
         SUPERLINK,
         [
@@ -53,7 +53,7 @@ def start_superlink(port: int) -> None:
             "--ssl-keyfile", f"{CERTS}/server.key", "--enable-supernode-auth",
             "--database", f"{SERVER}/state.db", "--disable-runtime-dependency-installation",
         ],
-        [f"{HOST}:{port}", "--root-certificates", f"{CERTS}/ca.crt"],
+        [f"{HOST}:{port}", "--root-certificates", f"{CERTS}/ca.crt"] if apart else [],
         SERVER,
         environment(SERVER, HOME),
     )  # fmt: skip
@@ -62,11 +62,12 @@ def start_superlink(port: int) -> None:
 def start_supernode(name: str, port: int, own_port: int) -> None:
     """Start a site: its own key, its own Flower home, its own configuration.
 
-    A site that pins its code finds nothing in its PATH but the launcher of approved apps.
+    A site that pins its code finds nothing in its PATH but the launcher of approved apps, and its
+    tasks run apart from it.
     """
     site = SITES / name
-    env = environment(site / "flwr", site / "home")
-    if (site / PINNED).exists():
+    env, pinned = environment(site / "flwr", site / "home"), (site / PINNED).exists()
+    if pinned:
         env["PATH"] = str(APPROVED / "bin")
     _start(
         name,
@@ -76,7 +77,7 @@ def start_supernode(name: str, port: int, own_port: int) -> None:
             "--auth-supernode-private-key", f"{CERTS}/sites/{name}",
             "--host", HOST, "--port", str(own_port), "--node-config", f"{site}/node.toml",
         ],
-        [f"{HOST}:{own_port}", "--insecure"],  # on loopback
+        [f"{HOST}:{own_port}", "--insecure"] if pinned else [],  # on loopback
         site,
         env,
     )  # fmt: skip
@@ -85,7 +86,10 @@ def start_supernode(name: str, port: int, own_port: int) -> None:
 def _start(
     name: str, node: list[str], runtime: list[str], folder: Path, env: dict[str, str]
 ) -> None:
-    """Start a node and, apart from it, what runs its tasks; they share a secret."""
+    """Start a node; with ``runtime`` apart from it what runs its tasks, and a secret of both."""
+    if not runtime:
+        processes.start(name, node, PIDS, LOGS / f"{name}.log", env)
+        return
     secret = folder / "superexec.secret"
     if not secret.exists():
         with os.fdopen(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:

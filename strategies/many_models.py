@@ -71,6 +71,7 @@ class ManyModels(HDPStrategy):
         self._rule = self.weighting(terms)
         super().__init__(terms)
         self._held: tuple[ArrayRecord, ...] = ()
+        self._mean: ArrayRecord | None = None
         self._common = True
         self._asked: dict[str, Ask] = {}
         self._trained: dict[str, int] = {}
@@ -118,7 +119,7 @@ class ManyModels(HDPStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """See :meth:`HDPStrategy.configure_train`."""
-        self._asked, self._trained = {}, {}
+        self._asked, self._trained, self._mean = {}, {}, None
         return super().configure_train(server_round, arrays, config, grid)
 
     def layout(self, arrays: ArrayRecord) -> Arrays:
@@ -144,7 +145,8 @@ class ManyModels(HDPStrategy):
             own, *rest = models
             others = tuple(rest)
         elif ask.use == wire.PULL:
-            others = (mean_model(models),)
+            self._mean = self._mean or mean_model(models)
+            others = (self._mean,)
         return wire.write_instructions(
             self.terms, server_round, own, others=others, use=ask.use if others else ""
         )

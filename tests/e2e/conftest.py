@@ -17,16 +17,22 @@ from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, 
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is.
+    """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is."""
+    yield from _federation(tmp_path_factory.mktemp("federation"))
 
-    They run the app as it is now, approved, and no other.
-    """
-    home = tmp_path_factory.mktemp("federation")
+
+@pytest.fixture(scope="session")
+def pinned_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """The same with process isolation; the sites run the app as it is now, and no other."""
+    yield from _federation(tmp_path_factory.mktemp("pinned"), "--pin")
+
+
+def _federation(home: Path, *words: str) -> Iterator[Federation]:
     for index in range(SITES):
         write_seeded_site(home / "sites" / str(index), seeded_terms(), index, SITES)
     made = Federation(home, free_ports(SITES + 3))
     try:
-        started = made.call("up", "--pin", "--sites", home / "sites")
+        started = made.call("up", *words, "--sites", home / "sites")
         assert started.returncode == 0, started.stderr
         yield made
     finally:

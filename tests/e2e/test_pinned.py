@@ -21,7 +21,14 @@ from tests.e2e.engines import (
     to_toml,
 )
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.wards]
+
+
+@pytest.fixture(scope="module")
+def federation(pinned_federation: Federation) -> Federation:
+    """Sites that pin their code."""
+    return pinned_federation
+
 
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
 MARK = (

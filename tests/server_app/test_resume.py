@@ -163,7 +163,7 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
     strategy.sampler.heard(strategy.report.declined)
     of_a_round = {
         "_like", "_exchange", "report", "prepared", "streams", "_placed", "_lines", "_public",
-        "_asked", "_numbers", "_trained", "_held", "_common",
+        "_asked", "_numbers", "_trained", "_held", "_common", "_mean",
     }  # fmt: skip
     compare(strategy, other, of_a_round)
     compare(strategy.sampler, other.sampler, {"used_up"})
