@@ -25,7 +25,7 @@ test: lint
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
 
-# Six SuperNodes, and sites that pin their code: some minutes each.
+# Six SuperNodes, sites that pin their code, PFA+ on both engines: some minutes each.
 test-wards: $(READY)
 	$(BIN)/pytest -m wards tests/e2e
 
