@@ -20,16 +20,11 @@ ENGINES = Path(__file__).parent / "e2e"
 """Where ``make test`` looks for the tests of the engines: elsewhere they would never run."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Keep the tests of a file on one worker where they share no federation with other files."""
+    """Refuse tests of the engines where ``make test`` does not look for them."""
     for item in items:
-        if not item.get_closest_marker("engines"):
-            continue
-        if ENGINES not in item.path.parents:
+        if item.get_closest_marker("engines") and ENGINES not in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid} is marked 'engines': move it to {ENGINES}")
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,4 @@
-"""One federation and one Ray for all tests; stopped at the end, also where a test failed.
-
-Tests that share one are of one group (``xdist_group``), which goes to one of pytest's workers; of
-the other tests each file is a group (``tests/conftest.py``).
-"""
+"""A federation and a Ray for all tests of a worker; stopped at the end, also where one failed."""
 
 from __future__ import annotations
 
@@ -49,12 +45,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
         made.stop()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("deployed", marks=pytest.mark.xdist_group("federation")),
-        pytest.param("simulated", marks=pytest.mark.xdist_group("ray")),
-    ]
-)
+@pytest.fixture(params=["deployed", "simulated"])
 def run_on_engine(request: pytest.FixtureRequest) -> Callable[[RunTerms], Path]:
     """Each of Flower's engines: runs terms at four sites to their good end, returns the folder."""
 

@@ -146,14 +146,15 @@ def test_a_node_without_a_profile_declines_and_the_run_goes_on(
 
 def follow_and_interrupt(federation: Federation, terms: Path) -> None:
     following = subprocess.Popen(
-        federation.command("run", terms), env=federation.environment, text=True,
+        federation.command("run", terms), text=True,
+        env={**federation.environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as a terminal has it
     )  # fmt: skip
     try:
         assert following.stdout is not None
         assert "Ctrl-C leaves it running" in following.stdout.readline()
-        time.sleep(3)
+        assert following.stdout.readline()  # of the run's log: all is imported, the run goes on
         os.killpg(following.pid, signal.SIGINT)
         said, _ = following.communicate(timeout=60)
     finally:

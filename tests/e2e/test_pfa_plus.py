@@ -11,7 +11,7 @@ from hdpfl_flower.config import RunTerms
 from server_app.local import run_in_process
 from tests.e2e.engines import SITES, digest, rounds_of, seeded_terms
 
-pytestmark = [pytest.mark.engines, pytest.mark.wards, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 
 def test_three_engines_send_one_number_and_give_the_same_bits(

@@ -10,7 +10,7 @@ import pytest
 from server_app.local import run_in_process
 from tests.e2e.engines import SITES, Ray, digest, rounds_of, seeded_terms
 
-pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.engines]
 
 
 def test_a_failed_run_says_why_on_one_line_and_in_flowers_list(ray: Ray) -> None:
