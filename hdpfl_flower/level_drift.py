@@ -2,8 +2,8 @@
 
 For ``level-ratio = "auto"`` (``levels.drift_weights``): h, the variance of one update within a
 level, and D², the squared distance of two levels' means less what noise adds to it. Both are moving
-averages: updates shrink as a run goes on. All of it is made of what was noised already, and of
-opted-out clients' updates, so it costs no privacy.
+averages, for updates shrink as a run goes on; an average has a standard error. All of it is made of
+what was noised already, and of opted-out clients' updates, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ State = Mapping[str, Floats]
 
 DECAY = 0.95
 """A round's weight falls to a third in twenty rounds."""
+MARGIN = 2.0
+"""Standard errors by which a gap must be larger than nothing."""
 
 
 def observe(state: State, name: str, values: Floats, seen: npt.NDArray[np.bool_]) -> State:
@@ -77,20 +79,45 @@ def observed_gaps(means: Floats, variances: Floats) -> Floats:
     return gaps
 
 
-def likely_gaps(state: State, name: str, sampled: Floats) -> Floats:
-    """Return D² ≥ 0: the average, and never below what is sure, shape ``(l, l)``.
+def observe_gaps(state: State, name: str, gaps: Floats, seen: npt.NDArray[np.bool_]) -> State:
+    """Return the state with one more observation of ``gaps``, and of their squares."""
+    return observe(observe(state, name, gaps, seen), f"{name}-square", gaps**2, seen)
 
-    Sure is that a level of N clients misses the mean of all there could be by h/N, however alike
-    the levels are: a hundred opted-out clients are a hundred clients, in every round. A gap counts
-    before it is beyond doubt: to take a true one for none costs far more than the reverse, which
-    leaves the weights near those of a plain mean.
+
+def sure_gaps(state: State, name: str, levels: int) -> Floats:
+    """Return D² ≥ 0: the average less :data:`MARGIN` standard errors, shape ``(levels, levels)``.
+
+    Counted over all rounds planned, an error of one standard error outweighs the noise of a round;
+    so what may be noise alone counts nothing. 0 where nothing was seen.
 
     Args:
-        state: holds the averages ``name`` of :func:`observed_gaps`.
-        name: of these averages.
-        sampled: h/N of each level, 0 where it is not known, shape ``(l,)``.
+        state: holds what :func:`observe_gaps` saw, of :func:`observed_gaps`.
+        name: under which it saw it.
+        levels: l.
     """
-    found = np.nan_to_num(average(state, name, (len(sampled),) * 2))
-    gaps: Floats = np.maximum(found, sampled[:, None] + sampled[None])
+    shape = levels, levels
+    found = np.nan_to_num(average(state, name, shape))
+    squares = np.nan_to_num(average(state, f"{name}-square", shape))
+    mass = np.maximum(state.get(f"{name}_mass", np.zeros(shape)), 1 - DECAY)
+    share = (1 - DECAY) / (1 + DECAY) * (2 - mass) / mass  # the sum of squares of its weights
+    errors = np.sqrt(np.maximum(squares - found**2, 0.0) * share)
+    gaps: Floats = np.maximum(found - MARGIN * errors, 0.0)
+    np.fill_diagonal(gaps, 0.0)
+    return gaps
+
+
+def sampling_gaps(sampled: Floats) -> Floats:
+    """Return the gap between levels that are alike: a level of N clients misses by h/N.
+
+    A hundred opted-out clients are a hundred clients, in every round.
+
+    Args:
+        sampled: h/N of each level, 0 where it is not known, shape ``(l,)``.
+
+    >>> sampling_gaps(np.array([0.25, 0.0]))
+    array([[0.  , 0.25],
+           [0.25, 0.  ]])
+    """
+    gaps: Floats = sampled[:, None] + sampled[None]
     np.fill_diagonal(gaps, 0.0)
     return gaps

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.central_noise import CentralPlan, mean_variance
-from hdpfl_flower.level_drift import average, likely_gaps, observe, observed_gaps, spread
+from hdpfl_flower.level_drift import (
+    average,
+    observe,
+    observe_gaps,
+    observed_gaps,
+    sampling_gaps,
+    spread,
+    sure_gaps,
+)
 from hdpfl_flower.level_span import Span
 from hdpfl_flower.levels import drift_weights, precision_weights
 
@@ -24,8 +32,8 @@ State = Mapping[str, Floats]
 
 
 STEEPNESS = 10
-"""A unit of bias costs as much as so many of noise: bias lies where clients differ, and there the
-loss is steep; noise lies in all directions, and most of them are flat."""
+"""A unit of bias between levels that differ costs as much as so many of noise: it lies where
+clients differ, and there the loss is steep; noise lies in all directions, most of them flat."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Crowd:
         counts: updates that came.
         totals: clients of the run.
         present: whether the level counts at all in this round.
-        horizon: H, the rounds planned times :data:`STEEPNESS`.
+        horizon: H, the rounds planned.
     """
 
     counts: Floats
@@ -118,7 +126,7 @@ def weigh_part(
     safe = np.where(np.isfinite(variances), variances, 0.0)
     gaps = part.distances - safe[:, None] - safe[None]
     np.fill_diagonal(gaps, 0.0)
-    state = observe(state, f"{name}-gap", gaps, known[:, None] & known[None])
+    state = observe_gaps(state, f"{name}-gap", gaps, known[:, None] & known[None])
     if known.sum() < max(crowd.present.sum(), 2):
         return state, None
     here = np.flatnonzero(crowd.present)
@@ -127,9 +135,9 @@ def weigh_part(
         weights[here] = precision_weights(variances[here])
         return state, weights
     sampled = np.nan_to_num(spreads / np.maximum(crowd.totals, 1))
-    gaps = likely_gaps(state, f"{name}-gap", sampled)[np.ix_(here, here)]
+    gaps = np.maximum(STEEPNESS * sure_gaps(state, f"{name}-gap", levels), sampling_gaps(sampled))
     shares = crowd.totals[here] / crowd.totals[here].sum()
-    weights[here] = drift_weights(variances[here], gaps, shares, crowd.horizon)
+    weights[here] = drift_weights(variances[here], gaps[np.ix_(here, here)], shares, crowd.horizon)
     return state, weights
 
 

@@ -7,7 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from hdpfl_flower.level_drift import average, likely_gaps, observe, observed_gaps, spread
+from hdpfl_flower.level_drift import (
+    DECAY,
+    MARGIN,
+    average,
+    observe,
+    observe_gaps,
+    observed_gaps,
+    spread,
+    sure_gaps,
+)
 
 SEEN = np.array([True])
 
@@ -53,21 +62,34 @@ def test_the_gap_is_free_of_noise_on_average_and_noise_alone_is_no_gap() -> None
     both = np.ones((2, 2), bool)
     for _ in range(60):
         noise = std * generator.standard_normal((2, size))
-        state = dict(observe(state, "gap", observed_gaps(true + noise, variances), both))
-        empty = dict(observe(empty, "gap", observed_gaps(noise, variances), both))
-    nothing = np.zeros(2)
-    assert 0.8 < likely_gaps(state, "gap", nothing)[0, 1] < 1.2
-    assert likely_gaps(empty, "gap", nothing)[0, 1] < 0.05
-    sure = likely_gaps(empty, "gap", np.array([0.25, 0.0]))
-    np.testing.assert_allclose(sure, [[0, 0.25], [0.25, 0]])
+        state = dict(observe_gaps(state, "gap", observed_gaps(true + noise, variances), both))
+        empty = dict(observe_gaps(empty, "gap", observed_gaps(noise, variances), both))
+    assert 0.8 < sure_gaps(state, "gap", 2)[0, 1] < 1.2
+    assert sure_gaps(empty, "gap", 2)[0, 1] < 0.05
     raw = ((true[0] - true[1]) ** 2).sum() + variances.sum()
     assert raw > 3  # what a gap would be with the noise left in
 
 
-def test_a_gap_is_taken_for_true_before_it_is_beyond_doubt() -> None:
-    """Its average counts, not its average less some errors: on skewed data that lost the rest."""
-    state: dict[str, np.ndarray] = {}
-    for value in (9.0, -1.0, 7.0, -3.0, 8.0):  # mean 4, standard error about 2.5
+def test_what_may_be_noise_alone_is_no_gap() -> None:
+    """The average less its errors, found from the rounds that it is made of."""
+    values, state = [9.0, -1.0, 7.0, -3.0, 8.0], {}
+    for value in values:
         gaps = np.array([[0.0, value], [value, 0.0]])
-        state = dict(observe(state, "gap", gaps, np.ones((2, 2), bool)))
-    assert likely_gaps(state, "gap", np.zeros(2))[0, 1] == pytest.approx(4.0, rel=0.1)
+        state = observe_gaps(state, "gap", gaps, np.ones((2, 2), bool))
+    weights = DECAY ** np.arange(len(values))[::-1]
+    weights /= weights.sum()
+    mean = weights @ values
+    error = np.sqrt((weights @ np.square(values) - mean**2) * np.square(weights).sum())
+    assert mean == pytest.approx(4.0, rel=0.05)
+    assert sure_gaps(state, "gap", 2)[0, 1] == max(0.0, mean - MARGIN * error) == 0.0
+    state = observe_gaps(state, "gap", np.full((2, 2), 30.0), np.ones((2, 2), bool))
+    weights = DECAY ** np.arange(6)[::-1]
+    weights /= weights.sum()
+    mean = weights @ [*values, 30.0]
+    error = np.sqrt((weights @ np.square([*values, 30.0]) - mean**2) * np.square(weights).sum())
+    assert error > 1
+    assert sure_gaps(state, "gap", 2)[0, 1] == pytest.approx(max(0.0, mean - MARGIN * error))
+
+
+def test_nothing_seen_is_no_gap() -> None:
+    assert not sure_gaps({}, "gap", 3).any()

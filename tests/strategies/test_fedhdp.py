@@ -156,19 +156,21 @@ def test_opted_out_sites_that_are_all_alike_look_noiseless_to_precision_weights(
 
 
 def test_auto_leaves_the_noise_out_where_nobody_moves() -> None:
+    """And only there: where they do move, the many private sites still count."""
     moved = 5
 
-    def last(ratio: str) -> np.ndarray:
+    def last(ratio: str) -> tuple[np.ndarray, float]:
         rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
         generator = np.random.default_rng(3)
         for t in range(10):
             rows = np.zeros((20, D))
             rows[:, :moved] = 0.1 + generator.normal(0, 0.1, (20, moved))
             state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
-        return np.asarray(outcome.update)
+        return np.asarray(outcome.update), float(outcome.gauges["level-1-weight"])
 
-    auto, plain = last("auto"), last("1")
+    (auto, loose), (plain, _) = last("auto"), last("1")
     assert auto[moved:].std() < 0.5 * plain[moved:].std()
+    assert loose < 0.9  # one weight for both parts is above 0.99
 
 
 def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
