@@ -151,11 +151,11 @@ def _then_personal_model(
 
 
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer with metrics of the model on the site's own test records, if it discloses them.
+    """Answer with metrics of models on the site's own test records, if it discloses them.
 
     They are not covered by ε; the ledger notes each of them, and the site's report says so.
     """
-    from client_app.training import local_metrics
+    from client_app.held_out import local_metrics
 
     if "metrics" not in site.profile.disclose:
         raise Declined("profile: 'disclose' does not list 'metrics'")
@@ -216,6 +216,9 @@ def _release(
     """
     terms, budget = instructions.terms, site.profile.budget
     told = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
+    if not site.simulated and (lost := ledger.broken_off()) is not None:
+        log.warning("the work on round %d broke off: its process was killed, or its disk was full; "
+                    "nothing of it left", lost[1])  # fmt: skip
     request = Request(terms.run_id, instructions.server_round, kind, instructions.digest, told)
     taken = ledger.reserve(
         request,

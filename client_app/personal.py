@@ -27,6 +27,7 @@ def keep_final_model(site: Site, instructions: Instructions) -> None:
 
     Raises:
         Declined, WireError, ModelError: the model is not the one that the terms name.
+        DataError: the folder cannot be written.
     """
     from safetensors.numpy import save
 
@@ -35,10 +36,14 @@ def keep_final_model(site: Site, instructions: Instructions) -> None:
     arrays, state = read_model(site, instructions), site.profile.state
     if state is None:
         return
-    state.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(
-        state.path / "model.safetensors", save(arrays, {"terms": instructions.terms.to_json()})
-    )
+    content = save(arrays, {"terms": instructions.terms.to_json()})
+    try:
+        state.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(state.path / "model.safetensors", content)
+    except OSError as error:
+        raise DataError(
+            f"state: {state.path} cannot be written: {error.strerror}; the final model is not kept"
+        ) from None
 
 
 def load_final_model(folder: Path) -> FinalModel:

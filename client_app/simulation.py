@@ -90,7 +90,14 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
             },
             "simulation": {"seed": terms.seed},
             "trust-server": terms.noise == "server",
-            "disclose": ["batch-size", "declared-records", "epsilon", "noise-std", "metrics"],
+            "disclose": [
+                "batch-size",
+                "declared-records",
+                "epsilon",
+                "noise-std",
+                "metrics",
+                "personal-metrics",
+            ],
         },
         "simulated profile",
     )

@@ -14,7 +14,6 @@ from client_app.site import Site
 from hdpfl_flower import wire
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.evaluation import evaluate
 from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.models import Arrays, arrays_of, build_model, flatten
 from hdpfl_flower.paths import available_cores
@@ -86,16 +85,6 @@ def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
     terms = instructions.terms
     layout = _layout(terms.model, task_for(terms))
     return [wire.read_model(record, layout) for record in records]
-
-
-def local_metrics(site: Site, instructions: Instructions) -> bytes:
-    """Return the encoded metrics of the message's model on the site's own test records."""
-    arrays = read_model(site, instructions)
-    records = site.test_records()
-    if records is None:
-        raise Declined("profile: 'data.holdout' is 0, there is nothing to test on")
-    terms = instructions.terms
-    return wire.encode_metrics(evaluate(terms.model, task_for(terms), arrays, records))
 
 
 def use_threads(count: int) -> None:

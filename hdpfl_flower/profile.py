@@ -27,7 +27,9 @@ AFile = Annotated[
     Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)
 ]
 AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-Disclosure = Literal["batch-size", "declared-records", "epsilon", "noise-std", "metrics"]
+Disclosure = Literal[
+    "batch-size", "declared-records", "epsilon", "noise-std", "metrics", "personal-metrics"
+]
 
 
 class Private(BaseModel):
@@ -150,6 +152,11 @@ class Profile(Private):
         if "noise-std" in self.disclose and self.simulation is None:
             raise ValueError(
                 "'disclose' may name 'noise-std' only where [simulation] is given: remove it"
+            )
+        if "personal-metrics" in self.disclose and "metrics" not in self.disclose:
+            raise ValueError(
+                "'disclose' names 'personal-metrics' without 'metrics', which they stand beside: "
+                "add 'metrics', or remove it"
             )
         return self
 

@@ -38,11 +38,20 @@ from hdpfl_flower.wire_arrays import (
     numpy_header,
     pack_models,
     read_model,
+    split_models,
     unpack_models,
     write_model,
 )
 
-__all__ = ["WireError", "model_digest", "pack_models", "read_model", "unpack_models", "write_model"]
+__all__ = [
+    "WireError",
+    "model_digest",
+    "pack_models",
+    "read_model",
+    "split_models",
+    "unpack_models",
+    "write_model",
+]
 
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: a round; a test of the model; who are you; here is the final model."""
@@ -55,8 +64,8 @@ _MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
 _UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
 SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
 """What a site may say of itself when it joins; each but ``partition`` only if disclosed."""
-METRIC_KEYS = frozenset({"accuracy", "loss"})
-"""What a site may say of a model, if its profile discloses metrics."""
+METRIC_KEYS = frozenset({"accuracy", "loss", "personal-accuracy", "personal-loss"})
+"""What a site may say of a model, and of its own, if its profile discloses metrics."""
 
 _HEAD = {"terms", "round"}
 _PROJECT, _USE = "project", "use"

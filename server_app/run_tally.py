@@ -35,7 +35,7 @@ _REASON_OF = {
     WORDS[wire.FAILED]: "failed",
     "no reply in time": "late",
 }
-_STARTS = {"not delivered": "undelivered", "guard:": "guard"}
+_STARTS = {"not delivered": "undelivered", WORDS[8]: "undelivered", "guard:": "guard"}
 _OF_A_SITE: Mapping[str, Series] = {
     "noise_std": metrics.NOISE,
     "cluster": metrics.CLUSTER,

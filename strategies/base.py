@@ -33,6 +33,7 @@ from strategies.report import RoundReport
 from strategies.roster import Roster
 from strategies.rule import Disclosed, Rule, State
 from strategies.sampler import Sampler
+from strategies.site_metrics import mean_metrics
 
 log = logging.getLogger("hdpfl.server")
 
@@ -122,18 +123,16 @@ class HDPStrategy(Keeps, Rule):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the plain mean over the sites that disclose metrics; they keep their counts."""
+        """Return the plain mean over the sites that disclose metrics, see ``site_metrics.py``."""
         del server_round
-        found: dict[str, list[float]] = {}
+        found: dict[str, dict[str, float]] = {}
         for site, reply in self._match(replies):
             try:
-                metrics = wire.read_metrics(reply.content) if reply.has_content() else {}
+                found[site] = wire.read_metrics(reply.content) if reply.has_content() else {}
             except wire.WireError as error:
                 log.warning("site %s: %s", site, error)
-                continue
-            for name, value in metrics.items():
-                found.setdefault(name, []).append(value)
-        return MetricRecord({n: float(np.mean(found[n])) for n in sorted(found)}) if found else None
+        metrics = mean_metrics(found, self.roster.disclosed)
+        return MetricRecord({**metrics}) if metrics else None
 
     def summary(self) -> None:
         """Log what will run."""

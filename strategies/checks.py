@@ -18,6 +18,7 @@ WORDS = {
     wire.DECLINED: "declined",
     wire.FAILED: "failed",
     1: "app not loaded there: it may have approved another one",
+    8: "its work broke off",
     **dict.fromkeys((3, 4, 5), "no reply in time"),  # the SuperLink's, for a site late or gone
 }
 """What the journal says of a site's code; below 100 they are Flower's."""

@@ -52,7 +52,6 @@ from strategies.checks import check_tosses
 from strategies.keeping import Kept
 from strategies.level_report import describe_levels
 from strategies.level_weights import (
-    STEEPNESS,
     Crowd,
     auto_mean,
     known_variances,
@@ -280,7 +279,7 @@ class Leveled(HDPStrategy):
             return state, fixed, fixed @ means
         everybody = ratio_weights(sizes, np.ones(len(sizes)))
         counts = np.bincount(levels[levels >= 0], minlength=len(sizes)).astype(np.float64)
-        crowd = Crowd(counts, self._totals(sizes), sizes > 0, STEEPNESS * self.terms.rounds)
+        crowd = Crowd(counts, self._totals(sizes), sizes > 0, self.terms.rounds)
         constant, each = known_variances(self._plan, self.terms.clip_norm, len(sizes))
         rows = {
             j: self._as_summed(updates.updates[levels == j])

@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from client_app import app as app_module
 from client_app.site import Site
 from hdpfl_flower import wire
+from hdpfl_flower.account import Request
 from hdpfl_flower.ledger import Ledger
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of
 
@@ -306,6 +307,30 @@ def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
     for name, array in model_of(terms).items():
         np.testing.assert_array_equal(kept.arrays[name], array.numpy())
     assert statuses(tmp_path) == {}
+
+
+def test_a_final_model_that_cannot_be_kept_is_told_at_the_site(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profile = make_site(tmp_path)
+    (tmp_path / "state").write_text("a file in the folder's place")
+    assert code(ask(profile, terms_of(), kind=wire.FINISH)) == wire.FAILED
+    words = f"failed: state: {tmp_path / 'state'} cannot be written: File exists; the final model"
+    assert words in caplog.text
+
+
+def test_work_that_broke_off_is_told_with_the_next_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else tells of a process that was killed: it had no time to."""
+    profile, terms = make_site(tmp_path), terms_of(rounds=4)
+    ask(profile, terms)
+    Ledger(tmp_path / "ledger.sqlite").reserve(Request(terms.run_id, 2, "update", "d"), None).free()
+    assert "broke off" not in caplog.text
+    for server_round in (3, 4):
+        ask(profile, terms, server_round)
+    assert caplog.text.count("the work on round 2 broke off") == 1
+    assert statuses(tmp_path)[2, "update"] == "reserved"
 
 
 def test_ctrl_c_is_not_swallowed_in_process(

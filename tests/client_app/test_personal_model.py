@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from client_app.ditto import kept_round, load_personal_model, simulated_personal
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
-from server_app.local import LocalGrid
+from server_app.local import LocalGrid, run_in_process
 from tests.client_app.messages import ask, make_site, model_of, terms_of
 from tests.client_app.test_client_level import SERVER, kinds, trusting
 
@@ -99,3 +100,37 @@ def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors[1], vectors[0])
     assert kept_round(simulated_personal_path(terms, 1)) == 2
     assert not np.array_equal(vectors[2], vectors[0])
+
+
+@pytest.mark.parametrize("listed", [["metrics"], ["metrics", "personal-metrics"]])
+def test_its_metrics_leave_only_where_the_profile_discloses_them(
+    tmp_path: Path, listed: list[str]
+) -> None:
+    profile = make_site(tmp_path, holdout=0.5, disclose=json.dumps(listed))
+    terms = terms_of(**{"personal-lambda": "0.1", "learning-rate": 0.5, "noise": "client"})
+    before = wire.read_metrics(ask(profile, terms, 1, wire.EVALUATE).content)
+    assert set(before) == {"accuracy", "loss"}  # there is no personal model yet
+    ask(profile, terms, 1)
+    after = wire.read_metrics(ask(profile, terms, 2, wire.EVALUATE).content)
+    assert ("personal-loss" in after) == ("personal-accuracy" in after) == (len(listed) == 2)
+    if len(listed) == 2:
+        assert after["personal-loss"] != after["loss"]
+    assert kinds(tmp_path) == {
+        (1, "metrics"): "sent",
+        (1, "update"): "sent",
+        (2, "metrics"): "sent",
+    }
+
+
+def test_a_run_tells_them_by_level(tmp_path: Path) -> None:
+    config = {
+        "strategy": "fedhdp", "evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path),
+        "epsilons": "2,2,inf,inf", "personal-lambda": "0.1", "dataset": "digits", "schema": "",
+        "run-id": "r",
+    }  # fmt: skip
+    metrics = run_in_process(terms_of(**config), 4).rounds[-1]["metrics"]
+    for level in ("private", "opted-out"):
+        assert 0 <= metrics[f"personal-accuracy-{level}"] <= 1
+        assert metrics[f"accuracy-{level}-variance"] >= 0
+    mean = (metrics["personal-accuracy-private"] + metrics["personal-accuracy-opted-out"]) / 2
+    assert metrics["personal-accuracy"] == pytest.approx(mean)  # two sites each

@@ -7,6 +7,7 @@ from tests.mutants.runner import Mutant
 _CLIPPING = "hdpfl_flower/test_adaptive_clipping.py::test_"
 _CENTRAL = "hdpfl_flower/test_central_noise.py::test_"
 _LEVELS = "hdpfl_flower/test_levels.py::test_"
+_DRIFT = "hdpfl_flower/test_level_drift.py::test_"
 _FEDHDP = "strategies/test_fedhdp.py::test_"
 _CLIENT = "client_app/test_client_level.py::test_"
 _PERSONAL = "client_app/test_personal_model.py::test_"
@@ -164,9 +165,16 @@ FEDHDP = (
     Mutant(
         "a gap between levels that nobody sees",
         "hdpfl_flower/level_drift.py",
-        "found = np.nan_to_num(average(state, name, (len(sampled),) * 2))",
-        "found = np.zeros((len(sampled),) * 2)",
-        "hdpfl_flower/test_level_drift.py::test_a_gap_is_taken_for_true_before_it_is_beyond_doubt",
+        "gaps: Floats = np.maximum(found - MARGIN * errors, 0.0)",
+        "gaps: Floats = np.zeros(shape)",
+        _DRIFT + "the_gap_is_free_of_noise_on_average_and_noise_alone_is_no_gap",
+    ),
+    Mutant(
+        "a gap between levels that is noise",
+        "hdpfl_flower/level_drift.py",
+        "found - MARGIN * errors",
+        "found",
+        _DRIFT + "what_may_be_noise_alone_is_no_gap",
     ),
     Mutant(
         "the level with the least variance takes it all",
@@ -181,6 +189,13 @@ FEDHDP = (
         "    if not span.rank:\n",
         "    if True:\n",
         _FEDHDP + "auto_leaves_the_noise_out_where_nobody_moves",
+    ),
+    Mutant(
+        "metrics of the personal model that nobody disclosed",
+        "client_app/held_out.py",
+        'personal_path(site) if "personal-metrics" in site.profile.disclose else None',
+        "personal_path(site)",
+        _PERSONAL + "its_metrics_leave_only_where_the_profile_discloses_them[listed0]",
     ),
 )
 """As ``table.MUTANTS``."""

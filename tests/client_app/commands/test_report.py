@@ -50,9 +50,10 @@ def test_the_promise_and_what_was_spent(opened) -> None:
 @pytest.mark.parametrize("name", Disclosure.__args__)
 def test_each_disclosure_is_named(opened, name: str) -> None:
     simulation = "[simulation]\nseed = 1\n" if name == "noise-std" else ""
-    opened.write_profile(("\n[budget]", f'disclose = ["{name}"]\n{simulation}[budget]'))
+    names = ["metrics", name] if name == "personal-metrics" else [name]
+    opened.write_profile(("\n[budget]", f"disclose = {json.dumps(names)}\n{simulation}[budget]"))
     assert f"'{name}', which the profile discloses" in words(opened)
-    assert facts(opened)["disclosed"] == [name]
+    assert facts(opened)["disclosed"] == names
 
 
 def test_metrics_that_left_are_counted_although_no_longer_disclosed(opened) -> None:

@@ -63,7 +63,9 @@ def test_what_crosses_the_network_is_listed() -> None:
     row = next(line for line in TEXT.splitlines() if "*join*" in line)
     assert set(re.findall(r"`([a-z-]+)`", row)) == wire.SITE_KEYS - {"partition", "noise-std"}
     row = next(line for line in TEXT.splitlines() if "*evaluate*" in line)
-    assert set(re.findall(r"`([a-z-]+)`", row)) - {"metrics"} == wire.METRIC_KEYS
+    assert (
+        set(re.findall(r"`([a-z-]+)`", row)) - {"metrics", "personal-metrics"} == wire.METRIC_KEYS
+    )
     assert f"({wire.DECLINED})" in TEXT
     assert f"({wire.FAILED})" in TEXT
 
