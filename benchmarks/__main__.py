@@ -14,6 +14,7 @@ from benchmarks.timing import console
 NAMES = (
     "dpsgd",
     "federation",
+    "clusters",
     "scale",
     "noise_level",
     "robust_pca",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from flwr.app import Array, ArrayRecord
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.models import Arrays
 
+Item = TypeVar("Item")
 NUMPY = "numpy.ndarray"
 """How Flower calls the form that arrays travel in."""
 
@@ -56,15 +58,20 @@ def unpack_models(record: ArrayRecord) -> tuple[ArrayRecord, ...]:
     Raises:
         WireError: names that it does not write.
     """
-    models: list[dict[str, Array]] = []
-    for key, array in record.items():
+    return tuple(ArrayRecord(one) for one in split_models(record))
+
+
+def split_models(named: Mapping[str, Item]) -> list[dict[str, Item]]:
+    """Return what :func:`pack_models` named, a dictionary a model; raises as ``unpack_models``."""
+    models: list[dict[str, Item]] = []
+    for key, item in named.items():
         number, slash, name = key.partition("/")
         if slash and number == str(len(models)):
             models.append({})
         if not slash or number != str(len(models) - 1):
             raise WireError("models: unexpected names")
-        models[-1][name] = array
-    return tuple(ArrayRecord(one) for one in models)
+        models[-1][name] = item
+    return models
 
 
 def model_digest(model: ArrayRecord) -> str:

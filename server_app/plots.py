@@ -37,7 +37,9 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     figure, (left, right) = _figure(2)
     numbers = [event["round"] for event in rounds]
     for color, name in zip(
-        _COLORS, sorted({n for e in rounds for n in e["metrics"]}), strict=False
+        _COLORS,
+        sorted({n for e in rounds for n in e["metrics"] if not n.endswith("-variance")}),
+        strict=False,
     ):
         left.plot(
             numbers, [e["metrics"].get(name, np.nan) for e in rounds], color=color, label=name

@@ -20,6 +20,7 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.journal import Event, finished_rounds, read_journal
 from server_app.plots import plot_run
+from server_app.report_clusters import found_clusters, has_clusters, sites_clusters
 from server_app.resume import JOURNAL, is_complete
 
 _STYLE = """
@@ -74,6 +75,7 @@ def make_report(folder: Path) -> str:
         _table(
             ("site", "asked", "used", "mean weight", "last weight", "why not used"), _sites(rounds)
         ),
+        *_clusters(rounds),
         "<h2>Configuration</h2>",
         "<p>In bold: what is not the default.</p>",
         _configuration(terms),
@@ -131,8 +133,8 @@ def _results(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         found = [(e["metrics"][name], e["round"]) for e in rounds if name in e["metrics"]]
         finite = [pair for pair in found if math.isfinite(pair[0])]
         best: Cell = ""
-        if finite:
-            value, number = (min if name == "loss" else max)(finite)
+        if finite and not name.endswith("-variance"):  # of which none is best
+            value, number = (min if name in ("loss", "personal-loss") else max)(finite)
             best = f"{value:.4f} (round {number})"
         yield name, last["metrics"].get(name, ""), best
     yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", ""
@@ -170,6 +172,14 @@ def _sites(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         mean = sum(weights) / len(weights) if weights else ""
         words = "; ".join(f"{why} ({count} ×)" for why, count in reasons.items())
         yield site, asked, used, mean, weights[-1] if weights else "", words
+
+
+def _clusters(rounds: Sequence[Event]) -> Iterable[str]:
+    if has_clusters(rounds):
+        yield "<h2>Clusters</h2>"
+        yield _table(("", "in the first round"), found_clusters(rounds))
+        head = ("site", "its clusters in turn", "confidence", "rounds in which it chose")
+        yield _table(head, sites_clusters(rounds))
 
 
 def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:

@@ -71,6 +71,8 @@ class ManyModels(HDPStrategy):
         self._rule = self.weighting(terms)
         super().__init__(terms)
         self._held: tuple[ArrayRecord, ...] = ()
+        self._models: tuple[ArrayRecord, ...] = ()
+        self._record: ArrayRecord | None = None
         self._mean: ArrayRecord | None = None
         self._common = True
         self._asked: dict[str, Ask] = {}
@@ -211,14 +213,16 @@ class ManyModels(HDPStrategy):
         """See :meth:`Rule.assigned`."""
         if not models_of(self.state):
             return (arrays,), {}
-        models = tuple(
-            {name: array.numpy() for name, array in one.items()}
-            for one in wire.unpack_models(wire.write_model(arrays))
-        )
-        return models, {site: self.home(self.state, site) for site in self.roster.nodes}
+        return tuple(wire.split_models(arrays)), {
+            site: self.home(self.state, site) for site in self.roster.nodes
+        }
 
     def _unpacked(self, arrays: ArrayRecord) -> tuple[ArrayRecord, ...]:
-        return wire.unpack_models(arrays) if models_of(self.state) else (arrays,)
+        """Return the models in ``arrays``; the last record's are kept, for every site is asked."""
+        if arrays is not self._record:
+            packed = bool(models_of(self.state))
+            self._record, self._models = arrays, wire.unpack_models(arrays) if packed else (arrays,)
+        return self._models
 
     def _initial(self) -> ArrayRecord:
         terms = self.terms

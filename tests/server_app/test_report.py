@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
 from server_app.commands import app
-from server_app.report import command_of, make_report
+from server_app.report import _results, command_of, make_report
 from tests.server_app.test_resume import federation, terms_of
 
 EVIL = "<script>document.title='broken'</script>"
@@ -95,6 +95,49 @@ def test_the_page_stands_alone_and_says_what_the_journal_says(folder: Path) -> N
     assert json.loads(cells["rounds"][0]) == 3
     assert {"python", "flwr", "torch", "numpy", "hdpfl-flower"} <= set(cells)
     assert "flwr run . --federation-config num-supernodes=8" in "".join(page.text)
+
+
+def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
+    names = ("accuracy", "loss", "personal-loss", "accuracy-private-variance")
+    facts = {"asked": [], "accepted": [], "gauges": {}}
+    rounds = [
+        {"round": number, "metrics": dict.fromkeys(names, value), **facts}
+        for number, value in ((1, 0.5), (2, 0.25), (3, 0.75))
+    ]
+    best = {str(row[0]): row[2] for row in _results(rounds)}
+    assert best["accuracy"] == "0.7500 (round 3)"
+    assert best["loss"] == best["personal-loss"] == "0.2500 (round 2)"
+    assert best["accuracy-private-variance"] == ""
+
+
+def test_clusters_are_told_where_there_are_some(folder: Path, tmp_path: Path) -> None:
+    from server_app.local import run_in_process
+
+    terms = RunTerms.parse({
+        "strategy": "r-dpcfl", "groups": "rotation:2:2", "partition": "iid", "clusters": 2,
+        "rounds": 10, "epsilons": "8", "runs-dir": str(tmp_path), "run-id": "r",
+        "evaluation": "none",
+    })  # fmt: skip
+    run_in_process(terms, 4)
+    text = make_report(tmp_path / "r")
+    events = [json.loads(line) for line in (tmp_path / "r/journal.jsonl").read_text().splitlines()]
+    rounds = [event for event in events if event["event"] == "round"]
+    first = rounds[0]["gauges"]
+    cells = {row[0]: row[1:] for table in Page(text).tables for row in table if len(row) == 2}
+    assert cells["least separation (MSS)"] == [f"{float(first['clusters_mss']):.4f}"]
+    last = f"{float(first['last_soft_round']):.4f}"
+    assert cells["last round of models drawn by probability (E_c)"] == [last]
+    sites = {row[0]: row[1:] for table in Page(text).tables for row in table if len(row) == 4}
+    for i, site in enumerate(rounds[0]["accepted"]):
+        clusters, confidence, chose = sites[site]
+        assert clusters.split(" → ")[0] == f"{first['cluster'][i]:.0f}"
+        assert confidence == f"{first['cluster_confidence'][i]:.3f}"
+        at = [e["accepted"].index(site) for e in rounds]
+        told = [e["gauges"].get("chose", [0] * 4)[i] for e, i in zip(rounds, at, strict=True)]
+        chosen = [str(e["round"]) for e, yes in zip(rounds, told, strict=True) if yes]
+        assert chose == ", ".join(chosen)
+        assert chosen
+    assert "Clusters" not in make_report(folder)
 
 
 def test_the_command_gives_the_same_terms(folder: Path) -> None:
