@@ -142,6 +142,19 @@ class Ledger:
             raise taken
         return taken
 
+    def broken_off(self) -> Key | None:
+        """Return the release that was taken last, where its process is gone and nothing left it."""
+        with self._current():
+            releases = self._account.releases
+            key = max(releases, key=lambda each: releases[each].seq, default=None)
+            if key is None or releases[key].status != "reserved":
+                return None
+            try:
+                self._lock(releases[key].seq).free()
+            except BlockingIOError:
+                return None
+            return key
+
     def mark_sent(self, key: Key) -> None:
         """Note that the payload was handed to Flower: best effort, so a simulation does without."""
         if not self._keeps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,11 +25,17 @@ def run_folder(run: str, configured: str = "") -> Path:
         configured: ``runs-dir``.
 
     Raises:
-        CheckpointError: there is no such run.
+        CheckpointError: there is no such run, or it is another user's.
     """
     for folder in (Path(run).expanduser().absolute(), runs_dir(configured) / run):
-        if (folder / JOURNAL).is_file():
-            return folder
+        try:
+            if (folder / JOURNAL).is_file():
+                return folder
+        except PermissionError:
+            raise CheckpointError(
+                f"{folder} cannot be read by this user; call it as the user that the ServerApp "
+                "runs as, or use flwr run with 'resume-from'"
+            ) from None
     raise CheckpointError(
         f"there is no run '{run}' in {runs_dir(configured)}; name its folder, or set 'runs-dir'"
     )
@@ -102,6 +109,16 @@ def is_complete(events: Sequence[Event]) -> bool:
     ends = ("run-started", "run-resumed", "run-finished")
     last = [event for event in events if event["event"] in ends][-1:]
     return any(event.get("status") == "completed" for event in last)
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether a process is at work on the run in ``folder``, see :meth:`Journal.hold`."""
+    with (folder / JOURNAL).open() as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _check_same(own: RunTerms, given: RunTerms) -> None:

@@ -14,7 +14,16 @@ from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.journal import Event, read_journal
 from server_app.checkpoint import Checkpoint
 from server_app.commands.progress import console
-from server_app.resume import JOURNAL, is_complete, open_run, run_folder, told_rounds
+from server_app.resume import (
+    JOURNAL,
+    is_complete,
+    is_held,
+    open_run,
+    run_folder,
+    told_rounds,
+)
+
+GOES_ON = "the run goes on; 'flwr list' shows it, 'flwr log' follows it, 'flwr stop' ends it"
 
 
 def resume(
@@ -23,7 +32,7 @@ def resume(
         str,
         typer.Argument(help="Of Flower's config.toml, as for flwr run.", show_default=False),
     ] = "",
-    app: Annotated[Path, typer.Option(help="The app, as for flwr run.")] = Path(),
+    app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
 ) -> None:
     """Go on with a run where it was interrupted: same run id, same plans, nothing charged twice.
 
@@ -36,7 +45,7 @@ def resume(
     if at.origin.get("engine") == "in-process":
         _here(at)
     else:
-        subprocess.run(flower_command(at, folder, app, superlink), check=False)
+        _through_flower(flower_command(at, folder, app, superlink), folder)
     events = read_journal(folder / JOURNAL)
     if not is_complete(events):  # flwr run ends with 0 also when a run failed
         raise CheckpointError(
@@ -46,7 +55,15 @@ def resume(
 
 
 def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> list[str]:
-    """Return the ``flwr run`` that goes on with the run in ``folder``, and follows its log."""
+    """Return the ``flwr run`` that goes on with the run in ``folder``, and follows its log.
+
+    Raises:
+        CheckpointError: there is no app in the folder ``app``.
+    """
+    if not (app / "pyproject.toml").is_file():
+        raise CheckpointError(
+            f"there is no app in {app.absolute()}; name its folder, as for flwr run: --app FOLDER"
+        )
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr) if flwr.exists() else "flwr", "run", str(app)]
     command += [superlink] if superlink else []
@@ -54,6 +71,23 @@ def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> l
     if at.origin.get("engine") == "simulation" and at.facts:
         command += ["--federation-config", f"num-supernodes={at.facts['online']}"]
     return command
+
+
+def _through_flower(command: list[str], folder: Path) -> None:
+    """Call ``flwr run`` and follow the run to its end, or to Ctrl-C, which does not end it.
+
+    Raises:
+        CheckpointError: it was not submitted, or went on when its log ended.
+    """
+    try:
+        done = subprocess.run(command, check=False)
+    except KeyboardInterrupt:
+        console.print(GOES_ON, soft_wrap=True)
+        raise
+    if done.returncode:
+        raise CheckpointError(f"the run in {folder} was not submitted; flwr run says why, above")
+    if is_held(folder):
+        raise CheckpointError(f"the log broke off; {GOES_ON}")
 
 
 def _here(at: Checkpoint) -> None:

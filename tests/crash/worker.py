@@ -11,6 +11,7 @@ import ast
 import functools
 import hashlib
 import json
+import logging
 import math
 import os
 import resource
@@ -79,6 +80,7 @@ def put_points() -> None:
     around(chain.Chain, "attach", after="payload attached")
     around(chain, "_write_anchor", after="anchor replaced")
     around(Path, "replace", before="anchor written beside")
+    around(Ledger, "broken_off", stage="look back")
     around(Ledger, "reserve", stage="reserve")
     around(Ledger, "seal", stage="seal")
     around(Ledger, "mark_sent", stage="sent")
@@ -88,7 +90,12 @@ def release_of_the_site() -> Callable[..., bytes]:
     """Return ``client_app.app._release``, compiled from its own text."""
     tree = ast.parse((ROOT / "client_app" / "app.py").read_text())
     (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "_release"]
-    names: dict[str, Any] = {"Request": Request, "CLIPPED_UPDATE": "never asked for here"}
+    log = logging.getLogger("hdpfl.site")
+    names: dict[str, Any] = {
+        "Request": Request,
+        "CLIPPED_UPDATE": "never asked for here",
+        "log": log,
+    }
     exec(
         compile(ast.Module([function], []), "client_app/app.py", "exec"), names
     )  # annotations stay text, as here

@@ -120,8 +120,10 @@ def test_a_release_being_worked_on_is_not_given_twice(ledger: Ledger, path: Path
     with reserve(ledger, ask()) as reservation:
         with pytest.raises(Declined, match="worked on"):
             Ledger(path).reserve(ask(), PLAN)
+        assert Ledger(path).broken_off() is None
         reservation.seal(b"mine")
     assert ledger.reserve(ask(), PLAN) == b"mine"
+    assert ledger.broken_off() is None
 
 
 def test_a_killed_process_leaves_a_lost_release(ledger: Ledger, path: Path) -> None:
@@ -136,8 +138,10 @@ os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert ledger.account().releases[ask().key].status == "reserved"
+    assert ledger.broken_off() == ask().key
     with pytest.raises(Declined, match="lost"):
         ledger.reserve(ask(), PLAN)
+    assert ledger.broken_off() is None
     assert ledger.account().releases[ask().key].status == "lost"
     assert ledger.account().spent() == (1.0, 1e-6)
     assert not list((path.parent / "ledger.sqlite.locks").iterdir())

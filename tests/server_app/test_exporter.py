@@ -182,8 +182,8 @@ def test_clients_count_alike_whatever_the_number_of_models() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [("declined", "declined"), ("failed", "failed"), ("no reply in time", "late"),
-     ("not delivered: 1", "undelivered"), ("guard: an update of zeros", "guard"),
-     ("update: unexpected keys", "malformed")],
+     ("not delivered: 1", "undelivered"), ("its work broke off", "undelivered"),
+     ("guard: an update of zeros", "guard"), ("update: unexpected keys", "malformed")],
 )  # fmt: skip
 def test_every_rejection_has_a_reason(words: str, reason: str) -> None:
     event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND, "rejected": {"c": words}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +17,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, RecordDict
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import CheckpointError, StrategyError, TermsError
-from hdpfl_flower.journal import read_journal
+from hdpfl_flower.journal import Journal, read_journal
 from hdpfl_flower.noise import RandomStream, ReleaseStreams
 from server_app.app import run_or_resume
 from server_app.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from server_app.checkpointing import Checkpoints
+from server_app.commands.resume import resume
 from server_app.resume import open_run, run_folder
 from server_app.rounds import RunResult, run
 from strategies import STRATEGIES, make_strategy
@@ -27,7 +30,7 @@ from strategies.keeping import keep_strategy, restore_strategy
 from tests.federation import NEEDED, ScriptedGrid, Site
 
 SIZE, ROUNDS = 650, 6
-MEMORY = Path("/dev/shm")
+MEMORY, APP = Path("/dev/shm"), Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -163,7 +166,7 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
     strategy.sampler.heard(strategy.report.declined)
     of_a_round = {
         "_like", "_exchange", "report", "prepared", "streams", "_placed", "_lines", "_public",
-        "_asked", "_numbers", "_trained", "_held", "_common", "_mean",
+        "_asked", "_numbers", "_trained", "_held", "_common", "_mean", "_record", "_models",
     }  # fmt: skip
     compare(strategy, other, of_a_round)
     compare(strategy.sampler, other.sampler, {"used_up"})
@@ -173,10 +176,15 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
         compare(strategy._rule, other._rule, {*of_a_round, "state"})  # type: ignore[attr-defined]
 
 
+def in_order(value: object) -> str:
+    """Return the text of a value; a set has another order in each of Python's processes."""
+    return repr(sorted(value) if isinstance(value, set | frozenset) else value)
+
+
 def compare(one: object, other: object, but: set[str]) -> None:
     parts = ("roster", "sampler", "guard", "_rule")
     for name in (vars(one).keys() | vars(other).keys()) - but - set(parts):
-        assert repr(vars(one)[name]) == repr(vars(other)[name]), name
+        assert in_order(vars(one)[name]) == in_order(vars(other)[name]), name
         if isinstance(vars(one)[name], dict):
             assert list(vars(one)[name]) == list(vars(other)[name]), f"{name}: the order"
             for key, value in vars(one)[name].items():
@@ -337,6 +345,56 @@ def test_two_processes_do_not_work_on_one_run(folder: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = interrupted(folder)
     assert f"the run can go on: hdpfl resume {own}" in caplog.text
+
+
+# --- hdpfl resume RUN SUPERLINK: tests/e2e/test_resume.py runs it to its good end -----------------
+
+
+def test_without_the_app_it_says_how_to_name_it(folder: Path) -> None:
+    own = interrupted(folder)
+    with pytest.raises(CheckpointError, match=f"no app in {folder}; .*--app"):
+        resume(str(own), "consortium", folder)
+
+
+def test_a_run_that_was_not_submitted_is_no_failed_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = interrupted(folder)
+    before = (own / "journal.jsonl").read_text()
+    monkeypatch.setenv("FLWR_HOME", str(folder / "flwr"))
+    with pytest.raises(CheckpointError, match="was not submitted; flwr run says why, above"):
+        resume(str(own), "consortium", APP)
+    assert "consortium" in "".join(capfd.readouterr())
+    assert (own / "journal.jsonl").read_text() == before
+
+
+def test_a_run_that_goes_on_without_its_log_is_not_called_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = interrupted(folder)
+    command = importlib.import_module("server_app.commands.resume")
+    monkeypatch.setattr(command, "flower_command", lambda *_: ["true"])
+    journal = Journal(own / "journal.jsonl")
+    assert journal.hold()
+    with pytest.raises(CheckpointError, match="the log broke off; the run goes on"):
+        resume(str(own), "consortium", APP)
+    journal.close()
+    with pytest.raises(CheckpointError, match="has not come to its end"):
+        resume(str(own), "consortium", APP)
+
+
+def test_a_run_of_another_user_is_said(folder: Path) -> None:
+    own, root = interrupted(folder), os.geteuid() == 0
+    folder.chmod(0o700 if root else 0)
+    try:
+        if root:
+            os.seteuid(65534)
+        with pytest.raises(CheckpointError, match="cannot be read by this user"):
+            run_folder(str(own))
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o700)
 
 
 # --- flwr run -c "resume-from=…" ----------------------------------------------------------------
