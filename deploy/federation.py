@@ -28,7 +28,6 @@ from typing import Any
 import processes
 from flower import (
     BIN,
-    CERTS,
     FLWR,
     FOLDER,
     HOME,
@@ -55,6 +54,7 @@ from members import (
     register,
     start_superlink,
     start_supernode,
+    write_connection,
 )
 
 DEMO = ROOT / "deploy" / "demo"
@@ -165,32 +165,42 @@ def status() -> None:
 
 
 def run(terms: Path) -> None:
-    """Run the app under ``terms``, follow its log to the end, and say where everything lies.
+    """Run the app under ``terms``, follow its log to the end, and say where everything lies."""
+    if not processes.find(SUPERLINK, PIDS):
+        raise ProblemError("the federation is not running; start it with: make up")
+    folder, ended = submit(terms)
+    print(f"\nlogs: {LOGS}\nthe run's folder: {folder}", flush=True)
+    conclude(folder, ended)
+    for site in _sites():
+        print(f"{site}: {BIN}/hdpfl-site report --profile {SITES / site / 'profile.toml'}")
+
+
+def submit(terms: Path) -> tuple[Path, dict[str, Any]]:
+    """Run the app under ``terms`` and follow its log; return its folder and Flower's record of it.
 
     ``flwr run`` reports success as soon as the run was taken; how it ended is asked for here.
     """
-    if not processes.find(SUPERLINK, PIDS):
-        raise ProblemError("the federation is not running; start it with: make up")
     config, run_id = _named_terms(terms)
     number = str(flwr("run", str(ROOT), LINK, "--run-config", str(config))["run-id"])
     print(f"run {run_id} has started (Flower's id {number}); Ctrl-C leaves it running", flush=True)
     try:
         command = [f"{BIN}/flwr", "log", number, LINK]
         subprocess.run(command, env=environment(SERVER, HOME), check=False)
-        ended = _end_of(number)
+        return HOME / "runs" / run_id, _end_of(number)
     except KeyboardInterrupt:
         print(
             f"\nthe run goes on; to follow it: {FLWR} log {number} {LINK}\n"
             f"to stop it: {FLWR} stop {number} {LINK}"
         )
         raise SystemExit(INTERRUPTED) from None
-    print(f"\nlogs: {LOGS}\nthe run's folder: {HOME / 'runs' / run_id}", flush=True)
+
+
+def conclude(folder: Path, ended: dict[str, Any]) -> None:
+    """Print what the run in ``folder`` promised; raises ``ProblemError`` where it failed."""
     if ended["status"] != "finished:completed":
         raise ProblemError(f"the run ended as {ended['status']}: {ended['status-details']}")
-    for line in promises(HOME / "runs" / run_id):
+    for line in promises(folder):
         print(line)
-    for site in _sites():
-        print(f"{site}: {BIN}/hdpfl-site report --profile {SITES / site / 'profile.toml'}")
 
 
 def promises(folder: Path) -> Iterator[str]:
@@ -277,11 +287,7 @@ def _settle_port(running: bool) -> int:
     text = os.environ.get("HDPFL_FEDERATION_PORT") or str(DEFAULT_PORT)
     if not text.isdecimal() or not 1024 <= int(text) < 65000:
         raise ProblemError("HDPFL_FEDERATION_PORT must be a whole number from 1024 to 64999")
-    certificate = json.dumps(f"{CERTS}/ca.crt")
-    config.write_text(
-        f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{HOST}:{text}"\n'
-        f"root-certificates = {certificate}\n"
-    )
+    write_connection(f"{HOST}:{text}")
     return int(text)
 
 

@@ -90,11 +90,7 @@ def _start(
     if not runtime:
         processes.start(name, node, PIDS, LOGS / f"{name}.log", env)
         return
-    secret = folder / "superexec.secret"
-    if not secret.exists():
-        with os.fdopen(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    shared = ["--superexec-auth-secret-file", str(secret)]
+    shared = ["--superexec-auth-secret-file", str(make_secret(folder))]
     tasks = [f"{BIN}/flower-superexec", "--runtime-api-address", *runtime, *shared]
     pair = [sys.executable, str(Path(__file__).with_name("pair.py"))]
     processes.start(
@@ -104,6 +100,15 @@ def _start(
         LOGS / f"{name}.log",
         env,
     )
+
+
+def make_secret(folder: Path) -> Path:
+    """Return the file in ``folder`` that a node and what runs its tasks share; make it, if new."""
+    secret = folder / "superexec.secret"
+    if not secret.exists():
+        with os.fdopen(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    return secret
 
 
 def approve_app(names: list[str]) -> None:
@@ -116,12 +121,25 @@ def approve_app(names: list[str]) -> None:
         (SITES / name / PINNED).touch(mode=0o600)
 
 
-def make_certificates(names: list[str]) -> None:
-    """Make the CA, the server's certificate and the keys of sites that have none."""
+def make_certificates(names: list[str], *more: str) -> None:
+    """Make the CA, the server's certificate and the keys of sites that have none.
+
+    The certificate names this machine, and ``more`` by which the server is called.
+    """
     new = [name for name in names if not (CERTS / "sites" / name).exists()]
     if new or not (CERTS / "server.crt").exists():
+        hosts = [word for name in (HOST, "localhost", *more) for word in ("--host", name)]
         sites = [word for name in new for word in ("--site", name)]
-        call("hdpfl", "certs", str(CERTS), "--host", HOST, "--host", "localhost", *sites)
+        call("hdpfl", "certs", str(CERTS), *hosts, *sites)
+
+
+def write_connection(address: str) -> None:
+    """Tell Flower's commands where the SuperLink is, as ``HOST:PORT``."""
+    certificate = json.dumps(f"{CERTS}/ca.crt")
+    (SERVER / "config.toml").write_text(
+        f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{address}"\n'
+        f"root-certificates = {certificate}\n"
+    )
 
 
 def prepare_site(name: str, source: Path) -> None:
