@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo lint check test test-gpu test-wards test-prometheus bench audit mutants up run-up down lock clean
+.PHONY: demo lint check test test-gpu test-wards test-prometheus \
+  test-docker bench audit mutants up run-up down demo-docker down-docker lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -14,11 +15,11 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu and not prometheus"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu and not prometheus and not docker"
 
 # Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus and not docker"
 	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline and not wards" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
@@ -31,6 +32,10 @@ test-wards: $(READY)
 
 test-prometheus: $(READY)
 	$(BIN)/pytest -m prometheus
+
+# Where there is Docker, and debootstrap or HDPFL_BASE: minutes, 7 GB.
+test-docker: $(READY)
+	$(BIN)/pytest -m docker tests/docker
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
@@ -49,6 +54,19 @@ run-up: $(READY)
 
 down: $(READY)
 	$(BIN)/python deploy/federation.py down
+
+# Docker Compose, the plugin or 1.29; docker/README.md. `down-docker` keeps the volumes.
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || \
+  echo docker-compose) -f docker/compose.yml
+
+demo-docker:
+	$(COMPOSE) build
+	$(COMPOSE) up -d
+	$(COMPOSE) run --rm run
+	@echo 'dashboards: http://127.0.0.1:3000 (coordinator), :3001 to :3004 (sites)'
+
+down-docker:
+	$(COMPOSE) down
 
 # Needs uv (https://docs.astral.sh/uv). Versions stay but for what pyproject.toml asks; UPGRADE=1 renews.
 lock:

@@ -14,7 +14,11 @@ from server_app.commands import app
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docker" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 
 
 def test_the_terms_are_listed_with_their_defaults() -> None:

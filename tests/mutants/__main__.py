@@ -31,5 +31,8 @@ for mutant, verdict in zip(chosen, verdicts, strict=True):
     table.add_row(mutant.name, mutant.file, mutant.killer, fate)
 console.print(table)
 killed = sum(verdict.fate == "killed" for verdict in verdicts)
+for verdict in verdicts:
+    if verdict.fate != "killed":
+        console.print(f"alive: {verdict.name} ({verdict.fate})")
 console.print(f"killed {killed} of {len(verdicts)}")
 sys.exit(killed != len(verdicts))
