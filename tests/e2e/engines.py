@@ -129,6 +129,14 @@ class Federation:
     def flwr(self, *words: str) -> Done:
         return flwr(self.folder / "superlink", {}, *words)
 
+    def hdpfl(self, *words: str | Path) -> Done:
+        """Run an ``hdpfl`` command as the coordinator's operator does, away from the app."""
+        own = {"FLWR_HOME": str(self.folder / "superlink"), "COLUMNS": "200"}
+        return subprocess.run(
+            [str(BIN / "hdpfl"), *map(str, words)], env={**self.environment, **own},
+            cwd=self.home, capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+
     def profile(self, site: str) -> Path:
         return self.folder / "sites" / site / "profile.toml"
 

@@ -10,9 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms
+from client_app.refusals import read_refusals
+from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger import Ledger, Reservation
+from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms, to_toml
 
 pytestmark = pytest.mark.engines
 
@@ -27,23 +31,27 @@ def make_key(federation: Federation, name: str) -> Path:
     return folder / "sites" / name
 
 
-def start_node(federation: Federation, key: Path, config: str, tmp_path: Path) -> Node:
-    """Start a SuperNode beside the four; its log is ``tmp_path/log``."""
-    (tmp_path / "node.toml").write_text(config)
+def start_node(
+    federation: Federation, key: Path, config: str, folder: Path, number: int = 1
+) -> Node:
+    """Start a SuperNode beside the four, the ``number``-th; its log is ``folder/log``."""
+    (folder / "node.toml").write_text(config)
     command = [
         str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{federation.port}",
         "--root-certificates", str(federation.folder / "certs" / "ca.crt"),
         "--auth-supernode-private-key", str(key), "--host", "127.0.0.1",
-        "--port", str(federation.port + SITES + 1), "--node-config", str(tmp_path / "node.toml"),
+        "--port", str(federation.port + SITES + number),
+        "--node-config", str(folder / "node.toml"),
     ]  # fmt: skip
     environment = {
         **federation.environment,
+        "HDPFL_HOME": str(folder / "home"),
         "PATH": f"{BIN}:{federation.environment['PATH']}",
-        "FLWR_HOME": str(tmp_path / "flwr"),
+        "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
     }
-    with (tmp_path / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
@@ -116,32 +124,64 @@ def test_a_node_with_an_unregistered_key_is_refused(federation: Federation, tmp_
     assert "Exit Code: 305" in (tmp_path / "log").read_text()
 
 
-def test_a_node_without_a_profile_declines_and_the_run_goes_on(
+@pytest.mark.deadline  # six processes at once: Flower gives up one that has not begun in 30 seconds
+def test_who_has_no_profile_and_who_has_spent_it_decline_alike_and_the_run_goes_on(
     federation: Federation, tmp_path: Path
 ) -> None:
-    """It is asked, and answers with the constant code; the reason stays in its own log.
+    """Both are asked, and answer with the one constant code; the reason stays in their own logs.
 
     The command that follows the run is interrupted: that is not the end of the run either.
     """
-    key = make_key(federation, "stranger")
-    registered = federation.flwr(
-        "supernode", "register", f"{key}.pub", "hdpfl", "--name", "stranger", "--format", "json"
-    )
-    assert '"success": true' in registered.stdout, registered.stdout
-    config = f"partition-id = 0\nnum-partitions = {SITES}\n"
-    terms = seeded_terms(rounds=1, **{"run-id": "stranger", "min-sites": SITES + 1})
-    node = start_node(federation, key, config, tmp_path)
+    profile, nodes = spent_site(tmp_path / "spent"), []
+    configs = {
+        "spent": f"profile = {json.dumps(str(profile))}\n",
+        "stranger": f"partition-id = 0\nnum-partitions = {SITES}\n",
+    }
+    before = Ledger(profile.parent / "ledger").account()
+    terms = seeded_terms(rounds=1, **{"run-id": "stranger", "min-sites": SITES + 2})
     try:
+        for number, (name, config) in enumerate(configs.items(), start=1):
+            key, folder = make_key(federation, name), tmp_path / name
+            folder.mkdir(exist_ok=True)
+            words = [f"{key}.pub", "hdpfl", "--name", name, "--format", "json"]
+            registered = federation.flwr("supernode", "register", *words)
+            assert '"success": true' in registered.stdout, registered.stdout
+            nodes.append(start_node(federation, key, config, folder, number))
         follow_and_interrupt(federation, federation.write(terms.as_config()))
         wait_for(lambda: status_of_last_run(federation).startswith("finished"), 120)
     finally:
-        stop_node(node)
+        for node in nodes:
+            stop_node(node)
     assert status_of_last_run(federation) == "finished:completed"
     (event,) = rounds_of(federation.home / "runs" / "stranger")
-    assert event["rejected"] == {"stranger": "declined"}
+    assert event["rejected"] == {"spent": "declined", "stranger": "declined"}
     assert event["accepted"] == ["0", "1", "2", "3"]
-    log = (tmp_path / "log").read_text()
+    log = (tmp_path / "stranger" / "log").read_text()
     assert "declined: the node config names no 'profile': a deployed site needs one" in log
+    log = (tmp_path / "spent" / "log").read_text()
+    assert "declined: budget: the run does not fit into what is left" in log
+    assert Ledger(profile.parent / "ledger").account() == before
+    assert read_refusals(profile.parent / "ledger").counts["declined", "budget"] == 1
+
+
+def spent_site(folder: Path) -> Path:
+    """Make a site whose lifetime budget went into an earlier run; return its profile."""
+    records = np.random.default_rng(0)
+    folder.mkdir()
+    np.savez(folder / "data.npz", x=records.random((40, 1, 8, 8)), y=records.integers(0, 10, 40))
+    cost = {"epsilon": 1.0, "delta": 1e-5}
+    profile = folder / "profile.toml"
+    profile.write_text(to_toml({
+        "budget": cost, "run": cost, "training": {"batch-size": 8, "declared-records": 40},
+        "data": {"format": "npz", "path": "data.npz"}, "ledger": {"path": "ledger"},
+    }))  # fmt: skip
+    profile.chmod(0o600)
+    ledger = Ledger.create(folder / "ledger", 1.0, 1e-5)
+    taken = ledger.reserve(Request("earlier", 1, "update", "d"), FrozenPlan("{}", "{}", 1.0, 1e-5))
+    assert isinstance(taken, Reservation)
+    with taken:
+        taken.seal(b"an update")
+    return profile
 
 
 def follow_and_interrupt(federation: Federation, terms: Path) -> None:

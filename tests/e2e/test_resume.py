@@ -10,7 +10,15 @@ import time
 import pytest
 
 from hdpfl_flower.journal import read_journal
-from tests.e2e.engines import Federation, command_of, digest, processes, rounds_of, seeded_terms
+from tests.e2e.engines import (
+    ROOT,
+    Federation,
+    command_of,
+    digest,
+    processes,
+    rounds_of,
+    seeded_terms,
+)
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
@@ -41,19 +49,25 @@ def test_a_killed_server_app_goes_on_and_nobody_pays_twice(federation: Federatio
     found = server_app(federation)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
-    told, _ = begun.communicate(timeout=PATIENCE)
+    done = len(rounds_of(folder))
+    resumed = federation.hdpfl("resume", "again", "hdpfl", "--app", ROOT)
+    told, _ = begun.communicate(timeout=PATIENCE)  # Flower notices it within a minute
     assert found, told
     assert begun.returncode != 0, told
-    done = len(rounds_of(folder))
     assert 2 <= done < 6, told
-    resumed = federation.call("run", federation.write({"resume-from": "again"}))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert f"run again: {done} of 6 rounds are done" in resumed.stdout
     assert f"run again goes on after round {done} of 6" in resumed.stdout + resumed.stderr
+    assert f"complete: 6 rounds, {folder}" in resumed.stdout
     assert digest(folder) == digest(whole)
     assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]
     assert [event["accepted"] for event in rounds_of(folder)] == [["0", "1", "2", "3"]] * 6
     events = [event["event"] for event in read_journal(folder / "journal.jsonl")]
     assert events.count("run-started") == events.count("run-resumed") == 1
+    complete = "is complete; there is nothing to go on with"
+    refused = federation.hdpfl("resume", "again", "hdpfl", "--app", ROOT)
+    assert refused.returncode == 1
+    assert complete in refused.stderr
     refused = federation.call("run", federation.write({"resume-from": "again"}))
     assert refused.returncode != 0
-    assert "is complete; there is nothing to go on with" in refused.stdout + refused.stderr
+    assert complete in refused.stdout + refused.stderr

@@ -1,0 +1,206 @@
+"""A coordinator and three sites on hosts of their own: one is cut off, one loses its power."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from hdpfl_flower.journal import Event
+from tests.e2e.engines import ROOT, processes, to_toml
+from tests.e2e.faults import (
+    HEART,
+    Fact,
+    check_books,
+    facts_of,
+    histories,
+    rounds_so_far,
+    wait_for_round,
+    wait_for_work,
+    wait_until,
+    write_hospital,
+)
+from tests.e2e.hosts import Host, Network, network
+
+pytestmark = [pytest.mark.engines, pytest.mark.wards]
+
+COORDINATOR, STEADY, CUT, DEAD = "coordinator", "steady", "cut", "dead"
+SITES = {STEADY: "hungarian", CUT: "switzerland", DEAD: "va"}
+PORT, RUN, ROUNDS, TIMEOUT = 8000, "hosts", 10, 120.0
+TERMS = {
+    **HEART, "run-id": RUN, "rounds": ROUNDS, "min-sites": len(SITES), "round-timeout": TIMEOUT,
+}  # fmt: skip
+SLOWLY = {"[budget]": "reply-after = 10.0\n\n[budget]"}
+"""So that no more rounds go by than are needed, while a host comes back."""
+
+
+@dataclass
+class Consortium:
+    """Four hosts, and what the test saw on them."""
+
+    net: Network
+    folder: Path
+    seen: dict[str, list[Fact]] = field(default_factory=dict)
+    status: str = ""
+
+    def host(self, name: str) -> Host:
+        return Host(self.net, name, self.folder / name)
+
+    @property
+    def link(self) -> str:
+        return f"{self.net.address(COORDINATOR)}:{PORT}"
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / COORDINATOR / "home" / "runs" / RUN
+
+    @property
+    def rounds(self) -> list[Event]:
+        return rounds_so_far(self.run_folder)
+
+    def profile(self, site: str) -> Path:
+        return self.folder / site / "profile.toml"
+
+    def ledger(self, site: str) -> Path:
+        return self.folder / site / "ledger.sqlite"
+
+    def accepted(self, site: str) -> set[int]:
+        return {event["round"] for event in self.rounds if site in event["accepted"]}
+
+    # --- docs/deploy.md, without its proxy, its users and its units --------------------------
+
+    def set_up(self) -> None:
+        for site, name in SITES.items():
+            write_hospital(self.folder / site, name, SLOWLY)
+        here = self.host(COORDINATOR)
+        here.folder.mkdir()
+        keys = [word for site in SITES for word in ("--site", site)]
+        made = here.call("hdpfl", "certs", "certs", "--host", self.net.address(COORDINATOR), *keys)
+        assert made.returncode == 0, made.stderr
+        certs = here.folder / "certs"
+        (here.folder / "flwr").mkdir()
+        (here.folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "hdpfl"\n\n[superlink.hdpfl]\naddress = "{self.link}"\n'
+            f'root-certificates = "{certs}/ca.crt"\n'
+        )
+        here.start(
+            "superlink", "flower-superlink", "--host", self.net.address(COORDINATOR),
+            "--port", str(PORT), "--ssl-ca-certfile", certs / "ca.crt",
+            "--ssl-certfile", certs / "server.crt", "--ssl-keyfile", certs / "server.key",
+            "--enable-supernode-auth", "--database", here.folder / "state.db",
+            "--disable-runtime-dependency-installation",
+        )  # fmt: skip
+        for site in SITES:
+            self.profile(site).chmod(0o600)
+            words = ["ledger", "init", "--profile", self.profile(site)]
+            created = self.host(site).call("hdpfl-site", *words)
+            assert created.returncode == 0, created.stderr
+        connect = ["connect", self.link, "--root-certificates", certs / "ca.crt"]
+        wait_until(lambda: self.host(STEADY).call("hdpfl-site", *connect).returncode == 0)
+        for site in SITES:
+            key = certs / "sites" / f"{site}.pub"
+            words = ["supernode", "register", key, "hdpfl", "--name", site, "--format", "json"]
+            registered = here.json_of("flwr", *words)
+            assert registered["success"], registered
+            self.start(site)
+
+    def start(self, site: str) -> None:
+        """Start a site's SuperNode, again and again until it stays, as its unit does."""
+        host, certs = self.host(site), self.folder / COORDINATOR / "certs"
+        (host.folder / "node.toml").write_text(f"profile = {json.dumps(str(self.profile(site)))}\n")
+        host.start(
+            "node", "flower-supernode", "--superlink", self.link,
+            "--root-certificates", certs / "ca.crt",
+            "--auth-supernode-private-key", certs / "sites" / site,
+            "--host", "127.0.0.1", "--port", "9094", "--node-config", host.folder / "node.toml",
+        )  # fmt: skip
+
+    def start_until_back(self, site: str) -> None:
+        def back() -> bool:
+            if processes.find("node", self.host(site).folder) is None:
+                self.start(site)
+                time.sleep(5)
+            return bool(self.accepted(site) - before)
+
+        before = self.accepted(site)
+        wait_until(back)
+
+    def tell_story(self) -> None:
+        here = self.host(COORDINATOR)
+        terms = here.folder / "terms.toml"
+        terms.write_text(to_toml(TERMS))
+        words = ["run", ROOT, "hdpfl", "--run-config", terms, "--format", "json"]
+        number = str(here.json_of("flwr", *words)["run-id"])
+        wait_for_round(self.run_folder, 1)
+
+        self.seen[CUT] = facts_of(self.ledger(CUT))
+        self.net.cut(CUT)
+        wait_for_round(self.run_folder, 2)
+        self.net.heal(CUT)
+        wait_until(lambda: max(self.accepted(CUT)) > 2)
+
+        wait_for_work(self.ledger(DEAD))
+        self.host(DEAD).kill("node")
+        self.seen[DEAD] = facts_of(self.ledger(DEAD))
+        self.start_until_back(DEAD)
+
+        def ended() -> bool:
+            listed = here.json_of("flwr", "list", "hdpfl", "--run-id", number, "--format", "json")
+            self.status = str(listed["runs"][0]["status"])  # type: ignore[index]
+            return self.status.startswith("finished")
+
+        wait_for_round(self.run_folder, ROUNDS)
+        wait_until(ended)
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consortium]:
+    with network(COORDINATOR, *SITES) as net:
+        made = Consortium(net, tmp_path_factory.mktemp("hosts"))
+        try:
+            made.set_up()
+            made.tell_story()
+            yield made
+        finally:
+            for name in (*SITES, COORDINATOR):
+                made.host(name).stop()
+
+
+def test_the_federation_goes_on_with_the_quorum(consortium: Consortium) -> None:
+    assert consortium.status == "finished:completed"
+    rounds = consortium.rounds
+    assert [event["round"] for event in rounds] == list(range(1, ROUNDS + 1))
+    assert rounds[0]["accepted"] == sorted(SITES)
+    for event in rounds:
+        assert STEADY in event["accepted"]
+        assert len(event["accepted"]) >= event["quorum"]
+        assert set(event["rejected"].values()) <= {"no reply in time"}
+
+
+def test_who_is_cut_off_is_missing_and_comes_back(consortium: Consortium) -> None:
+    assert consortium.rounds[1]["rejected"] == {CUT: "no reply in time"}
+    assert 2 not in consortium.accepted(CUT)
+    assert max(consortium.accepted(CUT)) == ROUNDS
+
+
+def test_who_loses_power_at_work_loses_that_round_and_comes_back(consortium: Consortium) -> None:
+    killed = max(histories(consortium.seen[DEAD], RUN))
+    assert histories(consortium.seen[DEAD], RUN)[killed] == ["reserved"]
+    event = consortium.rounds[killed - 1]
+    assert event["rejected"] == {DEAD: "no reply in time"}
+    assert max(consortium.accepted(DEAD)) > killed
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_budgets_are_as_they_were(consortium: Consortium, site: str) -> None:
+    """One charge of one plan, in a chain that goes on from the entries of before."""
+    check_books(consortium.profile(site), consortium.ledger(site), RUN, consortium.accepted(site))
+    before, after = consortium.seen.get(site, []), facts_of(consortium.ledger(site))
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    (plan,) = [fact for fact in after if fact.kind == "plan"]
+    assert not before or plan in before
