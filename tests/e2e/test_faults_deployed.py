@@ -44,7 +44,7 @@ RUN, ROUNDS, TIMEOUT = "faults", 12, 120.0
 TERMS = {
     **HEART, "run-id": RUN, "rounds": ROUNDS, "min-sites": len(SITES), "round-timeout": TIMEOUT,
 }  # fmt: skip
-PATHS = {'path = "ledger.sqlite"': 'path = "disk/ledger.sqlite"',
+PATHS = {'path = "ledger/ledger.sqlite"': 'path = "disk/ledger.sqlite"',
          'path = "state"': 'path = "disk/state"'}  # fmt: skip
 SLOWLY = {"[budget]": "reply-after = 10.0\n\n[budget]"}
 """So that no more rounds go by than are needed, while a node comes back."""

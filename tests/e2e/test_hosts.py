@@ -66,7 +66,7 @@ class Consortium:
         return self.folder / site / "profile.toml"
 
     def ledger(self, site: str) -> Path:
-        return self.folder / site / "ledger.sqlite"
+        return self.folder / site / "ledger" / "ledger.sqlite"
 
     def accepted(self, site: str) -> set[int]:
         return {event["round"] for event in self.rounds if site in event["accepted"]}
