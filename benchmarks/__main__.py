@@ -15,6 +15,7 @@ NAMES = (
     "dpsgd",
     "federation",
     "clusters",
+    "deployed",
     "scale",
     "noise_level",
     "robust_pca",

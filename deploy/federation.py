@@ -61,7 +61,6 @@ DEMO = ROOT / "deploy" / "demo"
 DEFAULT_PORT = 28300
 """The SuperLink's; the SuperNodes have the next ones."""
 READY_SECONDS, ONLINE_SECONDS = 60.0, 150.0
-"""A SuperNode that was killed is let in again only after a minute."""
 INTERRUPTED = 130
 
 
@@ -117,6 +116,7 @@ def up(source: Path, pin: bool = False) -> None:
     for folder in (FOLDER, SITES, SERVER, LOGS, PIDS):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     running = [name for name in (SUPERLINK, *names) if processes.find(name, PIDS)]
+    killed = set(processes.names(PIDS)) - set(running)  # those that 'down' ended are not noted
     port = _settle_port(SUPERLINK in running)
     ports = {name: port + number for number, name in enumerate((SUPERLINK, *names))}
     for name in ports.keys() - set(running):
@@ -130,6 +130,7 @@ def up(source: Path, pin: bool = False) -> None:
             start_superlink(port, pin)
             _wait(lambda: answers(port), READY_SECONDS, SUPERLINK)
         node_ids = register(names)
+        _wait_for_the_killed({n: i for n, i in zip(names, node_ids, strict=True) if n in killed})
         for name in names:
             if name not in running:
                 print(f"starting the SuperNode of {name}", flush=True)
@@ -289,6 +290,19 @@ def _settle_port(running: bool) -> int:
         raise ProblemError("HDPFL_FEDERATION_PORT must be a whole number from 1024 to 64999")
     write_connection(f"{HOST}:{text}")
     return int(text)
+
+
+def _wait_for_the_killed(sites: dict[str, str]) -> None:
+    """Wait until the SuperLink misses these nodes (name → id): until then it lets no other in."""
+    known = nodes() if sites else {}
+    taken = {name: node for name, node in sites.items() if known.get(node) == "online"}
+    if taken:
+        print(f"{', '.join(taken)}: killed; within a minute the SuperLink lets it in again")
+        _wait(
+            lambda: all(nodes().get(i) != "online" for i in taken.values()),
+            ONLINE_SECONDS,
+            SUPERLINK,
+        )
 
 
 def _wait(ready: Callable[[], bool], seconds: float, *names: str) -> None:

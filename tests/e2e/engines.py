@@ -151,13 +151,21 @@ class Ray:
     home: Path
     port: int
 
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
     def run(self, terms: RunTerms, sites: int) -> tuple[Path, Done]:
-        config = self.home / "terms.toml"
-        config.write_text(to_toml(terms.updated(runs_dir=str(self.home / "runs")).as_config()))
+        done = self.call(terms.updated(runs_dir=str(self.runs)).as_config(), sites, "--stream")
+        return self.runs / terms.run_id, done
+
+    def call(self, config: dict[str, Any], sites: int, *more: str) -> Done:
+        """Run the app; without ``--stream`` the command ends when the run was taken."""
+        path = self.home / "terms.toml"
+        path.write_text(to_toml(config))
         size = f"num-supernodes={sites} client-resources-num-cpus=1"
-        words = ["run", str(ROOT), "--stream", "--federation-config", size, "--run-config"]
-        done = flwr(self.home, self._port, *words, str(config))
-        return self.home / "runs" / terms.run_id, done
+        words = ["run", str(ROOT), *more, "--federation-config", size, "--run-config", str(path)]
+        return flwr(self.home, self._port, *words)
 
     def last_run(self) -> dict[str, Any]:
         """Return Flower's own record of the last run."""
@@ -166,13 +174,22 @@ class Ray:
         )["runs"]
         return max(runs, key=lambda run: run["pending-at"])
 
+    def superlinks(self) -> dict[int, str]:
+        """Return the SuperLink that ``flwr run`` started: its process and when it was born."""
+        table = processes.table()
+        mine = f"--log-file {self.home}"
+        return {pid: living.birth for pid, living in table.items() if mine in command_of(pid)}
+
+    def simulations(self) -> list[int]:
+        """Return the processes of the runs that are under way: server, sites and Ray's driver."""
+        family = processes._family(self.superlinks())
+        return [pid for pid in family if "flwr-simulation" in command_of(pid)]
+
     def stop(self) -> None:
         """Stop the SuperLink that ``flwr run`` started and all it started, and nothing else."""
-        for pid, living in processes.table().items():
-            if f"--log-file {self.home}" in command_of(pid):
-                note = json.dumps({"pid": pid, "birth": living.birth})
-                (self.home / "ray.json").write_text(note)
-                processes.stop(["ray"], self.home)
+        for pid, birth in self.superlinks().items():
+            (self.home / "ray.json").write_text(json.dumps({"pid": pid, "birth": birth}))
+            processes.stop(["ray"], self.home)
 
     @property
     def _port(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 FULL, STEADY, VICTIM = "full", "steady", "victim"
 SITES = {FULL: "va", STEADY: "hungarian", VICTIM: "switzerland"}
-RUN, ROUNDS, TIMEOUT = "faults", 12, 120.0
+RUN, ROUNDS, TIMEOUT = "faults", 15, 120.0
 """No round takes so long: after a minute Flower knows that a node or an app is gone."""
 TERMS = {
     **HEART, "run-id": RUN, "rounds": ROUNDS, "min-sites": len(SITES), "round-timeout": TIMEOUT,

@@ -1,4 +1,4 @@
-"""A ServerApp killed with -9 under real SuperNodes: the run goes on, as if nothing had happened."""
+"""A run killed with -9, under SuperNodes or under Ray, goes on as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from hdpfl_flower.journal import read_journal
+from server_app.local import run_in_process
 from tests.e2e.engines import (
     ROOT,
+    SITES,
     Federation,
+    Ray,
     command_of,
     digest,
     processes,
@@ -71,3 +75,28 @@ def test_a_killed_server_app_goes_on_and_nobody_pays_twice(federation: Federatio
     refused = federation.call("run", federation.write({"resume-from": "again"}))
     assert refused.returncode != 0
     assert complete in refused.stdout + refused.stderr
+
+
+def test_a_killed_simulation_goes_on_with_flwr_run(ray: Ray, tmp_path: Path) -> None:
+    """Ray, the server and all sites die together; their ledgers lie in the run's folder."""
+    terms = seeded_terms(**{"run-id": "again-ray", "rounds": 6})
+    whole = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
+    folder = ray.runs / "again-ray"
+    taken = ray.call(terms.updated(runs_dir=str(ray.runs)).as_config(), SITES)
+    assert taken.returncode == 0, taken.stdout + taken.stderr
+    deadline = time.monotonic() + PATIENCE
+    while not (folder / "journal.jsonl").exists() or len(rounds_of(folder)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    killed = ray.simulations()
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    done = len(rounds_of(folder))
+    assert killed
+    assert 2 <= done < 6
+    streamed = ray.call({"resume-from": str(folder)}, SITES, "--stream")
+    assert ray.last_run()["status"] == "finished:completed", streamed.stdout
+    assert f"run again-ray goes on after round {done} of 6" in streamed.stdout
+    assert digest(folder) == digest(whole)
+    assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]
+    assert [event["accepted"] for event in rounds_of(folder)] == [["0", "1", "2", "3"]] * 6

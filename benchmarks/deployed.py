@@ -1,0 +1,106 @@
+"""What a round over SuperNodes costs outside of training: the clients' processes, the coordinator.
+
+Flower starts a process for each message, so most of it is imports. A federation of the demo's four
+hospitals runs on loopback; a task's CPU time is what the system counted when it ended, training of
+a few milliseconds included, so that the figure is above the truth. Linux alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.timing import interleaved, show
+from hdpfl_flower.journal import read_journal
+
+ROOT = Path(__file__).resolve().parents[1]
+FEDERATION = [sys.executable, str(ROOT / "deploy" / "federation.py")]
+SITES = ("cleveland", "hungarian", "switzerland", "va")
+RUN, PORT = "deployed", "28700"
+TASK = "import flwr.supernode.runtime.run_clientapp"
+IMPORTS = {
+    "Flower's client process": TASK,
+    "… that imports torch": f"{TASK}, torch",
+    "… that imports our ClientApp": f"{TASK}, client_app.app",
+}
+CLIENT_BAR, COORDINATOR_BAR = 3.0, 0.5
+
+
+def main() -> None:
+    """Print CPU seconds of imports and of a message; and what the coordinator adds to a round."""
+    imports = interleaved({name: lambda c=code: _import(c) for name, code in IMPORTS.items()},
+                          repeats=5, clock=_cpu_of_children)  # fmt: skip
+    tasks, rounds = _run()
+    rows = [[name, f"{seconds:.2f}", ""] for name, seconds in imports.items()]
+    rows += [
+        ["a message to a client, its whole process", f"{tasks:.2f}", f"≤ {CLIENT_BAR:.0f}"],
+        ["the coordinator's own, first round", f"{rounds[0]:.2f}", f"≤ {COORDINATOR_BAR}"],
+        ["the coordinator's own, each later one", f"{statistics.median(rounds[1:]):.2f}",
+         f"≤ {COORDINATOR_BAR}"],
+    ]  # fmt: skip
+    show("A round of Heart over four SuperNodes", ["", "seconds", "bar"], rows)
+
+
+def _import(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _run() -> tuple[float, list[float]]:
+    """Run the demo; return CPU seconds a message to a client, and the coordinator's a round."""
+    with tempfile.TemporaryDirectory() as home:
+        own = {"HDPFL_HOME": home, "HDPFL_FEDERATION_PORT": PORT, "OMP_NUM_THREADS": "1"}
+        environment, folder = {**os.environ, **own}, Path(home) / "federation"
+        terms = Path(home) / "terms.toml"
+        demo = (ROOT / "deploy" / "demo" / "run.toml").read_text()
+        terms.write_text(f'run-id = "{RUN}"\n{demo}')
+
+        def call(*words: str | Path) -> None:
+            command = [*FEDERATION, *map(str, words)]
+            subprocess.run(command, env=environment, check=True, capture_output=True)
+
+        try:
+            call("up")
+            before, asked = _cpu_of_tasks(folder), _messages(folder)
+            call("run", terms)
+            used, answered = _cpu_of_tasks(folder) - before, _messages(folder) - asked
+        finally:
+            call("down")
+        events = read_journal(Path(home) / "runs" / RUN / "journal.jsonl")
+        phases = [event["phases"] for event in events if event["event"] == "round"]
+    own_work = [sum(phase.values()) - phase["exchange"] for phase in phases]
+    return used / answered, own_work
+
+
+def _messages(folder: Path) -> int:
+    logs = [(folder / "logs" / f"{site}.log").read_text(errors="replace") for site in SITES]
+    return sum(log.count("Receiving: ") for log in logs)
+
+
+def _cpu_of_tasks(folder: Path) -> float:
+    """Return the CPU seconds of all processes that the sites' executors started and saw end."""
+    nodes = {json.loads((folder / "pids" / f"{site}.json").read_text())["pid"] for site in SITES}
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(_waited_for(nodes)) / ticks
+
+
+def _waited_for(nodes: set[int]) -> Iterable[int]:
+    """Yield, of these processes and their children, the ticks of what they waited for."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent, *numbers = path.read_text().rpartition(")")[2].split()[1:]
+        except OSError:  # ended meanwhile
+            continue
+        if int(parent) in nodes or int(path.parent.name) in nodes:
+            yield int(numbers[11]) + int(numbers[12])
