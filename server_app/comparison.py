@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.journal import Event
 from server_app.local import run_in_process
+from server_app.workers import make_manager, make_pool
 
 OnRound = Callable[[], None]
 AnyJob = TypeVar("AnyJob", bound="Job")
@@ -143,9 +143,8 @@ def compare(
         for job in jobs:
             yield job, work(job, on_round)
         return
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, _heard(manager.Queue(), on_round) as ticks:
-        pool = ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context)
+    with make_manager() as manager, _heard(manager.Queue(), on_round) as ticks:
+        pool = make_pool(min(processes, len(jobs)))
         try:
             futures: dict[Future[list[Event]], AnyJob] = {
                 pool.submit(work, job, partial(ticks.put, 1)): job for job in jobs

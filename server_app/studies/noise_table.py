@@ -8,9 +8,8 @@ Table 3.4. The ε and batch sizes are the authors' own lists (``hdpfl_flower/pub
 from __future__ import annotations
 
 import math
-import multiprocessing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from server_app.plots import plot_columns
 from server_app.studies.kept import named
 from server_app.studies.robust_hdp import BASE, DISTS, published
 from server_app.studies.study import NOISES, Findings, Options, Study, Table, chosen, run_jobs
+from server_app.workers import make_pool
 from strategies.oracle import inverse_variance_weights
 from strategies.weiavg import epsilon_weights
 
@@ -162,29 +162,25 @@ NOISE_TABLE = NoiseTable(
 def _looked_up(dists: Sequence[int], options: Options) -> Multiplier:
     """Return our multiplier, after all of the table's were computed, a core each."""
     todo = sorted({p for d in dists for p in (*clients(d), *clients(d, least=True))})
-    context = multiprocessing.get_context("spawn")
     found: dict[tuple[float, int], float] = {}
-    with rounds_bar(len(todo), "our accountant") as tick, _pool(options, context) as over:
+    with rounds_bar(len(todo), "our accountant") as tick, _mapping(options.cores) as over:
         for pair, z in zip(todo, over(_ours, todo), strict=True):
             found[pair] = z
             tick()
     return lambda epsilon, batch: found[epsilon, batch]
 
 
-class _pool:  # noqa: N801 - used like a function
-    """Map over the cores, or in this process where one is asked for."""
-
-    def __init__(self, options: Options, context: Any) -> None:
-        self._pool = (
-            ProcessPoolExecutor(options.cores, mp_context=context) if options.cores > 1 else None
-        )
-
-    def __enter__(self) -> Callable[..., Iterable[float]]:
-        return self._pool.map if self._pool else map
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
+@contextmanager
+def _mapping(cores: int) -> Iterator[Callable[..., Iterable[float]]]:
+    """Yield ``map`` over the cores, or in this process where one is asked for."""
+    if cores <= 1:
+        yield map
+        return
+    pool = make_pool(cores)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _ours(pair: tuple[float, int]) -> float:

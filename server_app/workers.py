@@ -1,0 +1,35 @@
+"""Processes that work beside this one, a core each, and do not outlive it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.managers import SyncManager
+from threading import Thread
+
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def make_pool(processes: int) -> ProcessPoolExecutor:
+    """Return a pool of fresh processes; also where this one is killed, they end with it."""
+    return ProcessPoolExecutor(processes, mp_context=CONTEXT, initializer=end_with_parent)
+
+
+def make_manager() -> SyncManager:
+    """Return a started manager of what the processes share; it ends with this one, too."""
+    manager = SyncManager(ctx=CONTEXT)
+    manager.start(end_with_parent)
+    return manager
+
+
+def end_with_parent() -> None:
+    """Let this process end at once when the one that started it is gone."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
