@@ -26,7 +26,7 @@ test: lint
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
 
-# Six SuperNodes, sites that pin their code, PFA+ on both engines: some minutes each.
+# Six SuperNodes, sites that pin their code, PFA+ on both engines, faults, hosts, resume: half an hour.
 test-wards: $(READY)
 	$(BIN)/pytest -m wards tests/e2e
 

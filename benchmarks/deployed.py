@@ -68,7 +68,7 @@ def _run() -> tuple[float, list[float]]:
 
         def call(*words: str | Path) -> None:
             command = [*FEDERATION, *map(str, words)]
-            subprocess.run(command, env=environment, check=True, capture_output=True)
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
         try:
             call("up")

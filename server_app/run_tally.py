@@ -19,7 +19,7 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.groups import BY_GROUP, MINORITY
 from hdpfl_flower.journal import Event, finished_rounds
 from hdpfl_flower.metrics import Reading, Series
-from strategies.checks import WORDS
+from strategies.checks import CRASHED, WORDS
 
 MAX_SITES = 200
 """Sites of a run beyond which none of them gets series of its own."""
@@ -35,7 +35,7 @@ _REASON_OF = {
     WORDS[wire.FAILED]: "failed",
     "no reply in time": "late",
 }
-_STARTS = {"not delivered": "undelivered", WORDS[8]: "undelivered", "guard:": "guard"}
+_STARTS = {"not delivered": "undelivered", WORDS[CRASHED]: "undelivered", "guard:": "guard"}
 _OF_A_SITE: Mapping[str, Series] = {
     "noise_std": metrics.NOISE,
     "cluster": metrics.CLUSTER,

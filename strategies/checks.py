@@ -14,11 +14,14 @@ from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum
 MAX_NORM = 1e6
 """An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
 
+CRASHED = 8
+"""Flower's code of a ClientApp whose process was killed."""
+
 WORDS = {
     wire.DECLINED: "declined",
     wire.FAILED: "failed",
     1: "app not loaded there: it may have approved another one",
-    8: "its work broke off",
+    CRASHED: "its work broke off",
     **dict.fromkeys((3, 4, 5), "no reply in time"),  # the SuperLink's, for a site late or gone
 }
 """What the journal says of a site's code; below 100 they are Flower's."""
