@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+import client_app.quick_torch  # noqa: F401 - before all that imports torch
 from client_app import refusals
 from client_app.site import Site, open_site
 from client_app.timing import hold
