@@ -1,21 +1,16 @@
 """What a round with several models costs beside a round with one, training left out.
 
-Training is replaced by ready updates, as in ``federation.py``; the clusters are known, or found in
-the first round.
+The clusters are known, or found in the first round.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from itertools import cycle
-from unittest import mock
 
 import numpy as np
 
+from benchmarks.ready import ready_updates, run_ready
 from benchmarks.timing import interleaved, show
-from hdpfl_flower.config import RunTerms
-from server_app.local import run_in_process
 
 SIZES, ROUNDS = (3, 6, 6, 6), 20
 CLIENTS, PARAMETERS = sum(SIZES), 28_810
@@ -25,8 +20,7 @@ RULES = ("fedavg", "oracle-clusters", "r-dpcfl")
 def main() -> None:
     """Print milliseconds per client and round, and what the sites are sent."""
     sent: dict[str, float] = {}
-    generator = np.random.default_rng(0)
-    updates = cycle(generator.standard_normal((CLIENTS * ROUNDS, PARAMETERS), dtype=np.float32))
+    updates = ready_updates(CLIENTS * ROUNDS, PARAMETERS)
     variants = {
         rule: lambda r=rule: sent.update({r: _run(r, updates)})  # type: ignore[misc]
         for rule in RULES
@@ -48,15 +42,9 @@ def main() -> None:
 
 def _run(rule: str, updates: Iterator[np.ndarray]) -> float:
     """Return the bytes that went down in all rounds."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch("client_app.training.train", lambda *_, **__: next(updates)),
-    ):
-        terms = {
-            "strategy": rule, "model": "mlp:384", "rounds": ROUNDS, "runs-dir": folder,
-            "evaluation": "none", "epsilons": "1", "batch-sizes": "16", "partition": "iid",
-            "groups": "rotation:" + ":".join(map(str, SIZES)), "clusters": len(SIZES),
-            "selection-share": 0.0,
-        }  # fmt: skip
-        rounds = run_in_process(RunTerms.parse(terms), CLIENTS).rounds
-    return float(sum(event["bytes_down"] for event in rounds))
+    terms = {
+        "strategy": rule, "model": "mlp:384", "rounds": ROUNDS, "partition": "iid",
+        "groups": "rotation:" + ":".join(map(str, SIZES)), "clusters": len(SIZES),
+        "selection-share": 0.0,
+    }  # fmt: skip
+    return float(sum(event["bytes_down"] for event in run_ready(updates, CLIENTS, **terms).rounds))

@@ -34,10 +34,12 @@ from hdpfl_flower.wire_arrays import (
     NUMPY,
     WireError,
     decode,
+    encode,
     model_digest,
     numpy_header,
     pack_models,
     read_model,
+    read_own,
     split_models,
     unpack_models,
     write_model,
@@ -48,6 +50,7 @@ __all__ = [
     "model_digest",
     "pack_models",
     "read_model",
+    "read_own",
     "split_models",
     "unpack_models",
     "write_model",
@@ -198,7 +201,7 @@ def _is_digest(text: object) -> bool:
 
 def encode_update(update: npt.NDArray[np.float32]) -> bytes:
     """Return the payload that is sealed, and later sent: shape ``(d,)``, or ``(1,)`` projected."""
-    return numpy_header(update.shape) + update.astype("<f4", copy=False).tobytes()
+    return encode(update)
 
 
 def encode_choice(model: int) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.journal import Event, Journal, plain, read_journal
@@ -117,7 +118,7 @@ class Checkpoints(NoCheckpoints):
                 terms=self._terms,
                 server_round=server_round,
                 missed=missed,
-                model={name: array.numpy() for name, array in model.items()},
+                model=wire.read_own(model),
                 kept=keep_strategy(strategy),
                 streams=taken,
                 journal=self._journal.sync(),

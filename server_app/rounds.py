@@ -217,7 +217,7 @@ def _rounds(
         new, _ = strategy.aggregate_train(server_round, replies)
         missed = 0 if new is not None else missed + 1
         if new is not None:
-            record, result.arrays = new, _decoded(new)
+            record, result.arrays = new, wire.read_own(new)
         facts = round_facts(strategy.report, len(strategy.roster.nodes))
         checkpoints.save(strategy, record, server_round, missed, facts)
         laps.append(time.perf_counter())
@@ -280,10 +280,6 @@ def _central_test(terms: RunTerms) -> Test | None:
     return lambda models, of_site: evaluate_models(
         terms.model, data.task, models, of_site, records, groups
     )
-
-
-def _decoded(record: ArrayRecord) -> Arrays:
-    return {name: array.numpy() for name, array in record.items()}
 
 
 def save_model(result: RunResult) -> None:

@@ -87,10 +87,10 @@ def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArr
 
 def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:
     """Return the mean of the models, summed in float64."""
-    total = {name: array.numpy().astype(np.float64) for name, array in models[0].items()}
+    total = {name: array.astype(np.float64) for name, array in wire.read_own(models[0]).items()}
     for model in models[1:]:
-        for name, array in model.items():
-            total[name] += array.numpy()
+        for name, array in wire.read_own(model).items():
+            total[name] += array
     return wire.write_model(
         {name: (array / len(models)).astype(np.float32) for name, array in total.items()}
     )

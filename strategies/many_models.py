@@ -127,7 +127,7 @@ class ManyModels(HDPStrategy):
     def layout(self, arrays: ArrayRecord) -> Arrays:
         """See :meth:`Rule.layout`; before round 1 the record is one model."""
         self._common, self._held = not models_of(self.state), self._unpacked(arrays)
-        return {name: array.numpy() for name, array in self._held[0].items()}
+        return wire.read_own(self._held[0])
 
     def ask_of(self, kind: str, site: str) -> Hashable:
         """See :meth:`Rule.ask_of`."""
@@ -204,10 +204,11 @@ class ManyModels(HDPStrategy):
         models = []
         for i, move in enumerate(outcome.update):
             start = before[i] if i < len(before) else self._initial()
-            vector = flatten({name: array.numpy() for name, array in start.items()})
+            vector = flatten(wire.read_own(start))
             vector += move
             models.append(wire.write_model(unflatten(vector, self._like)))
-        return wire.pack_models(models)
+        self._record, self._models = wire.pack_models(models), tuple(models)
+        return self._record
 
     def assigned(self, arrays: Arrays) -> tuple[tuple[Arrays, ...], dict[str, int]]:
         """See :meth:`Rule.assigned`."""

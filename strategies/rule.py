@@ -78,7 +78,7 @@ class Rule(Strategy):
 
     def layout(self, arrays: ArrayRecord) -> Arrays:
         """Return the arrays of one model, shaped like an update."""
-        return {name: array.numpy() for name, array in arrays.items()}
+        return wire.read_own(arrays)
 
     def moved(self, outcome: Outcome) -> ArrayRecord:
         """Return what the next round begins with, the round's model or models moved."""
