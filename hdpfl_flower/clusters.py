@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.noise_level import one_thread
+from hdpfl_flower.threads import one_thread
 
 Matrix = npt.NDArray[np.float64]
 Vector = npt.NDArray[np.float64]

@@ -33,8 +33,9 @@ from hdpfl_flower.clusters import (
 )
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.factor_analysis import noise_edge
-from hdpfl_flower.noise_level import estimate_noise_levels, one_thread
+from hdpfl_flower.noise_level import estimate_noise_levels
 from hdpfl_flower.projection import inner_products
+from hdpfl_flower.threads import one_thread
 
 _ITERATIONS = 500
 _TOLERANCE = 1e-8

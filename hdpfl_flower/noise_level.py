@@ -9,14 +9,10 @@ takes the updates and, where there are any, the same clients' updates of the rou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import ThreadpoolController
 
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.factor_analysis import Matrix, Vector, effective_dimension, factor_analysis
@@ -31,6 +27,7 @@ from hdpfl_flower.head import (
 )
 from hdpfl_flower.residuals import heavy_tailed, residual_mad
 from hdpfl_flower.robust_pca import blockwise_rpca
+from hdpfl_flower.threads import one_thread
 
 _BLOCK = 16_384
 _SAMPLE = 20_000
@@ -207,20 +204,3 @@ def difference_levels(
     if len(updates) < 3 or not np.all(np.diag(moments) > floor):
         return levels
     return factor_analysis(moments, updates.shape[1]).variances
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep linear algebra to one thread.
-
-    More would change the last bits of the sums, and spin between products this small.
-    """
-    with _threads().limit(limits=1, user_api="blas"):
-        yield
-
-
-@cache
-def _threads() -> ThreadpoolController:
-    import scipy.optimize  # noqa: F401 - its BLAS is another one, and must be there to be limited
-
-    return ThreadpoolController()

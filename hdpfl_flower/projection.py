@@ -9,12 +9,12 @@ of public sites, and no d × k basis in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import ThreadpoolController
+
+from hdpfl_flower.threads import one_thread
 
 Matrix = npt.NDArray[np.float64]
 Subspace = Literal["span", "centred", "mean"]
@@ -27,8 +27,7 @@ _RANK_FLOOR = 1e-10
 def inner_products(updates: npt.NDArray[np.float32]) -> Matrix:
     """Return uᵢ·uⱼ of every two rows, float64, shape ``(n, n)``: one pass, in blocks."""
     total = np.zeros((len(updates), len(updates)))
-    # More threads would change the last bits of the sums.
-    with _threads().limit(limits=1, user_api="blas"):
+    with one_thread():
         for start in range(0, updates.shape[1], _BLOCK):
             block = updates[:, start : start + _BLOCK].astype(np.float64)
             total += block @ block.T
@@ -86,7 +85,7 @@ def project_at_random(
         return update.astype(np.float32)
     seed, gram, products = int(generator.integers(2**63)), np.zeros((rank, rank)), np.zeros(rank)
     projected = np.empty(d, np.float32)
-    with _threads().limit(limits=1, user_api="blas"):
+    with one_thread():
         for start, drawn in _drawn_blocks(seed, d, rank):
             gram += drawn.T @ drawn
             products += drawn.T @ update[start : start + len(drawn)].astype(np.float64)
@@ -125,8 +124,3 @@ def _directions(
     values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
     kept = values > floor
     return centring @ vectors[:, kept] / np.sqrt(values[kept]), centre
-
-
-@cache
-def _threads() -> ThreadpoolController:
-    return ThreadpoolController()

@@ -22,9 +22,9 @@ from hdpfl_flower.noise_level import (
     head_notes,
     mean_squares,
     measure_noise,
-    one_thread,
     sample_coordinates,
 )
+from hdpfl_flower.threads import one_thread
 
 KEPT = 10_000
 """Coordinates kept of each client's last upload; 10,000 cost less than 0.001 in q."""

@@ -1,0 +1,26 @@
+"""Linear algebra on one thread.
+
+More would change the last bits of the sums, and spin between products as small as ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep NumPy's and SciPy's linear algebra to one thread."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    import scipy.optimize  # noqa: F401 - its BLAS is another one, and must be there to be limited
+
+    return ThreadpoolController()
