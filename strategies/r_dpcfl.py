@@ -129,6 +129,6 @@ class RDPCFL(Choosing):
         alone = int(np.count_nonzero(found.sizes == 1))
         log.warning(
             "round 1: the clusters do not separate (least separation %.2f%s): the sites choose "
-            "from round 2 on",
+            "from round 2 on; 'local' or 'mr-mtl' may serve them better",
             found.mss, f", {alone} of one site" if alone else "",
         )  # fmt: skip

@@ -25,13 +25,17 @@ def unequal(generator: np.random.Generator) -> npt.NDArray[np.float64]:
 
 
 def first_updates(
-    seed: int, noises: Noises, gap: float, d: int = 5000
+    seed: int, noises: Noises, gap: float, d: int = 5000, apart: float = 1.0
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """Return updates and their noise variances: a common part, a cluster's of length ``gap``."""
+    """Return updates and their noise variances: a common part, a cluster's of length ``gap``.
+
+    The second cluster lies the share ``apart`` of its way from the first.
+    """
     generator = np.random.default_rng(seed)
     common = 0.02 * generator.standard_normal(d)
     centres = generator.standard_normal((4, d))
     centres *= gap / np.linalg.norm(centres, axis=1)[:, None]
+    centres[1] = centres[0] + apart * (centres[1] - centres[0])
     stds = noises(generator)
     noise = stds[:, None] * generator.standard_normal((21, d))
     return (common + centres[TRUTH] + noise).astype(np.float32), stds**2

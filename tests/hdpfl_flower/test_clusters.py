@@ -12,6 +12,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from hdpfl_flower.clusters import (
     Clusters,
+    best_separated,
     candidate_models,
     cluster_updates,
     embed,
@@ -19,7 +20,12 @@ from hdpfl_flower.clusters import (
     separations_of,
 )
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.mixture import cluster_by_noise, fit_mixture, weighted_picture
+from hdpfl_flower.mixture import (
+    cluster_by_noise,
+    finest_separated,
+    fit_mixture,
+    weighted_picture,
+)
 from hdpfl_flower.noise_level import estimate_noise_levels
 from hdpfl_flower.projection import inner_products
 from tests.hdpfl_flower.clustered import (
@@ -96,12 +102,35 @@ def test_pure_noise_is_not_separated(cluster: object, noises: object) -> None:
 
 def test_clusters_buried_in_noise_are_not_trusted() -> None:
     """Here the separation alone would be believed, and nothing is right."""
-    updates, _ = first_updates(2, equal, 1.0)
+    updates, _ = first_updates(10, equal, 1.0)
     found = cluster_by_noise(updates)
     assert not finds_minority(found.assignment)
     assert found.mss > 2
     assert found.sizes.min() > 1
     assert not found.separated
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_two_groups_close_to_each_other_are_not_merged_for_a_larger_separation(seed: int) -> None:
+    """The largest MSS is that of three clusters, two groups in one of them."""
+    updates, _ = first_updates(seed, equal, 3.0, apart=0.8)
+    assert finds_all(cluster_by_noise(updates).assignment)
+    fits = [cluster_by_noise(updates, models) for models in range(2, 11)]
+    largest = best_separated(fits)
+    assert len(largest.sizes) == 3
+    assert largest.separated
+
+
+def test_a_cluster_of_one_client_does_not_make_a_fit_the_finest() -> None:
+    """Of two fits as good as each other that with more clusters is taken, if all are of several."""
+    few, many, alone = (
+        Clusters(np.eye(len(sizes))[np.repeat(range(len(sizes)), sizes)], np.zeros((6, 1)),
+                 separations_of(np.arange(float(len(sizes)))[:, None] * gap, np.ones(len(sizes))))
+        for sizes, gap in (((3, 3), 6.0), ((2, 2, 2), 5.0), ((1, 1, 2, 2), 5.0))
+    )  # fmt: skip
+    assert finest_separated([few, many, alone]) is many
+    assert finest_separated([few, alone]) is few
+    assert finest_separated([alone]) is alone
 
 
 def test_exact_noise_is_taken_where_it_is_known() -> None:
