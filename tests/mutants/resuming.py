@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 RESUME = "server_app/test_resume.py::test_"
+REFUSED = "server_app/test_resume_refused.py::test_"
+COMMAND = "server_app/test_resume_command.py::test_"
 
 MUTANTS = (
     Mutant(
@@ -19,14 +21,14 @@ MUTANTS = (
         "server_app/resume.py",
         "    if told > at.server_round:",
         "    if told > at.server_round + 99:",
-        RESUME + "an_old_checkpoint_does_not_release_a_round_again",
+        REFUSED + "an_old_checkpoint_does_not_release_a_round_again",
     ),
     Mutant(
         "two servers at work on one run",
         "hdpfl_flower/journal.py",
         "        except BlockingIOError:\n            return False",
         "        except BlockingIOError:\n            return True",
-        RESUME + "two_processes_do_not_work_on_one_run",
+        REFUSED + "two_processes_do_not_work_on_one_run",
     ),
     Mutant(
         "terms proposed anew after a crash",
@@ -61,14 +63,14 @@ MUTANTS = (
         "server_app/checkpoint.py",
         '    if said.get("sha256") != _digest(said["head"], arrays):\n        raise damaged\n',
         "",
-        RESUME + "one_changed_bit_is_damage[0.97]",  # in the arrays: no other check reads them
+        REFUSED + "one_changed_bit_is_damage[0.97]",  # in the arrays: no other check reads them
     ),
     Mutant(
         "terms changed by a resume",
         "server_app/resume.py",
         "    if other:\n",
         "    if False:\n",
-        RESUME + "a_term_that_differs_is_refused_by_name",
+        COMMAND + "a_term_that_differs_is_refused_by_name",
     ),
     Mutant(
         "a personal model trained twice for one round",

@@ -18,7 +18,7 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
 from server_app.commands import app
 from server_app.report import _results, command_of, make_report
-from tests.server_app.test_resume import federation, terms_of
+from tests.server_app.resuming import federation, terms_of
 
 EVIL = "<script>document.title='broken'</script>"
 VOID = {"meta", "img", "br", "hr", "link"}
