@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-SITE, LEDGER = "client_app/test_budgets.py::test_", "hdpfl_flower/test_ledger.py::test_"
+SITE, LEDGER = "client_app/test_budgets.py::test_", "hdpfl_flower/test_ledger_budget.py::test_"
 PLAN, SAMPLER = "hdpfl_flower/test_mechanism.py::test_", "strategies/test_sampler.py::test_"
 MUTANTS = (
     Mutant(

@@ -17,9 +17,9 @@ from tests.mutants.fedhdp import FEDHDP
 from tests.mutants.runner import Mutant
 
 REPLAY, GUARD = "privacy/test_replay.py::test_", "privacy/test_guard.py::test_"
-APP, LEDGER = "client_app/test_app.py::test_", "hdpfl_flower/test_ledger.py::test_"
+APP, ACCOUNTING = "client_app/test_app.py::test_", "hdpfl_flower/test_accounting.py::test_"
+LEDGER, DAMAGE = "hdpfl_flower/test_ledger.py::test_", "hdpfl_flower/test_ledger_damage.py::test_"
 NOISE, BATCHES = "hdpfl_flower/test_noise.py::test_", "hdpfl_flower/test_noise_batches.py::test_"
-ACCOUNTING = "hdpfl_flower/test_accounting.py::test_"
 
 _NOISE = "the_noise_is_that_of_the_plan_that_was_charged"
 _LESS = "one_record_less_changes_nothing_but_sums_by_its_own_gradient[logreg-linear]"
@@ -301,14 +301,14 @@ MUTANTS = (
         "hdpfl_flower/chain.py",
         "if seq != self._last + 1 or digest != right:",
         "if seq != self._last + 1:",
-        LEDGER + "a_changed_entry_is_found_out",
+        DAMAGE + "a_changed_entry_is_found_out",
     ),
     Mutant(
         "an old copy taken for the newest",
         "hdpfl_flower/chain.py",
         "        if ((_FIRST,) if seq == 0 else row) != (digest,):\n",
         "        if False:\n",
-        LEDGER + "an_old_copy_is_found_out_by_the_anchor",
+        DAMAGE + "an_old_copy_is_found_out_by_the_anchor",
     ),
     # --- what crosses the wire ---------------------------------------------------------------
     Mutant(
