@@ -10,7 +10,7 @@ import pytest
 from hdpfl_flower.accounting import Gaussians, epsilon_of, event_of, interval_for
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.mechanism import Plan, check_policy, make_plan
-from tests.hdpfl_flower.test_mechanism import SECRET, cost_of, profile, terms
+from tests.hdpfl_flower.plans import SECRET, cost_of, profile, terms
 
 CHOOSING = {"selections": 2, "selection_share": 0.3}
 PERSONAL = {"personal_lambda": "0.1", "personal_noise": "records"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 SITE, LEDGER = "client_app/test_budgets.py::test_", "hdpfl_flower/test_ledger_budget.py::test_"
-PLAN, SAMPLER = "hdpfl_flower/test_mechanism.py::test_", "strategies/test_sampler.py::test_"
+PLAN, SAMPLER = "hdpfl_flower/test_given_noise.py::test_", "strategies/test_sampler.py::test_"
 MUTANTS = (
     Mutant(
         "participations that nobody counts",
