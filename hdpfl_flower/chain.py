@@ -8,6 +8,7 @@ old copy of the file back is found out by the anchor.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -129,7 +130,7 @@ class Chain:
             LedgerError: busy for 30 s, disk full, damaged, or the anchor cannot be written (then
                 the entries are durable all the same).
         """
-        before = self._last, self._digest
+        before = self._last
         try:
             with _readable_errors():
                 self._db.execute("BEGIN IMMEDIATE")
@@ -137,8 +138,8 @@ class Chain:
             last, digest = self._last, self._digest
             with _readable_errors():
                 self._db.execute("COMMIT")
-            if self._anchor is not None and (last, digest) != before:
-                _write_anchor(self._anchor, last, digest)
+            if self._anchor is not None and last > before:
+                _raise_anchor(self._anchor, last, digest)
         except BaseException:
             self._last, self._digest = 0, _FIRST
             if self._db.in_transaction:
@@ -244,6 +245,20 @@ def _read_anchor(path: Path) -> tuple[int, str]:
             case [int(seq), str(digest)] if 0 <= seq < 2**63:
                 return seq, digest
     raise LedgerError(f"the ledger's anchor {path} is missing or damaged; restore it")
+
+
+def _raise_anchor(path: Path, seq: int, digest: str) -> None:
+    """Let the anchor name entry ``seq``, unless another process had it name a later one."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise LedgerError(f"the ledger's anchor {path} cannot be read: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if _read_anchor(path)[0] < seq:
+            _write_anchor(path, seq, digest)
+    finally:
+        os.close(folder)
 
 
 def _write_anchor(path: Path, seq: int, digest: str) -> None:

@@ -168,7 +168,7 @@ def transaction_that_forgets(self: Chain) -> Iterator[Any]:
             self._db.execute("ROLLBACK")
         raise
     if self._anchor is not None and (last, digest) != before:
-        chain_module._write_anchor(self._anchor, last, digest)
+        chain_module._raise_anchor(self._anchor, last, digest)
 
 
 def reserve_that_keeps_the_lock(

@@ -24,8 +24,6 @@ POINTS = {
     "open: after BEGIN": "nothing",
     "open: before COMMIT": "nothing",
     "open: after COMMIT": "nothing",
-    "open: anchor written beside": "nothing",
-    "open: anchor replaced": "nothing",
     "look back: before BEGIN": "nothing",
     "look back: after BEGIN": "nothing",
     "look back: before COMMIT": "nothing",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hdpfl_flower import chain
 from hdpfl_flower.account import FrozenPlan
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger import Ledger
@@ -82,6 +85,24 @@ def test_an_old_copy_is_found_out_by_the_anchor(tmp_path: Path) -> None:
     anchor.unlink()
     with pytest.raises(LedgerError, match=r"anchor .* is missing"):
         Ledger(path, anchor)
+
+
+def test_a_slow_process_does_not_take_the_anchor_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a commit and its anchor another process commits, and names a later entry."""
+    path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor"
+    slow, quick = Ledger.create(path, 5.0, 1e-5, anchor), Ledger(path, anchor)
+    first, real = iter([True]), chain._raise_anchor
+
+    def late(*named: Any) -> None:
+        if next(first, False):
+            release(quick, ask(server_round=2))
+        real(*named)
+
+    monkeypatch.setattr(chain, "_raise_anchor", late)
+    slow.raise_cap(6.0, 1e-5)
+    assert json.loads(anchor.read_text())[0] == quick._chain._last
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ _FEDHDP = "strategies/test_fedhdp.py::test_"
 _CLIENT = "client_app/test_client_level.py::test_"
 _PERSONAL = "client_app/test_personal_model.py::test_"
 
-FEDHDP = (
+MUTANTS = (
     Mutant(
         "adaptive clipping the wrong way",
         "hdpfl_flower/adaptive_clipping.py",
