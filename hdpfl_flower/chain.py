@@ -249,16 +249,24 @@ def _read_anchor(path: Path) -> tuple[int, str]:
 
 def _raise_anchor(path: Path, seq: int, digest: str) -> None:
     """Let the anchor name entry ``seq``, unless another process had it name a later one."""
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise LedgerError(f"the ledger's anchor {path} cannot be read: {error.strerror}") from None
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with _alone_in(path.parent):
         if _read_anchor(path)[0] < seq:
             _write_anchor(path, seq, digest)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is here with the same folder; it is free when this one ends."""
+    descriptor = -1
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    except OSError as error:
+        raise LedgerError(f"ledger: {folder} cannot be locked: {error.strerror}") from None
     finally:
-        os.close(folder)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _write_anchor(path: Path, seq: int, digest: str) -> None:
