@@ -72,7 +72,7 @@ def test_both_find_the_clusters_under_equal_noise(cluster: object, models: int) 
 
 @pytest.mark.parametrize("models", [4, 0])
 def test_unequal_noise_hides_the_minority_from_the_papers_map_alone(models: int) -> None:
-    for seed in SEEDS if models else SEEDS[:2]:
+    for seed in SEEDS if models else (0, 5):
         updates, _ = first_updates(seed, unequal, 1.5)
         theirs, ours = cluster_updates(updates, models), cluster_by_noise(updates, models)
         assert not finds_minority(theirs.assignment)
