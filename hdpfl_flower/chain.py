@@ -8,7 +8,6 @@ old copy of the file back is found out by the anchor.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -21,10 +20,13 @@ from typing import Any
 
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.files import replace_file
+from hdpfl_flower.locks import alone_in
 
 _APPLICATION_ID = 0x48445046
 _VERSION = 1
 _FIRST = "0" * 64
+_PATIENCE = 30.0
+"""Seconds to wait for another process, which may have been stopped."""
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_VERSION};
@@ -82,7 +84,7 @@ class Chain:
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
                 uri=True,
-                timeout=30,
+                timeout=_PATIENCE,
                 isolation_level=None,
                 check_same_thread=False,
             )
@@ -249,24 +251,9 @@ def _read_anchor(path: Path) -> tuple[int, str]:
 
 def _raise_anchor(path: Path, seq: int, digest: str) -> None:
     """Let the anchor name entry ``seq``, unless another process had it name a later one."""
-    with _alone_in(path.parent):
+    with alone_in(path.parent, _PATIENCE):
         if _read_anchor(path)[0] < seq:
             _write_anchor(path, seq, digest)
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process is here with the same folder; it is free when this one ends."""
-    descriptor = -1
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    except OSError as error:
-        raise LedgerError(f"ledger: {folder} cannot be locked: {error.strerror}") from None
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 def _write_anchor(path: Path, seq: int, digest: str) -> None:

@@ -1,10 +1,12 @@
-"""The lock of a release that is being worked on."""
+"""Locks between the processes of a site: of a release that is being worked on, and of a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from hdpfl_flower.errors import LedgerError
@@ -44,3 +46,30 @@ class ReleaseLock:
         except FileNotFoundError:  # the first lock of this ledger
             self._path.parent.mkdir(exist_ok=True, mode=0o700)
             return os.open(self._path, flags, 0o600)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, seconds: float) -> Iterator[None]:
+    """Hold ``folder`` alone among the processes that ask here; it is free when this one ends.
+
+    Raises:
+        LedgerError: another process holds it for ``seconds``, or it cannot be opened.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            _wait_for(descriptor, time.monotonic() + seconds)
+        except OSError as error:
+            raise LedgerError(f"ledger: {folder} cannot be locked: {error.strerror}") from None
+        yield
+
+
+def _wait_for(descriptor: int, until: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.01)

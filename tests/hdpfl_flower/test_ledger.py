@@ -1,7 +1,7 @@
 """The ledger's releases: charged before any work, one payload each, and none is refunded.
 
-The crash matrix and the state machine over it belong to the issue that proves the promise; here
-each rule has its own test, and each test fails without the rule.
+Each rule has its own test, and each test fails without the rule; the crash matrix and the state
+machine over the ledger lie in tests/crash.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from hdpfl_flower import chain
 from hdpfl_flower.account import FrozenPlan
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.locks import alone_in
 from tests.hdpfl_flower.releases import (
     PLAN,
     ask,
@@ -43,21 +44,23 @@ def test_a_deleted_ledger_is_not_made_anew_beside_its_anchor(tmp_path: Path) -> 
     assert not (tmp_path / "other.sqlite").exists()
 
 
-def test_a_changed_entry_is_found_out(ledger: Ledger, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "UPDATE entries SET body = replace(body, '1.0', '0.1') WHERE kind = 'plan'",
+            "damaged at entry 2",
+        ),
+        ("DELETE FROM entries WHERE kind = 'plan'", "damaged"),
+    ],
+    ids=["changed", "dropped"],
+)
+def test_an_altered_entry_is_found_out(ledger: Ledger, path: Path, change: str, said: str) -> None:
     release(ledger, ask())
     ledger.close()
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE entries SET body = replace(body, '1.0', '0.1') WHERE kind = 'plan'")
-    with pytest.raises(LedgerError, match="damaged at entry 2"):
-        Ledger(path)
-
-
-def test_a_dropped_entry_is_found_out(ledger: Ledger, path: Path) -> None:
-    release(ledger, ask())
-    ledger.close()
-    with sqlite3.connect(path) as db:
-        db.execute("DELETE FROM entries WHERE kind = 'plan'")
-    with pytest.raises(LedgerError, match="damaged"):
+        db.execute(change)
+    with pytest.raises(LedgerError, match=said):
         Ledger(path)
 
 
@@ -103,6 +106,19 @@ def test_a_slow_process_does_not_take_the_anchor_back(
     monkeypatch.setattr(chain, "_raise_anchor", late)
     slow.raise_cap(6.0, 1e-5)
     assert json.loads(anchor.read_text())[0] == quick._chain._last
+
+
+def test_a_folder_that_another_process_does_not_give_back_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was charged stays charged: its entry was durable before."""
+    path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor"
+    ledger = Ledger.create(path, 3.0, 1e-5, anchor)
+    monkeypatch.setattr(chain, "_PATIENCE", 0.05)
+    with alone_in(tmp_path, 0), pytest.raises(LedgerError, match="cannot be locked"):
+        ledger.reserve(ask(), PLAN)
+    assert Ledger(path, anchor).account().spent() == (1.0, 1e-6)
+    assert release(ledger, ask(server_round=2)) == b"noisy"
 
 
 @pytest.mark.parametrize(

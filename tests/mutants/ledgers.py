@@ -123,7 +123,7 @@ MUTANTS = (
         "hdpfl_flower/chain.py",
         "if seq != self._last + 1 or digest != right:",
         "if seq != self._last + 1:",
-        DAMAGE + "a_changed_entry_is_found_out",
+        DAMAGE + "an_altered_entry_is_found_out[changed]",
     ),
     Mutant(
         "an old copy taken for the newest",
