@@ -68,6 +68,11 @@ class Clusters:
         return found
 
     @property
+    def misplaced(self) -> float:
+        """The expected number of clients that are not in their likeliest cluster."""
+        return float(np.sum(1 - self.confidence))
+
+    @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """The number of clients in each cluster, shape ``(M,)``; 0 for an empty one."""
         return np.bincount(self.assignment, minlength=self.shares.shape[1])

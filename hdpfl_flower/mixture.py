@@ -64,12 +64,22 @@ def cluster_by_noise(
             variances that are not positive.
     """
     candidates = candidate_models(len(updates), models)
+    variances = noise_of(updates, variances)
+    gram, d = inner_products(updates), updates.shape[1]
+    return cluster_gram(gram, d, variances, candidates)
+
+
+def noise_of(updates: Updates, variances: Vector | None) -> Vector:
+    """Return the variances given, or those that factor analysis finds.
+
+    Raises:
+        StrategyError: they are not positive, or not one a client.
+    """
     if variances is None:
         variances = estimate_noise_levels(updates)
     if variances.shape != (len(updates),) or not np.all(np.isfinite(variances) & (variances > 0)):
         raise StrategyError("the noise of every client must be a positive number")
-    gram, d = inner_products(updates), updates.shape[1]
-    return cluster_gram(gram, d, variances, candidates)
+    return variances
 
 
 def cluster_gram(
@@ -90,12 +100,15 @@ def cluster_gram(
         for models in candidates:
             kept = models - 1
             noise = variances[:, None] * scales[:kept]
-            shares, means, widths = fit_mixture(positions[:, :kept], noise, models)
             above = bool(np.all(strengths[:kept] > edge))
-            found.append(
-                Clusters(shares, positions[:, :kept], separations_of(means, widths), above)
-            )
+            found.append(fit_clusters(positions[:, :kept], noise, models, above))
     return finest_separated(found)
+
+
+def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: bool) -> Clusters:
+    """Return the clusters of :func:`fit_mixture`."""
+    shares, means, widths = fit_mixture(positions, noise, models)
+    return Clusters(shares, positions, separations_of(means, widths), above_noise)
 
 
 def finest_separated(found: Sequence[Clusters]) -> Clusters:
@@ -114,7 +127,7 @@ def finest_separated(found: Sequence[Clusters]) -> Clusters:
 
 
 def weighted_picture(
-    gram: Matrix, dimension: int, variances: Vector
+    gram: Matrix, dimension: int, variances: Vector, centred: bool = True
 ) -> tuple[Matrix, Vector, Vector]:
     """Return the clients' points along the directions of the weighted PCA, strongest first.
 
@@ -127,17 +140,22 @@ def weighted_picture(
         gram: uᵢ·uⱼ, shape ``(n, n)``.
         dimension: d.
         variances: σᵢ², shape ``(n,)``.
+        centred: False: about the origin, ū = 0.
 
     Returns:
-        Points, shape ``(n, n − 1)``; c, shape ``(n − 1,)``, at most 1e6; λ, likewise.
+        Points, shape ``(n, k)``, k = n − 1, or n about the origin; c, shape ``(k,)``, at most 1e6;
+        λ, likewise.
     """
     n = len(gram)
-    weights = (1 / variances) / np.sum(1 / variances)
-    centring = np.eye(n) - weights
     roots = np.sqrt(variances)
-    whitened = centring @ gram @ centring.T / np.outer(roots, roots)
+    if centred:
+        weights = (1 / variances) / np.sum(1 / variances)
+        centring = np.eye(n) - weights
+        gram = centring @ gram @ centring.T
+    whitened = gram / np.outer(roots, roots)
     values, vectors = np.linalg.eigh((whitened + whitened.T) / 2)
-    values, vectors = values[::-1][: n - 1], upright(vectors[:, ::-1][:, : n - 1])
+    kept = n - 1 if centred else n
+    values, vectors = values[::-1][:kept], upright(vectors[:, ::-1][:, :kept])
     signal = np.maximum(values - dimension, 1e-6 * np.maximum(values, 1e-300))
     return roots[:, None] * vectors * np.sqrt(signal), values.clip(1e-300) / signal, values
 
