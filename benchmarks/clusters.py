@@ -1,6 +1,6 @@
 """What a round with several models costs beside a round with one, training left out.
 
-The clusters are known, or found in the first round.
+The clusters are known, found in the first round, or looked for round after round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.timing import interleaved, show
 
 SIZES, ROUNDS = (3, 6, 6, 6), 20
 CLIENTS, PARAMETERS = sum(SIZES), 28_810
-RULES = ("fedavg", "oracle-clusters", "r-dpcfl")
+RULES = ("fedavg", "oracle-clusters", "r-dpcfl", "late-clusters")
 
 
 def main() -> None:

@@ -133,7 +133,9 @@ class RunTerms(TrainingTerms):
         "PRIVATE,OPTED-OUT; empty: no personal model.",
     )
     clusters: Count = Field(
-        0, description="Rules with clusters: models M; 0: found by separation (r-dpcfl alone)."
+        0,
+        description="Rules with clusters: models M; 0: found by separation (r-dpcfl and "
+        "late-clusters).",
     )
     cluster_map: Literal["mixture", "pca"] = Field(
         "mixture",

@@ -1,4 +1,4 @@
-"""What a run's report says of clusters: what round 1 found, and which model each site trains."""
+"""What a run's report says of clusters: what was found, and which model each site trains."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FOUND = (
     ("clusters", "clusters (M)"),
     ("clusters_mss", "least separation (MSS)"),
     ("clusters_mpo", "largest overlap (MPO)"),
-    ("clusters_separated", "trusted (1: yes, 0: sites choose at once)"),
+    ("clusters_separated", "trusted (1: yes, 0: no)"),
     ("last_soft_round", "last round of models drawn by probability (E_c)"),
 )
-"""Gauges of R-DPCFL's first round (TMLR 2025, section 4), and what they say."""
+"""Gauges of a round that looks for clusters (R-DPCFL, TMLR 2025, section 4), and their words."""
 
 
 def has_clusters(rounds: Sequence[Event]) -> bool:
@@ -23,10 +23,15 @@ def has_clusters(rounds: Sequence[Event]) -> bool:
 
 
 def found_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, float]]:
-    """Yield what the first round with clusters says of them as a whole."""
-    first = next((_gauges(event) for event in rounds if "cluster" in _gauges(event)), {})
+    """Yield what the last look for clusters says of them as a whole; without one the first round.
+
+    R-DPCFL looks in round 1 alone.
+    """
+    found = [_gauges(event) for event in rounds if "cluster" in _gauges(event)]
+    looks = [gauges for gauges in found if "clusters_mss" in gauges]
+    last = (looks[-1:] or found[:1] or [{}])[0]
     for key, words in FOUND:
-        value = _number(first.get(key))
+        value = _number(last.get(key))
         if value is not None:
             yield words, value
 
@@ -34,8 +39,8 @@ def found_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, float]]:
 def sites_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, str, str, str]]:
     """Yield each site with the clusters it was in, one after another, and its confidence.
 
-    The confidence is that of the first round: the largest probability of one cluster. Last comes
-    in which rounds the site chose by itself.
+    The confidence is the largest probability of one cluster, when they were found. Last comes in
+    which rounds the site chose by itself.
     """
     spells: dict[str, list[str]] = {}
     confidence: dict[str, str] = {}

@@ -13,6 +13,7 @@ from strategies.fedavg import FedAvg
 from strategies.fedhdp import FedHDP
 from strategies.global_model import GlobalModel
 from strategies.ifca import IFCA
+from strategies.late_clusters import LateClusters
 from strategies.leveled import Leveled
 from strategies.local_training import LocalTraining
 from strategies.many_models import ManyModels
@@ -49,6 +50,7 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "dp-fedavg": DPFedAvg,
     "non-private": NonPrivate,
     "r-dpcfl": RDPCFL,
+    "late-clusters": LateClusters,
     "ifca": IFCA,
     "oracle-clusters": OracleClusters,
     "global": GlobalModel,
@@ -66,6 +68,7 @@ PROJECTIONS: dict[str, type[Projected]] = {
 
 CLUSTERED: dict[str, type[ManyModels]] = {
     "r-dpcfl": RDPCFL,
+    "late-clusters": LateClusters,
     "ifca": IFCA,
     "oracle-clusters": OracleClusters,
 }

@@ -17,7 +17,7 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.updates import RoundUpdates
-from strategies.grouping import OWN, Ask, Grouped, models_of
+from strategies.grouping import OWN, Ask, Grouped, check_clusters, models_of
 from strategies.many_models import ManyModels
 from strategies.rule import Disclosed, State
 
@@ -52,12 +52,8 @@ class Choosing(ManyModels):
             StrategyError: terms with which no site could plan for choices; more models than sites.
         """
         terms = super().propose(terms, disclosed)
-        selections, sites = planned_selections(terms), len(self.roster.eligible())
-        if terms.clusters > sites:
-            raise StrategyError(
-                f"'clusters' = {terms.clusters}, and {sites} sites take part; ask for fewer, or "
-                "start more sites"
-            )
+        selections = planned_selections(terms)
+        check_clusters(terms, len(self.roster.eligible()))
         if terms.noise_multiplier or terms.participations or terms.calibration != "pld":
             raise StrategyError(
                 f"'{terms.strategy}': sites plan for a first batch or choices of their own; leave "

@@ -96,6 +96,21 @@ def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:
     )
 
 
+def check_clusters(terms: RunTerms, sites: int) -> None:
+    """Refuse a number of clusters that ``sites`` sites cannot have, or that is none.
+
+    Raises:
+        StrategyError: names the key.
+    """
+    if terms.clusters == 1:
+        raise StrategyError("'clusters' = 1 is 'fedavg'; ask for 2 or more, or 0 to find them")
+    if terms.clusters > sites:
+        raise StrategyError(
+            f"'clusters' = {terms.clusters}, and {sites} sites take part; ask for fewer, or start "
+            "more sites"
+        )
+
+
 def check_terms(terms: RunTerms) -> None:
     """Refuse terms that go with one model alone.
 

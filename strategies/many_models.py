@@ -101,6 +101,10 @@ class ManyModels(HDPStrategy):
         known = group_of(state, site)
         return largest_group(state) if known == UNKNOWN else known
 
+    def is_common(self, state: State) -> bool:
+        """Tell whether all sites train one model, from which every new one starts."""
+        return not models_of(state)
+
     # --- HDPStrategy ---------------------------------------------------------------------------
 
     @classmethod
@@ -126,7 +130,7 @@ class ManyModels(HDPStrategy):
 
     def layout(self, arrays: ArrayRecord) -> Arrays:
         """See :meth:`Rule.layout`; before round 1 the record is one model."""
-        self._common, self._held = not models_of(self.state), self._unpacked(arrays)
+        self._common, self._held = self.is_common(self.state), self._unpacked(arrays)
         return wire.read_own(self._held[0])
 
     def ask_of(self, kind: str, site: str) -> Hashable:

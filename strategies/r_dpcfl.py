@@ -51,9 +51,7 @@ class RDPCFL(Choosing):
     name = "r-dpcfl"
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Choosing.propose`; raises ``StrategyError`` for one cluster."""
-        if terms.clusters == 1:
-            raise StrategyError("'clusters' = 1 is 'fedavg'; ask for 2 or more, or 0 to find them")
+        """See :meth:`Choosing.propose`; the first batch is a full one unless the terms say."""
         if terms.first_batch == "auto":
             terms = terms.updated(first_batch="full")
         return super().propose(terms, disclosed)

@@ -98,6 +98,8 @@ ROWS = (
     Setting("r-dpcfl pca", {"strategy": "r-dpcfl", "cluster-map": "pca"}),
     Setting("r-dpcfl no choices", {"strategy": "r-dpcfl", "selection-share": 0.0}),
     "robust-hdp+r-dpcfl",
+    "late-clusters",
+    "robust-hdp+late-clusters",
     Setting("ifca", {"strategy": "ifca", "clusters": 4}),
     "mr-mtl",
     Setting("ditto", {"strategy": "ditto"}, personal=True),

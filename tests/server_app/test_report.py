@@ -18,6 +18,7 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
 from server_app.commands import app
 from server_app.report import _results, command_of, make_report
+from server_app.report_clusters import found_clusters
 from tests.server_app.resuming import federation, terms_of
 
 EVIL = "<script>document.title='broken'</script>"
@@ -138,6 +139,21 @@ def test_clusters_are_told_where_there_are_some(folder: Path, tmp_path: Path) ->
         assert chose == ", ".join(chosen)
         assert chosen
     assert "Clusters" not in make_report(folder)
+
+
+def test_the_last_look_for_clusters_is_the_one_that_counts() -> None:
+    """Late clusters look again and again; R-DPCFL once; IFCA never."""
+    looks = [
+        {"cluster": [0.0]},
+        {"cluster": [0.0], "clusters_mss": 1.0},
+        {"cluster": [1.0], "clusters_mss": 5.0, "clusters": 2.0},
+        {"cluster": [1.0]},
+    ]
+    rounds = [{"round": i, "gauges": gauges} for i, gauges in enumerate(looks, 1)]
+    assert dict(found_clusters(rounds)) == {"clusters (M)": 2.0, "least separation (MSS)": 5.0}
+    assert dict(found_clusters([{"gauges": {"cluster": [0.0], "clusters": 3.0}}])) == {
+        "clusters (M)": 3.0
+    }
 
 
 def test_the_command_gives_the_same_terms(folder: Path) -> None:
