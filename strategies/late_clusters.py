@@ -176,8 +176,8 @@ def _sums(state: State, rounds: int) -> tuple[list[str], npt.NDArray[np.float32]
     """
     sites, rows = [], []
     for site in sorted(_heard(state), key=site_order):
-        missed = rounds / float(state[_HEARD + site][0])
-        row = (state[_MOVED] + state[_BEYOND + site] * missed).astype(np.float32)
+        stretch = rounds / float(state[_HEARD + site][0])
+        row = (state[_MOVED] + state[_BEYOND + site] * stretch).astype(np.float32)
         if row.any():
             sites.append(site)
             rows.append(row)
