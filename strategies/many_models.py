@@ -2,7 +2,8 @@
 
 The record that goes from round to round holds one model before round 1, from which all sites
 start, and after it every model by number (``wire.pack_models``). In round 1 all sites train that
-common model, and the rule groups them afterwards; from then on each site is sent the model of its
+common model, and the rule groups them afterwards, into one group to begin with if it has not heard
+enough (``late_clusters.py``); from then on each site is sent the model of its
 group alone, or all of them to choose from.
 
 Within a group updates are averaged with the weights of any other rule, made to sum to 1 in the

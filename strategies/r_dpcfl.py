@@ -20,7 +20,8 @@ Threat model: an untrusted server; each site's noise protects its records in upd
 alike, with its own ε, δ, batch size and records. That a site's noise and cluster can be estimated
 from its updates is a fact of any federated DP-SGD. No site discloses anything.
 
-Known limit: with 300 records a site and ε ≤ 5 no map finds the groups.
+Known limit: with 300 records a site and ε ≤ 5 no map finds the groups in first updates;
+``late_clusters.py`` finds them in sums of later ones.
 """
 
 from __future__ import annotations
