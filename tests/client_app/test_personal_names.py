@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save
@@ -37,6 +37,7 @@ names = st.text(st.sampled_from("xy./\\- \n\ud800é"), max_size=5)
 
 
 @given(names, names, st.booleans(), st.booleans())
+@example("x/y", "x.y", private=False, private_other=False)
 def test_no_two_runs_share_a_file_and_no_two_noises(
     one: str, other: str, private: bool, private_other: bool
 ) -> None:

@@ -41,22 +41,22 @@ MUTANTS = (
     Mutant(
         "a refusal that does not wait",
         "client_app/app.py",
-        "        hold(begun, context)",
-        "        reply.has_error() or hold(begun, context)",
+        "_reply(answered, message, hold(came))",
+        "_reply(answered, message, None if isinstance(answered, int) else hold(came))",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(
         "a constant time after the work, not after the request",
         "client_app/app.py",
-        "            begun = time.monotonic()\n            reply = answer(message, context)",
-        "            reply = answer(message, context)\n            begun = time.monotonic()",
+        "            came = arrival(context)\n            answered = answer(message, context)\n",
+        "            answered = answer(message, context)\n            came = arrival(context)\n",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(
         "a late reply leaves at once",
         "client_app/timing.py",
-        "end = begun + multiple * reply_after",
-        "end = begun + reply_after",
+        "    end = came.since + multiple * came.reply_after\n",
+        "    end = came.since + came.reply_after\n",
         TIMING + "late_work_leaves_at_the_next_multiple_and_the_log_says_so",
     ),
     Mutant(
