@@ -37,7 +37,7 @@ names = st.text(st.sampled_from("xy./\\- \n\ud800é"), max_size=5)
 
 
 @given(names, names, st.booleans(), st.booleans())
-@example("x/y", "x.y", private=False, private_other=False)
+@example(one="x/y", other="x.y", private=False, private_other=False)
 def test_no_two_runs_share_a_file_and_no_two_noises(
     one: str, other: str, private: bool, private_other: bool
 ) -> None:
