@@ -45,16 +45,16 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
     """
 
     def handle(message: Message, context: Context) -> Message:
-        came = None
+        arrived = None
         try:
-            came = arrival(context)
+            arrived = arrival(context)
             answered = answer(message, context)
-            return _reply(answered, message, hold(came))
+            return _reply(answered, message, hold(arrived))
         except KeyboardInterrupt:
             raise
         except BaseException as reason:  # what counts and waits must not tell more, either
             log.error("failed: %s", _words_of(reason))
-            return _last_resort(message, came)
+            return _last_resort(message, arrived)
 
     def answer(message: Message, context: Context) -> RecordDict | int:
         """Return what to send: a content, or the code of a refusal."""
@@ -86,22 +86,22 @@ def _reply(answered: RecordDict | int, message: Message, created_at: float | Non
     return stamp(Message(answered, reply_to=message), message, created_at)
 
 
-def _last_resort(message: Message, came: Arrival | None) -> Message:
+def _last_resort(message: Message, arrived: Arrival | None) -> Message:
     """Refuse where waiting or building the reply failed: held back as any other, if it can be.
 
     Args:
         message: what is answered.
-        came: None where the profile could not be read, so that no work was done.
+        arrived: None where the profile could not be read, so that no work was done.
     """
     created_at = None
     try:
-        created_at = hold(came) if came else None
+        created_at = hold(arrived) if arrived else None
     except KeyboardInterrupt:
         raise
     except BaseException as reason:  # twice: a signal ends the wait, and none of the work does
         log.error("the reply could not be held back: %s", type(reason).__name__)
-        if came and came.reply_after:
-            created_at = came.at + came.reply_after
+        if arrived and arrived.reply_after:
+            created_at = arrived.at + arrived.reply_after
     return _reply(wire.FAILED, message, created_at)
 
 

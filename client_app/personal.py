@@ -54,10 +54,10 @@ def check_may_keep(site: Site, folder: Path) -> None:
     """Decline the final model of a run that this site took no part in, or not as its last.
 
     A run is the site's where its plan was charged, or where a clipped update was released to a
-    server that the site trusts. The model kept in ``folder`` gives way to that of the same run and
-    of later ones, by the runs' first entries in the ledger: a server cannot put the model of an old
-    run, or of none, in the place of the last one. One that is damaged, or whose run the ledger does
-    not know, gives way to any.
+    server that the site trusts. The model kept in ``folder`` is replaced by that of the same run
+    and of later ones, by the runs' first entries in the ledger: a server cannot put the model of an
+    old run, or of none, in the place of the last one. One that is damaged, or whose run the ledger
+    does not know, is replaced by any.
 
     Raises:
         Declined: as said; or the terms are not those that the run's plan was frozen with.

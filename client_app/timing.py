@@ -1,4 +1,4 @@
-"""When a reply leaves: a constant time after the request came, so that its time tells nothing.
+"""When a reply leaves: a constant time after the request arrived, so that its time says nothing.
 
 How long the work takes follows the records that the batches happened to hold, and ε does not cover
 it. A profile's ``reply-after`` holds every reply back, refusals too. Flower stamps a reply with the
@@ -26,7 +26,7 @@ _LONGEST_SLEEP = 3600.0
 
 @dataclass(frozen=True)
 class Arrival:
-    """When a message came, and how long its reply is held back.
+    """When a message arrived, and how long its reply is held back.
 
     Attributes:
         since: by ``time.monotonic()``, seconds.
@@ -40,7 +40,7 @@ class Arrival:
 
 
 def arrival(context: Context) -> Arrival:
-    """Return when the message came that is at hand now.
+    """Return when the message in hand arrived: now.
 
     Args:
         context: of the node, which names the profile; without one there is no wait. The profile is
@@ -53,8 +53,8 @@ def arrival(context: Context) -> Arrival:
     return Arrival(since, at, _reply_after(context))
 
 
-def hold(came: Arrival) -> float | None:
-    """Wait until a multiple of the profile's ``reply-after`` has passed since the message came.
+def hold(arrived: Arrival) -> float | None:
+    """Wait until a multiple of the profile's ``reply-after`` has passed since the message arrived.
 
     Returns:
         The time that the reply is to bear, seconds since 1970: the arrival's and that multiple,
@@ -64,19 +64,19 @@ def hold(came: Arrival) -> float | None:
         Returns at the first multiple that has not passed yet. A site whose work is never longer
         than ``reply-after`` always returns at the same time, and with the same number.
     """
-    if not came.reply_after:
+    if not arrived.reply_after:
         return None
-    multiple = max(1, math.ceil((time.monotonic() - came.since) / came.reply_after))
+    multiple = max(1, math.ceil((time.monotonic() - arrived.since) / arrived.reply_after))
     if multiple > 1:
         log.warning(
             "the work took longer than 'reply-after': the reply leaves at %d times that, which "
             "tells that it was late; raise it",
             multiple,
         )
-    end = came.since + multiple * came.reply_after
+    end = arrived.since + multiple * arrived.reply_after
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, _LONGEST_SLEEP))
-    return came.at + multiple * came.reply_after
+    return arrived.at + multiple * arrived.reply_after
 
 
 def stamp(reply: Message, request: Message, created_at: float | None) -> Message:

@@ -34,7 +34,7 @@ class OneLine(logging.Filter):
 
     Guarantees:
         Whatever a message or a traceback is made of, one record is one printable line of at most
-        ``LONGEST`` characters (a traceback: another such line).
+        ``LONGEST`` characters, and their number (a traceback: another such line).
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

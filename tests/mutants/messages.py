@@ -16,16 +16,16 @@ MUTANTS = (
     Mutant(
         "a reply built before its wait",
         "client_app/app.py",
-        "            return _reply(answered, message, hold(came))\n",
+        "            return _reply(answered, message, hold(arrived))\n",
         "            reply = _reply(answered, message, None)\n"
-        "            hold(came)\n"
+        "            hold(arrived)\n"
         "            return reply\n",
         TIMING + "what_a_reply_bears_is_a_constant_whatever_the_work_took",
     ),
     Mutant(
         "a reply that bears the moment at which the wait ended",
         "client_app/timing.py",
-        "    return came.at + multiple * came.reply_after",
+        "    return arrived.at + multiple * arrived.reply_after",
         "    return time.time()",
         TIMING + "a_sleep_that_ends_late_is_not_to_be_seen_in_the_reply",
     ),
@@ -37,9 +37,9 @@ MUTANTS = (
         TIMING + "what_a_reply_bears_is_a_constant_whatever_the_work_took",
     ),
     Mutant(
-        "a wait that failed is not made up for",
+        "no second wait where the first one failed",
         "client_app/app.py",
-        "        created_at = hold(came) if came else None\n",
+        "        created_at = hold(arrived) if arrived else None\n",
         "        created_at = None\n",
         TIMING + "a_refusal_because_waiting_or_building_failed_is_held_back_as_well",
     ),
@@ -100,21 +100,21 @@ MUTANTS = (
         CHECKS + "a_ledger_that_contradicts_its_promise",
     ),
     Mutant(
-        "a server's text in the log as it came",
+        "a server's text unescaped in the log",
         "hdpfl_flower/printable.py",
         "        record.msg, record.args = _one_line(record.getMessage()), None\n",
         "",
         LINES + "a_record_of_the_log_is_one_line_whatever_the_server_sends",
     ),
     Mutant(
-        "a server's text in an error as it came",
+        "a server's text unescaped in an error",
         "hdpfl_flower/terminal.py",
         "{printable(str(error))}",
         "{error}",
         LINES + "what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own",
     ),
     Mutant(
-        "a server's text in a table as it came",
+        "a server's text unescaped in a table",
         "client_app/commands/printing.py",
         "[printable(cell) for cell in row]",
         "[*row]",
