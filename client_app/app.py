@@ -7,8 +7,6 @@ constant codes; the reason goes to the site's own log.
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
 from collections.abc import Callable, Iterator
 
 from flwr.app import Context, Message, RecordDict
@@ -17,24 +15,29 @@ from flwr.clientapp import ClientApp
 import client_app.quick_torch  # noqa: F401 - before all that imports torch
 from client_app import refusals
 from client_app.site import Site, open_site
-from client_app.timing import hold
+from client_app.timing import Arrival, arrival, hold, stamp
 from hdpfl_flower import wire
 from hdpfl_flower.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, HDPFLError
 from hdpfl_flower.ledger import Ledger
 from hdpfl_flower.mechanism import Plan, check_policy
+from hdpfl_flower.printable import site_log
 from hdpfl_flower.trust import CLIPPED_UPDATE
-from hdpfl_flower.wire import Instructions
+from hdpfl_flower.wire import Instructions, WireError
 
-log = logging.getLogger("hdpfl.site")
+log = site_log()
 
 Handler = Callable[[Site, Instructions], RecordDict]
 
 
-def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
+def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
     """Wrap ``handler`` so that every message gets a reply, and no reply carries a reason.
 
-    Every reply, a refusal, too, leaves when the profile's ``reply-after`` says.
+    Every reply, a refusal, too, leaves when the profile's ``reply-after`` says, and is built then:
+    its metadata say nothing of when the work was done.
+
+    Args:
+        handler: of messages of one type; None for types that there are not.
 
     Guarantees:
         Never raises but for ``KeyboardInterrupt``, never returns None: a ClientApp that raises
@@ -42,38 +45,69 @@ def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
     """
 
     def handle(message: Message, context: Context) -> Message:
+        arrived = None
         try:
-            begun = time.monotonic()
-            reply = answer(message, context)
-            hold(begun, context)
-            return reply
+            arrived = arrival(context)
+            answered = answer(message, context)
+            return _reply(answered, message, hold(arrived))
         except KeyboardInterrupt:
             raise
         except BaseException as reason:  # what counts and waits must not tell more, either
-            log.error("failed: %s", type(reason).__name__)
-            return wire.refusal(wire.FAILED, message)
+            log.error("failed: %s", _words_of(reason))
+            return _last_resort(message, arrived)
 
-    def answer(message: Message, context: Context) -> Message:
+    def answer(message: Message, context: Context) -> RecordDict | int:
+        """Return what to send: a content, or the code of a refusal."""
         try:
+            if handler is None:
+                raise WireError("message: no handler is known for its type")
             instructions = wire.read_instructions(message.content)
             site = open_site(context, instructions.terms)
             check_policy(site.profile, instructions.terms)
-            return Message(handler(site, instructions), reply_to=message)
+            return handler(site, instructions)
         except KeyboardInterrupt:
             raise
         except Declined as reason:
             log.warning("declined: %s", reason)
             code, why = wire.DECLINED, refusals.word_of("declined", reason)
-        except HDPFLError as reason:
-            log.error("failed: %s", reason)
-            code, why = wire.FAILED, refusals.word_of("failed", reason)
         except BaseException as reason:  # the guard: nothing may pass it
-            log.error("failed: %s", type(reason).__name__)
-            code, why = wire.FAILED, "other"
+            log.error("failed: %s", _words_of(reason))
+            code, why = wire.FAILED, refusals.word_of("failed", reason)
         refusals.note_refusal(context, code, why)
-        return wire.refusal(code, message)
+        return code
 
     return handle
+
+
+def _reply(answered: RecordDict | int, message: Message, created_at: float | None) -> Message:
+    """Return the message that carries a content, or the code of a refusal, and bears that time."""
+    if isinstance(answered, int):
+        return stamp(wire.refusal(answered, message), message, created_at)
+    return stamp(Message(answered, reply_to=message), message, created_at)
+
+
+def _last_resort(message: Message, arrived: Arrival | None) -> Message:
+    """Refuse where waiting or building the reply failed: held back as any other, if it can be.
+
+    Args:
+        message: what is answered.
+        arrived: None where the profile could not be read, so that no work was done.
+    """
+    created_at = None
+    try:
+        created_at = hold(arrived) if arrived else None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as reason:  # twice: a signal ends the wait, and none of the work does
+        log.error("the reply could not be held back: %s", type(reason).__name__)
+        if arrived and arrived.reply_after:
+            created_at = arrived.at + arrived.reply_after
+    return _reply(wire.FAILED, message, created_at)
+
+
+def _words_of(reason: BaseException) -> str:
+    """Return what the site's log may say of an error: the text of our own alone."""
+    return str(reason) if isinstance(reason, HDPFLError) else type(reason).__name__
 
 
 def train(site: Site, instructions: Instructions) -> RecordDict:
@@ -187,10 +221,11 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
 
 
 def finish(site: Site, instructions: Instructions) -> RecordDict:
-    """Keep the final model in the site's state folder, if it has one."""
-    from client_app.personal import keep_final_model
+    """Keep the final model in the site's state folder, if it has one and took part in the run."""
+    from client_app.personal import check_may_keep, keep_final_model
 
     if site.profile.state is not None:
+        check_may_keep(site, site.profile.state.path)
         keep_final_model(site, instructions)
     return wire.write_site({})
 
@@ -237,8 +272,22 @@ def _release(
     return payload
 
 
-app = ClientApp()
-app.train()(guarded(train))
-app.evaluate()(guarded(evaluate))
-app.query("join")(guarded(join))
-app.query("finish")(guarded(finish))
+class SiteApp(ClientApp):
+    """Flower's ClientApp, with every message behind the guard, whatever its type is.
+
+    Flower's own raises where no handler is registered for a type, and its text, with what the
+    server sent, goes to the server at once.
+    """
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer ``message``; a type that is not exactly one of the four is refused."""
+        return guarded(_HANDLERS.get(message.metadata.message_type))(message, context)
+
+
+_HANDLERS: dict[str, Handler] = {
+    wire.TRAIN: train,
+    wire.EVALUATE: evaluate,
+    wire.JOIN: join,
+    wire.FINISH: finish,
+}
+app = SiteApp()

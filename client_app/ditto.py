@@ -9,7 +9,8 @@ of DP-SGD, for which the plan pays as for the round's own, and the model may be 
 
 from __future__ import annotations
 
-import logging
+import hashlib
+import json
 import math
 from pathlib import Path
 
@@ -27,9 +28,10 @@ from hdpfl_flower.ditto import check_lambdas, read_lambdas
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.files import replace_file
 from hdpfl_flower.models import flatten
+from hdpfl_flower.printable import site_log
 from hdpfl_flower.wire import Instructions
 
-log = logging.getLogger("hdpfl.site")
+log = site_log()
 PERSONAL = "personal"
 """What the pass's randomness is for, and the name of the vector in its file."""
 
@@ -71,7 +73,7 @@ def _train(site: Site, instructions: Instructions) -> None:
         end = network_for(terms.model, task_for(terms), device).train(job, terms.learning_rate)
     if end is None or not np.isfinite(end).all():
         end = flatten(read_model(site, instructions))
-    _keep(path, end, instructions.server_round)
+    _keep(path, end, instructions)
 
 
 def _privately(site: Site, instructions: Instructions, path: Path) -> Vector | None:
@@ -82,7 +84,7 @@ def _privately(site: Site, instructions: Instructions, path: Path) -> Vector | N
     if lambdas is None or plan.models < 2:
         return None
     shared = flatten(read_model(site, instructions))
-    own = load_personal_model(path, len(shared))
+    own = load_personal_model(path, len(shared), terms.personal_noise)
     return train_personal_privately(
         engine_for(terms.model, task_for(terms), training.engine, pick_device(training.device)),
         shared if own is None else own,
@@ -107,7 +109,7 @@ def personal_job(site: Site, instructions: Instructions) -> Job | None:
     if lambdas is None or path is None:
         return None
     shared = flatten(read_model(site, instructions))
-    own = load_personal_model(path, len(shared))
+    own = load_personal_model(path, len(shared), terms.personal_noise)
     stream = site.streams(instructions.server_round, PERSONAL).sampling
     records = site.training_records()
     batches = shuffled_batches(
@@ -125,9 +127,14 @@ def personal_path(site: Site) -> Path | None:
 
 
 def kept_personal_path(folder: Path, terms: RunTerms) -> Path:
-    """Return where the personal model of a run lies in a site's state folder."""
-    name = terms.run_id.replace("/", ".")
-    return folder / f"personal-{name}.safetensors"
+    """Return where the personal model of a run lies in a site's state folder.
+
+    Guarantees:
+        Two runs never share a file, whatever their names, nor do a model trained with noise and one
+        trained without it: 128 bits of a SHA-256 of both stand in the name.
+    """
+    named = json.dumps([terms.run_id, terms.personal_noise])
+    return folder / f"personal-{hashlib.sha256(named.encode()).hexdigest()[:32]}.safetensors"
 
 
 def simulated_personal_path(terms: RunTerms, index: int) -> Path:
@@ -135,21 +142,33 @@ def simulated_personal_path(terms: RunTerms, index: int) -> Path:
     return simulated_ledger(terms, index).with_name("personal.safetensors")
 
 
-def load_personal_model(path: Path, size: int) -> Vector | None:
+def load_personal_model(path: Path, size: int, noise: str = "") -> Vector | None:
     """Return the parameters kept at ``path``, shape ``(size,)``; None where there are none yet.
 
+    Args:
+        path: the file.
+        size: d.
+        noise: what the model must have been trained with, by the file's own word: a value of
+            ``personal-noise``; empty: either.
+
     Raises:
-        DataError: the file is damaged, or of another model.
+        DataError: the file is damaged, of another model, or was trained with other noise.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         return None
     try:
-        vector: Vector = load_file(path)[PERSONAL]
+        with safe_open(path, framework="numpy") as file:
+            vector: Vector = file.get_tensor(PERSONAL)
+            trained_with = (file.metadata() or {}).get("noise", "none")
     except (SafetensorError, KeyError, OSError):
         raise DataError(f"the personal model {path} is damaged; remove it to start anew") from None
+    if noise and trained_with != noise:
+        raise DataError(
+            f"the personal model {path} was trained with other noise than 'personal-noise' says; "
+            "remove it to start anew"
+        )
     if vector.shape != (size,) or vector.dtype != np.float32:
         raise DataError(f"the personal model {path} is of another model; remove it to start anew")
     return vector
@@ -166,8 +185,10 @@ def kept_round(path: Path) -> int:
         return 0
 
 
-def _keep(path: Path, vector: Vector, server_round: int) -> None:
+def _keep(path: Path, vector: Vector, instructions: Instructions) -> None:
     from safetensors.numpy import save
 
+    terms = instructions.terms
+    said = {"round": str(instructions.server_round), "noise": terms.personal_noise}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, save({PERSONAL: vector}, {"round": str(server_round)}))
+    replace_file(path, save({PERSONAL: vector}, said))

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client_app.site import Site
+from hdpfl_flower.account import Account
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, Declined, TermsError
 from hdpfl_flower.files import replace_file
 from hdpfl_flower.models import Arrays
+from hdpfl_flower.trust import CLIPPED_UPDATE
 from hdpfl_flower.wire import Instructions
 
 
@@ -23,7 +25,9 @@ class FinalModel:
 
 
 def keep_final_model(site: Site, instructions: Instructions) -> None:
-    """Write the message's model, checked, to the state folder; a later one replaces it.
+    """Write the message's model, checked, to the state folder; it replaces the one kept there.
+
+    Whether the run may leave one is for :func:`check_may_keep`, before this.
 
     Raises:
         Declined, WireError, ModelError: the model is not the one that the terms name.
@@ -44,6 +48,43 @@ def keep_final_model(site: Site, instructions: Instructions) -> None:
         raise DataError(
             f"state: {state.path} cannot be written: {error.strerror}; the final model is not kept"
         ) from None
+
+
+def check_may_keep(site: Site, folder: Path) -> None:
+    """Decline the final model of a run that this site took no part in, or not as its last.
+
+    A run is the site's where its plan was charged, or where a clipped update was released to a
+    server that the site trusts. The model kept in ``folder`` is replaced by that of the same run
+    and of later ones, by the runs' first entries in the ledger: a server cannot put the model of an
+    old run, or of none, in the place of the last one. One that is damaged, or whose run the ledger
+    does not know, is replaced by any.
+
+    Raises:
+        Declined: as said; or the terms are not those that the run's plan was frozen with.
+        LedgerError: the ledger cannot be used.
+    """
+    ledger, run = site.ledger, site.terms.run_id
+    begun = _first_entries(ledger.account())
+    if run not in begun:
+        raise Declined("terms: this site took no part in the run whose final model is sent")
+    if ledger.frozen_plan(run) is not None:
+        site.plan(ledger)  # declines terms that changed
+    try:
+        kept = load_final_model(folder).terms.run_id
+    except (DataError, TermsError):
+        return
+    if begun.get(kept, 0) > begun[run]:
+        raise Declined("terms: the model kept in [state] is that of a later run of this site's")
+
+
+def _first_entries(account: Account) -> dict[str, int]:
+    """Return each run that the site took part in, and its first entry in the ledger."""
+    first: dict[str, int] = {}
+    for (run, _, kind), release in account.releases.items():
+        clipped = kind == CLIPPED_UPDATE and release.status in ("sealed", "sent")
+        if clipped or (run in account.plans and kind != "metrics"):
+            first[run] = min(release.seq, first.get(run, release.seq))
+    return first
 
 
 def load_final_model(folder: Path) -> FinalModel:

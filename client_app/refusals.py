@@ -8,7 +8,6 @@ and however often; no name, no text and no number of a request is kept.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -20,9 +19,10 @@ from flwr.app import Context
 
 from hdpfl_flower import wire
 from hdpfl_flower.errors import HDPFLError, LedgerError
+from hdpfl_flower.printable import site_log
 from hdpfl_flower.profile import Profile
 
-log = logging.getLogger("hdpfl.site")
+log = site_log()
 
 ANSWERS = {wire.DECLINED: "declined", wire.FAILED: "failed"}
 """The constant codes, in words."""
@@ -121,7 +121,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, int, str]]:
             yield from db.execute("SELECT answer, reason, count, last FROM refusals")
 
 
-def word_of(answer: str, reason: HDPFLError) -> str:
+def word_of(answer: str, reason: BaseException) -> str:
     """Return what a refusal is counted under: how its text begins, or whose error it is.
 
     >>> from hdpfl_flower.errors import DataError, Declined
@@ -131,5 +131,6 @@ def word_of(answer: str, reason: HDPFLError) -> str:
     if answer == "declined":
         word = str(reason).partition(":")[0]
     else:
-        word = type(reason).__name__.removesuffix("Error").lower()
+        ours = isinstance(reason, HDPFLError)
+        word = type(reason).__name__.removesuffix("Error").lower() if ours else "other"
     return word if word in REASONS[answer] else "other"

@@ -7,6 +7,7 @@ was rewritten from its first entry has digests that agree.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -66,13 +67,22 @@ def charged_twice(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each release that no plan charged before it pays for: by its run, round or number."""
+    """Yield each release that no plan charged before it pays for: by run, round, kind or number.
+
+    Of each kind a plan pays for a number of its own: updates, and private choices of a model. A
+    private personal model leaves no release; its plan must pay for two models a round.
+    """
     plans: dict[str, Plan | None] = {}
     taken: dict[tuple[str, str], set[int]] = {}
     for entry in entries:
         body = entry.body
         if entry.kind == "plan":
-            plans.setdefault(body["run_id"], read_plan(_frozen(entry)))
+            plan = plans.setdefault(body["run_id"], read_plan(_frozen(entry)))
+            if plan is not None and plan.models < _models(body["terms"]):
+                yield (
+                    f"run '{body['run_id']}' trains a private personal model, which its plan does "
+                    "not pay for"
+                )
         elif entry.kind == "reserved" and body["kind"] not in UNCOVERED:
             if body["run_id"] not in plans:
                 yield f"entry {entry.seq} belongs to run '{body['run_id']}', which is not charged"
@@ -82,8 +92,11 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
             rounds.add(body["round"])
             if plan is None or not plan.covers(body["round"]):
                 yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
-            elif len(rounds) > plan.rounds:
-                yield f"entry {entry.seq} is a release more than the plan pays for"
+            elif len(rounds) > (paid := _paid(plan, body["kind"])):
+                yield (
+                    f"entry {entry.seq} is one {body['kind']} more than the {paid} that the plan "
+                    "pays for"
+                )
 
 
 def above_cap(entries: Sequence[Entry]) -> Iterator[str]:
@@ -142,6 +155,26 @@ def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"run '{entry.body['run_id']}' costs more than it was charged"
 
 
+def _paid(plan: Plan, kind: str) -> int:
+    """Return how many releases of a kind a plan pays for; none of a kind that it does not know."""
+    if kind == "update":
+        return plan.rounds
+    return plan.choices.count if kind == "choice" and plan.choices else 0
+
+
+def _models(text: str) -> int:
+    """Return how many models a round trains with noise, by the terms that a plan was frozen with.
+
+    The text is read as it stands: terms of another version are to be counted as well.
+    """
+    try:
+        terms = json.loads(text)
+        private = terms.get("personal-noise") == "records" and terms.get("personal-lambda")
+    except (ValueError, AttributeError):
+        return 1
+    return 2 if private else 1
+
+
 def _frozen(entry: Entry) -> FrozenPlan:
     body = entry.body
     return FrozenPlan(body["plan"], body["terms"], body["epsilon"], body["delta"])
@@ -156,8 +189,9 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
     ),
     (
         "paid-for",
-        "every noisy update belongs to a run charged before it, and to a round that it pays for",
-        "each reservation was held against the plans charged before it, and counted",
+        "every noisy update, and every private choice, belongs to a run charged before it, and to "
+        "those that its plan pays for",
+        "each reservation was held against the plans charged before it, and counted by its kind",
         unpaid,
     ),
     (

@@ -11,6 +11,7 @@ import typer
 import typer.core
 
 from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.printable import printable
 
 # Help is plain here, but typer escapes its brackets for rich as long as it believes in rich.
 typer.core.HAS_RICH = False
@@ -39,7 +40,7 @@ def guarded_main(command: Callable[[], object]) -> None:
     try:
         command()
     except HDPFLError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except SystemExit as end:  # typer turns Ctrl-C into an exit of its own
         if end.code == INTERRUPTED:

@@ -11,8 +11,8 @@ import typer
 
 import client_app
 from client_app.bundles import Bundle, install, read_bundle
-from client_app.commands.report_layout import printable
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.printable import printable
 
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
 SHIPPED = (".py", ".toml")

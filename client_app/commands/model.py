@@ -14,6 +14,7 @@ import typer
 
 from client_app.commands.common import ProfileOption, open_profile, write_file
 from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.printable import printable
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.terminal import new_app
 
@@ -42,12 +43,12 @@ def show(profile: ProfileOption = None, personal: PersonalOption = False) -> Non
     size = sum(array.size for array in model.arrays.values())
     kind = "personal" if personal else "final"
     run = model.terms.run_id
-    typer.echo(f"{kind} model of run '{run}': {model.terms.model}, {size} parameters")
+    typer.echo(printable(f"{kind} model of run '{run}': {model.terms.model}, {size} parameters"))
     for key, value in model.terms.as_config().items():
         text = json.dumps(value, ensure_ascii=False)
         if key == "schema" and "\\n" in text:
             text = f"({value.count(chr(10)) + 1} lines)" if isinstance(value, str) else text
-        typer.echo(f"  {key} = {text}")
+        typer.echo(printable(f"  {key} = {text}"))
     typer.echo(_on_held_out(site, model, task))
 
 

@@ -24,6 +24,7 @@ from client_app.commands.printing import ROUNDING, down, table, up
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.mechanism import Plan, check_policy, check_unchanged, make_plan
+from hdpfl_flower.printable import printable
 from hdpfl_flower.profile import Profile
 
 READING = """\
@@ -124,7 +125,7 @@ def _parameters(run: RunTerms) -> int:
 
 def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[str]:
     steps, loud = made.steps[-1], loudness(made, run, size)
-    yield f"{run.strategy}, model {run.model} with {size} parameters"
+    yield printable(f"{run.strategy}, model {run.model} with {size} parameters")
     batch, records = site.training.batch_size, site.training.declared_records
     rows = [
         ("sampling probability q", f"{steps.sampling_prob:.4g}", f"b / N = {batch} / {records}"),

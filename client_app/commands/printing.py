@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from hdpfl_flower.printable import printable
+
 ROUNDING = "ε, δ and noise are rounded up in the last digit, what is left is rounded down."
 
 _DIGITS = 4
@@ -34,11 +36,14 @@ def down(value: float) -> str:
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield ``rows`` as lines in columns: the first to the left, the others to the right.
 
+    Cells may hold text of a server's, so each is shown as :func:`printable` has it.
+
     >>> list(table([("run", "ε"), ("a", "0.5")]))
     ['run    ε', 'a    0.5']
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for first, *others in shown:
         cells = [first.ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         yield "  ".join(cells).rstrip()

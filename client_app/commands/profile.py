@@ -16,6 +16,7 @@ from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.mechanism import check_policy, make_plan
+from hdpfl_flower.printable import printable
 from hdpfl_flower.profile import LedgerPaths, Profile
 from hdpfl_flower.terminal import new_app
 
@@ -65,16 +66,16 @@ class Findings:
 
     def ok(self, text: str) -> None:
         """Print what is as it should be."""
-        typer.echo(f"ok       {text}")
+        typer.echo(printable(f"ok       {text}"))
 
     def warning(self, text: str) -> None:
         """Print what should be looked at."""
-        typer.echo(f"warning  {text}")
+        typer.echo(printable(f"warning  {text}"))
 
     def error(self, text: str) -> None:
         """Print what must be mended before a run."""
         self.errors += 1
-        typer.echo(f"error    {text}")
+        typer.echo(printable(f"error    {text}"))
 
     @contextlib.contextmanager
     def catching(self, about: str = "") -> Iterator[None]:

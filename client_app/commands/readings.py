@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Iterator
@@ -27,10 +26,11 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import HDPFLError, LedgerError
 from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.metrics import Reading
+from hdpfl_flower.printable import site_log
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.wire_arrays import numbers_in
 
-log = logging.getLogger("hdpfl.site")
+log = site_log()
 
 NEWEST = 20
 """Runs with series of their own."""

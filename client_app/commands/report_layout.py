@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from client_app.commands.printing import table
+from hdpfl_flower.printable import printable
 
 WIDTH = 92
 
@@ -76,7 +77,7 @@ def as_markdown(title: str, sections: Iterable[Section]) -> str:
 
 def _text_of(part: Part) -> Iterator[str]:
     if isinstance(part, Table):
-        for line in table([[printable(cell) for cell in row] for row in part.rows]):
+        for line in table(part.rows):
             yield f"  {line}"
         return
     first, rest = ("  - ", "    ") if isinstance(part, Bullet) else ("  ", "  ")
@@ -98,17 +99,6 @@ def _markdown_of(part: Text | Table) -> str:
     lines = [header, ("---",) * len(header)]
     cells = [lines[1], *([_escaped(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [[*map(_escaped, header)], *cells])
-
-
-def printable(text: str) -> str:
-    r"""Return ``text`` with what moves a cursor or ends a line spelled out.
-
-    The name of a run is the server's to choose, and a report is a thing that people trust.
-
-    >>> printable("ε of run-1" + chr(27) + "[2J")
-    'ε of run-1\\x1b[2J'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _escaped(text: str) -> str:

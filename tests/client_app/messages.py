@@ -55,6 +55,13 @@ path = "state"
 """
 
 
+UNKNOWN = (
+    "train.x", "train.default", "evaluate.all", "query", "query.PATIENT", "system", "reconnect",
+    "get_parameters",
+)  # fmt: skip
+"""Types that Flower delivers, and that are none of ours."""
+
+
 def terms_of(**more: Any) -> RunTerms:
     """Return terms for a site's own table."""
     config = {

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from client_app import app as app_module
+from client_app.refusals import read_refusals
 from client_app.site import Site
 from hdpfl_flower import wire
 from hdpfl_flower.account import Request
 from hdpfl_flower.ledger import Ledger
-from tests.client_app.messages import ask, make_site, model_of, send, terms_of
+from tests.client_app.messages import UNKNOWN, ask, make_site, model_of, send, terms_of
 
 SECRETS = ("1.2345678", "2.4691356", "PATIENT-123", "2345678")
 
@@ -208,6 +209,38 @@ def test_whatever_a_server_sends_gets_a_constant_and_costs_nothing(
     assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_type_that_nobody_handles_gets_the_constant_and_is_counted(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower's ClientApp raises then, and sends its text, past the guard, at once."""
+    profile = make_site(tmp_path)
+    try:
+        reply = ask(profile, terms_of(), kind=kind)
+    except ValueError:
+        pytest.fail("Flower's own exception passed the guard")
+    assert code(reply) == wire.FAILED
+    assert statuses(tmp_path) == {}
+    counts = read_refusals(tmp_path / "ledger.sqlite").counts
+    assert {key: count for key, count in counts.items() if count} == {("failed", "wire"): 1}
+    assert "no handler is known for its type" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [wire.TRAIN, *UNKNOWN[:2]])
+def test_an_error_in_place_of_instructions_gets_the_constant(tmp_path: Path, kind: str) -> None:
+    profile = make_site(tmp_path)
+    asked = ask(profile, terms_of(), kind=kind)
+    error = Message(Error(7, "PATIENT-123"), reply_to=asked)
+    assert code(app_module.app(error, _context({"profile": str(profile)}))) == wire.FAILED
+
+
+def test_flower_takes_the_app_for_one_of_its_own() -> None:
+    """Its loader refuses any object of another class."""
+    from flwr.clientapp import ClientApp
+
+    assert isinstance(app_module.app, ClientApp)
+
+
 @pytest.mark.parametrize(
     "error", [ValueError, MemoryError, SystemExit, RecursionError, GeneratorExit]
 )
@@ -300,19 +333,68 @@ def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
     from client_app.personal import load_final_model
 
     profile, terms = make_site(tmp_path), terms_of()
+    ask(profile, terms)
     reply = ask(profile, terms, kind=wire.FINISH)
     assert wire.read_site(reply.content) == {}
     kept = load_final_model(tmp_path / "state")
     assert kept.terms == terms
     for name, array in model_of(terms).items():
         np.testing.assert_array_equal(kept.arrays[name], array.numpy())
-    assert statuses(tmp_path) == {}
+    assert statuses(tmp_path) == {(1, "update"): "sent"}
+
+
+def kept_run(folder: Path) -> str:
+    """Return the run whose final model a site keeps; empty: none."""
+    from client_app.personal import load_final_model
+
+    there = (folder / "state" / "model.safetensors").exists()
+    return load_final_model(folder / "state").terms.run_id if there else ""
+
+
+def test_a_run_that_the_site_took_no_part_in_leaves_no_model(tmp_path: Path) -> None:
+    profile, mine = make_site(tmp_path, disclose='["metrics"]', holdout=0.5), terms_of()
+    other = terms_of(**{"run-id": "other"})
+    assert code(ask(profile, mine, kind=wire.FINISH)) == wire.DECLINED
+    ask(profile, other, kind=wire.EVALUATE)  # metrics are no part in a run
+    assert code(ask(profile, other, kind=wire.FINISH)) == wire.DECLINED
+    assert kept_run(tmp_path) == ""
+    ask(profile, mine)
+    assert ask(profile, mine, kind=wire.FINISH).has_content()
+    assert code(ask(profile, other, kind=wire.FINISH)) == wire.DECLINED
+    changed = terms_of(**{"learning-rate": 0.2})
+    assert code(ask(profile, changed, kind=wire.FINISH)) == wire.DECLINED, "terms that changed"
+    assert kept_run(tmp_path) == "run-1"
+
+
+def test_an_older_run_leaves_no_model_in_a_later_ones_place(tmp_path: Path) -> None:
+    first, second = (terms_of(**{"run-id": name}) for name in ("first", "second"))
+    profile = make_site(tmp_path)
+    for terms in (first, second):
+        ask(profile, terms)
+        assert ask(profile, terms, kind=wire.FINISH).has_content()
+    assert code(ask(profile, first, 2, kind=wire.FINISH)) == wire.DECLINED
+    assert kept_run(tmp_path) == "second"
+    assert ask(profile, second, 2, kind=wire.FINISH).has_content(), "the same one may, again"
+    (tmp_path / "state" / "model.safetensors").write_bytes(b"torn")
+    assert ask(profile, first, 2, kind=wire.FINISH).has_content(), "nothing worth keeping is there"
+    assert kept_run(tmp_path) == "first"
+
+
+def test_a_run_for_a_trusted_server_leaves_its_model(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    profile.write_text("trust-server = true\n" + profile.read_text())
+    terms = terms_of(noise="server", strategy="fedhdp", delta=1e-6)
+    assert code(ask(profile, terms, kind=wire.FINISH)) == wire.DECLINED
+    ask(profile, terms)
+    assert ask(profile, terms, kind=wire.FINISH).has_content()
+    assert kept_run(tmp_path) == "run-1"
 
 
 def test_a_final_model_that_cannot_be_kept_is_told_at_the_site(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     profile = make_site(tmp_path)
+    ask(profile, terms_of())
     (tmp_path / "state").write_text("a file in the folder's place")
     assert code(ask(profile, terms_of(), kind=wire.FINISH)) == wire.FAILED
     words = f"failed: state: {tmp_path / 'state'} cannot be written: File exists; the final model"

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.ditto import kept_round, load_personal_model, simulated_personal_path
+from client_app.ditto import (
+    kept_personal_path,
+    kept_round,
+    load_personal_model,
+    simulated_personal_path,
+)
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
@@ -24,7 +29,7 @@ def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: st
     terms = terms_of(**{**SERVER, "noise": noise, "personal-lambda": "0.1"})
     reply = ask(profile, terms, 1)
     assert set(reply.content) == {"update"}
-    path = tmp_path / "state" / "personal-run-1.safetensors"
+    path = kept_personal_path(tmp_path / "state", terms)
     first = load_personal_model(path, 3)
     ask(profile, terms, 1)  # a replay trains nothing
     np.testing.assert_array_equal(load_personal_model(path, 3), first)
@@ -45,7 +50,7 @@ def test_a_damaged_personal_model_costs_no_round(
 ) -> None:
     profile, terms = make_site(tmp_path), terms_of(**{"personal-lambda": "0.1"})
     assert ask(profile, terms, 1).has_content()
-    path = tmp_path / "state" / "personal-run-1.safetensors"
+    path = kept_personal_path(tmp_path / "state", terms)
     path.write_bytes(b"torn")
     assert ask(profile, terms, 2).has_content()
     assert "no personal model in this round: the personal model" in caplog.text
@@ -77,7 +82,7 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
     for pull in ("0", "10"):  # at η·λ = 1 every step starts from the global model again
         terms = terms_of(**{"learning-rate": 0.1, "personal-lambda": pull, "noise": "client"})
         ask(make_site(tmp_path / pull), terms)
-        path = tmp_path / pull / "state" / "personal-run-1.safetensors"
+        path = kept_personal_path(tmp_path / pull / "state", terms)
         own = load_personal_model(path, 3)
         shared = flatten(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
         assert own is not None

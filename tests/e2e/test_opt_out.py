@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from client_app.ditto import kept_personal_path
+from hdpfl_flower.config import RunTerms
 from hdpfl_flower.journal import Event
 from tests.e2e.engines import (
     BIN,
@@ -94,7 +96,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     federation, folder = Federation(home, free_ports(4)), home / "runs" / "opt-out"
     more = {"rounds": ROUNDS, "min-sites": 2, "run-id": "opt-out"}
     terms = federation.write(toml_of(OPT_OUT / "run.toml") | more)
-    kept = federation.profile(LOUD).parent / "state" / "personal-opt-out.safetensors"
+    state = federation.profile(LOUD).parent / "state"
+    kept = kept_personal_path(state, RunTerms.load(terms))
     done: list[Done] = []
     running = threading.Thread(target=lambda: done.append(federation.call("run", terms)))
     try:

@@ -41,22 +41,22 @@ MUTANTS = (
     Mutant(
         "a refusal that does not wait",
         "client_app/app.py",
-        "        hold(begun, context)",
-        "        reply.has_error() or hold(begun, context)",
+        "_reply(answered, message, hold(arrived))",
+        "_reply(answered, message, None if isinstance(answered, int) else hold(arrived))",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(
         "a constant time after the work, not after the request",
         "client_app/app.py",
-        "            begun = time.monotonic()\n            reply = answer(message, context)",
-        "            reply = answer(message, context)\n            begun = time.monotonic()",
+        "            arrived = arrival(context)\n            answered = answer(message, context)\n",
+        "            answered = answer(message, context)\n            arrived = arrival(context)\n",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(
         "a late reply leaves at once",
         "client_app/timing.py",
-        "end = begun + multiple * reply_after",
-        "end = begun + reply_after",
+        "    end = arrived.since + multiple * arrived.reply_after\n",
+        "    end = arrived.since + arrived.reply_after\n",
         TIMING + "late_work_leaves_at_the_next_multiple_and_the_log_says_so",
     ),
     Mutant(

@@ -49,6 +49,8 @@ def prepare(tmp_path: Path) -> Prepare:
         profile.write_text(text.replace('device = "cpu"', 'device = "cpu"\nengine = "linear"'))
         terms = terms_of(**{"run-id": f"run-{folder.name}", "local-steps": 1})
         content = wire.write_instructions(terms, 1, model_of(terms))
+        if kind == wire.FINISH:  # of a run that the site took part in
+            assert send({"profile": str(profile)}, wire.TRAIN, content).has_content()
         forget()
         return lambda: send({"profile": str(profile)}, kind, content)
 

@@ -15,7 +15,7 @@ import pytest
 from flwr.app import RecordDict
 from scipy.linalg import hadamard
 
-from client_app.ditto import load_personal_model
+from client_app.ditto import kept_personal_path, load_personal_model
 from client_app.simulation import InProcessContext
 from hdpfl_flower.accounting import Steps, calibrate
 from hdpfl_flower.config import RunTerms
@@ -129,9 +129,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     finally:
         grid.close()
     assert [event["rejected"] for event in result.rounds] == [{}] * ROUNDS
-    paths = [
-        folder / str(index) / "state" / "personal-regression.safetensors" for index in range(SITES)
-    ]
+    paths = [kept_personal_path(folder / str(index) / "state", terms) for index in range(SITES)]
     models = [load_personal_model(path, D) for path in paths]
     assert all(model is not None for model in models)
     return Found(flatten(result.arrays).astype(np.float64), truths, np.array(models, np.float64))

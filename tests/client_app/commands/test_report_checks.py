@@ -46,6 +46,21 @@ def plan_for_one(site, run_id: str) -> tuple[str, dict]:
     return "plan", {"run_id": run_id} | body
 
 
+def with_choices(site, run_id: str, **changes: object) -> tuple[str, dict]:
+    """Return the entry that charges ``run_id`` for ten rounds and one private choice."""
+    made = make_plan(site.profile, site.terms.updated(rounds=10, selections=1, local_steps=1))
+    body = {"plan": made.to_json(), "terms": "{}", "epsilon": made.epsilon, "delta": made.delta}
+    return "plan", {"run_id": run_id} | body | changes
+
+
+def choices(run_id: str, count: int) -> list[tuple[str, dict]]:
+    return [reserved(run_id, number, kind="choice") for number in range(1, count + 1)]
+
+
+PRIVATE = json.dumps({"personal-noise": "records", "personal-lambda": "0.1"})
+"""Terms under which a round trains a personal model with noise beside the update's."""
+
+
 def reserved(run_id: str, server_round: int, kind: str = "update") -> tuple[str, dict]:
     return "reserved", {"run_id": run_id, "round": server_round, "kind": kind, "request": "d"}
 
@@ -84,6 +99,22 @@ FORGERIES = {
     "an update under another name": (
         "paid-for",
         lambda site: [reserved("run-2", 1, kind="gradient")],
+    ),
+    "ten choices where the plan pays for one": (
+        "paid-for",
+        lambda site: [with_choices(site, "run-2"), *choices("run-2", 10)],
+    ),
+    "a choice where the plan pays for none": (
+        "paid-for",
+        lambda site: [reserved("run-1", 2, kind="choice")],
+    ),
+    "a kind that no plan pays for": (
+        "paid-for",
+        lambda site: [reserved("run-1", 2, kind="gradient")],
+    ),
+    "a personal model that the plan does not pay for": (
+        "paid-for",
+        lambda site: [plan(site, "run-2", terms=PRIVATE)],
     ),
     "more ε than the cap": (
         "cap",
@@ -150,6 +181,23 @@ def test_what_the_ledgers_own_code_writes_is_borne_out(opened) -> None:
     expected |= {"noise": "not checked", "records": "not checked"}
     assert status_of(opened) == expected
     assert opened("report").code == 0
+
+
+def test_what_a_plan_pays_for_beside_updates_is_borne_out(opened) -> None:
+    """One choice and three updates of a plan for them; a private personal model of its own plan."""
+    append(opened, with_choices(opened, "run-1"), *choices("run-1", 1))
+    append(opened, *(reserved("run-1", number) for number in (1, 2, 3)))
+    assert status_of(opened)["paid-for"] == "holds"
+    opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
+    assert opened("ledger", "raise-cap", "--yes").code == 0
+    two = make_plan(
+        opened.profile, opened.terms.updated(personal_lambda="0.1", personal_noise="records")
+    )
+    append(opened, plan(opened, "run-2", terms=PRIVATE, plan=two.to_json()))
+    assert status_of(opened) == dict.fromkeys(["chain", "anchor", *RULES], "holds") | {
+        "noise": "not checked",
+        "records": "not checked",
+    }
 
 
 @pytest.mark.parametrize("name", FORGERIES)

@@ -1,0 +1,165 @@
+"""No text of a server's writes a line of its own into a site's log, its errors or its reports."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
+from hdpfl_flower.printable import printable
+from tests.client_app.messages import SCHEMA, ask, make_site, model_of, send, terms_of
+
+ROOT = Path(__file__).parents[2]
+FORGED = "declined: budget: all is well"
+EVIL = f"x\n{FORGED}\r\x1b[2J\u202e\u2028"
+TEXTS = [name for name, info in RunTerms.model_fields.items() if info.annotation is str]
+"""Every term that is any text."""
+
+
+def instructions(text: str, server_round: int = 1) -> RecordDict:
+    """Return a message whose terms are ``text``, as the wire has it."""
+    return RecordDict({
+        "instructions": ConfigRecord({"terms": text, "round": server_round}),
+        "model": model_of(terms_of()),
+    })  # fmt: skip
+
+
+def evil_messages() -> dict[str, RecordDict]:
+    """Return messages that hold ``EVIL`` in every place that can hold a text."""
+    config = terms_of().as_config()
+    keys = {name: RunTerms.model_fields[name].alias or name.replace("_", "-") for name in TEXTS}
+    found = {f"{name} = …": instructions(json.dumps(config | {keys[name]: EVIL})) for name in TEXTS}
+    found |= {
+        f"{key} = … by type": instructions(json.dumps(config | {key: EVIL}))
+        for key in ("rounds", "noise", "clip-norm", "require-public")
+    }
+    schemas = {
+        "no TOML": EVIL,
+        "column": SCHEMA.replace('"age"', json.dumps(EVIL)),
+        "type": SCHEMA.replace('"number"', json.dumps(EVIL), 1),
+        "key": SCHEMA.replace("bounds =", f"{json.dumps(EVIL)} ="),
+        "id": f"id = {json.dumps(EVIL)}\n{SCHEMA}",
+    }
+    found |= {
+        f"schema: {name}": instructions(json.dumps(config | {"schema": text}))
+        for name, text in schemas.items()
+    }
+    found["an unknown key"] = instructions(json.dumps(config | {EVIL: 1}))
+    found["no JSON"] = instructions(EVIL)
+    found["a record's name"] = RecordDict({EVIL: ConfigRecord({EVIL: EVIL})})
+    (*_, array) = model_of(terms_of()).values()
+    found["an array's name"] = wire.write_instructions(terms_of(), 1, ArrayRecord({EVIL: array}))
+    return found
+
+
+MESSAGES = evil_messages()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_record_of_the_log_is_one_line_whatever_the_server_sends(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    profile = make_site(tmp_path)
+    for kind in (wire.TRAIN, wire.FINISH):
+        send({"profile": str(profile)}, kind, MESSAGES[name])
+    check(caplog)
+
+
+def check(caplog: pytest.LogCaptureFixture) -> None:
+    for record in caplog.records:
+        if record.name == "hdpfl.site":
+            assert record.getMessage().isprintable(), record.getMessage()
+    assert FORGED not in caplog.text.splitlines()
+
+
+def test_the_texts_do_get_as_far_as_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the test above would show nothing."""
+    node = {"profile": str(make_site(tmp_path))}
+    reached = set()
+    for name, message in MESSAGES.items():
+        caplog.clear()
+        send(node, wire.TRAIN, message)
+        if FORGED in caplog.text:
+            reached.add(name)
+    assert reached >= {"an unknown key", "dataset = …", "schema: id", "schema: type"}
+
+
+def test_a_personal_models_trouble_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    terms = terms_of(**{"personal-lambda": EVIL})
+    assert ask(make_site(tmp_path), terms).has_content()
+    assert f"'personal-lambda' is '{printable(EVIL)}'" in caplog.text
+    check(caplog)
+
+
+def test_nobody_else_opens_the_sites_log() -> None:
+    """``site_log`` alone puts the filter in its way."""
+    files = [
+        p for package in ("hdpfl_flower", "client_app") for p in (ROOT / package).rglob("*.py")
+    ]
+    opened = [
+        (path.name, ast.unparse(node.args[0]))
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger"
+    ]
+    assert sorted(opened) == [("matrix.py", "'hdpfl.server'"), ("printable.py", "_SITE")]
+
+
+def run_tool(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    from client_app.commands import main
+
+    monkeypatch.setattr("sys.argv", ["hdpfl-site", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ledger", "show"),
+        ("report",),
+        ("report", "--markdown"),
+        ("model", "show"),
+        ("model", "show", "--personal"),
+        ("plan", "--terms", "evil.toml"),
+        ("plan", "--terms", "wrong.toml"),
+    ],
+    ids=" ".join,
+)
+def test_what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    profile = make_site(tmp_path)
+    terms = terms_of(**{"run-id": EVIL, "strategy": EVIL})
+    for kind in (wire.TRAIN, wire.FINISH):
+        assert ask(profile, terms, kind=kind).has_content()
+    write(tmp_path / "evil.toml", terms.as_config())
+    write(tmp_path / "wrong.toml", terms.as_config() | {EVIL: 1})
+    monkeypatch.chdir(tmp_path)
+    run_tool(monkeypatch, *words, "--profile", profile)
+    printed = capsys.readouterr()
+    text = printed.out + printed.err
+    assert FORGED in text, "it is shown"
+    for line in text.split("\n"):
+        assert line.isprintable(), line
+        assert not line.strip().startswith("declined")
+
+
+def write(path: Path, config: dict[str, Any]) -> None:
+    path.write_text("".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in config.items()))

@@ -1,0 +1,67 @@
+"""Python reads this first where its folder is in PYTHONPATH: notes when a site began on a message.
+
+Nothing of the site's changes. A line for each message goes to the file that REPLY_PROBE names: the
+request's id, when the work on it began and how long that took, and what the profile asks for.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+MODULE = "client_app.timing"
+
+
+def watch(timing: ModuleType) -> None:
+    """Wrap the three calls with which a site times a reply."""
+    noted: dict[str, Any] = {}
+    arrival, hold, stamp = timing.arrival, timing.hold, timing.stamp
+
+    def arrival_noted(*words: Any) -> Any:
+        came = arrival(*words)
+        noted.update(at=came.at, reply_after=came.reply_after)
+        return came
+
+    def hold_noted(*words: Any) -> Any:
+        noted["work"] = time.time() - noted["at"]
+        return hold(*words)
+
+    def stamp_noted(reply: Any, request: Any, created_at: float | None) -> Any:
+        line = json.dumps({"request": request.metadata.message_id, **noted}) + "\n"
+        with Path(os.environ["REPLY_PROBE"]).open("a") as file:
+            file.write(line)
+        return stamp(reply, request, created_at)
+
+    vars(timing).update(arrival=arrival_noted, hold=hold_noted, stamp=stamp_noted)
+
+
+class Watcher(importlib.abc.MetaPathFinder):
+    """Finds that one module, and watches it as soon as it is there."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, _: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def then_watch(module: ModuleType) -> None:
+                run(module)
+                watch(module)
+
+            vars(spec.loader).update(exec_module=then_watch)
+        return spec
+
+
+if "REPLY_PROBE" in os.environ:
+    sys.meta_path.insert(0, Watcher())
