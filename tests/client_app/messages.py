@@ -55,6 +55,10 @@ path = "state"
 """
 
 
+CLIENT_NOISE = "[policy]\nclient-noise = true\n"
+"""What a profile must say before terms may ask for noise = client."""
+
+
 def terms_of(**more: Any) -> RunTerms:
     """Return terms for a site's own table."""
     config = {
