@@ -16,6 +16,7 @@ from tests.mutants import (
     steps,
     studies,
     together,
+    units,
 )
 
 MUTANTS = (
@@ -32,5 +33,6 @@ MUTANTS = (
     *resuming.MUTANTS,
     *studies.MUTANTS,
     *together.MUTANTS,
+    *units.MUTANTS,
 )
 """``file``, the text that is changed, what it becomes, and the test that says no."""
