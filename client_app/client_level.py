@@ -1,7 +1,9 @@
 """A round whose unit is the whole client: plain local SGD, the update clipped as a whole.
 
 FedHDP, Algorithm 1, the client's side. With ``noise = "client"`` the site adds Gaussian noise to
-its clipped update itself, under its own plan: one Gaussian mechanism a round, without sampling.
+its clipped update itself, under its own plan: one Gaussian mechanism a round, without sampling. The
+site is always there, so what is compared is its update from one set of records and from any other
+one: both are as long as S at most, and one record can turn S into −S, so the noise is made for 2S.
 With ``noise = "server"`` the clipped update leaves as it is, if the profile trusts the server; the
 clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``central_noise.py``).
 """
@@ -59,8 +61,10 @@ class ClientLevelTrainer:
         """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.
 
         Guarantees:
-            One client more or less moves the payload by at most S before the noise; an update that
-            is not finite counts as none.
+            Before the noise the payload is no longer than S·(1 − 1e-6), so any change of the
+            site's records moves it by less than 2S, for which a plan's noise is made; an update
+            that is not finite counts as none. Without a plan the server adds the noise, and one
+            client more or less moves its sum by less than S.
 
         Raises:
             Declined: no plan, though the terms do not leave the noise to the server.

@@ -96,7 +96,8 @@ class RunTerms(TrainingTerms):
     noise: Literal["records", "server", "client"] = Field(
         "records",
         description="Who adds the noise: each site's DP-SGD (unit: a record), a trusted server "
-        "(unit: a client; sites must set trust-server), or each client to its update.",
+        "(unit: a client; sites must set trust-server), or each client to its update (unit: all "
+        "records of a client, against any change; sites must set policy.client-noise).",
     )
     levels: str = Field(
         "",

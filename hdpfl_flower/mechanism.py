@@ -27,7 +27,8 @@ from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.models import is_user_code
 from hdpfl_flower.paper_noise import pfa_multiplier, robust_hdp_multiplier
 from hdpfl_flower.profile import Profile
-from hdpfl_flower.trust import check_trust
+from hdpfl_flower.trust import check_client_noise, check_trust
+from hdpfl_flower.unit import check_unit
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -37,6 +38,9 @@ FREE_TERMS = frozenset(
 )
 """Terms that may change within a run: the clip norm, for the noise is a multiple of it, and what
 concerns the server alone."""
+OF_A_RECORD, OF_AN_UPDATE = 1.0, 2.0
+"""How far what is released moves, in clip norms: a step's clipped sum by one record more or less,
+and a client's clipped update by any change of its records, which may turn it round (C to −C)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +50,8 @@ class RoundPlan:
     Attributes:
         steps: how many, and the probability that a record is in a step's batch.
         clip_norm: C.
-        noise_std: z·C, the standard deviation of the noise on each coordinate of a step's sum.
+        noise_std: z·s·C, the standard deviation of the noise on each coordinate of what is
+            released, s the plan's sensitivity: of a step's sum, or of a client's clipped update.
         divisor: b, the constant a noisy sum is divided by.
     """
 
@@ -63,7 +68,8 @@ class Plan:
     Attributes:
         epsilon: ε charged for the whole run; ``inf`` means no privacy.
         delta: δ charged for the whole run.
-        noise_multiplier: z; a step adds N(0, (z·C)²) to every coordinate of the clipped sum.
+        noise_multiplier: z, the noise over the sensitivity: a step adds N(0, (z·s·C)²) to every
+            coordinate of the clipped sum; what is accounted is z alone.
         divisor: expected batch size b, the constant a noisy sum is divided by.
         steps: for each round that is paid for, the steps it takes and their sampling probability.
         min_clip_norm: least C the run may use.
@@ -75,6 +81,9 @@ class Plan:
         models: models that a round trains, each with the round's steps: two with a private
             personal model.
         choices: private choices of a model that are paid for beside the steps, and their noise.
+        sensitivity: s, by how many C what is released moves: ``OF_A_RECORD`` for the sums of
+            DP-SGD and ``OF_AN_UPDATE`` for a client's update. A plan in a ledger that does not
+            say it is of a version that planned every release with 1.
     """
 
     epsilon: float
@@ -88,9 +97,15 @@ class Plan:
     first_divisor: float = 0.0
     models: int = 1
     choices: Beside | None = None
+    sensitivity: float = OF_A_RECORD
 
     def __post_init__(self) -> None:
-        """Raise ``AccountingError`` where it would matter which rounds are taken."""
+        """Raise ``AccountingError`` for another sensitivity, or rounds of which it matters which.
+
+        With less of it there would be less noise than z says, which alone is accounted.
+        """
+        if self.sensitivity not in (OF_A_RECORD, OF_AN_UPDATE):
+            raise AccountingError("a plan's sensitivity is that of a record or of an update")
         if self.last_round > len(self.steps) and len(set(self.steps)) != 1:
             raise AccountingError("a plan for some of the rounds needs them all alike")
 
@@ -118,7 +133,7 @@ class Plan:
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
-        noise_std = self.noise_multiplier * clip_norm
+        noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)
         steps = self.steps[min(server_round, self.rounds) - 1]
         first = self.first_divisor if server_round == 1 else 0.0
         return RoundPlan(steps, clip_norm, noise_std, first or self.divisor)
@@ -128,7 +143,13 @@ class Plan:
 
         The update of plain SGD holds the sum of the steps' noises: √k · η · z·C / b
         (Robust-HDP, σᵢ² for effective clipping, per coordinate).
+
+        Raises:
+            AccountingError: the plan is of a client's update, whose noise is that of
+                :meth:`round` alone, whatever η.
         """
+        if self.sensitivity != OF_A_RECORD:
+            raise AccountingError("a client's update has the noise of its round, not of its steps")
         this = self.round(server_round, clip_norm)
         return math.sqrt(this.steps.count) * learning_rate * this.noise_std / this.divisor
 
@@ -158,9 +179,12 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     It pays for all rounds of the run, or for ``participations`` of them, the first with all records
     in a batch where ``first-batch`` asks for that, and for ``selections`` private choices. With a
     ``noise-multiplier`` the noise is given, and the plan pays for as many of those rounds as the
-    profile's (ε, δ) affords, and is charged what they cost.
+    profile's (ε, δ) affords, and is charged what they cost. With ``noise = client`` a round is one
+    Gaussian release of the clipped update, its noise made for 2C.
 
     Guarantees:
+        With ``noise = client`` (ε, δ) holds for any change of the site's records, one record or
+        all of them; else for one unit more or less (``unit.py``).
         Computed from the profile's constants and the public terms alone; ε and δ never exceed
         ``profile.run``, whatever the terms say: absurd terms make the update noisier, not dearer.
         Only a simulated profile is planned by a paper's formula; its ε is nominal then.
@@ -180,8 +204,10 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         or math.ceil(terms.local_epochs * training.declared_records / training.batch_size),
     )
     divisor = float(training.batch_size)
+    sensitivity = OF_A_RECORD
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
+        sensitivity = OF_AN_UPDATE
     rounds, noise_multiplier = min(terms.rounds, terms.participations or terms.rounds), 0.0
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
@@ -209,6 +235,7 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         first_divisor=first_divisor,
         models=models,
         choices=choices,
+        sensitivity=sensitivity,
     )
 
 
@@ -261,9 +288,12 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
 
     Raises:
         Declined: names the term, for the site's own log.
+        DataError: the run's ``schema`` is none.
     """
     policy = profile.policy
     check_trust(profile, terms)
+    check_client_noise(profile, terms)
+    check_unit(profile, terms)
     _check_equal_steps(terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined("policy: 'strategy' is not in 'policy.strategies'")
@@ -296,8 +326,14 @@ def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:
     """Refuse terms that differ from those the plan was frozen with, but for the clip norm.
 
     Raises:
-        Declined: names the changed term, for the site's own log.
+        Declined: names the changed term, for the site's own log; or the plan is of a version that
+            made the noise of a client's update for one C.
     """
+    if frozen.noise == "client" and plan.sensitivity != OF_AN_UPDATE:
+        raise Declined(
+            "terms: the run was charged by an earlier version, whose noise for a client's update "
+            "was half of what a changed record asks for; start a new run"
+        )
     old, new = frozen.as_config(), proposed.as_config()
     changed = sorted(key for key in old if old[key] != new[key] and key not in FREE_TERMS)
     if changed:

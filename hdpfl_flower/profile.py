@@ -75,6 +75,13 @@ class Policy(Private):
     max_clip_norm: Annotated[float, Field(gt=0)] = 1e4
     max_payload_mb: Annotated[float, Field(gt=0)] = 512.0
     runs: Annotated[int, Field(ge=0)] = Field(0, description="Runs that may be charged; 0: any.")
+    client_noise: bool = Field(
+        False, description="Whether terms may ask for noise = 'client': the unit is the update."
+    )
+
+
+TABLES = ("csv", "parquet")
+"""The formats of ``[data]`` whose records have columns, and so may have an id."""
 
 
 class DataSource(Private):
@@ -88,8 +95,17 @@ class DataSource(Private):
     id: str = Field(
         "",
         description="Column of the protected unit, such as a patient's number: the "
-        "run's schema must name it too; empty: a row is a unit.",
+        "run's schema must name the same one; empty: a row is a unit, and a schema may name none.",
     )
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Self:
+        if self.id and self.format not in TABLES:
+            raise ValueError(
+                "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
+                "remove it, or store the records as a table"
+            )
+        return self
 
 
 class LedgerPaths(Private):

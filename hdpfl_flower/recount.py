@@ -45,7 +45,7 @@ class Recount:
 
 def read_plan(frozen: FrozenPlan) -> Plan | None:
     """Return the plan in the ledger's text, or None where the text is none of a plan's."""
-    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+    with contextlib.suppress(HDPFLError, ValueError, TypeError, KeyError, AttributeError):
         plan = Plan.from_json(frozen.plan)
         if plan.noise_multiplier >= 0 and math.isfinite(plan.noise_multiplier):
             return plan

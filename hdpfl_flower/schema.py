@@ -187,7 +187,7 @@ class Schema(BaseModel):
 
     label: Label
     columns: Annotated[tuple[Column, ...], AList, Field(min_length=1)]
-    id: str = Field(
+    id: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
         "", description="Column that names the protected unit (a patient); never a feature."
     )
     missing: Texts = Field(("", "?", "NA"), description="Marks of a missing value.")

@@ -145,10 +145,10 @@ def _read(source: DataSource, task: Task, schema_text: str) -> Read:
     schema = Schema.load(schema_text)
     if schema.task != task:
         raise DataError("the run's 'schema' describes another task than the run's other terms")
-    if source.id and schema.id != source.id:
+    if schema.id != source.id:
         raise DataError(
-            "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect a "
-            "smaller unit than the site asks for; agree on one with the coordinator"
+            "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
+            "another unit than the site asks for; agree on one with the coordinator"
         )
     table = read_table(source.path, source.format, schema)
     return table.records, table.summary, table.ids

@@ -1,4 +1,8 @@
-"""Whether a site lets clipped updates without noise leave it, for a server that it trusts."""
+"""Who may add a run's noise: what a site lets a server choose beside DP-SGD on its records.
+
+Clipped updates without noise leave for a server that the site trusts alone, and updates that the
+site noises as a whole only where its policy says so: their unit is another one.
+"""
 
 from __future__ import annotations
 
@@ -27,3 +31,18 @@ def check_trust(profile: Profile, terms: RunTerms) -> None:
         )
     if terms.delta > profile.run.delta:
         raise Declined("policy: 'delta' is above 'run.delta'")
+
+
+def check_client_noise(profile: Profile, terms: RunTerms) -> None:
+    """Refuse terms whose unit is all of the site's records, unless the policy allows them.
+
+    Raises:
+        Declined: ``noise = client`` without ``policy.client-noise``; a simulated site may.
+    """
+    if terms.noise != "client" or profile.policy.client_noise or profile.simulated:
+        return
+    raise Declined(
+        "policy: 'client-noise' is not set, and noise = 'client' makes the whole update the unit "
+        "in place of a record; set 'policy.client-noise = true' to allow it, or ask the "
+        "coordinator for noise = 'records'"
+    )

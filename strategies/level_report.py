@@ -8,14 +8,10 @@ from typing import Any
 
 from hdpfl_flower.central_noise import CentralPlan
 from hdpfl_flower.config import RunTerms
+from hdpfl_flower.unit import unit_of
 
 NO_PRIVACY = "no privacy"
 PRIVATE = "differential privacy"
-_UNIT = {
-    "records": "one record of one client",
-    "server": "one client with all of its records",
-    "client": "one client with all of its records",
-}
 _TRUST = {
     "records": "the server is trusted with nothing; each client keeps its own account",
     "server": "the server is trusted: it sees clipped updates without noise and who took part, "
@@ -27,11 +23,16 @@ _TRUST = {
 
 
 def describe(terms: RunTerms) -> dict[str, Any]:
-    """Return who adds the noise, and what is protected from whom, under every rule."""
+    """Return who adds the noise, and what is protected from whom, under every rule.
+
+    The unit is that of the run's terms (``unit.py``): with an ``id`` in its schema no record, but
+    all that one value of it names. Raises ``DataError`` for a schema that is none.
+    """
+    protected = unit_of(terms)
     facts: dict[str, Any] = {
         "noise": terms.noise,
-        "unit": _UNIT[terms.noise],
-        "relation": "add or remove one such unit",
+        "unit": protected.unit,
+        "relation": protected.relation,
         "trust": _TRUST[terms.noise],
         "scope": "this run alone; the ε of several runs add up",
     }

@@ -32,6 +32,10 @@ No record was read, no ledger opened and no budget spent: the canaries are made 
 OWN = "It samples its batches, so scores are no plain Gaussians: nothing follows from this number."
 NO_TERMS = "\nAdd --terms for an estimate of this site's own run."
 NO_PRIVACY = "\nThis site's own ε is inf: its runs have no noise, and there is no claim to audit."
+OTHER_NOISE = (
+    "\nThis run's noise is not that of steps over records (its 'noise' is 'client' or 'server'): "
+    "the canaries audit the engines, and there is no estimate of such a run."
+)
 SIMULATED = (
     "\nThis profile is a simulation: its runs take their noise from a seed, the audit does not."
 )
@@ -92,7 +96,8 @@ def _attack(
             check_policy(site, run)
         engines = [engine_of(run, training, code=site is not None)]
     own = None
-    if site is not None and run is not None and not math.isinf(site.run.epsilon):
+    of_steps = run is not None and run.noise == "records"
+    if site is not None and run is not None and of_steps and not math.isinf(site.run.epsilon):
         own = make_plan(site, run)
     plans = [claimed(epsilon) for epsilon in epsilons]
     few = min(canaries, WIDTH)  # an estimate needs no more, and a run may have many steps
@@ -150,6 +155,8 @@ def _notes(site: Profile | None, run: RunTerms | None) -> Iterator[str]:
         yield NO_PRIVACY
     elif run is None:
         yield NO_TERMS
+    elif run.noise != "records":
+        yield OTHER_NOISE
     if site.simulated:
         yield SIMULATED
 

@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 
 app = new_app("The final model of the last run.")
 
+FOR_SITES = frozenset({
+    "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
+    "learning-rate", "prox-lambda", "model", "dataset", "schema", "noise", "noise-multiplier",
+    "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
+    "personal-noise", "epsilon-cap", "evaluation",
+})  # fmt: skip
+"""The terms by which a site trained. The others say what the server does with what it gets, or what
+a simulation draws: ``epsilons`` and ``delta`` are no site's own, which stand in its profile."""
+
+OTHERS = (
+    "this site's own ε, δ and batch size stand in its profile and ledger; the run's terms for the "
+    "server and for simulations are left out here, and are in what 'hdpfl-site model export' writes"
+)
+
 PersonalOption = Annotated[
     bool, typer.Option("--personal", help="This site's own model of that run instead.")
 ]
@@ -36,7 +50,8 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that 
 def show(profile: ProfileOption = None, personal: PersonalOption = False) -> None:
     """Print where the model comes from.
 
-    Its run and that run's terms and, where the profile keeps a holdout, how good it is on it.
+    Its run and the terms by which sites trained and, where the profile keeps a holdout, how good
+    it is on it.
     """
     site = open_profile(profile)
     model, task = _kept_model(site, personal)
@@ -45,10 +60,13 @@ def show(profile: ProfileOption = None, personal: PersonalOption = False) -> Non
     run = model.terms.run_id
     typer.echo(printable(f"{kind} model of run '{run}': {model.terms.model}, {size} parameters"))
     for key, value in model.terms.as_config().items():
+        if key not in FOR_SITES:
+            continue
         text = json.dumps(value, ensure_ascii=False)
         if key == "schema" and "\\n" in text:
             text = f"({value.count(chr(10)) + 1} lines)" if isinstance(value, str) else text
         typer.echo(printable(f"  {key} = {text}"))
+    typer.echo(OTHERS)
     typer.echo(_on_held_out(site, model, task))
 
 

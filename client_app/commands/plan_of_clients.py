@@ -19,8 +19,8 @@ def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
     Raises:
         AccountingError: no noise can pay for the terms.
     """
-    yield "unit: this site with all of its records"
     if run.noise == "server":
+        yield "unit: this site with all of its records, there or not"
         yield (
             "noise = server: clipped updates leave this site WITHOUT noise, for 'trust-server' is "
             "set. Nothing is charged here: the server adds the noise and keeps the account, at the "
@@ -31,10 +31,12 @@ def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
         if math.isinf(site.run.epsilon):
             yield NOBODY
         return
+    yield "unit: this site with all of its records, against any change of them, of one or of all"
     made = make_plan(site, run)
     yield (
         f"each of {made.rounds} rounds: one update, clipped to the clip norm C, with noise of "
-        f"z·C on every number, z = {up(made.noise_multiplier)}; no sampling is claimed"
+        f"z·2C on every number, z = {up(made.noise_multiplier)}, for a change of the records moves "
+        "the update by up to 2C; no sampling is claimed"
     )
     yield f"charged when the run starts: ε = {up(made.epsilon)}, δ = {up(made.delta)}"
     if math.isinf(made.epsilon):

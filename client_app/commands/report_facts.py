@@ -17,15 +17,22 @@ from typing import Any
 
 from client_app.commands.books import Books, notes_on_cap, standing
 from client_app.commands.ledger import STATUSES, metrics_left
-from client_app.commands.report_limits import RECORD, not_covered
+from client_app.commands.report_limits import not_covered
+from client_app.commands.report_units import (
+    SEVERAL,
+    epsilon_of_any_change,
+    promised_by_server,
+    relation_of,
+    sums,
+    unit_of_all,
+    unit_of_run,
+)
 from hdpfl_flower.account import FrozenPlan
 from hdpfl_flower.assumptions import Assumption, check_entries
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.recount import read_plan, recount
 from hdpfl_flower.trust import CLIPPED_UPDATE
 
-RELATION = "adding or removing one such unit"
 ADVERSARY = (
     "the server and everybody behind it: they see every byte this site ever sends, in all rounds "
     "and all runs, and choose what they send back; other sites may help them"
@@ -34,7 +41,6 @@ PRIVATE_EPSILON = (
     "The site's own ε, δ and batch size are private, which means: not sent. It does not mean "
     "secret. How loud the noise in an update is can be estimated from the update itself."
 )
-WHOLE_SITE = "this site with all of its records"
 _PAYLOAD_DIGITS = 12
 
 
@@ -89,9 +95,12 @@ def gather(source: Source) -> dict[str, Any]:
         "disclosed": list(site.disclose) if site else None,
         "reply-after": site.reply_after if site else None,
     }
+    facts["sums"] = sums(facts["runs"])
+    facts["trusted-server"] = promised_by_server(facts["runs"], books.account.told)
+    unit = unit_of_all(facts["sums"], site)
     facts["promise"] = {
-        "unit": _unit_of_all(facts["runs"]),
-        "relation": RELATION,
+        "unit": unit,
+        "relation": "see the sums by unit" if unit == SEVERAL else relation_of(unit),
         "adversary": ADVERSARY,
         "private-epsilon": PRIVATE_EPSILON,
     }
@@ -120,6 +129,8 @@ def _run(books: Books, run_id: str, site: Profile | None) -> dict[str, Any]:
     frozen = books.account.plans.get(run_id)
     terms = _terms(frozen)
     plan = _event(frozen) if frozen else None
+    clipped = sum(books.count(status, run_id, CLIPPED_UPDATE) for status in ("sealed", "sent"))
+    unit = unit_of_run(frozen, terms, site, clipped)
     return {
         "run-id": run_id,
         "charged": books.charged_on(run_id),
@@ -128,9 +139,8 @@ def _run(books: Books, run_id: str, site: Profile | None) -> dict[str, Any]:
         "epsilon": frozen.epsilon if frozen else None,
         "delta": frozen.delta if frozen else None,
         "plan": plan,
-        "unit": WHOLE_SITE
-        if terms.get("noise") == "client"
-        else _unit(str(terms.get("schema", "")), site),
+        "unit": unit,
+        "epsilon-any-change": epsilon_of_any_change(frozen, unit) if frozen else None,
         "updates": {status: books.count(status, run_id, "update") for status in STATUSES},
         "metrics-released": metrics_left(books, run_id),
     }
@@ -151,6 +161,7 @@ def _event(frozen: FrozenPlan) -> dict[str, Any] | None:
             for steps, rounds in itertools.groupby(plan.steps)
         ],
         "noise-multiplier": plan.noise_multiplier,
+        "sensitivity": plan.sensitivity,
         "divisor": plan.divisor,
         "models": plan.models,
         "choices": plan.choices.count if plan.choices else 0,
@@ -219,24 +230,6 @@ def _terms(frozen: FrozenPlan | None) -> dict[str, Any]:
         terms = json.loads(frozen.terms) if frozen else {}
         return terms if isinstance(terms, dict) else {}
     return {}
-
-
-def _unit(schema_text: str, site: Profile | None) -> str:
-    """Return what a run protects: one record, or what the id column of its schema names."""
-    tables = site is not None and site.data is not None and site.data.format in ("csv", "parquet")
-    if schema_text and tables:
-        from hdpfl_flower.schema import Schema
-
-        with contextlib.suppress(DataError):  # a schema that a later version no longer reads
-            if column := Schema.load(schema_text).id:
-                return f"all that lies under one value of column '{column}' (one record is used)"
-    return RECORD
-
-
-def _unit_of_all(runs: list[dict[str, Any]]) -> str:
-    """Return the unit that every run protects: one record, unless all name the same id column."""
-    units = {run["unit"] for run in runs}
-    return units.pop() if len(units) == 1 else RECORD
 
 
 def _checked(each: Assumption) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-RECORD = "one record"
+from client_app.commands.printing import up
+from client_app.commands.report_units import RECORD
+
 _DISCLOSED = {
     "batch-size": "the expected batch size, told to the server when the site joins",
     "declared-records": "the declared number of records, told to the server when the site joins",
@@ -34,11 +36,18 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
             f"Clipped updates without noise: {facts['clipped-updates-released']} were released to "
             "a server that this site trusts ('trust-server'). Against that server there is no "
             "privacy. Whoever sees the models alone is promised client-level differential privacy "
-            "by that server, at the ε that this site disclosed (nothing where it is infinite); its "
-            "noise and its account cannot be checked here."
+            "(this site there or not) by that server, at the ε that this site disclosed (nothing "
+            "where it is infinite); its noise and its account cannot be checked here."
         )
     yield f"Metrics without noise: {facts['metrics-released'] or 'none'} were released so far."
-    if facts["promise"]["unit"] == RECORD:
+    for run in facts["runs"]:
+        if run["epsilon-any-change"] is not None:
+            yield (
+                f"A change of the records in run '{run['run-id']}': an earlier version made its "
+                "noise for the update there or not, half of what a changed record asks for; for "
+                f"any change of the records its ε is {up(run['epsilon-any-change'])}."
+            )
+    if RECORD in (facts["promise"]["unit"], *(each["unit"] for each in facts["sums"])):
         yield (
             "A person with several records: the promise holds for each record, not for all of "
             "them together ('data.id' names a column that makes the person the unit)."

@@ -9,6 +9,14 @@ from typing import Any
 from client_app.commands.ledger import STATUSES
 from client_app.commands.printing import ROUNDING, down, up
 from client_app.commands.report_layout import Bullet, Part, Section, Table, Text
+from client_app.commands.report_units import (
+    AGAINST_NOTHING,
+    BY_SERVER,
+    MORE_OR_LESS,
+    NOT_HERE,
+    RECORD,
+    WHOLE_SITE,
+)
 
 TITLE = "Privacy report of this site"
 _STATUS_WORDS = {
@@ -16,6 +24,12 @@ _STATUS_WORDS = {
     "sealed": "{noisy} updates stored and handed over: they may have left",
     "sent": "{noisy} updates that left the site",
     "lost": "given up: nothing left the site, and the budget was charged all the same",
+}
+_SHORT = {
+    RECORD: "record",
+    WHOLE_SITE: "all records",
+    AGAINST_NOTHING: "update or none",
+    BY_SERVER: "the server's",
 }
 _FAULT = "CONTRADICTED: do not rely on the numbers of this report before it is cleared up."
 
@@ -62,9 +76,12 @@ def _promise(facts: dict[str, Any]) -> Iterator[Part]:
             "noise. What follows does not cover them."
         )
     if facts["clipped-updates-released"] > facts["clipped-updates-opted-out"]:
+        told = facts["trusted-server"]
+        amount = "" if told["epsilon"] is None else f", at an ε of {up(told['epsilon'])} in all"
         yield Text(
-            "CLIENT-LEVEL DP BY A TRUSTED SERVER for some runs: their updates left without noise, "
-            "and what follows does not cover them, see 5."
+            f"CLIENT-LEVEL DP BY A TRUSTED SERVER for {_names(told['runs'])}: their updates left "
+            "without noise, and what follows does not cover them, see 5. That server promises, on "
+            f"its word alone{amount}: {NOT_HERE}."
         )
     if math.isinf(epsilon):
         yield Text(
@@ -72,20 +89,53 @@ def _promise(facts: dict[str, Any]) -> Iterator[Part]:
             "may tell anything about its records."
         )
         return
+    cap = f"ε = {down(facts['cap']['epsilon'])}, δ = {down(facts['cap']['delta'])}"
+    if len(facts["sums"]) > 1:
+        yield from _by_unit(facts, cap)
+        return
     yield Text(
         "All noisy updates that this site has released under this ledger, taken together, are "
         f"(ε, δ)-differentially private with ε = {up(epsilon)} and δ = {up(delta)}, whatever the "
-        "server does. Charges only grow, and a run that does not fit under the cap "
-        f"ε = {down(facts['cap']['epsilon'])}, δ = {down(facts['cap']['delta'])} is declined."
+        f"server does. Charges only grow, and a run that does not fit under the cap {cap} is "
+        "declined."
     )
     yield Bullet(f"Protected is {facts['promise']['unit']}.")
     yield Bullet(f"Compared is {facts['promise']['relation']}.")
     yield Bullet(f"The adversary is {facts['promise']['adversary']}.")
     if epsilon:
+        more_or_less = facts["promise"]["relation"] == MORE_OR_LESS
+        what = "one unit more or less" if more_or_less else "what is compared"
         yield Bullet(
-            f"In words: one unit more or less changes the probability of anything that can be "
+            f"In words: {what} changes the probability of anything that can be "
             f"seen by a factor of at most e^ε = {_factor(epsilon)}, but for a probability δ."
         )
+
+
+def _by_unit(facts: dict[str, Any], cap: str) -> Iterator[Part]:
+    """Yield the promise where runs protect different units: a sum for each, and no other."""
+    yield Text(
+        "The runs of this ledger protect units of different size, so there is no single ε. The "
+        "noisy updates of the runs of one unit, taken together, are (ε, δ)-differentially private "
+        "for that unit, whatever the server does. Charges of all units count against the one cap "
+        f"{cap}, only grow, and a run that does not fit under it is declined."
+    )
+    for each in facts["sums"]:
+        yield Bullet(
+            f"Protected is {each['unit']}, compared is {each['relation']}: "
+            f"ε = {up(each['epsilon'])}, δ = {up(each['delta'])} "
+            f"(e^ε = {_factor(each['epsilon'])}), by {_names(each['runs'])} alone."
+        )
+    for each in facts["sums"]:
+        if total := each["with-all-records"]:
+            yield Bullet(
+                f"The runs of all records protect {each['unit']} as well. With them counted, its "
+                f"ε is {up(total['epsilon'])} and its δ {up(total['delta'])}."
+            )
+    yield Bullet(f"The adversary is {facts['promise']['adversary']}.")
+
+
+def _names(runs: list[str]) -> str:
+    return ("run " if len(runs) == 1 else "runs ") + ", ".join(f"'{run}'" for run in runs)
 
 
 def _spending(facts: dict[str, Any]) -> Iterator[Part]:
@@ -94,8 +144,9 @@ def _spending(facts: dict[str, Any]) -> Iterator[Part]:
         yield Text("What each run did, and its ε computed again from the ledger alone:")
         yield Table(tuple(_events(facts["runs"])))
         yield Text(
-            "Each step takes a record with probability q and adds noise of z times the clip norm. "
-            "PLD is how the charge was made; RDP is another proof for the same steps, and looser."
+            "Each step takes a record with probability q and adds noise of z times the clip norm "
+            "(twice it where the unit is all records). PLD is how the charge was made; RDP is "
+            "another proof for the same steps, and looser."
         )
     else:
         yield Text("no run was charged yet")
@@ -112,12 +163,13 @@ def _spending(facts: dict[str, Any]) -> Iterator[Part]:
 
 def _charges(runs: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Yield a header, then a row a run: what it was charged."""
-    yield ("run", "charged", "algorithm", "rounds", "ε", "δ")
+    yield ("run", "charged", "algorithm", "unit", "rounds", "ε", "δ")
     for run in runs:
         yield (
             run["run-id"],
             run["charged"] or "-",
             run["strategy"] or "-",
+            _SHORT.get(run["unit"], "id"),
             str(run["rounds"]),
             _in_run(run["epsilon"]),
             _in_run(run["delta"]),

@@ -60,6 +60,8 @@ UNKNOWN = (
     "get_parameters",
 )  # fmt: skip
 """Types that Flower delivers, and that are none of ours."""
+CLIENT_NOISE = "[policy]\nclient-noise = true\n"
+"""What a profile must say before terms may ask for noise = client."""
 
 
 def terms_of(**more: Any) -> RunTerms:

@@ -18,7 +18,7 @@ from hdpfl_flower.ledger import Ledger
 from hdpfl_flower.mechanism import Plan
 from hdpfl_flower.models import arrays_of, build_model
 from hdpfl_flower.selection import selection_noise_std
-from tests.client_app.messages import make_site, model_in, model_of, send, terms_of
+from tests.client_app.messages import CLIENT_NOISE, make_site, model_in, model_of, send, terms_of
 
 SIZE = 3
 
@@ -127,7 +127,8 @@ def test_no_more_choices_than_the_plan_pays_for(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_choice_that_nothing_pays_for_is_declined(tmp_path: Path, more: dict[str, Any]) -> None:
-    profile = make_site(tmp_path)
+    profile = make_site(tmp_path, more=CLIENT_NOISE)
+    profile.write_text("trust-server = true\n" + profile.read_text())
     reply = ask_to_choose(profile, choosing(**more))
     assert code_of(reply) == wire.DECLINED
     assert releases(profile) == []

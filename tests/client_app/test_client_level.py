@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -12,21 +13,28 @@ from flwr.app import Message
 from client_app.commands.plan_of_clients import NOBODY, lines_of
 from client_app.plain_sgd import shuffled_batches
 from hdpfl_flower import wire
+from hdpfl_flower.account import FrozenPlan, Request
 from hdpfl_flower.accounting import Steps, calibrate
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import Declined
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.errors import AccountingError, Declined
+from hdpfl_flower.ledger import Ledger, Reservation
 from hdpfl_flower.mechanism import make_plan
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.trust import CLIPPED_UPDATE, check_trust
-from tests.client_app.messages import ask, make_site, terms_of
+from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
 SERVER = {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "learning-rate": 0.5}
 
 
+def noising(folder: Path) -> Path:
+    """Return the profile of a site that noises its own update where terms ask for it."""
+    return make_site(folder, more=CLIENT_NOISE)
+
+
 def trusting(folder: Path) -> Path:
-    profile = make_site(folder)
+    """Return the profile of a site that adds its noise, or lets a server do it, as terms ask."""
+    profile = noising(folder)
     profile.write_text("trust-server = true\n" + profile.read_text())
     return profile
 
@@ -77,12 +85,12 @@ def test_a_small_update_is_sent_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_client_that_noises_itself_is_charged_whole(tmp_path: Path) -> None:
-    profile = make_site(tmp_path)
+    profile = noising(tmp_path)
     terms = terms_of(noise="client", strategy="fedhdp", **{"clip-norm": 1.0})
     one = update_of(ask(profile, terms))
     assert kinds(tmp_path) == {(1, "update"): "sent"}
     assert Ledger(tmp_path / "ledger.sqlite").account().spent() == (1.2345678, 1e-6)
-    other = update_of(ask(make_site(tmp_path / "other"), terms))
+    other = update_of(ask(noising(tmp_path / "other"), terms))
     assert not np.array_equal(one, other)
 
 
@@ -96,7 +104,9 @@ def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
     assert plan.steps == (Steps(1.0, 1),) * 7
     assert plan.divisor == 1.0
     assert plan.noise_multiplier == calibrate((Steps(1.0, 7),), 2.0, 1e-5)
-    assert plan.round(3, 0.5).noise_std == 0.5 * plan.noise_multiplier
+    assert plan.round(3, 0.5).noise_std == 2 * 0.5 * plan.noise_multiplier  # S to −S
+    with pytest.raises(AccountingError, match="the noise of its round"):
+        plan.update_noise_std(1, 0.5, 0.1)
     with pytest.raises(Declined):
         check_trust(profile, RunTerms.parse({"noise": "server"}))
     check_trust(profile, terms)
@@ -112,15 +122,37 @@ def test_the_noise_a_client_adds_is_that_of_its_plan(tmp_path: Path) -> None:
     terms = terms_of(
         noise="client", strategy="fedhdp", rounds=1, model="mlp:100", **{"clip-norm": 1e-4}
     )
-    reply = ask(make_site(tmp_path), terms)
+    reply = ask(noising(tmp_path), terms)
     assert reply.has_content()
     update = wire.read_update(reply.content, 401).astype(np.float64)
-    std = 1e-4 * calibrate((Steps(1.0, 1),), 1.2345678, 1e-6)
+    std = 2 * 1e-4 * calibrate((Steps(1.0, 1),), 1.2345678, 1e-6)
     low, high = (float(stats.chi2.ppf(p, 401)) for p in (1e-9, 1 - 1e-9))
     found = float((update**2).sum()) / std**2
-    assert low < found < high * 1.02  # the update itself adds 1/z² < 1, and as much by chance
+    assert low < found < high * 1.02  # the update itself adds 1/(2z)² < 1, and as much by chance
     for wrong in (0.5, 2.0):
         assert not low < found / wrong**2 < high
+
+
+def test_a_run_charged_with_half_the_noise_does_not_go_on(tmp_path: Path) -> None:
+    """A ledger of the version that made a client's noise for one clip norm."""
+    profile, terms = noising(tmp_path), terms_of(noise="client", strategy="fedhdp")
+    plan = make_plan(Profile.load(profile), terms)
+    content = json.loads(plan.to_json())
+    del content["sensitivity"]
+    frozen = FrozenPlan(json.dumps(content), terms.to_json(), plan.epsilon, plan.delta)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    taken = ledger.reserve(Request("run-1", 1, "update", "digest"), frozen)
+    assert isinstance(taken, Reservation)
+    with taken:
+        taken.seal(b"payload")
+    ledger.close()
+    reply = ask(profile, terms, 2)
+    assert reply.has_error()
+    assert reply.error.code == wire.DECLINED
+    assert kinds(tmp_path) == {(1, "update"): "sealed"}
+    assert ask(
+        profile, terms_of(noise="client", strategy="fedhdp", **{"run-id": "new"})
+    ).has_content()
 
 
 def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
@@ -204,7 +236,7 @@ def test_an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_t
 def test_an_epsilon_changed_in_mid_run_leaves_a_charged_run_as_it_was_paid(
     tmp_path: Path, noise: str
 ) -> None:
-    profile, terms = make_site(tmp_path), terms_of(noise=noise, strategy="fedhdp")
+    profile, terms = noising(tmp_path), terms_of(noise=noise, strategy="fedhdp")
     assert ask(profile, terms, 1).has_content()
     for epsilon in ("inf", "0.01"):
         text = profile.read_text().replace("2.4691356", "inf")
@@ -255,9 +287,10 @@ def test_the_plan_command_says_that_an_opted_out_site_has_no_privacy(
 
 def test_a_charged_client_level_run_protects_the_whole_site_in_the_report(tmp_path: Path) -> None:
     from client_app.commands.books import read_books
-    from client_app.commands.report_facts import WHOLE_SITE, Source, gather
+    from client_app.commands.report_facts import Source, gather
+    from client_app.commands.report_units import WHOLE_SITE
 
-    profile = make_site(tmp_path)
+    profile = noising(tmp_path)
     ask(profile, terms_of(noise="client", strategy="fedhdp"))
     site = Profile.load(profile)
     facts = gather(Source(read_books(site), tmp_path / "ledger.sqlite", site))

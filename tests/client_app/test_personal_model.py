@@ -19,8 +19,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
 from server_app.local import LocalGrid, run_in_process
-from tests.client_app.messages import ask, make_site, model_of, terms_of
-from tests.client_app.test_client_level import SERVER, kinds, trusting
+from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_of, terms_of
+from tests.client_app.test_client_level import SERVER, kinds, noising, trusting
 
 
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
@@ -81,7 +81,7 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
     distances = []
     for pull in ("0", "10"):  # at η·λ = 1 every step starts from the global model again
         terms = terms_of(**{"learning-rate": 0.1, "personal-lambda": pull, "noise": "client"})
-        ask(make_site(tmp_path / pull), terms)
+        ask(noising(tmp_path / pull), terms)
         path = kept_personal_path(tmp_path / pull / "state", terms)
         own = load_personal_model(path, 3)
         shared = flatten(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
@@ -111,7 +111,8 @@ def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
 def test_its_metrics_leave_only_where_the_profile_discloses_them(
     tmp_path: Path, listed: list[str]
 ) -> None:
-    profile = make_site(tmp_path, holdout=0.5, disclose=json.dumps(listed))
+    disclose = json.dumps(listed)
+    profile = make_site(tmp_path, holdout=0.5, disclose=disclose, more=CLIENT_NOISE)
     terms = terms_of(**{"personal-lambda": "0.1", "learning-rate": 0.5, "noise": "client"})
     before = wire.read_metrics(ask(profile, terms, 1, wire.EVALUATE).content)
     assert set(before) == {"accuracy", "loss"}  # there is no personal model yet

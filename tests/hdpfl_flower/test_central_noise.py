@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hdpfl_flower.accounting import Steps, epsilon_of, event_of, interval_for
+from hdpfl_flower.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
 from hdpfl_flower.adaptive_clipping import joint_multiplier
 from hdpfl_flower.central_noise import (
     CentralPlan,
@@ -50,6 +50,13 @@ def test_the_bits_of_a_strict_level_get_more_noise() -> None:
     plan = make_central_plan((0.1,), (100,), 1e-5, 1.0, 50, 5.0)
     assert plan.bit_noise > 5
     assert make_central_plan((0.1,), (100,), 1e-5, 1.0, 50, 0.0).bit_noise == 0
+
+
+def test_the_bits_have_noise_for_the_strictest_of_all_levels() -> None:
+    """All bits go into one sum: its noise is 3.5 times what the strictest level asks for."""
+    plan = make_central_plan((2.0, 1.0), (10, 90), 1e-5, 1.0, 5, 1.0)
+    strictest = calibrate((Steps(1.0, 5),), 1.0, 1e-5)
+    assert plan.bit_noise == 3.5 * strictest > 1.0
 
 
 @pytest.mark.parametrize("row", [[3.0, 4.0], [1e30, 1e30], [0.0, 0.0], [0.6, 0.8]])

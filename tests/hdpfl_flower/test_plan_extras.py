@@ -88,7 +88,7 @@ def test_what_counts_equal_steps_alone_is_declined_with_more(
     extra: dict[str, Any], more: dict[str, Any]
 ) -> None:
     with pytest.raises(Declined, match="'first-batch', 'selections' and 'personal-noise'"):
-        check_policy(profile(), terms(**extra, **more))
+        check_policy(profile(policy={"client-noise": True}), terms(**extra, **more))
     check_policy(profile(), terms(**extra))
 
 

@@ -33,8 +33,8 @@ TABLE = Schema.parse(TEXT).task
 VECTORS = Task.classification((3,), 4)
 
 
-def source(path: Path, file_format: str, holdout: float = 0.0) -> DataSource:
-    data = {"format": file_format, "path": str(path), "holdout": holdout}
+def source(path: Path, file_format: str, holdout: float = 0.0, unit: str = "") -> DataSource:
+    data = {"format": file_format, "path": str(path), "holdout": holdout, "id": unit}
     return DataSource.model_validate(data)
 
 
@@ -117,7 +117,7 @@ def test_adding_a_record_moves_no_other_one(
     for table in (rows, [*rows[:at], more, *rows[at:]]):
         lines = [f"{who},{a},{y}" for who, a, y in table]
         path = write_csv(tmp_path / "t.csv", lines, "who,a,y")
-        data = read_site_data(source(path, "csv", 0.5), TABLE, schema)
+        data = read_site_data(source(path, "csv", 0.5, "who" if named else ""), TABLE, schema)
         assert data.test is not None
         sides.append([part.features[:, 0].tolist() for part in (data.train, data.test)])
     before, after = sides
@@ -135,7 +135,7 @@ def test_a_unit_stays_on_its_side_whatever_its_record_says(tmp_path: Path) -> No
     for value in ("1", "2", "999"):
         lines = [f"p{i},{value},1" for i in range(50)]
         path = write_csv(tmp_path / "t.csv", lines, "who,a,y")
-        data = read_site_data(source(path, "csv", 0.5), TABLE, WITH_ID)
+        data = read_site_data(source(path, "csv", 0.5, "who"), TABLE, WITH_ID)
         assert data.ids is not None
         assert len(data.ids) == len(data.train)
         sides.append(data.ids)
@@ -228,7 +228,7 @@ def test_the_check_tells_the_site_what_it_must_know(tmp_path: Path) -> None:
         *("p1,3,0", ",3,1", f"q,{SECRET},1", "r,5000,0", "s,?,1", f"t,1,{SECRET}", "ragged"),
     ]
     path = write_csv(tmp_path / "t.csv", rows, "who,a,y")
-    lines = check_site_data(source(path, "csv"), TABLE, WITH_ID, 20)
+    lines = check_site_data(source(path, "csv", unit="who"), TABLE, WITH_ID, 20)
     text = "\n".join(lines)
     assert "records: 15 found, 11 for training" in text
     assert "column 'a': 2 filled (1 of them unreadable), 1 clipped" in text
@@ -252,10 +252,15 @@ def test_the_check_compares_with_the_declared_records(tmp_path: Path) -> None:
     assert "noise alone" in check_site_data(source(empty, "csv"), TABLE, TEXT, 5)[1]
 
 
-def test_a_schema_that_drops_the_protected_unit_is_refused(tmp_path: Path) -> None:
+def test_a_schema_of_another_unit_than_the_sites_is_refused(tmp_path: Path) -> None:
     """The schema is the server's; the unit of protection is the site's."""
     path = write_csv(tmp_path / "d.csv", ["p1,1,0", "p1,2,0", "p2,3,1"], header="who,a,y")
-    asked = source(path, "csv").model_copy(update={"id": "who"})
+    asked = source(path, "csv", unit="who")
     assert len(read_site_data(asked, TABLE, WITH_ID).train) == 2
-    with pytest.raises(DataError, match="smaller unit"):
-        read_site_data(asked, TABLE, TEXT)
+    for where, schema in (
+        (asked, TEXT),
+        (asked, WITH_ID.replace("who", "a2")),
+        (source(path, "csv"), WITH_ID),
+    ):
+        with pytest.raises(DataError, match="another unit"):
+            read_site_data(where, TABLE, schema)

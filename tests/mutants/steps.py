@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "noise of std z, whatever C",
         "hdpfl_flower/mechanism.py",
-        "noise_std = self.noise_multiplier * clip_norm",
-        "noise_std = self.noise_multiplier * min(clip_norm, 0.05)",
+        "noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)",
+        "noise_std = self.noise_multiplier * (self.sensitivity * min(clip_norm, 0.05))",
         REPLAY + _NOISE,
     ),
     Mutant(

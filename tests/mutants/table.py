@@ -17,6 +17,7 @@ from tests.mutants import (
     steps,
     studies,
     together,
+    units,
 )
 
 MUTANTS = (
@@ -34,5 +35,6 @@ MUTANTS = (
     *resuming.MUTANTS,
     *studies.MUTANTS,
     *together.MUTANTS,
+    *units.MUTANTS,
 )
 """``file``, the text that is changed, what it becomes, and the test that says no."""

@@ -41,7 +41,7 @@ ALARM = 6.0
 """Standard errors that a mean over D coordinates may lie off: two in 10⁹ fail by chance."""
 SITES, OPTED_OUT, CLIP_NORM, ROUNDS = 6, 2, 50.0, 2
 EPSILON, DELTA = 1000.0, 1e-5  # so little noise that it does not drown what sites differ in
-NOISE2 = (CLIP_NORM * calibrate((Steps(1.0, 1),) * ROUNDS, EPSILON, DELTA)) ** 2
+NOISE2 = (2 * CLIP_NORM * calibrate((Steps(1.0, 1),) * ROUNDS, EPSILON, DELTA)) ** 2
 BETA2 = 1024.0
 PROBLEM = Federation(
     clients=SITES,
@@ -73,6 +73,8 @@ path = "records.npz"
 path = "ledger.sqlite"
 [state]
 path = "state"
+[policy]
+client-noise = true
 """
 
 

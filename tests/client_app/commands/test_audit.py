@@ -180,6 +180,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(opened, case: str) -> None:
     assert tree(opened.folder) == before
 
 
+@pytest.mark.parametrize("noise", ["client", "server"])
+def test_a_run_whose_noise_is_not_that_of_steps_gets_no_estimate(opened, noise: str) -> None:
+    more = "trust-server = true\n[budget]" if noise == "server" else "[budget]"
+    opened.write_profile(("[budget]", more), ("[data]", "[policy]\nclient-noise = true\n[data]"))
+    opened.write_terms(noise=noise)
+    result = opened("audit", *FEW, "--epsilon", "4", "--terms", opened.terms_path)
+    assert result.code == 0, result.err
+    assert "there is no estimate of such a run" in result.out
+    assert "this site's run" not in result.out
+
+
 def test_code_without_a_profile_is_not_built(site) -> None:
     site.write_terms(model="os:getcwd")
     result = site.bare("audit", "--terms", site.terms_path)

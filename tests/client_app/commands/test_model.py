@@ -10,11 +10,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
-from client_app.commands.model import most_likely
+from client_app.commands.model import FOR_SITES, most_likely
 from client_app.ditto import kept_personal_path
 from client_app.personal import keep_final_model
 from client_app.site import Site
 from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.models import arrays_of, build_model
 from hdpfl_flower.site_data import read_site_data
@@ -55,6 +56,37 @@ def test_show_tests_on_the_held_out_records_alone(site) -> None:
     assert 0 < len(held_out) < 40
     expected = f"on this site's {len(held_out)} held-out records: accuracy {right.mean():.4f}"
     assert expected in site("model", "show").out
+
+
+SIMULATIONS = {
+    "epsilons", "delta", "batch-sizes", "calibration", "partition", "groups", "data-dir", "seed",
+    "torch-threads",
+}  # fmt: skip
+SERVERS = {
+    "weights", "public-split", "subspace", "subspace-rank", "subspace-scope", "estimator",
+    "frozen-after", "guard", "max-liars", "noise-floor", "fraction", "require-public", "levels",
+    "level-ratio", "clip-quantile", "clip-lr", "clip-floor", "clip-ceiling", "bit-noise",
+    "server-learning-rate", "server-schedule", "clusters", "cluster-map", "quorum", "min-sites",
+    "join-timeout", "round-timeout", "runs-dir",
+}  # fmt: skip
+
+
+def test_every_term_is_a_sites_the_servers_or_a_simulations() -> None:
+    """A new term must be put into one of the three, or nobody knows whose number is shown."""
+    assert not FOR_SITES & (SIMULATIONS | SERVERS)
+    assert not SIMULATIONS & SERVERS
+    assert sorted(FOR_SITES | SIMULATIONS | SERVERS) == sorted(RunTerms.keys())
+
+
+@pytest.mark.parametrize("more", [{}, {"noise": "server", "delta": 1e-7}], ids=str)
+def test_show_leaves_out_what_a_site_would_read_as_its_own(site, more: dict) -> None:
+    site.write_terms(**more)
+    keep(site, (1, 0, 0), 0)
+    said = site("model", "show").out
+    shown = {line.split(" = ")[0].strip() for line in said.splitlines() if line.startswith("  ")}
+    assert shown == FOR_SITES
+    assert "uniform:0.3:8" not in said
+    assert "this site's own ε, δ and batch size stand in its profile and ledger" in said
 
 
 def test_export_is_the_model_with_its_terms(site) -> None:

@@ -96,6 +96,7 @@ def test_a_label_column_that_is_not_there(opened) -> None:
 
 
 def test_two_records_of_one_patient(opened) -> None:
+    opened.write_profile(('path = "records.csv"', 'path = "records.csv"\nid = "who"'))
     opened.write_terms(schema=WITH_ID + opened.schema)
     opened.write_records(header="y,a,c,who", row="{label},{number},x,P{i}")
     assert not errors(check(opened, "--terms", opened.terms_path))

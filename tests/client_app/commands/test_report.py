@@ -90,19 +90,6 @@ def test_a_simulation_protects_nobody(opened) -> None:
     assert facts(opened)["simulation"]
 
 
-def test_the_unit_is_the_id_only_where_every_run_has_it(opened) -> None:
-    plain = opened.terms.schema_text
-    opened.write_terms(schema='id = "who"\n' + plain)
-    opened.charge("run-1", rounds=1)
-    assert "all that lies under one value of column 'who'" in words(opened)
-    opened.write_terms(schema=plain)
-    opened.charge("run-2", rounds=1)
-    assert "Protected is one record." in words(opened)
-    units = [run["unit"] for run in facts(opened)["runs"]]
-    assert "'who'" in units[0]
-    assert units[1] == "one record"
-
-
 def test_a_constant_time_of_reply_is_told_as_what_it_is(opened) -> None:
     opened.write_profile(("[budget]", "reply-after = 45\n[budget]"))
     text = words(opened)

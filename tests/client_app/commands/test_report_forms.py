@@ -23,7 +23,8 @@ SECTIONS = [
 FACTS = {
     "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
     "clipped-updates-opted-out", "clipped-updates-released", "releases",
-    "no-privacy", "simulation", "disclosed", "reply-after", "promise", "assumptions", "not-covered",
+    "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
+    "assumptions", "not-covered",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
@@ -31,8 +32,10 @@ KEYS = {
     "promise": {"unit", "relation", "adversary", "private-epsilon"},
     "runs": {
         "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
-        "metrics-released",
+        "metrics-released", "epsilon-any-change",
     },
+    "sums": {"unit", "relation", "runs", "epsilon", "delta", "with-all-records"},
+    "trusted-server": {"runs", "epsilon"},
     "releases": {"run-id", "round", "kind", "status", "at", "payload"},
     "assumptions": {"name", "claim", "how", "status", "failures"},
 }  # fmt: skip
@@ -41,6 +44,7 @@ PLAN = {
     "choices",
     "schedule",
     "noise-multiplier",
+    "sensitivity",
     "divisor",
     "epsilon-pld",
     "epsilon-rdp",
