@@ -22,7 +22,7 @@ from hdpfl_flower.datasets import task_for
 from hdpfl_flower.ledger import Ledger
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.site_data import SiteData, read_site_data
-from tests.client_app.messages import ask, make_site, terms_of
+from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
 ROWS = [f"{20 + i},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(61)]
 ROUND = {"learning-rate": 0.5, "local-steps": 1, "clip-norm": 1.0}
@@ -43,7 +43,7 @@ def site_of(
     """Return the profile of a site that holds ``rows``, all in one batch, and adds no noise."""
     folder.mkdir(parents=True)
     Ledger.create(folder / "ledger.sqlite", np.inf, 1e-5).close()
-    profile = make_site(folder, holdout=holdout, disclose=disclose)
+    profile = make_site(folder, holdout=holdout, disclose=disclose, more=CLIENT_NOISE)
     text = profile.read_text().replace("1.2345678", "inf").replace("2.4691356", "inf")
     text = text.replace("batch-size = 7", "batch-size = 61")
     profile.write_text("trust-server = true\n" + text)
