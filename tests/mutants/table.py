@@ -15,6 +15,7 @@ from tests.mutants import (
     resuming,
     steps,
     studies,
+    terms,
     together,
 )
 
@@ -31,6 +32,7 @@ MUTANTS = (
     *operations.MUTANTS,
     *resuming.MUTANTS,
     *studies.MUTANTS,
+    *terms.MUTANTS,
     *together.MUTANTS,
 )
 """``file``, the text that is changed, what it becomes, and the test that says no."""
