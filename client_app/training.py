@@ -43,7 +43,7 @@ class Trainer:
         first, *others = read_models(site, instructions)
         self._start = flatten(first)
         anchor = flatten(others[0]) if instructions.use == wire.PULL else self._start
-        self._pull = (terms.prox_lambda, anchor) if terms.prox_lambda else None
+        self._pull = (terms.pull, anchor) if terms.pull else None
         pull_share(self._pull, terms.learning_rate)
         layout = _layout(terms.model, task_for(terms))
         self._direction = last_step(site.memory, instructions, self._start, layout)

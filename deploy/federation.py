@@ -40,7 +40,6 @@ from flower import (
     SITES,
     ProblemError,
     answers,
-    check_free,
     environment,
     flwr,
     listens,
@@ -52,10 +51,12 @@ from members import (
     make_certificates,
     prepare_site,
     register,
+    remove_site,
     start_superlink,
     start_supernode,
     write_connection,
 )
+from sites_check import check_ports, check_sites, site_names
 
 DEMO = ROOT / "deploy" / "demo"
 DEFAULT_PORT = 28300
@@ -105,25 +106,28 @@ def main() -> int:
 def up(source: Path, pin: bool = False) -> None:
     """Start the SuperLink and a SuperNode for each folder in ``source``; wait until all are in.
 
-    What runs already stays as it is. If it fails, what this call started is stopped again. With
+    What runs already stays as it is. Names, ports, profiles and records are looked at before
+    anything is made; if it fails later, what this call started is stopped again, and the sites that
+    it made and did not start are taken back (one that started may have released something). With
     ``pin`` the sites that it starts run approved apps alone, and the app as it is now is approved.
     """
     if not (BIN / "flower-superlink").exists():
         raise ProblemError(f"flower-superlink is not installed in {BIN}; run: make up")
-    names = sorted(path.name for path in source.iterdir() if path.is_dir())
-    if not names:
-        raise ProblemError(f"{source} holds no folder of a site")
-    for folder in (FOLDER, SITES, SERVER, LOGS, PIDS):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    names = site_names(source)
     running = [name for name in (SUPERLINK, *names) if processes.find(name, PIDS)]
     killed = set(processes.names(PIDS)) - set(running)  # those that 'down' ended are not noted
-    port = _settle_port(SUPERLINK in running)
+    port = _port(SUPERLINK in running)
     ports = {name: port + number for number, name in enumerate((SUPERLINK, *names))}
-    for name in ports.keys() - set(running):
-        check_free(ports[name])
-    _prepare(names, source, [name for name in names if pin and name not in running])
+    check_ports(ports[name] for name in ports if name not in running)
+    check_sites([name for name in names if name not in running], source)
+    for folder in (FOLDER, SITES, SERVER, LOGS, PIDS):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     started: list[str] = []
+    new = [name for name in names if not (SITES / name / "profile.toml").exists()]
     try:
+        if SUPERLINK not in running:
+            write_connection(f"{HOST}:{port}")
+        _prepare(names, source, [name for name in names if pin and name not in running])
         if SUPERLINK not in running:
             print(f"starting the SuperLink on {HOST}:{port}", flush=True)
             started.append(SUPERLINK)
@@ -141,7 +145,11 @@ def up(source: Path, pin: bool = False) -> None:
             lambda: all(nodes().get(node) == "online" for node in node_ids), ONLINE_SECONDS, *names
         )
     except BaseException:
-        processes.stop(reversed(started), PIDS)
+        processes.stop([name for name in started if name != SUPERLINK], PIDS)
+        for name in new:
+            if name not in started:
+                remove_site(name)
+        processes.stop([SUPERLINK] if SUPERLINK in started else [], PIDS)
         raise
     print(f"{len(names)} sites are online: {', '.join(names)}")
     print(f"to look at it: {FLWR} list {LINK}")
@@ -265,7 +273,8 @@ def _prepare(names: list[str], source: Path, pinned: list[str]) -> None:
 
 
 def _sites() -> list[str]:
-    return sorted(path.name for path in SITES.iterdir()) if SITES.is_dir() else []
+    """Return the names of the sites that are there: each has a profile."""
+    return sorted(path.parent.name for path in SITES.glob("[!.]*/profile.toml"))
 
 
 def _alone() -> AbstractContextManager[object]:
@@ -279,8 +288,8 @@ def _alone() -> AbstractContextManager[object]:
     return lock
 
 
-def _settle_port(running: bool) -> int:
-    """Return the SuperLink's port: that of the one that runs, else the configured one; note it."""
+def _port(running: bool) -> int:
+    """Return the SuperLink's port: that of the one that runs, else the configured one."""
     config = SERVER / "config.toml"
     if running:
         address = tomllib.loads(config.read_text())["superlink"][LINK]["address"]
@@ -288,7 +297,6 @@ def _settle_port(running: bool) -> int:
     text = os.environ.get("HDPFL_FEDERATION_PORT") or str(DEFAULT_PORT)
     if not text.isdecimal() or not 1024 <= int(text) < 65000:
         raise ProblemError("HDPFL_FEDERATION_PORT must be a whole number from 1024 to 64999")
-    write_connection(f"{HOST}:{text}")
     return int(text)
 
 

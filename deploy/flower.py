@@ -52,7 +52,7 @@ def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
 
 def call(command: str, *words: str, folder: Path | None = None) -> None:
     """Run a command, in ``folder``; raises ``ProblemError`` with its own words where it fails."""
-    done = _captured(command, *words, folder=folder)
+    done = captured(command, *words, folder=folder)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"'{command}' failed"]
         raise ProblemError(lines[-1].removeprefix("error: "))
@@ -64,7 +64,7 @@ def flwr(*words: str) -> dict[str, Any]:
     Raises:
         ProblemError: it printed none, or says that it failed.
     """
-    done = _captured("flwr", *words, "--format", "json")
+    done = captured("flwr", *words, "--format", "json")
     try:
         answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:
@@ -113,9 +113,10 @@ def check_free(port: int) -> None:
             ) from None
 
 
-def _captured(
+def captured(
     command: str, *words: str, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command, in ``folder``, and return what it printed and its exit status."""
     return subprocess.run(
         [f"{BIN}/{command}", *words],
         cwd=folder,

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -27,6 +28,7 @@ from flower import (
     ROOT,
     SERVER,
     SITES,
+    ProblemError,
     call,
     environment,
     flwr,
@@ -119,6 +121,17 @@ def approve_app(names: list[str]) -> None:
         call("hdpfl-site", "approve", str(app), "--to", str(APPROVED), "--yes")
     for name in names:
         (SITES / name / PINNED).touch(mode=0o600)
+
+
+def remove_site(name: str) -> None:
+    """Take back what was made for a site that never started: its folder, its keys, its place."""
+    note = SITES / name / "node-id"
+    if note.exists():
+        with contextlib.suppress(ProblemError):  # the SuperLink may be what failed
+            flwr("supernode", "unregister", note.read_text(), LINK)
+    shutil.rmtree(SITES / name, ignore_errors=True)
+    for key in (CERTS / "sites" / name, CERTS / "sites" / f"{name}.pub"):
+        key.unlink(missing_ok=True)
 
 
 def make_certificates(names: list[str], *more: str) -> None:

@@ -7,13 +7,14 @@ own ε, δ and batch size live in its profile (``profile.py``).
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.training_terms import (
@@ -24,6 +25,21 @@ from hdpfl_flower.training_terms import (
     TrainingTerms,
 )
 from hdpfl_flower.validation import describe, kebab
+
+AUTO: Final = "auto"
+"""What a term holds that is left to the rule; an explicit 0 is no such thing."""
+
+
+def _read_pull(value: object) -> float | Literal["auto"]:
+    if value == AUTO:
+        return "auto"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise ValueError("must be a number of at least 0, or 'auto'")
+    return float(value)  # type: ignore[arg-type]
+
+
+Pull = Annotated[float | Literal["auto"], PlainValidator(_read_pull)]
 
 
 class RunTerms(TrainingTerms):
@@ -69,7 +85,9 @@ class RunTerms(TrainingTerms):
         "evidence (gathered over the rounds).",
     )
     max_liars: Count = Field(
-        2, description="Guard evidence: sites refused at most for what they sent over the rounds."
+        2,
+        description="Guard evidence: sites refused at most on suspicion, by the others' votes; "
+        "what is proven (no noise, shared noise) is refused whatever the limit.",
     )
     noise_floor: NotNegative = Field(
         0.0,
@@ -131,7 +149,7 @@ class RunTerms(TrainingTerms):
     personal_lambda: str = Field(
         "",
         description="Personal models (Ditto): pull λ towards the global model: one number, or "
-        "PRIVATE,OPTED-OUT; empty: no personal model.",
+        "PRIVATE,OPTED-OUT; empty: no personal model, but 0.1 for ditto.",
     )
     clusters: Count = Field(
         0,
@@ -162,15 +180,15 @@ class RunTerms(TrainingTerms):
         description="Noise of a private choice: gaussian, or gumbel (the exponential mechanism, "
         "as in R-DPCFL's paper).",
     )
-    prox_lambda: NotNegative = Field(
-        0.0,
+    prox_lambda: Pull = Field(
+        "auto",
         description="Pull λ of the local steps: towards the round's global model (FedProx), or "
-        "the mean of the sites' models (mr-mtl).",
+        "the mean of the sites' models (mr-mtl); auto: 0.1 for mr-mtl, else 0, no pull.",
     )
-    personal_noise: Literal["none", "records"] = Field(
-        "none",
-        description="Personal models: plain SGD that stays at home, or DP-SGD whose steps are "
-        "charged like the round's.",
+    personal_noise: Literal["auto", "none", "records"] = Field(
+        "auto",
+        description="Personal models: none (plain SGD that stays at home), or records (DP-SGD "
+        "whose steps are charged like the round's); auto: records for ditto, else none.",
     )
     quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
     min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
@@ -209,7 +227,25 @@ class RunTerms(TrainingTerms):
     )
     runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_as_texts(cls, data: Any) -> Any:
+        """Take a number where a text is asked for: who writes 0.1 for '0.1' means the same."""
+        if not isinstance(data, dict):
+            return data
+        texts = {f.alias or kebab(n) for n, f in cls.model_fields.items() if f.annotation is str}
+        return {
+            key: repr(value) if key in texts and type(value) in (int, float) else value
+            for key, value in data.items()
+        }
+
+    @field_validator("personal_lambda")
+    @classmethod
+    def _without_blanks(cls, value: str) -> str:
+        return value.strip()  # blanks alone are no λ: nobody is to pay for a model of it
+
     @field_validator(
+        "rounds", "local_epochs", "subspace_rank", "min_sites",
         "local_steps", "frozen_after", "max_liars", "quorum", "participations", "seed",
         "torch_threads", "clusters", "selections",
     )  # fmt: skip
@@ -247,10 +283,15 @@ class RunTerms(TrainingTerms):
             ) from None
         except (OSError, UnicodeDecodeError):
             raise TermsError(f"terms {path} cannot be read as text by this user") from None
-        except tomllib.TOMLDecodeError as error:
-            raise TermsError(f"terms {path} are not valid TOML: {error}") from None
         except TermsError as error:
             raise TermsError(f"terms {path}: {error}") from None
+        except (ValueError, RecursionError) as error:  # TOML's, or of a number of 5,000 digits
+            raise TermsError(f"terms {path} are not valid TOML: {error}") from None
+
+    @property
+    def pull(self) -> float:
+        """λ of ``prox-lambda``; 0 where the rule left it open."""
+        return 0.0 if self.prox_lambda == AUTO else self.prox_lambda
 
     @classmethod
     def keys(cls) -> list[str]:

@@ -14,13 +14,19 @@ who is quiet tells more, and nobody tells most.
   first and the others are judged again without its votes: a liar has n − f sites against it, an
   honest one f.
 - **Shared noise.** Honest noise is independent. Where the model has a softmax head the updates'
-  silent sums (``head.py``) are noise and nothing else; elsewhere a pair must be nearer to each
-  other than the signal that they share with the rest explains.
+  silent sums (``head.py``) are noise and nothing else, and where the terms state a floor two
+  updates differ by that much noise at least: both prove it. Elsewhere a pair that is nearer to each
+  other than the signal that they share with the rest explains is suspect.
 - **Gain.** A site whose step along the pilot is far shorter or longer than the mean of the
   others' would take all the weight of a rule that weighs by noise, and stop the learning, or blow
   it up.
 - **No noise at all**: below the floor that the run's terms state, or hardly changed since the last
   upload.
+
+What is proven, at a rate of false alarms that is stated, is refused however many there are: no
+noise at all, and shared noise. Votes, gains and unexplained likeness are suspicion: honest sites
+can be outvoted, so ``max-liars`` bounds them, and they never refuse half of those who are left.
+Where the proven are too many the round has no quorum, and the model stays as it was.
 
 Known limits: under label skew honest sites disagree, and may be refused; an honest site with 32
 times fewer or 64 times more steps than the others, and little noise, is refused for its gain.
@@ -35,7 +41,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.collusion import shared_noise
+from hdpfl_flower.collusion import shared_noise, too_alike, too_near
 from hdpfl_flower.evidence_books import Books, pack, unpack
 from hdpfl_flower.guard import REPEATS, Rows, State, Vector, cap_weights
 from hdpfl_flower.head import Head, silent_sums
@@ -67,8 +73,11 @@ QUIET = "guard: less noise than the run's floor"
 AGAINST = "guard: evidence, it works against the others"
 SHARED = "guard: evidence, its noise is another site's"
 STRENGTH = "guard: evidence, its step is far from the others' in length"
-LASTING = (AGAINST, SHARED, STRENGTH)
+ALIKE = "guard: evidence, more like another site's than the rest explains"
+LASTING = (AGAINST, SHARED, STRENGTH, ALIKE)
 """Who is refused for one of these stays refused."""
+_PROVEN = 1 + LASTING.index(SHARED)
+"""What the books hold of a site whose refusal the limit does not count."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Evidence:
     """What a run's evidence is weighed with.
 
     Attributes:
-        max_liars: f, sites refused at most for evidence over the run.
+        max_liars: f, sites refused at most on suspicion over the run.
         rounds: of the run, for the threshold.
         noise_floor: least noise of an honest update, standard deviation a coordinate; 0: unknown.
     """
@@ -132,24 +141,27 @@ def weigh_evidence(
         ``alignment``, its z of this round, each shape ``(n,)``.
 
     Guarantees:
-        At most ``settings.max_liars`` sites are refused for evidence over the run, and never so
-        many that those who are left are no majority; who was refused once stays so.
+        At most ``settings.max_liars`` sites are refused on suspicion over the run, and never so
+        many that those who are left are no majority of those against whom nothing is proven. Whose
+        noise is proven to be another site's is refused, whatever the limit. Who was refused for
+        either stays so.
     """
     books = unpack(state, sites)
     silent = None if head is None else silent_sums(updates, head)
     after, refused = _still(state, sites, updates)
     refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
     at = np.array([books.order[site] for site in sites])
+    gram = inner_products(updates)
+    # Of all that came: the noise of a site that is refused already proves a new one's, too.
+    books.refused[at[_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN
     refused |= {s: LASTING[int(books.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
                 if books.refused[i]}  # fmt: skip
     kept = np.array([site not in refused for site in sites], dtype=np.bool_)
     gauges = {"evidence": np.zeros(len(sites)), "alignment": np.zeros(len(sites))}
     if kept.sum() > 2:
         rows = np.flatnonzero(kept)
-        gram = inner_products(updates)[np.ix_(rows, rows)]
-        part = None if silent is None else silent[kept]
-        found = _Round(books, at[rows], gram, updates.shape[1], settings)
-        found.judge(part)
+        found = _Round(books, at[rows], gram[np.ix_(rows, rows)], updates.shape[1], settings)
+        found.judge(silent is None)
         gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
         for row in rows[~found.kept]:
             refused[sites[int(row)]] = LASTING[int(books.refused[at[row]]) - 1]
@@ -170,17 +182,22 @@ class _Round:
         np.fill_diagonal(self.cosines, 0)
         self.level = alarm_level(n, settings.rounds)
         self.at_once = alarm_at_once(n, settings.rounds)
-        most = min(settings.max_liars, (len(books.order) - 1) // 2)
-        self.left = min(most - int(np.count_nonzero(books.refused)), (n - 1) // 2)
+        proven = int(np.count_nonzero(books.refused == _PROVEN))
+        most = min(settings.max_liars, (len(books.order) - proven - 1) // 2)
+        self.left = min(most + proven - int(np.count_nonzero(books.refused)), (n - 1) // 2)
         self.kept = np.ones(n, dtype=np.bool_)
         self.sums, self.alignment, self.against = np.zeros(n), np.zeros(n), np.zeros(n)
 
-    def judge(self, silent: Rows | None) -> None:
-        """Refuse what there is evidence against, and keep the books of the rest."""
-        alike = {i for pair in shared_noise(self.cosines, self.size, silent) for i in pair}
+    def judge(self, by_likeness: bool) -> None:
+        """Refuse what there is evidence against, and keep the books of the rest.
+
+        ``by_likeness``: there is no head, whose sums would tell likeness from shared noise.
+        """
+        pairs = too_alike(self.cosines, self.size) if by_likeness else []
+        alike = {i for pair in pairs for i in pair}
         if len(alike) <= self.left:  # what more sites than may lie have in common is no noise
             for i in sorted(alike):
-                self._refuse(i, SHARED)
+                self._refuse(i, ALIKE)
         votes = self._weigh()
         while self.left > 0 and self.against.max() > 1:
             self._refuse(int(np.argmax(self.against)), AGAINST)
@@ -264,6 +281,18 @@ def means_of_others(mean: Vector, error: Vector) -> tuple[Vector, Vector]:
     rest = 1 - shares
     doubt = np.sqrt(np.sum((shares * error) ** 2) - (shares * error) ** 2) / rest
     return (shares @ mean - shares * mean) / rest, doubt
+
+
+def _proven(
+    gram: Matrix, size: int, silent: Rows | None, settings: Evidence
+) -> npt.NDArray[np.bool_]:
+    """Return whose noise is proven to be another site's, shape ``(n,)``."""
+    pairs = too_near(gram, size, settings.noise_floor, settings.rounds)
+    if silent is not None:
+        pairs += shared_noise(silent, np.sqrt(np.diag(gram)), settings.rounds)
+    found = np.zeros(len(gram), dtype=np.bool_)
+    found[[i for pair in pairs for i in pair]] = True
+    return found
 
 
 def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:

@@ -26,12 +26,14 @@ State = Mapping[str, Vector]
 
 ZEROS = "guard: an update of zeros"
 COPY = "guard: a copy of another site's update"
-REPEATS = "guard: repeats its last upload"
+REPEATS = "guard: repeats an upload of its own"
 
 CAP = 3.0
 """No site weighs more than this many times 1/n."""
 _TOLD = 1024
 """Numbers of an update that tell it from any other with noise of its own."""
+_FEW = 4
+"""Numbers of an update below which two honest ones are equal in the long run."""
 _NOTHING = 1e-12
 """Weights that sum to less are no proportion to share by."""
 
@@ -42,28 +44,41 @@ def refuse_copies(
     """Return the state after a round, and which sites are refused for zeros or for a copy.
 
     Args:
-        state: ``digest/SITE``: 96 bits that tell a site's last upload, see :func:`_digest`; not
-            changed.
+        state: ``digest/SITE``: 96 bits that tell each upload of a site, see :func:`_digest`, shape
+            ``(k, 2)``; not changed.
         sites: the rows' sites.
         updates: float32, shape ``(n, d)``.
 
     Guarantees:
-        Of exact copies all are refused, for who copied is not known. Two honest updates of d ≥ 4
+        Of exact copies of one round all are refused, for who copied is not known; who sends what
+        it or another site sent in an earlier round is refused alone. Two honest updates of d ≥ 4
         numbers with noise of their own are taken for copies with probability below 1e-19 (float32
-        has about 2²² values within a standard deviation); of one number each, below 1e-6.
+        has about 2²² values within a standard deviation); of one number each, below 1e-6, and of
+        fewer than 4 each is compared with those of its round and its own last one alone.
     """
     found = [_digest(row) for row in updates]
     often = Counter(digest.tobytes() for digest in found)
+    told = updates.shape[1] >= _FEW
+    earlier = {
+        name.removeprefix("digest/"): digests.reshape(-1, 2)[0 if told else -1 :]
+        for name, digests in state.items()
+        if name.startswith("digest/")
+    }
+    known = {digest.tobytes() for digests in earlier.values() for digest in digests}
     after, refused = dict(state), {}
     for site, row, digest in zip(sites, updates, found, strict=True):
-        before = state.get(f"digest/{site}")
+        own = earlier.get(site, np.zeros((0, 2)))
+        again = bool((own == digest).all(axis=1).any())
         if not row.any():
             refused[site] = ZEROS
         elif often[digest.tobytes()] > 1:
             refused[site] = COPY
-        elif before is not None and np.array_equal(before, digest):
+        elif again:
             refused[site] = REPEATS
-        after[f"digest/{site}"] = digest
+        elif told and digest.tobytes() in known:
+            refused[site] = COPY
+        if not again:
+            after[f"digest/{site}"] = np.vstack([own, digest] if told else [digest])
     return after, refused
 
 

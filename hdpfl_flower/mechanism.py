@@ -29,6 +29,7 @@ from hdpfl_flower.paper_noise import pfa_multiplier, robust_hdp_multiplier
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.trust import check_client_noise, check_trust
 from hdpfl_flower.unit import check_unit
+from hdpfl_flower.up_front import reasons_for_equal_rounds, unlike_rounds
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -311,11 +312,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
 
 def _check_equal_steps(terms: RunTerms) -> None:
     """Refuse more than equal steps where the account knows no others."""
-    chosen = terms.selections > 0 and terms.selection_share > 0
-    private = terms.personal_noise == "records" and bool(terms.personal_lambda)
-    known = terms.noise == "records" and terms.calibration == "pld"
-    alike = known and not terms.noise_multiplier and not terms.participations
-    if (chosen or private or terms.first_batch == "full") and not alike:
+    if unlike_rounds(terms) and reasons_for_equal_rounds(terms):
         raise Declined(
             "terms: 'first-batch', 'selections' and 'personal-noise' go with noise = 'records', "
             "noise of the site's own and all rounds alone"

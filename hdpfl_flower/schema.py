@@ -26,7 +26,8 @@ from hdpfl_flower.validation import FROZEN, describe, kebab
 MAX_FEATURES = 10_000
 """A schema comes from the server: it must not make a site allocate without end."""
 
-Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
+_PLAIN = re.compile(r"^[^\x00-\x1f\x7f]+$")
+Name = Annotated[str, Field(pattern=_PLAIN.pattern)]
 AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Bounds = Annotated[tuple[Finite, Finite], AList]
@@ -289,7 +290,9 @@ def _in_words(error: ValidationError, data: dict[str, Any]) -> str:
     def named(match: re.Match[str]) -> str:
         column = data["columns"][int(match[1])]
         name = column.get("name") if isinstance(column, dict) else None
-        return f"columns.{name}" if isinstance(name, str) else match[0]
+        plain = isinstance(name, str) and _PLAIN.match(name)  # the text may be a server's
+        return f"columns.{name}" if plain else f"columns.{match[1]}"
 
     text = re.sub(r"\bcolumns\.(\d+)(\.number|\.category)?", named, describe(error, known))
+    text = text.replace(".type' is missing", ".type' is missing; give 'number' or 'category'")
     return " ".join(text.split())

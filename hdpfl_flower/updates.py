@@ -52,7 +52,7 @@ class Outcome:
             shape ``(M, d)``, a row a model.
         weights: float64, shape ``(n,)``; each site's share of its model.
         gauges: numbers worth a look, for the journal: a float, or an array of shape ``(n,)``.
-        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, unless the rule projects.
+        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, where the rule's ``is_weighted_sum`` says so.
         group: the model that each site's update went into, shape ``(n,)``; None: there is one.
     """
 

@@ -37,7 +37,24 @@ _WORDS = {
     "list_type": "must be a list in [ ]",
     "model_type": "must be a table, written [name]",
     "dict_type": "must be a table, written [name]",
+    "model_attributes_type": "must be a table",
+    "literal_error": "must be {expected}",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be greater than or equal to {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be less than or equal to {le:g}",
+    "too_short": "has too few entries: {min_length} at least",
+    "too_long": "has too many entries: {max_length} at most",
+    "string_pattern_mismatch": "is empty, or holds a control character",
+    "is_instance_of": "must be a path, a text in quotes",
+    "union_tag_invalid": "must be one of {expected_tags}",
+    "union_tag_not_found": "is missing",
 }
+"""Our words for each kind of pydantic's findings; it fills in what the model asks for."""
+_OTHER = "is not what is asked for here"
+"""Of a kind without words: pydantic's own text names its internals, or the value."""
+_TAGGED = ("union_tag_invalid", "union_tag_not_found")
 
 
 def describe(error: ValidationError, keys: Iterable[str]) -> str:
@@ -48,19 +65,21 @@ def describe(error: ValidationError, keys: Iterable[str]) -> str:
         keys: every key that exists, to suggest a spelling for one that does not.
 
     Guarantees:
-        No value that was validated appears in the text (pydantic's own inputs are left out, and
-        the messages of our validators name keys only).
+        No value that was validated appears in the text, and no sentence of pydantic's: every kind
+        of finding has words of ours, and the messages of our validators name keys only.
     """
     known = list(keys)
     lines = []
     for item in error.errors(include_url=False, include_input=False):
-        key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
+        kind, told = item["type"], item.get("ctx", {})
+        tag = (told["discriminator"].strip("'"),) if kind in _TAGGED else ()
+        key = ".".join(str(part) for part in (*item["loc"], *tag))
+        if kind == "extra_forbidden":
             close = get_close_matches(key, known, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
             lines.append(f"'{key}' is not a known key{hint}")
         else:
-            text = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-            text = text.replace("Input should be", "must be")
+            text = str(told["error"]) if kind == "value_error" else _WORDS.get(kind, _OTHER)
+            text = text if kind == "value_error" else text.format(**told)
             lines.append(f"'{key}' {text}" if key else text)
     return "; ".join(lines)

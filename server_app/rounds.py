@@ -22,7 +22,6 @@ from flwr.serverapp import Grid
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import load_dataset, task_for
-from hdpfl_flower.ditto import check_lambdas
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.files import replace_file
 from hdpfl_flower.groups import evaluate_models, parse_groups
@@ -30,10 +29,12 @@ from hdpfl_flower.journal import Event, Journal
 from hdpfl_flower.models import Arrays, arrays_of, build_model
 from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.paths import runs_dir
+from hdpfl_flower.up_front import check_up_front
 from hdpfl_flower.versions import versions
 from server_app.checkpointing import NoCheckpoints
 from server_app.plots import plot_run
 from server_app.resume import engine_of, told_privacy, told_rounds
+from server_app.reuse import check_same_terms
 from server_app.round_facts import round_facts, round_times
 from strategies import make_strategy
 from strategies.base import HDPStrategy
@@ -83,6 +84,17 @@ def settle(terms: RunTerms) -> RunTerms:
     return terms.updated(run_id=run_id, runs_dir=str(runs_dir(terms.runs_dir)))
 
 
+def ready_strategy(terms: RunTerms) -> HDPStrategy:
+    """Return the rule of ``terms``, whose own terms hold what it sets.
+
+    Raises:
+        StrategyError, TermsError: what no site could follow, before any is asked.
+    """
+    strategy = make_strategy(terms)
+    check_up_front(strategy.terms)
+    return strategy
+
+
 def run(
     grid: Grid,
     terms: RunTerms,
@@ -112,17 +124,16 @@ def run(
         CheckpointError: another process has the run, or it is there already and can go on.
     """
     terms, checkpoints = settle(terms), checkpoints or NoCheckpoints()
-    at = checkpoints.at
-    strategy = make_strategy(terms)
-    check_lambdas(terms)
+    at, folder = checkpoints.at, Path(terms.runs_dir) / terms.run_id
+    strategy = ready_strategy(terms)
     strategy.streams = streams or strategy.streams
     if at is None:
+        check_same_terms(folder, terms)
         arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
     else:
         at.restore(strategy)
         arrays = at.model
     test = _central_test(terms)
-    folder = Path(terms.runs_dir) / terms.run_id
     journal = Journal(folder / "journal.jsonl")
     try:
         checkpoints.begin(folder, terms, journal)

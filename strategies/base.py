@@ -54,6 +54,7 @@ class HDPStrategy(Keeps, Rule):
 
     def __init__(self, terms: RunTerms) -> None:
         """Prepare for the run of ``terms``."""
+        terms = self.completed(terms)
         self.terms, self.needs = terms, self.discloses(terms)
         if terms.require_public:
             self.needs |= {"epsilon"}
@@ -61,7 +62,7 @@ class HDPStrategy(Keeps, Rule):
         self.roster = Roster(terms, self.needs, self.welcomes)
         self.sampler = Sampler(terms)
         self.state = self.initial_state()
-        self.guard = Guard(terms, projects=getattr(self, "projects", False))
+        self.guard = Guard(terms, sums=self.is_weighted_sum(terms))
         self.report = RoundReport(0, [], 0)
         self.streams = ReleaseStreams.fresh()
         self._like: Arrays = {}

@@ -22,7 +22,7 @@ from strategies.leveled import Floats, Ints, Leveled
 class DPFedAvg(Leveled):
     """Everyone at the strictest disclosed ε."""
 
-    name = "dp-fedavg"
+    name, one_level = "dp-fedavg", True
 
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return the strictest ε alone."""
@@ -40,7 +40,7 @@ class DPFedAvg(Leveled):
 class NonPrivate(Leveled):
     """No noise at all: what privacy costs. It violates every private site (simulations only)."""
 
-    name = "non-private"
+    name, one_level = "non-private", True
 
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return no privacy alone."""

@@ -35,26 +35,26 @@ class Guard:
         refused: site → why, of the round that was screened last.
     """
 
-    def __init__(self, terms: RunTerms, *, projects: bool) -> None:
+    def __init__(self, terms: RunTerms, *, sums: bool) -> None:
         """Prepare for a run.
 
         Args:
             terms: name the guard.
-            projects: whether the rule's update is not the sum of the updates by its weights;
-                from such an update nothing can be taken out.
+            sums: whether the rule's update is a multiple of the sum of the updates by its
+                weights, see ``Rule.is_weighted_sum``; from another one nothing can be taken out.
 
         Raises:
-            TermsError: a guard that acts on weights, with a rule that projects.
+            TermsError: a guard that acts on weights, with a rule whose update is no such sum.
         """
         self.kind: Literal["none", "cap", "centred-clipping", "evidence"] = terms.guard
-        if projects and self.kind in ("cap", "centred-clipping"):
+        if not sums and self.kind in ("cap", "centred-clipping"):
             raise TermsError(
                 f"run config: 'guard': '{self.kind}' bounds a site's weight in a sum, and what "
                 f"'strategy' '{terms.strategy}' gives is no such sum; take 'evidence' or 'none', "
                 "or another strategy"
             )
         self._settings = Evidence(terms.max_liars, terms.rounds, terms.noise_floor)
-        self._takes_back = self.kind == "evidence" and not projects
+        self._takes_back = self.kind == "evidence" and sums
         self._gauges: Gauges = {}
         self.state: State = {}
         self.given: dict[str, npt.NDArray[np.float32]] = {}

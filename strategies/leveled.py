@@ -37,6 +37,7 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.level_span import keep_span
 from hdpfl_flower.levels import (
+    AUTO,
     PRECISION,
     menu_of,
     place,
@@ -72,11 +73,10 @@ class Leveled(HDPStrategy):
     """Two-step averaging; a rule says what the levels are and what each of them counts.
 
     Attributes:
-        projects: the update is not the weighted sum of the updates: it has the server's rate, and
-            with ``noise = server`` its clipping and noise.
+        one_level: there is one level, so that no level weighs more than another.
     """
 
-    projects: ClassVar[bool] = True
+    one_level: ClassVar[bool] = False
 
     def __init__(self, terms: RunTerms) -> None:
         """See :meth:`HDPStrategy.__init__`; raises ``TermsError`` for a wrong menu or ratio."""
@@ -93,6 +93,16 @@ class Leveled(HDPStrategy):
     def discloses(cls, terms: RunTerms) -> frozenset[str]:
         """See :meth:`HDPStrategy.discloses`."""
         return frozenset({"epsilon"})
+
+    @classmethod
+    def is_weighted_sum(cls, terms: RunTerms) -> bool:
+        """See :meth:`HDPStrategy.is_weighted_sum`.
+
+        With ``noise = server`` the update holds the server's clipping and noise, and with ``auto``
+        ratios its directions have weights of their own.
+        """
+        fixed = cls.one_level or terms.level_ratio.strip() != AUTO
+        return terms.noise != "server" and fixed
 
     # --- what a rule may change ----------------------------------------------------------------
 
@@ -196,7 +206,7 @@ class Leveled(HDPStrategy):
         gauges.update({f"level-{j + 1}-sites": float(n) for j, n in enumerate(counts)})
         update = (rate * mean).astype(np.float32)
         shares = np.divide(weights, divisors, out=np.zeros_like(weights), where=divisors > 0)
-        return state, Outcome(update, site_weights(shares, levels), gauges)
+        return state, Outcome(update, site_weights(shares, levels), gauges, rate)
 
     # --- parts ---------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class ManyModels(HDPStrategy):
         Raises:
             StrategyError: terms that go with one model alone.
         """
-        check_terms(terms)
+        check_terms(self.completed(terms))
         self._rule = self.weighting(terms)
         super().__init__(terms)
         self._held: tuple[ArrayRecord, ...] = ()
@@ -107,6 +107,11 @@ class ManyModels(HDPStrategy):
         return not models_of(state)
 
     # --- HDPStrategy ---------------------------------------------------------------------------
+
+    @classmethod
+    def completed(cls, terms: RunTerms) -> RunTerms:
+        """See :meth:`Rule.completed`."""
+        return super().completed(cls.weighting.completed(terms))
 
     @classmethod
     def discloses(cls, terms: RunTerms) -> frozenset[str]:

@@ -27,6 +27,7 @@ class Minimum(FedAvg):
         return super().discloses(terms) | {"epsilon"}
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with ``epsilon-cap`` at the least disclosed ε."""
+        """Return the terms with ``epsilon-cap`` at the least disclosed ε, or at a lower one."""
         least = min(facts["epsilon"] for facts in disclosed.values())
+        least = min(least, terms.epsilon_cap or math.inf)
         return terms if math.isinf(least) else terms.updated(epsilon_cap=least)

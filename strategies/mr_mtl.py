@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config import AUTO, RunTerms
 from strategies.grouping import Ask
 from strategies.local_training import LocalTraining
-from strategies.rule import Disclosed, State
+from strategies.rule import State
 
 PULL = 0.1
-"""λ where the terms name none."""
+"""λ where the terms leave it open."""
 
 
 class MRMTL(LocalTraining):
@@ -28,11 +28,14 @@ class MRMTL(LocalTraining):
 
     name = "mr-mtl"
 
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Rule.propose`."""
-        terms = super().propose(terms, disclosed)
-        return terms if terms.prox_lambda else terms.updated(prox_lambda=PULL)
+    @classmethod
+    def completed(cls, terms: RunTerms) -> RunTerms:
+        """See :meth:`Rule.completed`; an explicit 0 is no pull."""
+        if terms.prox_lambda == AUTO:
+            terms = terms.updated(prox_lambda=PULL)
+        return super().completed(terms)
 
     def ask(self, state: State, server_round: int, site: str) -> Ask:
         """See :meth:`ManyModels.ask`."""
-        return replace(super().ask(state, server_round, site), use=wire.PULL)
+        use = wire.PULL if self.terms.pull else ""  # without a pull nobody needs the mean
+        return replace(super().ask(state, server_round, site), use=use)

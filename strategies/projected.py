@@ -47,14 +47,13 @@ def public_sites(updates: RoundUpdates, terms: RunTerms) -> npt.NDArray[np.bool_
 class Projected(HDPStrategy):
     """The weights of ``weighting``, the private part of the aggregate projected.
 
+    So unanimous sites need not get their way.
+
     Attributes:
         weighting: the rule that weighs.
-        projects: the update is not the weighted sum of the updates, and unanimous sites need not
-            get their way.
     """
 
     weighting: ClassVar[type[HDPStrategy]]
-    projects: ClassVar[bool] = True
 
     def __init__(self, terms: RunTerms) -> None:
         """Prepare for the run of ``terms``; raises ``TermsError`` for an unknown split."""
@@ -71,6 +70,17 @@ class Projected(HDPStrategy):
     def uses(cls, terms: RunTerms) -> frozenset[str]:
         """See :meth:`HDPStrategy.uses`."""
         return cls.weighting.uses(terms)
+
+    @classmethod
+    def completed(cls, terms: RunTerms) -> RunTerms:
+        """See :meth:`HDPStrategy.completed`."""
+        return cls.weighting.completed(terms)
+
+    @classmethod
+    def is_weighted_sum(cls, terms: RunTerms) -> bool:
+        """See :meth:`HDPStrategy.is_weighted_sum`: the projection is in between."""
+        del terms
+        return False
 
     def initial_state(self) -> State:
         """See :meth:`HDPStrategy.initial_state`."""

@@ -26,7 +26,6 @@ known, a site with more steps counts as drifting.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 
@@ -45,12 +44,10 @@ _SUM, _ROUNDS = "drift_sum", "drift_rounds"
 class RobustHDPDrift(SNR):
     """Weights by Robust-HDP's noise, by local steps and by drift.
 
-    Attributes:
-        projects: the update is not the weighted sum of the updates, but a multiple of it.
+    The update is a multiple of the weighted sum of the updates: ``Outcome.scale``.
     """
 
     name = "robust-hdp-drift"
-    projects: ClassVar[bool] = True
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config import AUTO, RunTerms
 from hdpfl_flower.models import Arrays, flatten, unflatten
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
@@ -53,6 +53,29 @@ class Rule(Strategy):
         """Return the facts of a site that the rule uses where it is told them."""
         del terms
         return frozenset()
+
+    @classmethod
+    def is_weighted_sum(cls, terms: RunTerms) -> bool:
+        """Tell whether every round's update is ``scale``·Σᵢ wᵢuᵢ of its own outcome's weights.
+
+        Guards act on such an update by its weights: they bound a site's share, and take out of the
+        model what a site gave. A rule that projects, clips or noises has to say no.
+        """
+        del terms
+        return True
+
+    @classmethod
+    def completed(cls, terms: RunTerms) -> RunTerms:
+        """Return the terms with what they leave to the rule; what they say stays, 0 too.
+
+        Known before any site is asked, so that what no site can follow is refused up front.
+        """
+        left = {
+            "prox_lambda": (terms.prox_lambda == AUTO, 0.0),
+            "personal_noise": (terms.personal_noise == AUTO, "none"),
+        }
+        found = {name: value for name, (is_open, value) in left.items() if is_open}
+        return terms.updated(**found) if found else terms
 
     def initial_state(self) -> State:
         """Return the state before the first round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,6 +66,8 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     """
     from server_app.comparison import Comparison, jobs_of
     from server_app.comparison import compare as run_jobs
+    from server_app.reuse import NAME, check_same_sites, check_same_terms
+    from server_app.rounds import ready_strategy, settle
     from strategies import check_strategy
 
     given = {
@@ -82,10 +85,17 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     for name in names:
         check_strategy(name)
-    folder = out or runs_dir() / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = out or _new_folder()
     base = RunTerms.parse({**config, "runs-dir": str(folder.absolute())})
     comparison = Comparison(base, clients)
     todo = jobs_of(base, names, seeds, clients)
+    for job in todo:  # all of them before the first
+        ready_strategy(job.terms)
+        sent = settle(job.terms.updated(min_sites=min(job.terms.min_sites, clients)))
+        check_same_terms(folder / sent.run_id, sent, "name another --out")
+        check_same_sites(folder, sent.run_id, clients)
+    if not (folder / NAME).exists():
+        comparison.save(folder / NAME)
     try:
         with rounds_bar(len(todo) * base.rounds, f"{len(todo)} runs") as tick:
             for job, events in run_jobs(todo, jobs or available_cores(), tick):
@@ -95,6 +105,12 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
             _show(comparison, names, folder)
             runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
             _show_promises(comparison, {name: runs[name] for name in names})
+
+
+def _new_folder() -> Path:
+    """Return a folder that is not there yet, named by the time."""
+    folder = runs_dir() / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return folder.with_name(f"{folder.name}-{secrets.token_hex(3)}") if folder.exists() else folder
 
 
 def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
@@ -146,7 +162,9 @@ def _assignments(pairs: list[str]) -> dict[str, object]:
         if not separator:
             raise TermsError(f"--set '{pair}' has no '='; write KEY=VALUE")
         try:
-            values[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            values[key] = text
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError):
+            value = text
+        # A date or a list is no term's value: as a text it may be one.
+        values[key] = value if isinstance(value, (bool, int, float, str)) else text
     return values

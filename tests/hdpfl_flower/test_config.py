@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.validation import kebab
 
 
 def test_the_defaults_survive_the_wire() -> None:
@@ -40,7 +42,13 @@ def test_the_same_terms_give_the_same_bytes() -> None:
         ({"learning-rate": float("nan")}, ["'learning-rate'"]),
         ({"fraction": 1.5}, ["'fraction'"]),
         ({"evaluation": "everywhere"}, ["'evaluation'", "'none', 'server' or 'sites'"]),
-        ({"strategy": 3}, ["'strategy' must be a text in quotes"]),
+        ({"strategy": True}, ["'strategy' must be a text in quotes"]),
+        ({"personal-lambda": True}, ["'personal-lambda' must be a text in quotes"]),
+        ({"epsilons": [1, 2]}, ["'epsilons' must be a text in quotes"]),
+        ({"prox-lambda": -0.1}, ["'prox-lambda' must be a number of at least 0, or 'auto'"]),
+        ({"prox-lambda": "0.1"}, ["'prox-lambda' must be a number of at least 0, or 'auto'"]),
+        ({"prox-lambda": True}, ["'prox-lambda' must be a number of at least 0, or 'auto'"]),
+        ({"prox-lambda": float("inf")}, ["'prox-lambda' must be a number of at least 0"]),
         ({"seed": -1}, ["'seed'"]),
         ({"seed": 2**63}, ["'seed'"]),
         ({"rounds": "x", "fraction": "y"}, ["'rounds'", "'fraction'"]),
@@ -71,6 +79,37 @@ def test_whatever_a_server_sends_either_parses_or_is_refused(config: dict[str, A
     except TermsError:
         return
     assert isinstance(terms, RunTerms)
+
+
+@pytest.mark.parametrize("value", [0.1, 50, 0, 1e-05, 20260101, float("inf")])
+def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
+    """As in TOML, in --run-config and in --set: 'must be a text' before."""
+    texts = {f.alias or kebab(n) for n, f in RunTerms.model_fields.items() if f.annotation is str}
+    assert {"level-ratio", "personal-lambda", "epsilons", "levels", "batch-sizes"} <= texts
+    try:
+        terms = RunTerms.parse(dict.fromkeys(texts, value))
+    except TermsError as error:
+        pytest.fail(str(error))
+    assert {terms.as_config()[key] for key in texts} == {repr(value)}
+    assert RunTerms.from_json(terms.to_json()) == terms
+
+
+def test_an_explicit_zero_is_not_what_is_left_open() -> None:
+    assert (RunTerms().prox_lambda, RunTerms().pull) == ("auto", 0)
+    terms = RunTerms.parse({"prox-lambda": 0, "personal-lambda": 0})
+    assert (terms.prox_lambda, terms.pull, terms.personal_lambda) == (0, 0, "0")
+    assert RunTerms.from_json(terms.to_json()) == terms
+
+
+def test_blanks_are_no_pull_that_a_site_would_pay_for() -> None:
+    assert RunTerms.parse({"personal-lambda": "  "}).personal_lambda == ""
+
+
+def test_a_file_whose_number_python_does_not_read_is_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("rounds = " + "1" * 5_000)
+    with pytest.raises(TermsError, match=r"run\.toml are not valid TOML"):
+        RunTerms.load(path)
 
 
 def test_changes_are_validated_again() -> None:

@@ -72,6 +72,39 @@ def test_who_repeats_itself_is_refused_every_time_but_the_first() -> None:
     assert refused == {}
 
 
+def test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same() -> None:
+    """A, B, A, B of one site, and what another site sent before: refused, and nobody else."""
+    one, two, state = rows(30)[0], rows(31)[0], {}
+    for server_round in range(6):
+        updates = rows(40 + server_round)
+        updates[1] = (one, two)[server_round % 2]
+        state, refused = refuse_copies(state, SITES, updates)
+        assert refused == ({"b": REPEATS} if server_round > 1 else {})
+    updates = rows(50)
+    updates[3] = two
+    state, refused = refuse_copies(state, SITES, updates)
+    assert refused == {"d": COPY}
+    assert state["digest/a"].shape == (7, 2)
+    assert state["digest/b"].shape == (3, 2), "each upload once"
+
+
+def test_a_state_of_one_digest_a_site_is_taken_up() -> None:
+    """As checkpoints of earlier versions hold it."""
+    updates = rows(60)
+    state, _ = refuse_copies({}, SITES, updates)
+    former = {name: digests[-1] for name, digests in state.items()}
+    assert refuse_copies(former, ("a",), updates[:1])[1] == {"a": REPEATS}
+
+
+def test_few_numbers_are_compared_with_the_last_round_alone() -> None:
+    """Three float32 of a small range meet again by chance; honest sites are not refused for it."""
+    state: State = {}
+    for numbers in ([1, 2, 3], [4, 5, 6], [1, 2, 3]):
+        state, refused = refuse_copies(state, ("a",), np.array([numbers], np.float32))
+        assert refused == {}
+    assert refuse_copies(state, ("a",), np.array([[1, 2, 3]], np.float32))[1] == {"a": REPEATS}
+
+
 def test_a_site_is_remembered_over_rounds_it_missed() -> None:
     updates = rows(4)
     state, _ = refuse_copies({}, SITES, updates)

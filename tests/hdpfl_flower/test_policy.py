@@ -66,7 +66,7 @@ def other_value(key: str, value: Any) -> Any:
              "calibration": "pfa", "noise": "client", "clip-quantile": 0.7,
              "server-schedule": "linear", "cluster-map": "pca", "first-batch": "full",
              "selection-mechanism": "gumbel", "selection-share": 0.3,
-             "personal-noise": "records"}  # fmt: skip
+             "personal-noise": "records", "prox-lambda": 0.5}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):

@@ -141,23 +141,128 @@ MUTANTS = (
     Mutant(
         "shared noise is not looked for",
         "hdpfl_flower/evidence.py",
+        "pairs += shared_noise(silent, np.sqrt(np.diag(gram)), settings.rounds)",
+        "pass",
+        "hdpfl_flower/test_evidence.py::test_both_liars_are_refused_in_the_end_and_nobody_else_ever",
+    ),
+    Mutant(
+        "likeness is no suspicion",
+        "hdpfl_flower/evidence.py",
         "if len(alike) <= self.left:",
         "if not alike:",
         "hdpfl_flower/test_evidence.py::test_both_liars_are_refused_in_the_end_and_nobody_else_ever",
     ),
     Mutant(
+        "likeness refuses more than may lie",
+        "hdpfl_flower/evidence.py",
+        "if len(alike) <= self.left:",
+        "if alike:",
+        "hdpfl_flower/test_collusion.py::test_likeness_is_suspicion_and_within_the_limit",
+    ),
+    Mutant(
+        "a proof within the limit alone",
+        "hdpfl_flower/evidence.py",
+        "    found[[i for pair in pairs for i in pair]] = True\n",
+        "    alike = {i for pair in pairs for i in pair}\n"
+        "    found[list(alike) if len(alike) <= settings.max_liars else []] = True\n",
+        "hdpfl_flower/test_collusion.py::test_all_that_share_their_noise_are_refused_whatever_the_limit",
+    ),
+    Mutant(
+        "what is proven uses up the limit",
+        "hdpfl_flower/evidence.py",
+        "min(most + proven - int(",
+        "min(most - int(",
+        "hdpfl_flower/test_collusion.py::test_what_is_proven_leaves_the_limit_to_suspicion",
+    ),
+    Mutant(
+        "the floor proves nothing",
+        "hdpfl_flower/evidence.py",
+        "too_near(gram, size, settings.noise_floor, settings.rounds)",
+        "too_near(gram, size, 0.0, settings.rounds)",
+        "hdpfl_flower/test_collusion.py::test_without_a_head_the_floor_proves_it",
+    ),
+    Mutant(
+        "a quiet site makes everybody a colluder",
+        "hdpfl_flower/collusion.py",
+        "np.maximum(rest, rest.T) < least",
+        "np.minimum(rest, rest.T) < least",
+        "hdpfl_flower/test_collusion.py::test_a_quiet_site_proves_nothing_against_the_others",
+    ),
+    Mutant(
+        "nearness leaves chance no room",
+        "hdpfl_flower/collusion.py",
+        "(free - 2 * math.sqrt(free * doubt))",
+        "free",
+        "hdpfl_flower/test_collusion.py"
+        "::test_honest_sites_at_the_floor_are_near_no_one_more_often_than_stated",
+    ),
+    Mutant(
+        "rounding taken for shared noise",
+        "hdpfl_flower/collusion.py",
+        "loud = lengths > HUSH * norms",
+        "loud = lengths > HUSH * float(np.median(lengths))",
+        "hdpfl_flower/test_collusion.py::test_sites_without_noise_share_none",
+    ),
+    Mutant(
+        "chance of one pair in one round",
+        "hdpfl_flower/collusion.py",
+        "FALSE_ALARMS / pairs)",
+        "FALSE_ALARMS)",
+        "hdpfl_flower/test_collusion.py"
+        "::test_the_threshold_grows_with_the_pairs_and_rounds_of_a_run",
+    ),
+    Mutant(
+        "uploads that take turns",
+        "hdpfl_flower/guard.py",
+        "[0 if told else -1 :]",
+        "[-1:]",
+        "hdpfl_flower/test_guard.py"
+        "::test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same",
+    ),
+    Mutant(
+        "yesterday's upload of another site",
+        "hdpfl_flower/guard.py",
+        "elif told and digest.tobytes() in known:",
+        "elif False:",
+        "hdpfl_flower/test_guard.py"
+        "::test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same",
+    ),
+    Mutant(
+        "a multiple of a sum is called no sum",
+        "strategies/robust_hdp_drift.py",
+        '    name = "robust-hdp-drift"\n',
+        '    name = "robust-hdp-drift"\n    is_weighted_sum = classmethod(lambda cls, terms: False)\n',
+        "strategies/test_contract.py::test_exactly_the_rules_that_are_no_weighted_sum_say_so",
+    ),
+    Mutant(
+        "a part of each direction's own is called a sum",
+        "strategies/leveled.py",
+        'return terms.noise != "server" and fixed',
+        'return terms.noise != "server"',
+        "strategies/test_contract.py"
+        "::test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise",
+    ),
+    Mutant(
+        "a level's part without the server's rate",
+        "strategies/leveled.py",
+        "site_weights(shares, levels), gauges, rate)",
+        "site_weights(shares, levels), gauges)",
+        "strategies/test_contract.py"
+        "::test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise",
+    ),
+    Mutant(
         "shared noise is read from the signal",
         "hdpfl_flower/evidence.py",
-        "found.judge(part)",
-        "found.judge(None if part is None else updates[kept])",
-        "hdpfl_flower/test_evidence.py::test_precise_honest_sites_may_look_alike",
+        "_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN",
+        "_proven(gram, updates.shape[1], updates if head else None, settings)]] = _PROVEN",
+        "hdpfl_flower/test_collusion.py::test_precise_honest_sites_may_look_alike",
     ),
     Mutant(
         "a cosine needs no explanation",
         "hdpfl_flower/collusion.py",
         "max(third[i], third[j], explained)",
         "max(third[i], third[j])",
-        "hdpfl_flower/test_evidence.py::test_precise_honest_sites_may_look_alike",
+        "hdpfl_flower/test_collusion.py::test_precise_honest_sites_may_look_alike",
     ),
     Mutant(
         "a jittered repetition passes",
@@ -204,8 +309,8 @@ MUTANTS = (
     Mutant(
         "a cap with a projection",
         "strategies/guarding.py",
-        'if projects and self.kind in ("cap", "centred-clipping"):',
-        'if projects and self.kind == "none":',
+        'if not sums and self.kind in ("cap", "centred-clipping"):',
+        'if not sums and self.kind == "none":',
         "strategies/test_guarding.py::test_a_bound_on_weights_and_a_projection_do_not_go_together",
     ),
     Mutant(

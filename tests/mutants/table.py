@@ -16,6 +16,7 @@ from tests.mutants import (
     resuming,
     steps,
     studies,
+    terms,
     together,
     units,
 )
@@ -34,6 +35,7 @@ MUTANTS = (
     *operations.MUTANTS,
     *resuming.MUTANTS,
     *studies.MUTANTS,
+    *terms.MUTANTS,
     *together.MUTANTS,
     *units.MUTANTS,
 )

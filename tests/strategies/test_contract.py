@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.config import RunTerms
+from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import STRATEGIES, check_strategy, make_strategy
@@ -20,15 +21,17 @@ FACTS = {
 }
 NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl")
 VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
+NO_SUM = ("pfa", "pfa-plus", "random-projection", "fedhdp", "fedavg+random", "robust-hdp+pfa")
+"""Rules that must not say that their update is a weighted sum, under default terms."""
 
 
-def projects(name: str) -> bool:
-    """What a rule says it cannot promise; ``test_projected.py`` holds what it does instead."""
-    return getattr(check_strategy(name), "projects", False)
+def is_sum(name: str) -> bool:
+    """What a rule says it can promise; ``test_projected.py`` holds what the others do instead."""
+    return check_strategy(name).is_weighted_sum(RunTerms.parse({"strategy": name}))
 
 
-def combine(name: str, weights: str, updates: RoundUpdates) -> Outcome:
-    rule = make_strategy(RunTerms.parse({"strategy": name, "weights": weights}))
+def combine(name: str, weights: str, updates: RoundUpdates, **terms: object) -> Outcome:
+    rule = make_strategy(RunTerms.parse({"strategy": name, "weights": weights, **terms}))
     _, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
     check_outcome(outcome, updates)
     return outcome
@@ -69,9 +72,58 @@ def test_weights_are_convex_and_the_update_is_their_sum(variant: tuple[str, str]
     updates = updates_of(*variant, rows_of(n))
     outcome = combine(*variant, updates)
     assert outcome.update.dtype == np.float32
-    if not projects(variant[0]):
-        total = taken(outcome) @ updates.updates.astype(np.float64)
+    if is_sum(variant[0]):
+        total = outcome.scale * (taken(outcome) @ updates.updates.astype(np.float64))
         np.testing.assert_allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
+
+
+def test_exactly_the_rules_that_are_no_weighted_sum_say_so() -> None:
+    """Guards act by the weights of the others: who says no for nothing has half a guard."""
+    assert tuple(name for name in NAMES if not is_sum(name)) == NO_SUM
+
+
+@pytest.mark.parametrize("noise", ["records", "client", "server"])
+@pytest.mark.parametrize("ratio", ["auto", " auto", "precision", "0.1", "0"])
+@pytest.mark.parametrize("name", ["fedhdp", "dp-fedavg"])
+def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise(
+    name: str, ratio: str, noise: str
+) -> None:
+    config = {"strategy": name, "level-ratio": ratio, "server-learning-rate": 0.7, "noise": noise}
+    said = check_strategy(name).is_weighted_sum(RunTerms.parse(config))
+    assert said == (noise != "server" and (name == "dp-fedavg" or "auto" not in ratio))
+    if noise == "server":
+        return
+    updates = updates_of(name, "uniform", rows_of(13))
+    updates.disclosed["epsilon"][:4] = np.inf  # type: ignore[index]
+    outcome = combine(name, "uniform", updates, **config)
+    assert outcome.scale == 0.7
+    if said:
+        total = outcome.scale * (outcome.weights @ updates.updates.astype(np.float64))
+        np.testing.assert_allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("guard", ["none", "cap", "centred-clipping", "evidence"])
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pfa-plus")])
+def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
+    name: str, guard: str
+) -> None:
+    """Refused with all that have several models; bounds on weights where there is no sum."""
+    terms = RunTerms.parse({"strategy": name, "guard": guard})
+    several = getattr(check_strategy(name), "many_models", False)
+    if guard != "none" and (several or (not is_sum(name) and guard != "evidence")):
+        with pytest.raises(HDPFLError, match="'guard'"):
+            make_strategy(terms)
+        return
+    rule, updates = make_strategy(terms), updates_of(name, "uniform", rows_of(13))
+    kept = rule.guard.screen(updates)
+    assert kept.sites == updates.sites
+    _, outcome = rule.combine(rule.initial_state(), kept, RandomStream(bytes(32)))
+    guarded = rule.guard.reweigh(outcome, kept)
+    check_outcome(guarded, kept)
+    if guard == "cap":
+        assert guarded.weights.max() <= 3 / 13 * (1 + 1e-9)
+        total = outcome.scale * (guarded.weights @ updates.updates.astype(np.float64))
+        np.testing.assert_allclose(guarded.update, total, rtol=1e-5, atol=1e-6)
 
 
 def test_the_order_of_clients_does_not_matter(variant: tuple[str, str]) -> None:
@@ -91,9 +143,10 @@ def test_the_order_of_clients_does_not_matter(variant: tuple[str, str]) -> None:
 def test_unanimous_clients_get_their_way(variant: tuple[str, str]) -> None:
     row = rows_of(1)
     outcome = combine(*variant, updates_of(*variant, np.repeat(row, 7, axis=0)))
-    if not projects(variant[0]):
+    if is_sum(variant[0]):  # but for the length of the step, which a rule may choose
         used = outcome.update if outcome.group is None else outcome.update[outcome.group]
-        np.testing.assert_allclose(used, np.broadcast_to(row[0], used.shape), rtol=1e-5)
+        expected = np.broadcast_to(outcome.scale * row[0], used.shape)
+        np.testing.assert_allclose(used, expected, rtol=1e-5)
 
 
 def test_zero_updates_change_nothing(variant: tuple[str, str]) -> None:

@@ -298,17 +298,19 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
         name: simulated(tmp_path, strategy, **more)
         for name, strategy, more in [
             ("local", "local", {}),
-            ("mr-mtl 0", "mr-mtl", {"prox-lambda": 1e-9}),
+            ("mr-mtl 0", "mr-mtl", {"prox-lambda": 0}),
+            ("mr-mtl auto", "mr-mtl", {}),
             ("mr-mtl 1", "mr-mtl", {"prox-lambda": 1.0}),
             ("ditto", "ditto", {}),
         ]
     }
     spread = {}
-    for name in ("local", "mr-mtl 0", "mr-mtl 1"):
+    for name in ("local", "mr-mtl 0", "mr-mtl auto", "mr-mtl 1"):
         models = wire.unpack_models(wire.write_model(ends[name].arrays))
         flat = [np.concatenate([a.numpy().ravel() for a in m.values()]) for m in models]
         spread[name] = float(np.std(flat, axis=0).mean())
-    assert spread["mr-mtl 0"] == pytest.approx(spread["local"], rel=1e-3)
+    assert spread["mr-mtl 0"] == spread["local"]
+    assert spread["mr-mtl auto"] < 0.97 * spread["local"]
     assert spread["mr-mtl 1"] < 0.5 * spread["local"]
     metrics = ends["ditto"].rounds[-1]["metrics"]
     assert metrics["personal-accuracy"] > metrics["accuracy"] + 0.2
@@ -333,6 +335,7 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
         ({"noise": "client"}, "'noise' does not go with 'r-dpcfl'"),
         ({"guard": "evidence"}, "'guard' does not go with"),
         ({"personal-lambda": "0.1"}, "'personal-lambda' does not go with"),
+        ({"strategy": "ditto+r-dpcfl"}, "'personal-lambda' does not go with"),
     ],
     ids=str,
 )

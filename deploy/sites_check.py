@@ -1,0 +1,106 @@
+"""What is looked at before anything of a federation is created: its sites' names and files.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from flower import SITES, ProblemError, captured, check_free
+from members import SUPERLINK
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_STAGED = ".new-"
+"""What the folder of a site begins with while its files are looked at."""
+MAX_PORT = 65535
+
+
+def site_names(source: Path) -> list[str]:
+    """Return the names of the folders in ``source``, a site each, in order.
+
+    Raises:
+        ProblemError: there is none, or one is no site's name.
+    """
+    if not source.is_dir():
+        raise ProblemError(f"{source} is no folder; name one that holds a folder a site")
+    names = sorted(path.name for path in source.iterdir() if path.is_dir())
+    if not names:
+        raise ProblemError(f"{source} holds no folder of a site")
+    for name in names:
+        if not _NAME.fullmatch(name) or name == SUPERLINK:
+            raise ProblemError(
+                f"{source / name}: a site's name may hold letters, digits, '-', '_' and '.', "
+                f"starts with a letter or a digit, and is not '{SUPERLINK}'; rename or move it"
+            )
+    return names
+
+
+def check_ports(ports: Iterable[int]) -> None:
+    """Raise ``ProblemError`` where a port is taken, or is none."""
+    for port in ports:
+        if port > MAX_PORT:
+            raise ProblemError(
+                f"port {port} is above {MAX_PORT}; set HDPFL_FEDERATION_PORT to a lower one"
+            )
+        check_free(port)
+
+
+def check_sites(names: list[str], source: Path) -> None:
+    """Refuse sites that could not take part: their profiles, and the files that these name.
+
+    A site that has a profile of its own here is its own matter.
+
+    Raises:
+        ProblemError: names each such site, and what is to be changed.
+    """
+    SITES.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        found = [text for text in pool.map(lambda name: _problem(name, source / name), names)
+                 if text]  # fmt: skip
+    if found:
+        raise ProblemError("; ".join(found))
+
+
+def _problem(name: str, source: Path) -> str:
+    """Return why a site cannot take part; empty where it can."""
+    staged = SITES / f"{_STAGED}{name}"
+    if (SITES / name / "profile.toml").exists():
+        return ""
+    if not (source / "profile.toml").is_file():
+        return f"{source} holds no profile.toml; write one, see docs/profile.md"
+    try:
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir(mode=0o700)
+        for file in source.iterdir():
+            if file.is_file():
+                shutil.copyfile(file, staged / file.name)
+                (staged / file.name).chmod(0o600)
+        return _checked(name, staged / "profile.toml", str(source))
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _checked(name: str, profile: Path, shown: str) -> str:
+    """Return what the site's own tool finds wrong, with ``shown`` for the profile's folder."""
+    done = captured("hdpfl-site", "profile", "check", "--profile", str(profile))
+    if done.returncode == 0:
+        return ""
+    wrong = [line.removeprefix("error").strip() for line in done.stdout.splitlines()
+             if line.startswith("error")]  # fmt: skip
+    # A ledger that is not there yet is made by 'up' itself.
+    wrong = [line for line in wrong if not _is_a_new_ledger(line)]
+    if not done.stdout.strip():
+        wrong = done.stderr.strip().splitlines()[-1:] or ["'hdpfl-site profile check' failed"]
+    text = "; ".join(line.removeprefix("error: ") for line in wrong)
+    text = text.replace(str(profile.parent), shown)
+    return f"site {name}: {text}" if text else ""
+
+
+def _is_a_new_ledger(line: str) -> bool:
+    return "ledger init" in line

@@ -1,0 +1,166 @@
+"""An ``up`` that cannot succeed says why in one line, and leaves no site that is not there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Two whole sites; a test spoils the second."""
+    folder = tmp_path / "sources"
+    for name, source in (("a", "cleveland"), ("b", "va")):
+        shutil.copytree(DEPLOY / "demo" / source, folder / name)
+    return folder
+
+
+def up(
+    home: Path, sources: Path, before: str = "", port: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Call ``up`` in a process of its own, in which ``before`` was executed."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation; "
+        f"sys.argv = ['federation.py', 'up', '--sites', {str(sources)!r}]\n{before}\n"
+        "sys.exit(federation.main())"
+    )
+    own = {"HDPFL_HOME": str(home), "HDPFL_FEDERATION_PORT": str(port or free_port())}
+    return subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **own}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+
+def left(home: Path) -> Iterator[str]:
+    """Yield what lies in the federation's folder, but for folders, the lock and logs."""
+    folder = home / "federation"
+    for path in sorted(folder.rglob("*")) if folder.exists() else []:
+        if path.is_file() and path.name != "lock":
+            yield str(path.relative_to(folder))
+
+
+def check_refused(done: subprocess.CompletedProcess[str], home: Path, words: str) -> None:
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert words in lines[0]
+    assert list(left(home)) == []
+
+
+def spoil_profile(site: Path, old: str, new: str) -> None:
+    profile = site / "profile.toml"
+    text = profile.read_text()
+    assert old in text
+    profile.write_text(text.replace(old, new))
+
+
+def test_a_site_without_a_profile_is_refused_before_anything_is_made(
+    tmp_path: Path, sources: Path
+) -> None:
+    """Before: a traceback, and 'status' listed both sites, one without a profile."""
+    (sources / "b" / "profile.toml").unlink()
+    check_refused(up(tmp_path, sources), tmp_path, f"{sources}/b holds no profile.toml")
+
+
+def test_what_is_found_is_raised_and_nothing_is_left(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(DEPLOY))
+    check = importlib.import_module("deploy.sites_check")
+    monkeypatch.setattr(check, "SITES", tmp_path / "sites")
+    (sources / "b" / "profile.toml").unlink()
+    with pytest.raises(Exception, match=r"holds no profile\.toml; write one"):
+        check.check_sites(["b"], sources)
+    assert list((tmp_path / "sites").iterdir()) == []
+
+
+def test_every_site_that_is_wrong_is_named(tmp_path: Path, sources: Path) -> None:
+    spoil_profile(sources / "a", "batch-size", "batchsize")
+    spoil_profile(sources / "b", 'path = "data.csv"', 'path = "gone.csv"')
+    done = up(tmp_path, sources)
+    check_refused(done, tmp_path, "did you mean 'training.batch-size'?")
+    assert "site a: profile" in done.stderr
+    assert "; site b: " in done.stderr
+    assert f"{sources}/b/gone.csv" in done.stderr
+
+
+def test_a_real_site_without_a_ledger_is_refused(tmp_path: Path, sources: Path) -> None:
+    spoil_profile(sources / "b", "[ledger]", "[ledger-of-another-name]")
+    check_refused(up(tmp_path, sources), tmp_path, "site b: ")
+
+
+@pytest.mark.parametrize("name", [".hidden", "superlink", "a b", "-x", "ä"])
+def test_a_folder_whose_name_is_no_sites_is_named(tmp_path: Path, sources: Path, name: str) -> None:
+    (sources / "b").rename(sources / name)
+    check_refused(up(tmp_path, sources), tmp_path, f"{sources}/{name}: a site's name may hold")
+
+
+def test_a_folder_without_sites_and_one_that_is_not_there(tmp_path: Path, sources: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    check_refused(up(tmp_path, tmp_path / "empty"), tmp_path, "holds no folder of a site")
+    check_refused(up(tmp_path, tmp_path / "gone"), tmp_path, "is no folder; name one")
+
+
+def test_ports_are_looked_at_before_anything_is_made(tmp_path: Path, sources: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = up(tmp_path, sources, port=taken.getsockname()[1])
+        check_refused(done, tmp_path, "is in use; set HDPFL_FEDERATION_PORT")
+
+
+FAIL = "def fail(*words): raise federation.ProblemError('it failed')\nfederation.{} = fail"
+
+
+@pytest.mark.parametrize("part", ["register", "_prepare"])
+def test_a_failure_later_takes_back_the_sites_that_did_not_start(
+    tmp_path: Path, sources: Path, part: str
+) -> None:
+    begun = "federation.start_superlink = lambda *words: None\nfederation._wait = print\n"
+    done = up(tmp_path, sources, (begun if part == "register" else "") + FAIL.format(part))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.strip() == "error: it failed"
+    assert [name for name in left(tmp_path) if name.startswith(("sites/", "certs/sites/"))] == []
+
+
+@pytest.mark.slow
+def test_a_site_that_was_there_and_one_that_started_stay(tmp_path: Path, sources: Path) -> None:
+    """A ledger in which a release may stand is nothing to take back."""
+    parts = (
+        "federation.start_superlink = federation.start_supernode = lambda *words: None\n"
+        "federation._wait = print\nfederation.register = lambda names: names\n"
+        "federation.processes.stop = lambda names, folder: []\n"
+    )
+    shutil.move(sources / "b", tmp_path / "b")
+    assert up(tmp_path, sources, parts).returncode == 0
+    mine = tmp_path / "federation" / "sites" / "a"
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    assert (mine / "ledger" / "ledger.sqlite") in before
+    shutil.move(tmp_path / "b", sources / "b")
+    assert up(tmp_path, sources, parts + FAIL.format("register")).returncode == 1
+    assert {p: p.read_bytes() for p in mine.rglob("*") if p.is_file()} == before
+    assert not (mine.parent / "b").exists()
+    started = parts + (
+        "def fail(*words): raise federation.ProblemError('it failed')\n"
+        "federation.listens = fail\nfederation._wait = lambda ready, *_: ready()\n"
+        "federation.answers = lambda port: True\n"
+    )
+    done = up(tmp_path, sources, started)
+    assert done.stderr.strip() == "error: it failed"
+    assert (mine.parent / "b" / "ledger" / "ledger.sqlite").exists()
