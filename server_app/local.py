@@ -39,9 +39,9 @@ from server_app.checkpoint import Checkpoint
 from server_app.checkpointing import Checkpoints, NoCheckpoints
 from server_app.personal import (
     SiteModels,
+    personal_measures,
     personal_table,
     site_scores,
-    tested_personally,
     write_personal_table,
 )
 from server_app.round_test import own_tests_of
@@ -194,7 +194,7 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
     found = list(site_scores(terms.model, own, result.arrays, tests, models()))
     write_personal_table(personal_table(found), result.folder)
     if result.rounds:
-        _add(tested_personally(found, groups.minority if groups else ()), result.rounds[-1])
+        _add(personal_measures(found, groups.minority if groups else ()), result.rounds[-1])
         write_result(result, terms)
 
 

@@ -109,7 +109,7 @@ def personal_table(found: Iterable[SiteScores]) -> list[dict[str, Any]]:
     ]
 
 
-def tested_personally(found: Sequence[SiteScores], minority: Container[int] = ()) -> Measured:
+def personal_measures(found: Sequence[SiteScores], minority: Container[int] = ()) -> Measured:
     """Return the mean and the worst tenth of the personal models' metrics over all sites.
 
     Beside them stands the mean accuracy of the sites of the smallest groups.

@@ -34,7 +34,7 @@ from strategies.report import RoundReport
 from strategies.roster import Roster
 from strategies.rule import Disclosed, Rule, State
 from strategies.sampler import Sampler
-from strategies.site_metrics import tested_at_sites
+from strategies.site_metrics import measured_at_sites
 
 log = logging.getLogger("hdpfl.server")
 
@@ -140,7 +140,7 @@ class HDPStrategy(Keeps, Rule):
                 missing[site] = str(error)
                 if not reply.has_error():  # sites that disclose nothing decline each time
                     log.warning("round %d: site %s: %s", server_round, site, error)
-        self.tested = tested_at_sites(found, missing, self.roster.disclosed)
+        self.tested = measured_at_sites(found, missing, self.roster.disclosed)
         return MetricRecord({**self.tested.metrics}) if self.tested.metrics else None
 
     def summary(self) -> None:

@@ -52,7 +52,7 @@ def mean_metrics(
     return metrics
 
 
-def tested_at_sites(
+def measured_at_sites(
     found: Mapping[str, Mapping[str, float]], missing: Mapping[str, str], disclosed: Disclosed
 ) -> Measured:
     """Return the round's metrics, and the sites that they are of.
