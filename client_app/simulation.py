@@ -19,7 +19,7 @@ from hdpfl_flower.datasets import load_dataset, task_of
 from hdpfl_flower.epsilons import draw_batch_sizes, draw_epsilons
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.groups import parse_groups, seen_by
-from hdpfl_flower.partitions import split
+from hdpfl_flower.partitions import rows_of_sites
 from hdpfl_flower.paths import available_cores, runs_dir
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.task import Records
@@ -134,7 +134,7 @@ def _parts(
     groups = parse_groups(spec, task_of(dataset)) if spec else None
     of_site = [groups.of_site(site, number) if groups else 0 for site in range(number)]
     data = load_dataset(dataset, data_dir)
-    rows = split(data.train.targets, data.owners, number, partition, seed)
+    rows = rows_of_sites(dataset, data_dir, partition, seed, number)
     return tuple(
         seen_by(data.train.take(part), groups, group, data.task)
         for part, group in zip(rows, of_site, strict=True)

@@ -39,12 +39,14 @@ class Dataset:
         test: public test set, None where there is none.
         owners: natural owner of each training record (a hospital, a school), int64, shape
             ``(len(train),)``, counted from 0; None where there is none.
+        test_owners: natural owner of each test record, shape ``(len(test),)``; None likewise.
     """
 
     task: Task
     train: Records
     test: Records | None
     owners: npt.NDArray[np.int64] | None
+    test_owners: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,7 @@ def _of_owners(task: Task, records: list[Records]) -> Dataset:
         train=together.take(np.flatnonzero(~is_test)),
         test=together.take(np.flatnonzero(is_test)),
         owners=owners[~is_test],
+        test_owners=owners[is_test],
     )
 
 

@@ -38,17 +38,34 @@ def predict(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -> np.n
 
 
 def evaluate(spec: str, task: Task, arrays: Arrays, records: Records) -> dict[str, float]:
-    """Return ``accuracy`` and ``loss`` (mean) on ``records``.
-
-    For regression ``accuracy`` is R², the explained share of the variance.
+    """Return :func:`measures` of a model on ``records``.
 
     Raises:
         ModelError: the model cannot be built.
     """
-    outputs = torch.from_numpy(predict(spec, task, arrays, records.features))
-    targets = torch.from_numpy(records.targets)
-    loss = float(total_loss(task, outputs, targets)) / max(len(records), 1)
-    return {"accuracy": _accuracy(task, outputs, targets), "loss": loss}
+    return measures(task, predict(spec, task, arrays, records.features), records.targets)
+
+
+def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Return how good outputs, shape ``(n, task.outputs)``, are for ``targets``, shape ``(n,)``.
+
+    Returns:
+        ``accuracy`` and ``loss`` (mean). For a regression ``accuracy`` is R², the explained share
+        of the variance, and is missing where the targets do not vary; there are also ``mse``, the
+        mean squared error, and ``mae``, the mean absolute error, in units of the target.
+    """
+    found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
+    loss = float(total_loss(task, found, wanted)) / max(len(wanted), 1)
+    if task.loss != "squared":
+        return {"accuracy": _accuracy(task, found, wanted), "loss": loss}
+    errors = (found.squeeze(1) - wanted).double()
+    varies = len(wanted) > 0 and bool(wanted.min() < wanted.max())
+    return {
+        **({"accuracy": _accuracy(task, found, wanted)} if varies else {}),
+        "loss": loss,
+        "mse": float(errors.square().mean()),
+        "mae": float(errors.abs().mean()),
+    }
 
 
 def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:

@@ -17,11 +17,16 @@ from functools import cache
 from itertools import accumulate, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.evaluation import evaluate
+from hdpfl_flower.evaluation import measures, predict
 from hdpfl_flower.models import Arrays
+from hdpfl_flower.own_tests import OwnTests
+from hdpfl_flower.site_summary import METRICS
 from hdpfl_flower.task import Records, Task
+
+Vector = npt.NDArray[np.float64]
 
 ROTATION, LABEL_SHIFT = "rotation", "label-shift"
 MINORITY, BY_GROUP = "accuracy-minority", "accuracy-group-"
@@ -132,8 +137,9 @@ def evaluate_models(
     of_site: Mapping[str, int],
     records: Records,
     groups: Groups | None,
-) -> dict[str, float]:
-    """Return how good the sites' models are for them, on a test set common to all.
+    own: OwnTests | None = None,
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return how good the sites' models are: on the pooled test set, and for each site.
 
     Args:
         spec: of the models.
@@ -142,11 +148,17 @@ def evaluate_models(
         of_site: simulated site, by its number → its model; one that is not there uses the first.
         records: the test set, as the data set has it.
         groups: the run's, or None.
+        own: the same test set as each site's records weigh it; None: sites are not told apart.
 
     Returns:
-        ``accuracy`` and ``loss``: the mean over all sites, so that a group counts by its size.
-        With groups, ``accuracy-minority``: the same over the sites of the smallest groups; and
-        ``accuracy-group-0``, …: of each group.
+        Two mappings.
+
+        * Pooled: ``accuracy``, ``loss`` and, for a regression, ``mse`` and ``mae`` of the models on
+          the whole test set, the mean over all sites, so that a group counts by its size. With
+          groups each site sees the test set as its group does; then also ``accuracy-minority``: the
+          same over the sites of the smallest groups; and ``accuracy-group-0``, …: of each group.
+        * Each site of ``own`` → ``accuracy``, ``loss``, … of its model on its own distribution, see
+          :class:`hdpfl_flower.own_tests.OwnTests`. Empty for a site without a test.
 
     Raises:
         ModelError: the model cannot be built.
@@ -154,32 +166,43 @@ def evaluate_models(
     views: dict[int, Records] = {}
 
     @cache
-    def tested(model: int, group: int) -> dict[str, float]:
+    def tested(model: int, group: int) -> tuple[dict[str, float], dict[str, Vector]]:
         if group not in views:
             views[group] = seen_by(records, groups, group, task)
-        return evaluate(spec, task, models[model], views[group])
+        outputs = predict(spec, task, models[model], views[group].features)
+        targets = views[group].targets
+        return measures(task, outputs, targets), own.measures(outputs, targets) if own else {}
 
-    def mean_of(sites: Sequence[int], group: int, metric: str) -> float:
-        return float(np.mean([tested(of_site.get(str(s), 0), group)[metric] for s in sites]))
-
+    by_site = {}
+    for number in range(len(own.shares)) if own else ():
+        group = groups.of_site(number, len(own.shares)) if groups and own else 0
+        measured = tested(of_site.get(str(number), 0), group)[1]
+        by_site[str(number)] = own.of_site(number, measured) if own else {}
     if groups is None:
         counts = np.bincount(list(of_site.values()) or [0], minlength=len(models))
         used = np.flatnonzero(counts)
+        pooled = [tested(int(m), 0)[0] for m in used]
         return {
-            metric: float(
-                np.average([tested(int(m), 0)[metric] for m in used], weights=counts[used])
-            )
-            for metric in ("accuracy", "loss")
-        }
+            metric: float(np.average([one[metric] for one in pooled], weights=counts[used]))
+            for metric in METRICS
+            if metric in pooled[0]
+        }, by_site
     ends = [0, *accumulate(groups.sizes)]
     members = [range(start, end) for start, end in pairwise(ends)]
-    found = {
-        metric: [mean_of(sites, group, metric) for group, sites in enumerate(members)]
-        for metric in ("accuracy", "loss")
+    found = [
+        [tested(of_site.get(str(site), 0), group)[0] for site in sites_of]
+        for group, sites_of in enumerate(members)
+    ]
+    means = {
+        metric: [float(np.mean([one[metric] for one in group])) for group in found]
+        for metric in METRICS
+        if metric in found[0][0]
     }
-    return summary(found["accuracy"], groups) | {
-        "loss": float(np.average(found["loss"], weights=groups.sizes))
-    }
+    accuracies = means.pop("accuracy", [])
+    return {
+        **(summary(accuracies, groups) if accuracies else {}),
+        **{m: float(np.average(values, weights=groups.sizes)) for m, values in means.items()},
+    }, by_site
 
 
 def summary(accuracies: list[float], groups: Groups) -> dict[str, float]:

@@ -88,6 +88,8 @@ def finished_rounds(events: Sequence[Event]) -> list[Event]:
 def _round(event: Event) -> Event:
     if not set(event["accepted"]) <= set(event["asked"]):
         raise ValueError("a site that was not asked")
+    if not isinstance(event.get("tested", {}), dict):
+        raise TypeError("not the sites that were tested")
     metrics = {name: float(value) for name, value in event["metrics"].items()}
     weights = [float(weight) for weight in event.get("weights", [])]
     return {**event, "round": int(event["round"]), "metrics": metrics, "weights": weights}

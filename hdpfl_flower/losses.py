@@ -25,6 +25,17 @@ def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torc
     return (outputs.squeeze(1) - targets).square().sum() / 2
 
 
+def record_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the loss of each record, shape ``(b,)``; their sum is :func:`total_loss`."""
+    if task.loss == "softmax":
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    if task.loss == "logistic":
+        return functional.binary_cross_entropy_with_logits(
+            outputs.squeeze(1), targets.to(outputs.dtype), reduction="none"
+        )
+    return (outputs.squeeze(1) - targets).square() / 2
+
+
 def output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the gradient of each record's loss in its outputs, shape ``(b, task.outputs)``."""
     if task.loss == "softmax":

@@ -126,10 +126,15 @@ ACCURACY = _ours(
     "model_accuracy",
     "ratio",
     "On the server's public test set (regression: R²), or the mean of what sites disclose. "
-    "group: all, minority (the smallest groups' sites), or a group's number.",
+    "group: all, minority (the smallest groups' sites), or a group's number; sites (the mean over "
+    "the sites, each on records like its own) or worst-tenth (of those).",
     "group",
 )
 LOSS = _ours("model_loss", "mean", "Mean loss on the same records.", "group")
+SQUARED = _ours("model_squared_error", "mean", "Mean squared error, of a regression.", "group")
+ABSOLUTE = _ours("model_absolute_error", "mean", "Mean absolute error, of a regression.", "group")
+TESTED = _ours("model_tested", "sites", "Sites that the mean over the sites counts.")
+UNTESTED = _ours("model_untested", "sites", "Sites that it does not count, for want of a test.")
 
 # --- the coordinator: a site, as far as its updates show it ---------------------------------------
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.datasets import load_dataset
 from hdpfl_flower.errors import DataError, TermsError
 
 if TYPE_CHECKING:
@@ -78,6 +80,29 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
     if not all(len(part) for part in parts):
         raise DataError(_too_uneven(spec, num_sites))
     return parts
+
+
+@lru_cache(maxsize=2)
+def rows_of_sites(
+    dataset: str, data_dir: str, partition: str, seed: int, number: int
+) -> tuple[Rows, ...]:
+    """Return each simulated site's rows of a named data set's training records, by :func:`split`.
+
+    Sites and server call it alike. The arrays are the same objects for the same arguments; do not
+    write into them.
+
+    Args:
+        dataset: its name.
+        data_dir: folder of the data sets.
+        partition: the split.
+        seed: of the draw.
+        number: of sites.
+
+    Raises:
+        TermsError, DataError, ModelError: as :func:`split` and ``load_dataset`` do.
+    """
+    data = load_dataset(dataset, data_dir)
+    return tuple(split(data.train.targets, data.owners, number, partition, seed))
 
 
 def _plain(

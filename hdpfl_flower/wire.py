@@ -67,8 +67,13 @@ _MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
 _UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
 SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
 """What a site may say of itself when it joins; each but ``partition`` only if disclosed."""
-METRIC_KEYS = frozenset({"accuracy", "loss", "personal-accuracy", "personal-loss"})
-"""What a site may say of a model, and of its own, if its profile discloses metrics."""
+METRIC_KEYS = frozenset(
+    f"{whose}{metric}"
+    for whose in ("", "personal-")
+    for metric in ("accuracy", "loss", "mse", "mae")
+)
+"""What a site may say of a model, and of its own, if its profile discloses metrics; ``mse`` and
+``mae`` for a regression alone, whose ``accuracy`` is R²: any number up to 1, negative ones too."""
 
 _HEAD = {"terms", "round"}
 _PROJECT, _USE = "project", "use"
@@ -267,7 +272,11 @@ def read_site(content: RecordDict) -> dict[str, float]:
     Raises:
         WireError: unknown keys, other types, or numbers out of range.
     """
-    return _read_numbers(content, _SITE, SITE_KEYS, infinite="epsilon")
+    facts = _read_numbers(content, _SITE, SITE_KEYS)
+    for name, value in facts.items():
+        if not value >= 0 or (math.isinf(value) and name != "epsilon"):
+            raise WireError("site: a number is out of range")
+    return facts
 
 
 def encode_metrics(metrics: Mapping[str, float]) -> bytes:
@@ -284,8 +293,15 @@ def write_metrics(payload: bytes) -> RecordDict:
 
 
 def read_metrics(content: RecordDict) -> dict[str, float]:
-    """Return a site's answer to ``evaluate``; raises ``WireError`` for anything unexpected."""
-    return _read_numbers(content, _METRICS, METRIC_KEYS)
+    """Return a site's answer to ``evaluate``: finite numbers of either sign.
+
+    Raises:
+        WireError: unknown keys, other types, or a number that is not finite.
+    """
+    numbers = _read_numbers(content, _METRICS, METRIC_KEYS)
+    if not all(map(math.isfinite, numbers.values())):
+        raise WireError("metrics: a number is not finite")
+    return numbers
 
 
 def refusal(code: int, request: Message) -> Message:
@@ -293,15 +309,14 @@ def refusal(code: int, request: Message) -> Message:
     return Message(Error(code, _REASONS[code]), reply_to=request)
 
 
-def _read_numbers(
-    content: RecordDict, key: str, allowed: frozenset[str], infinite: str = ""
-) -> dict[str, float]:
+def _read_numbers(content: RecordDict, key: str, allowed: frozenset[str]) -> dict[str, float]:
+    """Return the numbers of the one record in ``content``; whether they make sense, callers say."""
     record = content.get(key)
     if set(content) != {key} or not isinstance(record, MetricRecord) or not set(record) <= allowed:
         raise WireError(f"{key}: unexpected keys")
     numbers = {}
     for name, value in record.items():
-        if isinstance(value, list) or not value >= 0 or (math.isinf(value) and name != infinite):
-            raise WireError(f"{key}: a number is out of range")
+        if isinstance(value, list):
+            raise WireError(f"{key}: a list in place of a number")
         numbers[name] = float(value)
     return numbers

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_flower.journal import Event
+from hdpfl_flower.site_summary import in_brief
 from server_app.checkpointing import Checkpoints
 from server_app.resume import engine_of, open_run, run_folder
 from server_app.rounds import RunResult, run
@@ -84,5 +85,4 @@ def _tell(event: Event) -> None:
             log.info("no privacy: %s%s (opted out)", ", ".join(without[:NAMED]), more)
     if event["event"] == "round":
         came, asked = len(event["accepted"]), len(event["asked"])
-        metrics = "".join(f", {name} {value:.4f}" for name, value in event["metrics"].items())
-        log.info("round %d: %d of %d updates%s", event["round"], came, asked, metrics)
+        log.info("round %d: %d of %d updates%s", event["round"], came, asked, in_brief(event))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hdpfl_flower.attacks import Attack
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.journal import Event
+from hdpfl_flower.site_summary import METRICS, PERSONAL, SITE
 from server_app.local import run_in_process
 from server_app.workers import make_manager, make_pool
 
@@ -58,47 +59,82 @@ class Comparison:
         terms: what they have in common.
         num_sites: sites in each.
         rounds: (strategy, seed) → the run's round events; a run that was interrupted is absent.
+        names: the strategies in the order they were asked for.
     """
 
     terms: RunTerms
     num_sites: int
     rounds: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
+    names: Sequence[str] = ()
 
     def strategies(self) -> list[str]:
-        """Return the strategies with a finished run, in the order they were asked for."""
-        return list(dict.fromkeys(strategy for strategy, _ in self.rounds))
+        """Return the strategies with a finished run, in the order of ``names``."""
+        done = dict.fromkeys(strategy for strategy, _ in self.rounds)
+        return sorted(done, key=lambda name: self.names.index(name) if name in self.names else 0)
 
     def metrics(self) -> list[str]:
-        """Return ``accuracy`` and, of groups of sites, those of the minority and each group."""
+        """Return the name of every metric that a round has, pooled ones first."""
         events = (event for events in self.rounds.values() for event in events)
         found = {name for event in events for name in event["metrics"]}
-        return ["accuracy", *sorted(name for name in found if name.startswith("accuracy-"))]
+        return sorted(found | {"accuracy"}, key=_order)
 
-    def accuracy(self, strategy: str, metric: str = "accuracy") -> npt.NDArray[np.float64]:
-        """Return the accuracy, or another metric, after each round, shape ``(seeds, rounds)``."""
-        return np.array(
-            [
-                [event["metrics"].get(metric, np.nan) for event in events]
-                for (name, _), events in sorted(self.rounds.items())
-                if name == strategy
-            ]
-        )
+    def metric(self, strategy: str, metric: str = "accuracy") -> npt.NDArray[np.float64]:
+        """Return a metric after each round, shape ``(seeds, rounds)``, NaN where there is none.
+
+        A run whose budgets were used up has fewer rounds. Personal models are tested after the last
+        round alone.
+        """
+        runs = self._runs(strategy)
+        found = np.full((len(runs), max(map(len, runs), default=0)), np.nan)
+        for row, events in zip(found, runs, strict=True):
+            row[: len(events)] = [float(e["metrics"].get(metric, np.nan)) for e in events]
+        return found
+
+    def last(self, strategy: str, metric: str) -> npt.NDArray[np.float64]:
+        """Return a metric after each run's own last round, shape ``(seeds,)``."""
+        ends = [events[-1]["metrics"] if events else {} for events in self._runs(strategy)]
+        return np.array([float(metrics.get(metric, np.nan)) for metrics in ends])
+
+    def tested(self, strategy: str) -> list[Event]:
+        """Return of each seed which sites the last round's test counts; empty where it tests none.
+
+        ``sites`` is how many were to be counted, ``counted`` how many each metric's mean is over,
+        ``missing`` why the others are not, and ``without-personal-model`` who has none.
+        """
+        return [events[-1].get("tested", {}) if events else {} for events in self._runs(strategy)]
 
     def save(self, path: Path) -> None:
-        """Write everything as JSON."""
+        """Write everything as JSON; what is not finite or not there is null."""
+        metrics = self.metrics()
         content = {
             "terms": self.terms.as_config(),
             "clients": self.num_sites,
             "results": {
                 name: {
                     "seeds": sorted(seed for other, seed in self.rounds if other == name),
-                    **{m: self.accuracy(name, m).tolist() for m in self.metrics()},
+                    **{m: _known(self.metric(name, m)) for m in metrics},
+                    "tested": self.tested(name),
                 }
                 for name in self.strategies()
             },
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def _runs(self, strategy: str) -> list[list[Event]]:
+        return [events for (name, _), events in sorted(self.rounds.items()) if name == strategy]
+
+
+def _order(metric: str) -> tuple[int, int, str]:
+    """Return the key of the order of metrics: pooled, by site, personal; accuracy before loss."""
+    starts = [i for i, start in enumerate((SITE, PERSONAL), 1) if metric.startswith(start)]
+    words = metric.split("-")
+    place = [i for i, name in enumerate(METRICS) if name in words]
+    return (*starts, 0)[0], (*place, len(METRICS))[0], metric
+
+
+def _known(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
+    return [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
 def jobs_of(terms: RunTerms, strategies: list[str], seeds: int, num_sites: int) -> list[Job]:

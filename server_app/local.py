@@ -22,7 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from client_app.ditto import load_personal_model, simulated_personal_path
-from client_app.simulation import InProcessContext, draw_profile, simulated_records
+from client_app.simulation import InProcessContext, draw_profile
 from client_app.site import close_ledgers, open_site
 from client_app.together import portions, trained_together
 from client_app.training import Trainer
@@ -32,17 +32,19 @@ from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import load_dataset
 from hdpfl_flower.ditto import read_lambdas
 from hdpfl_flower.groups import parse_groups, seen_by
+from hdpfl_flower.journal import Event
 from hdpfl_flower.noise import ReleaseStreams
+from hdpfl_flower.site_summary import Measured
 from server_app.checkpoint import Checkpoint
 from server_app.checkpointing import Checkpoints, NoCheckpoints
 from server_app.personal import (
     SiteModels,
-    class_shares,
-    personal_metrics,
+    personal_measures,
     personal_table,
-    site_accuracies,
+    site_scores,
     write_personal_table,
 )
+from server_app.round_test import own_tests_of
 from server_app.rounds import OnEvent, RunResult, run, write_result
 
 
@@ -53,6 +55,8 @@ class LocalGrid(Grid):
     stacked = True
     """Whether the nodes of a round train together where they can (``client_app/together.py``),
     which changes the last bits of their updates."""
+    num_sites = 0
+    """Sites that the data set is split over; 0: the nodes are no simulated sites."""
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class LocalGrid(Grid):
 
         With ``ledgers_in_files`` what a site has charged and released outlives the process.
         """
+        self.num_sites = num_sites
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self._contexts: dict[int, InProcessContext] = {
             index + 2: InProcessContext(
@@ -169,30 +174,37 @@ def _test_personal_models(result: RunResult, terms: RunTerms, num_sites: int) ->
     sent = result.sent or terms  # with what the rule proposed, and the run's name
     if read_lambdas(sent.personal_lambda) is None or terms.evaluation != "server":
         return
-    data = load_dataset(terms.dataset, terms.data_dir)
-    if data.test is None or not data.task.classes:
+    data, own = load_dataset(terms.dataset, terms.data_dir), own_tests_of(terms, num_sites)
+    if own is None:
         return
     groups = parse_groups(terms.groups, data.task)
     number = len(groups.sizes) if groups else 1
     size = sum(array.size for array in result.arrays.values())
 
-    def sites() -> Iterator[SiteModels]:
+    def models() -> Iterator[SiteModels]:
         for index in range(num_sites):
-            own = simulated_records(terms, index, num_sites)[0]
             yield SiteModels(
+                index,
                 draw_profile(terms, index, num_sites).run.epsilon,
-                class_shares(own, data.task.classes),
                 load_personal_model(simulated_personal_path(sent, index), size),
                 groups.of_site(index, num_sites) if groups else 0,
             )
 
-    tests = [seen_by(data.test, groups, m, data.task) for m in range(number)]
-    found = list(site_accuracies(terms.model, data.task, result.arrays, tests, sites()))
+    tests = [seen_by(own.test, groups, m, data.task) for m in range(number)]
+    found = list(site_scores(terms.model, own, result.arrays, tests, models()))
     write_personal_table(personal_table(found), result.folder)
     if result.rounds:
-        last = result.rounds[-1]
-        last["metrics"] |= personal_metrics(found, groups.minority if groups else ())
+        _add(personal_measures(found, groups.minority if groups else ()), result.rounds[-1])
         write_result(result, terms)
+
+
+def _add(personal: Measured, last: Event) -> None:
+    """Put the test of the personal models to the last round's."""
+    last["metrics"] |= personal.metrics
+    said = last.setdefault("tested", {"sites": personal.asked, "counted": {}, "missing": {}})
+    said["counted"] |= personal.counted
+    if personal.missing:
+        said["without-personal-model"] = sorted(personal.missing, key=int)
 
 
 def run_in_process(

@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.journal import Event, finished_rounds
+from hdpfl_flower.site_summary import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 Curves = Mapping[str, npt.NDArray[np.float64]]
 """Strategy → accuracy, shape ``(seeds, rounds)``."""
@@ -26,7 +28,9 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def plot_run(events: Sequence[Event], path: Path) -> None:
-    """Draw one run: its metrics by round, and each site's weight by round.
+    """Draw one run by round: its metrics, a panel a unit, and below them each site's weight.
+
+    All panels have the same rounds below each other.
 
     Raises:
         DataError: the journal has no finished round, or is damaged.
@@ -34,28 +38,22 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     rounds = finished_rounds(events)
     if not rounds:
         raise DataError("the run has finished no round; there is nothing to draw")
-    figure, (left, right) = _figure(2)
-    numbers = [event["round"] for event in rounds]
-    for color, name in zip(
-        _COLORS,
-        sorted({n for e in rounds for n in e["metrics"] if not n.endswith("-variance")}),
-        strict=False,
-    ):
-        left.plot(
-            numbers, [e["metrics"].get(name, np.nan) for e in rounds], color=color, label=name
-        )
-    if left.get_lines():
-        left.legend(frameon=False)
-    _label(left, "round", "global model", "Test of the global model")
+    units = _metrics_by_unit(rounds)
     sites = list(dict.fromkeys(site for event in rounds for site in event["asked"]))
-    weights = np.full((len(sites), len(rounds)), np.nan)
-    for column, event in enumerate(rounds):
-        for site, weight in zip(event["accepted"], event["weights"], strict=False):
-            weights[sites.index(site), column] = weight
-    image = right.imshow(weights, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
-    right.set_yticks(range(len(sites)), sites, fontsize=min(9, 200 / len(sites)))
-    _label(right, "round (white: no update used)", "site", "Weight in the aggregate")
-    figure.colorbar(image, ax=right)
+    heights = [2.6] * len(units) + [min(6.0, 1.6 + 0.2 * len(sites))]
+    figure, axes = _column(heights)
+    numbers = [event["round"] for event in rounds]
+    for one, (unit, names) in zip(axes, units.items(), strict=False):
+        for (color, style), name in zip(_styles(), names, strict=False):
+            values = [event["metrics"].get(name, np.nan) for event in rounds]
+            mark = "o" if np.isfinite(values).sum() == 1 else None  # one point makes no line
+            one.plot(numbers, values, color=color, linestyle=style, marker=mark, label=name)
+        one.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+        _label(one, "", unit, f"Test of the models: {unit}")
+    image = _draw_weights(axes[-1], rounds, sites)
+    figure.colorbar(image, cax=axes[-1].inset_axes((1.015, 0.0, 0.02, 1.0)))
+    _label(axes[-1], "round", "site", "Weight in the aggregate (white: no update used)")
+    axes[-1].spines[["top", "right"]].set_visible(True)
     _save(figure, path)
 
 
@@ -66,11 +64,20 @@ def plot_curves(curves: Curves, path: Path, title: str) -> None:
     _save(figure, path)
 
 
-def plot_panels(panels: Mapping[str, Curves], path: Path, title: str) -> None:
-    """Draw accuracy by round, a panel for each name, mean and one standard deviation."""
+def plot_panels(
+    panels: Mapping[str, Curves], path: Path, title: str, label: str = "accuracy"
+) -> None:
+    """Draw a measure by round, a panel for each name, mean and one standard deviation.
+
+    Args:
+        panels: name → strategy → the measure.
+        path: where the PNG goes.
+        title: of the picture.
+        label: what the measure is called.
+    """
     figure, axes = _figure(max(1, len(panels)), title, one_scale=True)
     for one, (name, curves) in zip(axes, panels.items(), strict=False):
-        _draw_curves(one, curves, name)
+        _draw_curves(one, curves, name, label)
     _save(figure, path)
 
 
@@ -171,7 +178,51 @@ def plot_demo(
     _save(figure, path)
 
 
-def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
+def _metrics_by_unit(rounds: Sequence[Event]) -> dict[str, list[str]]:
+    """Return the names of the rounds' metrics by what they measure, without variances.
+
+    ``accuracy``, ``loss``, ``mse`` and ``mae`` have a scale each; what else a journal has is last.
+    """
+    names = sorted({name for event in rounds for name in event["metrics"]})
+    shown = [name for name in names if not name.endswith("-variance")]
+    units = {unit: [n for n in shown if unit in n.split("-")] for unit in METRICS}
+    if "mse" in shown and units["accuracy"]:
+        units = {"R² (accuracy)": units.pop("accuracy"), **units}
+    known = {name for members in units.values() for name in members}
+    units["other metrics"] = [name for name in shown if name not in known]
+    return {unit: members for unit, members in units.items() if members}
+
+
+def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> AxesImage:
+    """Draw a cell for each round, at its number, and site."""
+    numbers = [event["round"] for event in rounds]
+    first, last = min(numbers), max(numbers)
+    weights = np.full((len(sites), last - first + 1), np.nan)
+    for event in rounds:
+        for site, weight in zip(event["accepted"], event["weights"], strict=False):
+            weights[sites.index(site), event["round"] - first] = weight
+    image = axes.imshow(
+        weights, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0,
+        extent=(first - 0.5, last + 0.5, len(sites) - 0.5, -0.5),
+    )  # fmt: skip
+    step = -(-len(sites) // 25)  # more names would stand in one another
+    axes.set_yticks(range(0, len(sites), step), sites[::step], fontsize=9)
+    return image
+
+
+def _column(heights: Sequence[float]) -> tuple[Figure, Any]:
+    """Return a figure and its panels, one below the other, whose rounds are the same."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(9.3, sum(heights)), layout="constrained")
+    grid = {"height_ratios": list(heights)}
+    axes = figure.subplots(len(heights), 1, squeeze=False, sharex=True, gridspec_kw=grid)[:, 0]
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def _draw_curves(axes: Axes, curves: Curves, title: str, label: str = "accuracy") -> None:
     from matplotlib.ticker import MaxNLocator
 
     faint = min(0.18, 0.5 / max(1, len(curves)))  # many bands over one another hide the lines
@@ -189,7 +240,7 @@ def _draw_curves(axes: Axes, curves: Curves, title: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
     shown = f"mean ± sd, {seeds} seeds" if seeds > 1 else "one seed"
-    _label(axes, "round", f"accuracy ({shown})", title)
+    _label(axes, "round", f"{label} ({shown})", title)
 
 
 def _styles() -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from typing import Any
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.journal import Event, finished_rounds, read_journal
+from hdpfl_flower.site_summary import WORST, is_error
 from server_app.plots import plot_run
 from server_app.report_clusters import found_clusters, has_clusters, sites_clusters
 from server_app.resume import JOURNAL, is_complete
@@ -65,9 +66,10 @@ def make_report(folder: Path) -> str:
         f"<h1>Run {escape(name)}</h1>",
         f"<p>{escape(_status(events, rounds, starts))}</p>",
         "<h2>Result</h2>",
-        _table(("", "last round", "best round"), _results(rounds)),
+        _table(("", "last round", "best round", "sites counted"), _results(rounds)),
+        *_not_counted(rounds[-1]),
         "<h2>Figures</h2>",
-        f'<img alt="Test of the global model by round, and each site\'s weight by round" '
+        f'<img alt="Tests of the models by round, and each site\'s weight by round" '
         f'src="data:image/png;base64,{_picture(events)}">',
         "<h2>Privacy</h2>",
         _table(("", ""), _privacy(events)),
@@ -134,15 +136,30 @@ def _results(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         finite = [pair for pair in found if math.isfinite(pair[0])]
         best: Cell = ""
         if finite and not name.endswith("-variance"):  # of which none is best
-            value, number = (min if name in ("loss", "personal-loss") else max)(finite)
+            value, number = (min if is_error(name) else max)(finite)
             best = f"{value:.4f} (round {number})"
-        yield name, last["metrics"].get(name, ""), best
-    yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", ""
+        yield name, last["metrics"].get(name, ""), best, _counted(last, name)
+    yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", "", ""
     without = sum("gauges" not in event for event in rounds)
-    yield "rounds without a quorum", without, ""
+    yield "rounds without a quorum", without, "", ""
     for key, words in (("bytes_down", "sent to sites"), ("bytes_up", "sent by sites")):
         total = sum(int(event.get(key, 0)) for event in rounds)
-        yield words, f"{total / 1e6:.2f} MB", ""
+        yield words, f"{total / 1e6:.2f} MB", "", ""
+
+
+def _counted(last: Event, metric: str) -> str:
+    """Return how many sites a mean over sites is over; empty of another metric, or not known."""
+    tested = last.get("tested", {})
+    number = tested.get("counted", {}).get(metric.removesuffix(WORST))
+    return "" if number is None else f"{number} of {tested['sites']}"
+
+
+def _not_counted(last: Event) -> Iterable[str]:
+    """Yield a table of the sites that the last round's means do not count, where there are some."""
+    missing = last.get("tested", {}).get("missing", {})
+    if missing:
+        yield "<p>Sites whose test the means of the last round do not count:</p>"
+        yield _table(("site", "why"), ((str(site), str(why)) for site, why in missing.items()))
 
 
 def _privacy(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:

@@ -11,20 +11,19 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import load_dataset, task_for
+from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.files import replace_file
-from hdpfl_flower.groups import evaluate_models, parse_groups
 from hdpfl_flower.journal import Event, Journal
 from hdpfl_flower.models import Arrays, arrays_of, build_model
 from hdpfl_flower.noise import ReleaseStreams
@@ -36,6 +35,7 @@ from server_app.plots import plot_run
 from server_app.resume import engine_of, told_privacy, told_rounds
 from server_app.reuse import check_same_terms
 from server_app.round_facts import round_facts, round_times
+from server_app.round_test import RoundTest
 from strategies import make_strategy
 from strategies.base import HDPStrategy
 
@@ -45,8 +45,6 @@ FAILED_ROUNDS = 3
 """Rounds without a quorum, one after another, that end a run."""
 
 OnEvent = Callable[[Event], None]
-Test = Callable[[Sequence[Arrays], Mapping[str, int]], dict[str, float]]
-"""Of the run's models, and which of them each site uses."""
 
 
 @dataclass
@@ -133,7 +131,7 @@ def run(
     else:
         at.restore(strategy)
         arrays = at.model
-    test = _central_test(terms)
+    test = RoundTest(grid, terms)
     journal = Journal(folder / "journal.jsonl")
     try:
         checkpoints.begin(folder, terms, journal)
@@ -181,7 +179,7 @@ def _rounds(
     grid: Grid,
     strategy: HDPStrategy,
     result: RunResult,
-    test: Test | None,
+    test: RoundTest,
     tell: Callable[..., Event],
     last: int,
     checkpoints: NoCheckpoints,
@@ -194,13 +192,10 @@ def _rounds(
         if "weights" in facts:
             save_model(result)
         models, result.models = strategy.assigned(result.arrays)
-        metrics = (
-            test(models, result.models)
-            if test
-            else _site_metrics(grid, strategy, record, facts["round"])
-        )
+        tested = test(strategy, record, facts["round"], models, result.models)
         laps.append(time.perf_counter())
-        result.rounds.append(tell("round", **facts, **round_times(laps), metrics=metrics))
+        said = {"metrics": tested.metrics, **tested.facts}
+        result.rounds.append(tell("round", **facts, **round_times(laps), **said))
         _check_missed(missed, last, result.folder)
 
     checkpoints.prepare(strategy, grid, record)
@@ -252,45 +247,10 @@ def _check_missed(missed: int, last: int, folder: Path) -> None:
         )
 
 
-def _site_metrics(
-    grid: Grid, strategy: HDPStrategy, record: ArrayRecord, server_round: int
-) -> dict[str, float]:
-    messages = list(strategy.configure_evaluate(server_round, record, ConfigRecord(), grid))
-    if not messages:
-        return {}
-    timeout = strategy.terms.round_timeout
-    found = strategy.aggregate_evaluate(
-        server_round, grid.send_and_receive(messages, timeout=timeout)
-    )
-    return {k: float(v) for k, v in found.items() if not isinstance(v, list)} if found else {}
-
-
 def _distribute(grid: Grid, strategy: HDPStrategy, result: RunResult) -> None:
     """Send every site the final model; one that does not answer gets it with the next run."""
     messages = strategy.finish_messages(wire.write_model(result.arrays), grid)
     grid.send_and_receive(messages, timeout=strategy.terms.round_timeout)
-
-
-def _central_test(terms: RunTerms) -> Test | None:
-    """Return a test of the models on the server's public test set, if there is one.
-
-    Raises:
-        TermsError: ``groups`` are none that this data set can have.
-    """
-    if terms.dataset == "site":
-        if terms.groups:
-            raise TermsError("'groups' needs a named 'dataset': the sites' own data are not ours")
-        return None
-    groups = parse_groups(terms.groups, task_for(terms))
-    if terms.evaluation != "server":
-        return None
-    data = load_dataset(terms.dataset, terms.data_dir)
-    if data.test is None:
-        return None
-    records = data.test
-    return lambda models, of_site: evaluate_models(
-        terms.model, data.task, models, of_site, records, groups
-    )
 
 
 def save_model(result: RunResult) -> None:
@@ -308,6 +268,7 @@ def write_result(result: RunResult, terms: RunTerms) -> None:
         "terms": terms.as_config(),
         "rounds": len(result.rounds),
         "metrics": last.get("metrics", {}),
+        **({"tested": last["tested"]} if "tested" in last else {}),
         **({"privacy": result.privacy} if result.privacy else {}),
         **({"models": result.models} if result.models else {}),
     }

@@ -19,6 +19,7 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.groups import BY_GROUP, MINORITY
 from hdpfl_flower.journal import Event, finished_rounds
 from hdpfl_flower.metrics import Reading, Series
+from hdpfl_flower.site_summary import SITE, WORST
 from strategies.checks import CRASHED, WORDS
 
 MAX_SITES = 200
@@ -48,9 +49,15 @@ _OF_A_ROUND: Mapping[str, Series] = {
     "clusters_mss": metrics.MSS,
     "last_soft_round": metrics.LAST_SOFT,
 }
-_ACCURACY, _LOSS = "accuracy", "loss"
-_BY_GROUP = BY_GROUP.removeprefix(_ACCURACY)
-_GROUPS = {"": "all", MINORITY.removeprefix(_ACCURACY): "minority"}
+_MEASURES: Mapping[str, Series] = {
+    "accuracy": metrics.ACCURACY,
+    "loss": metrics.LOSS,
+    "mse": metrics.SQUARED,
+    "mae": metrics.ABSOLUTE,
+}
+_BY_GROUP = BY_GROUP.removeprefix("accuracy")
+_GROUPS = {"": "all", MINORITY.removeprefix("accuracy"): "minority"}
+_OF_SITES = {"": "sites", WORST: "worst-tenth"}
 
 
 @dataclass
@@ -172,9 +179,21 @@ class RunTally:
 
     def _model(self, last: Event) -> Iterator[Reading]:
         for name, value in last["metrics"].items():
-            for series, start in ((metrics.ACCURACY, _ACCURACY), (metrics.LOSS, _LOSS)):
-                if name.startswith(start) and (group := _group(name.removeprefix(start))):
-                    yield series.reads(value, self.run, group)
+            of_sites = name.startswith(SITE)
+            for start, series in _MEASURES.items():
+                own = name.removeprefix(SITE)
+                if own.startswith(start):
+                    rest = own.removeprefix(start)
+                    group = _OF_SITES.get(rest, "") if of_sites else _group(rest)
+                    if group:
+                        yield series.reads(value, self.run, group)
+        tested = last.get("tested")
+        if isinstance(tested, dict):
+            counted = tested.get("counted")
+            known = dict(_numbers(counted)).get(f"{SITE}loss", 0.0)
+            yield metrics.TESTED.reads(known, self.run)
+            if not math.isnan(sites := _number(tested.get("sites"))):
+                yield metrics.UNTESTED.reads(sites - known, self.run)
 
     def _note_gauges(self, round_: Event) -> None:
         """Keep what the round says of sites and clusters, in place of what was known."""

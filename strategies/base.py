@@ -24,8 +24,9 @@ from hdpfl_flower.matrix import GIVEN_BACK, give_back_freed_memory, update_matri
 from hdpfl_flower.models import Arrays
 from hdpfl_flower.noise import ReleaseStreams
 from hdpfl_flower.paths import runs_dir
+from hdpfl_flower.site_summary import Measured
 from hdpfl_flower.updates import RoundUpdates
-from strategies.checks import check_norm, check_outcome
+from strategies.checks import NO_REPLY, check_norm, check_outcome, read_test
 from strategies.exchange import Exchange
 from strategies.guarding import Guard
 from strategies.keeping import Keeps
@@ -33,7 +34,7 @@ from strategies.report import RoundReport
 from strategies.roster import Roster
 from strategies.rule import Disclosed, Rule, State
 from strategies.sampler import Sampler
-from strategies.site_metrics import mean_metrics
+from strategies.site_metrics import measured_at_sites
 
 log = logging.getLogger("hdpfl.server")
 
@@ -64,6 +65,7 @@ class HDPStrategy(Keeps, Rule):
         self.state = self.initial_state()
         self.guard = Guard(terms, sums=self.is_weighted_sum(terms))
         self.report = RoundReport(0, [], 0)
+        self.tested = Measured()
         self.streams = ReleaseStreams.fresh()
         self._like: Arrays = {}
         self._exchange: Exchange | None = None
@@ -124,16 +126,22 @@ class HDPStrategy(Keeps, Rule):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the plain mean over the sites that disclose metrics, see ``site_metrics.py``."""
-        del server_round
+        """Return the plain mean over the sites that disclose metrics, see ``site_metrics.py``.
+
+        ``tested`` says which sites are counted, and why others are not.
+        """
         found: dict[str, dict[str, float]] = {}
+        missing = dict.fromkeys(self.roster.nodes, NO_REPLY)
         for site, reply in self._match(replies):
             try:
-                found[site] = wire.read_metrics(reply.content) if reply.has_content() else {}
+                found[site] = read_test(reply)
+                del missing[site]
             except wire.WireError as error:
-                log.warning("site %s: %s", site, error)
-        metrics = mean_metrics(found, self.roster.disclosed)
-        return MetricRecord({**metrics}) if metrics else None
+                missing[site] = str(error)
+                if not reply.has_error():  # sites that disclose nothing decline each time
+                    log.warning("round %d: site %s: %s", server_round, site, error)
+        self.tested = measured_at_sites(found, missing, self.roster.disclosed)
+        return MetricRecord({**self.tested.metrics}) if self.tested.metrics else None
 
     def summary(self) -> None:
         """Log what will run."""
@@ -210,7 +218,7 @@ class HDPStrategy(Keeps, Rule):
         ``report`` says whose they are, and why others are not among them.
         """
         asked, rejected = self.report.asked, self.report.rejected
-        rejected.update(dict.fromkeys(asked, "no reply in time"))
+        rejected.update(dict.fromkeys(asked, NO_REPLY))
         rows = update_matrix(len(asked), size, runs_dir(self.terms.runs_dir) / self.terms.run_id)
         squares = np.zeros(len(asked))
         for site, reply in self._match(replies):

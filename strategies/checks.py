@@ -17,12 +17,14 @@ MAX_NORM = 1e6
 CRASHED = 8
 """Flower's code of a ClientApp whose process was killed."""
 
+NO_REPLY = "no reply in time"
+
 WORDS = {
     wire.DECLINED: "declined",
     wire.FAILED: "failed",
     1: "app not loaded there: it may have approved another one",
     CRASHED: "its work broke off",
-    **dict.fromkeys((3, 4, 5), "no reply in time"),  # the SuperLink's, for a site late or gone
+    **dict.fromkeys((3, 4, 5), NO_REPLY),  # the SuperLink's, for a site late or gone
 }
 """What the journal says of a site's code; below 100 they are Flower's."""
 
@@ -37,11 +39,25 @@ def read_checked(
     Raises:
         wire.WireError: the site sent a code instead, or something that cannot be used.
     """
-    if reply.has_error():
-        raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
+    _check_delivered(reply)
     return wire.read_update(
         reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
     )
+
+
+def read_test(reply: Message) -> dict[str, float]:
+    """Return the metrics in ``reply``, finite numbers.
+
+    Raises:
+        wire.WireError: the site sent a code instead, or something that cannot be used.
+    """
+    _check_delivered(reply)
+    return wire.read_metrics(reply.content)
+
+
+def _check_delivered(reply: Message) -> None:
+    if reply.has_error():
+        raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
 
 
 def check_norm(update: npt.NDArray[np.float32]) -> float:

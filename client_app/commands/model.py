@@ -176,10 +176,11 @@ def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:
     if records is None or not len(records):
         return "no test: 'data.holdout' keeps no record of this table"
     found = evaluate(model.terms.model, task, model.arrays, records)
-    name = "accuracy" if task.classes else "R²"
+    words = {"accuracy": "accuracy" if task.classes else "R²", "mse": "MSE", "mae": "MAE"}
+    measured = ", ".join(f"{words.get(name, name)} {value:.4f}" for name, value in found.items())
     return (
-        f"on this site's {len(records)} held-out records: {name} {found['accuracy']:.4f}, loss "
-        f"{found['loss']:.4f}\nThat is for this site alone: ε does not cover it where it is told."
+        f"on this site's {len(records)} held-out records: {measured}\n"
+        "That is for this site alone: ε does not cover it where it is disclosed."
     )
 
 

@@ -13,7 +13,7 @@ _DISCLOSED = {
     "declared-records": "the declared number of records, told to the server when the site joins",
     "epsilon": "the ε of a run, told to the server when the site joins",
     "noise-std": "the noise of a simulated site, told to the server when it joins",
-    "metrics": "accuracy and loss on records of this site, without any noise",
+    "metrics": "accuracy, loss and errors on records of this site, without any noise",
     "personal-metrics": "the same of the model that this site keeps for itself",
 }
 

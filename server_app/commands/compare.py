@@ -8,16 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import numpy.typing as npt
 import typer
-from rich.table import Table
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.paths import available_cores, runs_dir
 from server_app.commands.progress import console, rounds_bar
-from server_app.plots import plot_curves
+from server_app.plots import plot_panels
 
 if TYPE_CHECKING:
     from server_app.comparison import Comparison
@@ -87,7 +84,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         check_strategy(name)
     folder = out or _new_folder()
     base = RunTerms.parse({**config, "runs-dir": str(folder.absolute())})
-    comparison = Comparison(base, clients)
+    comparison = Comparison(base, clients, names=names)
     todo = jobs_of(base, names, seeds, clients)
     for job in todo:  # all of them before the first
         ready_strategy(job.terms)
@@ -102,7 +99,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
                 comparison.rounds[job.key] = events
     finally:
         if comparison.rounds:
-            _show(comparison, names, folder)
+            _show(comparison, folder)
             runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
             _show_promises(comparison, {name: runs[name] for name in names})
 
@@ -113,28 +110,22 @@ def _new_folder() -> Path:
     return folder.with_name(f"{folder.name}-{secrets.token_hex(3)}") if folder.exists() else folder
 
 
-def _show(comparison: Comparison, names: list[str], folder: Path) -> None:
-    from hdpfl_flower.groups import MINORITY
+def _show(comparison: Comparison, folder: Path) -> None:
+    from server_app.commands.measures import counted_lines, measure_tables, picture_of
 
-    headings = {"accuracy": "accuracy, mean ± sd", MINORITY: "smallest group"}
     comparison.save(folder / "comparison.json")
-    done = {n: comparison.accuracy(n) for n in names if n in comparison.strategies()}
     terms = comparison.terms
     title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {terms.epsilons}"
-    plot_curves(done, folder / "comparison.png", title)
-    shown = [name for name in comparison.metrics() if name in headings]  # the file has all
-    table = Table(title=f"{title}, {terms.rounds} rounds")
-    table.add_column("strategy")
-    for column in (*(headings[name] for name in shown), "best round", "seeds"):
-        table.add_column(column, justify="right")
-    for name, accuracy in done.items():
-        table.add_row(
-            name,
-            *(_mean_and_sd(comparison.accuracy(name, metric)[:, -1]) for metric in shown),
-            str(int(np.nanargmax(accuracy.mean(0))) + 1) if np.isfinite(accuracy).any() else "–",
-            str(len(accuracy)),
-        )
-    console.print(table)
+    label, metrics = picture_of(comparison)
+    panels = {
+        panel: {name: comparison.metric(name, metric) for name in comparison.strategies()}
+        for panel, metric in metrics.items()
+    }
+    plot_panels(panels, folder / "comparison.png", title, label)
+    for table in measure_tables(comparison, f"{title}, {terms.rounds} rounds"):
+        console.print(table)
+    for line in counted_lines(comparison):
+        console.print(line, soft_wrap=True)
     console.print(f"{folder}/comparison.json and comparison.png", soft_wrap=True)
 
 
@@ -148,10 +139,6 @@ def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
     console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True)
-
-
-def _mean_and_sd(values: npt.NDArray[np.float64]) -> str:
-    return f"{values.mean():.4f} ± {values.std(ddof=min(1, len(values) - 1)):.4f}"
 
 
 def _assignments(pairs: list[str]) -> dict[str, object]:

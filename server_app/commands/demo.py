@@ -47,13 +47,13 @@ def demo() -> None:
     comparison.save(folder / "comparison.json")
     joined = Job(terms.updated(strategy="robust-hdp", run_id=f"robust-hdp-seed{terms.seed}"), SITES)
     console.print(_table(joined, comparison, alone))
-    means = {name: comparison.accuracy(name)[:, -1].mean() for name in STRATEGIES}
+    means = {name: comparison.last(name, "accuracy").mean() for name in STRATEGIES}
     console.print(
         f"FedAvg {means['fedavg']:.3f}, Robust-HDP {means['robust-hdp']:.3f}, "
         f"told the noise (oracle) {means['oracle']:.3f}"
         f"   (test accuracy after {terms.rounds} rounds, mean of {SEEDS} seeds)"
     )
-    curves = {name: comparison.accuracy(name) for name in STRATEGIES}
+    curves = {name: comparison.metric(name) for name in STRATEGIES}
     picture = folder / "demo.png"
     plot_demo(curves, _weights(comparison, "robust-hdp"), _weights(comparison, "oracle"), picture)
     console.print(f"picture: {picture}\neverything else: {folder}", soft_wrap=True)

@@ -12,6 +12,7 @@ import typer
 
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.journal import Event, read_journal
+from hdpfl_flower.site_summary import in_brief
 from server_app.checkpoint import Checkpoint
 from server_app.commands.progress import console
 from server_app.resume import (
@@ -96,9 +97,9 @@ def _here(at: Checkpoint) -> None:
     def tell(event: Event) -> None:
         if event["event"] == "round":
             came, asked = len(event["accepted"]), len(event["asked"])
-            metrics = "".join(f", {name} {value:.4f}" for name, value in event["metrics"].items())
+            number, metrics = event["round"], in_brief(event)
             console.print(
-                f"round {event['round']} of {at.terms.rounds}: {came} of {asked} updates{metrics}",
+                f"round {number} of {at.terms.rounds}: {came} of {asked} updates{metrics}",
                 soft_wrap=True,
             )
 

@@ -119,7 +119,8 @@ def test_the_test_weighs_groups_by_their_sites_and_names_the_smallest() -> None:
     test = Records(images, np.array([1, 1, 0, 2]))
     groups = parse_groups("label-shift:1:2:2", IMAGES)
     assert groups is not None
-    found = evaluate_models("logreg", IMAGES, [arrays], {}, test, groups)
+    found, by_site = evaluate_models("logreg", IMAGES, [arrays], {}, test, groups)
+    assert by_site == {}
     assert {name: found[name] for name in found if name != "loss"} == {
         "accuracy": pytest.approx(0.2 * 0.75 + 0.4 * 0.25 + 0.4 * 0),
         "accuracy-minority": 0.75,

@@ -259,6 +259,28 @@ def test_a_site_says_only_what_the_list_allows() -> None:
         wire.read_site(RecordDict({"site": MetricRecord({"epsilon": [1.0, 2.0]})}))
 
 
+def test_a_poor_models_metrics_are_read() -> None:
+    """R² of a poor model is negative: such a site is not to be missing in the mean."""
+    said = {"accuracy": -3.5, "loss": 0.25, "mse": 0.5, "mae": 0.5}
+    try:
+        read = wire.read_metrics(wire.write_metrics(wire.encode_metrics(said)))
+    except wire.WireError as error:
+        pytest.fail(str(error))
+    assert read == said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), [0.5]])
+def test_metrics_are_finite_numbers(value: float) -> None:
+    with pytest.raises(wire.WireError, match="metrics: a"):
+        wire.read_metrics(RecordDict({"metrics": MetricRecord({"loss": value})}))
+
+
+@pytest.mark.parametrize("name", ["batch-size", "declared-records", "epsilon", "noise-std"])
+def test_facts_of_a_site_are_not_negative(name: str) -> None:
+    with pytest.raises(wire.WireError, match="out of range"):
+        wire.read_site(RecordDict({"site": MetricRecord({name: -1.0})}))
+
+
 def test_metrics_are_two_numbers_and_no_count() -> None:
     payload = wire.encode_metrics({"loss": 0.5, "accuracy": 0.75})
     assert wire.read_metrics(wire.write_metrics(payload)) == {"accuracy": 0.75, "loss": 0.5}

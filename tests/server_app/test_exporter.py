@@ -34,7 +34,10 @@ ROUND: dict[str, Any] = {
     "phases": {"prepare": 0.5, "exchange": 1.0, "aggregate": 0.25, "evaluate": 0.25},
     "gauges": {"noise_std": [0.5, 0.0], "cluster": [0, 1], "cluster_confidence": [0.9, 0.6],
                "clusters": 2.0, "clusters_mss": 0.8, "last_soft_round": 4.0},
-    "metrics": {"accuracy": 0.5, "accuracy-minority": 0.25, "accuracy-group-1": 0.75, "loss": 1.5},
+    "metrics": {"accuracy": 0.5, "accuracy-minority": 0.25, "accuracy-group-1": 0.75, "loss": 1.5,
+                "mse": 3.0, "mae": 2.0, "site-accuracy": 0.625, "site-loss": 1.25,
+                "site-accuracy-worst": 0.125},
+    "tested": {"sites": 3, "counted": {"site-accuracy": 2, "site-loss": 2}, "missing": {"c": "x"}},
 }  # fmt: skip
 AFTER_ROUND = {
     ("round_asked_sites",): 3, ("round_accepted_sites",): 2, ("round_quorum_sites",): 2,
@@ -46,6 +49,9 @@ AFTER_ROUND = {
     ("run_no_quorum_rounds_total",): 0, ("run_unreadable_events",): 0,
     ("model_accuracy_ratio", "all"): 0.5, ("model_accuracy_ratio", "minority"): 0.25,
     ("model_accuracy_ratio", "1"): 0.75, ("model_loss_mean", "all"): 1.5,
+    ("model_squared_error_mean", "all"): 3, ("model_absolute_error_mean", "all"): 2,
+    ("model_accuracy_ratio", "sites"): 0.625, ("model_accuracy_ratio", "worst-tenth"): 0.125,
+    ("model_loss_mean", "sites"): 1.25, ("model_tested_sites",): 2, ("model_untested_sites",): 1,
     ("site_weight_ratio", "a"): 0.75, ("site_update_norm", "b"): 3, ("site_noise_std", "a"): 0.5,
     ("site_cluster_index", "b"): 1, ("site_cluster_confidence_ratio", "a"): 0.9,
     ("site_asked_rounds_total", "c"): 1, ("site_accepted_rounds_total", "c"): 0,

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hdpfl_flower.own_tests import OwnTests
 from hdpfl_flower.task import Records, Task
 from server_app.personal import (
+    NOT_TRAINED,
     SiteModels,
-    class_accuracies,
-    personal_metrics,
+    personal_measures,
     personal_table,
-    site_accuracies,
+    site_scores,
 )
 
 TASK = Task.classification((2,), 3)
 TEST = Records(
     np.array([[1, 0], [1, 0], [0, 1], [-1, -1]], np.float32), np.array([0, 1, 1, 2], np.int64)
 )
+SHARES = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+OWN = OwnTests(TASK, TEST, TEST.targets, SHARES, SHARES.argmax(1).astype(float))
 
 
 def model(row: list[list[float]]) -> dict[str, np.ndarray]:
@@ -28,22 +30,12 @@ def model(row: list[list[float]]) -> dict[str, np.ndarray]:
 
 
 GOOD = model([[1, 0], [0, 1], [-1, -1]])
-
-
-def test_each_class_is_tested_on_its_own() -> None:
-    found = class_accuracies("logreg", TASK, GOOD, TEST, [0, 1])
-    assert found[:2].tolist() == [1.0, 0.5]
-    assert math.isnan(found[2])
+BAD = np.concatenate([array.ravel() for array in model([[0, 0], [0, 0], [9, 9]]).values()])
 
 
 def test_a_row_a_level_and_model() -> None:
-    bad = np.concatenate([array.ravel() for array in model([[0, 0], [0, 0], [9, 9]]).values()])
-    sites = [
-        SiteModels(math.inf, np.array([0.5, 0.5, 0.0]), None),
-        SiteModels(2.0, np.array([1.0, 0.0, 0.0]), bad),
-        SiteModels(2.0, np.array([0.0, 1.0, 0.0]), None),
-    ]
-    rows = personal_table(site_accuracies("logreg", TASK, GOOD, [TEST], sites))
+    sites = [SiteModels(0, math.inf, None), SiteModels(1, 2.0, BAD), SiteModels(2, 2.0, None)]
+    rows = personal_table(site_scores("logreg", OWN, GOOD, [TEST], sites))
     found = {(r["level"], r["model"]): (r["sites"], r["accuracy"], r["variance"]) for r in rows}
     assert found == {
         ("opted out", "global"): (1, 0.75, 0.0),
@@ -52,17 +44,26 @@ def test_a_row_a_level_and_model() -> None:
         ("private", "constant"): (2, 1.0, 0.0),
         ("private", "personal"): (1, 0.0, 0.0),
     }
+    worst = {(r["level"], r["model"]): r["worst"] for r in rows}
+    assert worst["private", "global"] == 0.5
+    assert all(math.isfinite(r["loss"]) for r in rows if r["model"] != "constant")
 
 
 def test_the_mean_over_all_and_over_the_smallest_groups() -> None:
-    site = SiteModels(2.0, np.array([1.0, 0.0, 0.0]), None)
+    def scores(accuracy: float) -> dict[str, dict[str, float]]:
+        return {"personal": {"accuracy": accuracy}, "global": {"accuracy": 1.0}}
+
     found = [
-        (replace(site, group=0), {"personal": 0.2, "global": 1.0}),
-        (replace(site, group=1), {"personal": 0.8, "global": 1.0}),
-        (replace(site, group=1), {"global": 1.0}),
+        (SiteModels(0, 2.0, BAD, group=0), scores(0.2)),
+        (SiteModels(1, 2.0, BAD, group=1), scores(0.8)),
+        (SiteModels(2, 2.0, None, group=1), {"global": {"accuracy": 1.0}}),
     ]
-    assert personal_metrics(found, [0]) == {
+    tested = personal_measures(found, [0])
+    assert tested.metrics == {
         "personal-accuracy": pytest.approx(0.5),
+        "personal-accuracy-worst": pytest.approx(0.2),
         "personal-accuracy-minority": pytest.approx(0.2),
     }
-    assert personal_metrics([]) == {}
+    assert (tested.asked, dict(tested.counted)) == (3, {"personal-accuracy": 2})
+    assert tested.missing == {"2": NOT_TRAINED}
+    assert personal_measures([]).metrics == {}

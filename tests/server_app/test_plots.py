@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server_app import plots
-from server_app.plots import plot_columns, plot_curves, plot_panels
+from server_app.plots import plot_columns, plot_curves, plot_panels, plot_run
 
 
 @pytest.fixture
@@ -76,3 +76,24 @@ def test_columns_have_bars_where_a_deviation_is_known(
     plot_columns(panels, tmp_path / "x.png", "accuracy", "title")
     _, bars, _ = drawn[0].axes[0].containers[0]
     assert len(bars) == caps
+
+
+def test_the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit(
+    drawn: list[Any], tmp_path: Path
+) -> None:
+    """Weights began at round 0, metrics at 1; accuracy and loss had one axis."""
+    rounds = [
+        {
+            "event": "round", "round": number, "asked": ["a", "b"], "accepted": ["a"],
+            "weights": [1.0], "metrics": {"accuracy": 0.5, "site-accuracy": 0.25, "loss": 9.0},
+        }
+        for number in (1, 2, 3)
+    ]  # fmt: skip
+    plot_run(rounds, tmp_path / "run.png")
+    accuracy, loss, weights = drawn[0].axes[:3]
+    shown = [{line.get_label() for line in axes.get_lines()} for axes in (accuracy, loss)]
+    assert shown == [{"accuracy", "site-accuracy"}, {"loss"}]
+    assert accuracy.get_xlim() == loss.get_xlim() == weights.get_xlim() == (0.5, 3.5)
+    assert weights.get_images()[0].get_extent()[:2] == [0.5, 3.5]
+    for line in (*accuracy.get_lines(), *loss.get_lines()):
+        assert line.get_xdata().tolist() == [1, 2, 3]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from strategies.site_metrics import mean_metrics
+from strategies.site_metrics import mean_metrics, measured_at_sites
 
 FOUND = {
     "a": {"accuracy": 0.5, "loss": 1.0, "personal-accuracy": 0.25},
@@ -40,3 +40,20 @@ def test_a_site_without_a_known_level_counts_in_the_mean_alone() -> None:
 
 def test_nobody_says_anything() -> None:
     assert mean_metrics({}, {}) == {}
+
+
+def test_a_poor_site_counts_and_who_is_not_counted_is_named() -> None:
+    """139 schools in small: with negative R² dropped the mean was that of the good ones."""
+    found = {str(site): {"accuracy": 0.5 - site, "mse": float(site)} for site in range(12)}
+    measured = measured_at_sites(found, {"late": "no reply in time"}, {})
+    assert measured.metrics["mse"] == 5.5
+    assert measured.metrics["site-accuracy"] == -5.0
+    assert measured.metrics["site-mse-worst"] == 10.5, "the worst two of twelve"
+    assert measured.metrics["site-accuracy-worst"] == -10.0
+    assert measured.facts == {
+        "tested": {
+            "sites": 13,
+            "counted": {"accuracy": 12, "mse": 12, "site-accuracy": 12, "site-mse": 12},
+            "missing": {"late": "no reply in time"},
+        }
+    }

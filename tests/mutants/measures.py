@@ -1,0 +1,50 @@
+"""Bugs of what is measured: whose records a model is tested on, and which sites a mean counts."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+MUTANTS = (
+    Mutant(
+        "metrics of a poor model dropped",
+        "hdpfl_flower/wire.py",
+        "if not all(map(math.isfinite, numbers.values())):",
+        "if not all(math.isfinite(n) and n >= 0 for n in numbers.values()):",
+        "hdpfl_flower/test_wire.py::test_a_poor_models_metrics_are_read",
+    ),
+    Mutant(
+        "metrics that are not finite counted",
+        "hdpfl_flower/wire.py",
+        "if not all(map(math.isfinite, numbers.values())):",
+        "if not numbers:",
+        "hdpfl_flower/test_wire.py::test_metrics_are_finite_numbers",
+    ),
+    Mutant(
+        "negative facts of a site taken",
+        "hdpfl_flower/wire.py",
+        "if not value >= 0 or (math.isinf(value)",
+        "if (math.isinf(value)",
+        "hdpfl_flower/test_wire.py::test_facts_of_a_site_are_not_negative",
+    ),
+    Mutant(
+        "every site tested on the pooled test set",
+        "hdpfl_flower/own_tests.py",
+        "found = {name: float(share[there] @ means[there]) for name, means in measured.items()}",
+        "found = {name: float(np.nanmean(means)) for name, means in measured.items()}",
+        "hdpfl_flower/test_own_tests.py::test_a_drawn_sites_test_has_the_sites_shares_of_the_classes",
+    ),
+    Mutant(
+        "a natural site tested by its classes",
+        "hdpfl_flower/own_tests.py",
+        '_KEEPS_OWNERS = ("natural", "contiguous")',
+        "_KEEPS_OWNERS = ()",
+        "hdpfl_flower/test_own_tests.py::test_a_site_of_one_owner_is_tested_on_that_owners_records_alone",
+    ),
+    Mutant(
+        "sites missing from a mean go unnamed",
+        "strategies/site_metrics.py",
+        "len(found) + len(missing),",
+        "len(found),",
+        "strategies/test_site_metrics.py::test_a_poor_site_counts_and_who_is_not_counted_is_named",
+    ),
+)
