@@ -82,6 +82,7 @@ def _attack(
         engine_of,
         releases_of,
     )
+    from client_app.training import allowed_layout
 
     if canaries < MIN_CANARIES:
         raise AccountingError(f"'--canaries' must be at least {MIN_CANARIES}: fewer say nothing")
@@ -90,6 +91,7 @@ def _attack(
     if run is not None:
         if site is not None:
             check_policy(site, run)
+            allowed_layout(site, run)
         engines = [engine_of(run, training, code=site is not None)]
     own = None
     if site is not None and run is not None and not math.isinf(site.run.epsilon):
