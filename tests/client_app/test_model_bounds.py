@@ -6,11 +6,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from hdpfl_flower import wire
-from tests.client_app.messages import make_site
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from torch import nn
+
+from hdpfl_flower import models, wire
+from hdpfl_flower.task import Task
+from tests.client_app.messages import make_site, model_of, send, terms_of
 
 ROOT = Path(__file__).parents[2]
+SMALL = "[policy]\nmax-payload-mb = 0.001\n"
+"""Holds two messages of logreg's 3 numbers, and not the 401 numbers of ``mlp:100``."""
 MORE = "trust-server = true\n"
 WAYS = {
     "train": (wire.TRAIN, {}, ""),
@@ -29,11 +38,45 @@ WAYS = {
 }  # fmt: skip
 """Message types, terms and uses by which a site comes to build the network of the terms."""
 
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_above_the_policy_is_built_on_meta_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    devices: list[str] = []
+    named = models._named
+
+    def noted(spec: str, task: Task) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        return named(spec, task)
+
+    profile = make_site(tmp_path, disclose="['metrics']", holdout=0.2, more=SMALL)
+    profile.write_text(MORE + profile.read_text())
+    kind, more, use = WAYS[way]
+    small, terms = model_of(terms_of()), terms_of(model="mlp:100", **more)
+    monkeypatch.setattr(models, "_named", noted)
+    models.layout_of.cache_clear()
+    reply = send(
+        {"profile": str(profile)},
+        kind,
+        wire.write_instructions(terms, 1, small, **extra(use, small)),
+    )
+    assert reply.error.code == wire.DECLINED
+    assert devices == ["meta"]
+
+
+def extra(use: str, small: ArrayRecord) -> dict[str, Any]:
+    """Return what else a message of this use carries."""
+    if use in (wire.CHOOSE, wire.PULL):
+        return {"others": [small], "use": use}
+    return {"project": wire.WHOLE} if use else {}
+
+
 SCRIPT = """
 import json, resource, sys, time
 from pathlib import Path
 from tests.client_app.messages import ask, model_of, send, terms_of
-from tests.client_app.test_model_bounds import WAYS
+from tests.client_app.test_model_bounds import WAYS, extra
 from hdpfl_flower import wire
 
 def bytes_in(column):
@@ -47,11 +90,8 @@ before, found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, {}
 for way in ways:
     kind, more, use = WAYS[way]
     terms = terms_of(model=spec, **more)
-    others = {"others": [small], "use": use} if use in (wire.CHOOSE, wire.PULL) else {}
-    if use == "project":
-        others = {"project": wire.WHOLE}
     begun = time.monotonic()
-    content = wire.write_instructions(terms, 1, small, **others)
+    content = wire.write_instructions(terms, 1, small, **extra(use, small))
     reply = send({"profile": str(profile)}, kind, content)
     code = reply.error.code if reply.has_error() else 0
     found[way] = [code, time.monotonic() - begun]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from hdpfl_flower import models
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models import (
     MAX_MODEL_MB,
@@ -116,6 +117,25 @@ def test_the_largest_model_is_at_the_limit() -> None:
     with pytest.raises(ModelError, match=words):
         build_model(f"mlp:{most + 1}", MNIST, 0)
     assert time.monotonic() - begun < 5
+
+
+def test_what_is_too_large_is_built_on_meta_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+    named = models._named
+
+    def noted(spec: str, task: Task) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        return named(spec, task)
+
+    monkeypatch.setattr(models, "_named", noted)
+    layout_of.cache_clear()
+    build_model("mlp:7", HEART, 0)
+    assert devices == ["meta", "cpu"]
+    devices.clear()
+    monkeypatch.setattr(models, "MAX_MODEL_MB", 0.0001)
+    with pytest.raises(ModelError, match="choose a smaller one"):
+        build_model("mlp:9", HEART, 0)
+    assert devices == ["meta"]
 
 
 BUILDS: list[str] = []

@@ -12,14 +12,14 @@ MUTANTS = (
         "client_app/training.py",
         "    if megabytes_of(terms.model, task) > profile.policy.max_payload_mb:\n",
         "    if megabytes_of(terms.model, task) > 1e9 * profile.policy.max_payload_mb:\n",
-        SITES + "a_model_above_the_policy_is_declined_before_it_takes_memory",
+        SITES + "a_model_above_the_policy_is_built_on_meta_alone",
     ),
     Mutant(
         "a size that takes the memory it measures",
         MODELS,
         '        with torch.random.fork_rng(devices=[]), torch.device("meta"):\n',
         '        with torch.random.fork_rng(devices=[]), torch.device("cpu"):\n',
-        SITES + "a_model_above_the_policy_is_declined_before_it_takes_memory",
+        SITES + "a_model_above_the_policy_is_built_on_meta_alone",
     ),
     Mutant(
         "a width of any number of digits",
@@ -47,7 +47,7 @@ MUTANTS = (
         MODELS,
         "    if megabytes_of(spec, task) > MAX_MODEL_MB:\n",
         "    if False:\n",
-        NAMES + "compare_refuses_it_in_one_line",
+        NAMES + "what_is_too_large_is_built_on_meta_alone",
     ),
     Mutant(
         "a network of an earlier call, without numbers",
