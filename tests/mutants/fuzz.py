@@ -16,6 +16,7 @@ import random
 import sys
 import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from rich.console import Console
@@ -50,9 +51,10 @@ def classified() -> dict[Key, str]:
     return found
 
 
-def changes_in(file: str) -> list[Change]:
+@lru_cache(maxsize=64)
+def changes_in(file: str) -> tuple[Change, ...]:
     """Return every change of a file of the repository."""
-    return changes_of(file, (ROOT / file).read_text())
+    return tuple(changes_of(file, (ROOT / file).read_text()))
 
 
 class Verdicts:
@@ -101,7 +103,9 @@ def main(words: Sequence[str]) -> int:
         every = [change for changes in jobs.values() for change in changes]
         some = random.Random(options.seed).sample(every, min(options.sample, len(every)))
         chosen = {change.key for change in some}
-        jobs = {file: [c for c in changes if c.key in chosen] for file, changes in jobs.items()}
+        jobs = {
+            file: tuple(c for c in changes if c.key in chosen) for file, changes in jobs.items()
+        }
     if options.list:
         for change in (change for changes in jobs.values() for change in changes):
             print(f"{change.file}:{change.line}  {change.old}  →  {change.new}")
@@ -128,7 +132,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _tell(
-    jobs: dict[str, list[Change]],
+    jobs: dict[str, tuple[Change, ...]],
     verdicts: dict[str, Verdicts],
     known: dict[Key, str],
     broken: Sequence[str],

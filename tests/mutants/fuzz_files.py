@@ -4,7 +4,7 @@ from __future__ import annotations
 
 H, C = "hdpfl_flower/", "client_app/"
 FILES: dict[str, tuple[str, ...]] = {
-    H + "account.py": (H + "test_ledger.py", H + "test_ledger_budget.py", H + "test_ledger_machine.py"),
+    H + "account.py": (H + "test_account.py", H + "test_ledger.py", H + "test_ledger_budget.py", H + "test_ledger_machine.py"),
     H + "accounting.py": (H + "test_accounting.py", H + "test_selection.py",
                           H + "test_selection_gumbel.py"),
     H + "central_noise.py": (H + "test_central_noise.py", "strategies/test_fedhdp.py",

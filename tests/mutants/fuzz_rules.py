@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
     ast.Lt: ("<", ("<=", ">=")),
@@ -59,6 +59,8 @@ class Change:
         text: what stands there now.
         old: the lines as they are, blanks squeezed; with ``new`` it names the change.
         new: those lines with the change.
+        part: bytes of the whole lines of its function, or of its statement outside of one.
+        number: 1, or more for another change of the same name in the same function.
     """
 
     file: str
@@ -71,11 +73,14 @@ class Change:
     text: str
     old: str
     new: str
+    part: tuple[int, int]
+    number: int = 1
 
     @property
     def key(self) -> tuple[str, str, str, str]:
         """What a table of survivors names it by: no line number, so it survives other edits."""
-        return self.file, self.function, self.old, self.new
+        number = f"#{self.number}" if self.number > 1 else ""
+        return self.file, self.function + number, self.old, self.new
 
     def applied(self, source: str) -> str:
         """Return the source with this change."""
@@ -84,17 +89,37 @@ class Change:
 
 
 def changes_of(file: str, source: str) -> list[Change]:
-    """Return every change of a file, in the order of its lines; no two give the same program."""
-    seen, found = {ast.dump(ast.parse(source))}, []
+    """Return every change of a file, in the order of its lines; no two make the same program."""
+    data, seen, found = source.encode(), {}, []
     for change in _Walk(file, source).changes():
-        try:
-            tree = ast.dump(ast.parse(change.applied(source)))
-        except SyntaxError:
-            continue
-        if tree not in seen:
-            seen.add(tree)
+        start, stop = change.part
+        if change.part not in seen:
+            seen[change.part] = {_shape(data[start:stop])}
+        head, tail = data[start : change.start], data[change.stop : stop]
+        shape = _shape(head + change.text.encode() + tail)
+        if shape and shape not in seen[change.part]:
+            seen[change.part].add(shape)
             found.append(change)
-    return sorted(found, key=lambda each: (each.line, each.start))
+    return _numbered(sorted(found, key=lambda each: (each.line, each.start)))
+
+
+def _shape(lines: bytes) -> str:
+    """Return the syntax tree of whole lines as text; empty where they are no code."""
+    try:
+        indented = lines[:1] == b" "
+        return ast.dump(ast.parse(b"if 1:\n" + lines if indented else lines))
+    except SyntaxError:
+        return ""
+
+
+def _numbered(changes: list[Change]) -> list[Change]:
+    """Give a second change of the same name, in the same function, the number 2 and so on."""
+    times: dict[tuple[str, str, str, str], int] = {}
+    named = []
+    for change in changes:
+        times[change.key] = count = times.get(change.key, 0) + 1
+        named.append(replace(change, number=count))
+    return named
 
 
 class _Walk:
@@ -105,27 +130,36 @@ class _Walk:
             self._starts.append(self._starts[-1] + len(line))
 
     def changes(self) -> Iterator[Change]:
+        self._part = 0, 0
         yield from self._in_body(self._tree.body, "")
 
     def _in_body(self, body: list[ast.stmt], where: str) -> Iterator[Change]:
         for node in body:
             yield from self._in_statement(node, where)
 
+    def _in_function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, where: str
+    ) -> Iterator[Change]:
+        """Walk a function; a nested one is part of the one around it."""
+        outermost = not where or where.endswith(".")
+        if outermost:
+            self._part = self._whole_lines(node)
+        for default in [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]:
+            name = "" if outermost else where
+            yield from self._in_expression(default, name, (default.lineno,) * 2)
+        yield from self._in_body(node.body, where + node.name if outermost else where)
+
     def _in_statement(self, node: ast.stmt, where: str) -> Iterator[Change]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            # A nested function is part of the one around it.
-            inside = where if where and not where.endswith(".") else where + node.name
-            if isinstance(node, ast.ClassDef):
-                yield from self._in_body(node.body, f"{where}{node.name}.")
-                return
-            defaults = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
-            outside = "" if inside != where else where
-            for default in defaults:
-                yield from self._in_expression(default, outside, (default.lineno,) * 2)
-            yield from self._in_body(node.body, inside)
+        if isinstance(node, ast.ClassDef):
+            yield from self._in_body(node.body, f"{where}{node.name}.")
+            return
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from self._in_function(node, where)
             return
         name = where if where and not where.endswith(".") else ""
         lines = (node.lineno, _last_line(node))
+        if not name:
+            self._part = self._whole_lines(node)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             return
         yield from self._of_statement(node, name, lines)
@@ -322,7 +356,14 @@ class _Walk:
         old, new = self._data[first:end], self._data[first:start] + text.encode()
         new += self._data[stop:end]
         squeezed = [" ".join(piece.decode().split()) for piece in (old, new)]
-        return Change(self._file, name, line, lines, rule, start, stop, text, *squeezed)
+        old_line, new_line = squeezed
+        return Change(
+            self._file, name, line, lines, rule, start, stop, text, old_line, new_line, self._part
+        )
+
+    def _whole_lines(self, node: ast.stmt) -> tuple[int, int]:
+        """Return the bytes of a statement's lines, without its decorators."""
+        return self._starts[node.lineno - 1], self._starts[node.end_lineno or node.lineno]
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         first = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]

@@ -124,7 +124,11 @@ def _session(file: str, tests: Sequence[str], changes: Sequence[Change], pipe: A
         os.chdir(ROOT)
         sys.path.insert(0, str(ROOT))
         loop = _Loop(file, tests, changes, Path(folder), pipe)
-        words = [*OPTIONS, f"--basetemp={folder}/tests", *(f"tests/{test}" for test in tests)]
+        words = [
+            *OPTIONS,
+            f"--basetemp={folder}/tests",
+            *(str(ROOT / "tests" / test) for test in tests),
+        ]
         status = pytest.main(words, plugins=[loop])
         if not loop.done:
             log.seek(0)
