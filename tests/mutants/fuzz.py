@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import random
+import signal
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -110,6 +111,7 @@ def main(words: Sequence[str]) -> int:
         for change in (change for changes in jobs.values() for change in changes):
             print(f"{change.file}:{change.line}  {change.old}  →  {change.new}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the session, too
     import_heavy()
     verdicts = {file: Verdicts(file, fresh=options.fresh) for file in jobs}
     broken = []

@@ -121,6 +121,7 @@ def _session(file: str, tests: Sequence[str], changes: Sequence[Change], pipe: A
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the child at work, too
         os.chdir(ROOT)
         sys.path.insert(0, str(ROOT))
         loop = _Loop(file, tests, changes, Path(folder), pipe)
