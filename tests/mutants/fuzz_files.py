@@ -4,7 +4,8 @@ from __future__ import annotations
 
 H, C = "hdpfl_flower/", "client_app/"
 FILES: dict[str, tuple[str, ...]] = {
-    H + "account.py": (H + "test_account.py", H + "test_ledger.py", H + "test_ledger_budget.py", H + "test_ledger_machine.py"),
+    H + "account.py": (H + "test_account.py", H + "test_ledger.py", H + "test_ledger_rules.py",
+                       H + "test_ledger_budget.py", H + "test_ledger_machine.py"),
     H + "accounting.py": (H + "test_accounting.py", H + "test_selection.py",
                           H + "test_selection_gumbel.py"),
     H + "central_noise.py": (H + "test_central_noise.py", "strategies/test_fedhdp.py",
@@ -13,7 +14,8 @@ FILES: dict[str, tuple[str, ...]] = {
                      H + "test_simulated_ledger.py", "crash/test_old_copy.py",
                      "crash/test_damage.py", "crash/test_disk_full.py"),
     H + "early_exit.py": (H + "test_given_noise.py", C + "test_budgets.py"),
-    H + "ledger.py": (H + "test_ledger.py", H + "test_ledger_budget.py", H + "test_ledger_damage.py",
+    H + "ledger.py": (H + "test_ledger_rules.py", H + "test_ledger.py",
+                      H + "test_ledger_budget.py", H + "test_ledger_damage.py",
                       H + "test_ledger_machine.py", H + "test_simulated_ledger.py",
                       C + "test_budgets.py"),
     H + "losses.py": (C + "test_stacked.py", C + "test_engines.py", C + "test_bookkeeping.py"),
@@ -26,10 +28,8 @@ FILES: dict[str, tuple[str, ...]] = {
     H + "selection_gumbel.py": (H + "test_selection_gumbel.py", C + "test_choice.py"),
     H + "site_data.py": (H + "test_site_data.py", C + "commands/test_profile.py"),
     H + "trust.py": (H + "test_policy.py", C + "test_client_level.py"),
-    H + "wire.py": (H + "test_wire.py", C + "test_app.py", C + "test_choice.py",
-                    "privacy/test_wire_proof.py", "strategies/test_site_metrics.py"),
-    H + "wire_arrays.py": (H + "test_wire.py", C + "test_app.py", C + "test_choice.py",
-                           C + "test_projected.py"),
+    H + "wire.py": (H + "test_wire.py", H + "test_wire_rules.py"),
+    H + "wire_arrays.py": (H + "test_wire.py", H + "test_wire_rules.py"),
     C + "app.py": (C + "test_app.py", C + "test_budgets.py", C + "test_choice.py",
                    C + "test_personal_model.py", C + "test_client_level.py", C + "test_refusals.py",
                    "privacy/test_disclosure.py"),
