@@ -59,6 +59,9 @@ def test_a_digest_covers_names_types_shapes_forms_and_numbers() -> None:
     digests = [model_digest(one) for one in several]
     assert len({*digests}) == len(several)
     assert all(len(digest) == 64 for digest in digests)
+    two = ArrayRecord({"a": record(data=b"x")["a"], "b": record(data=b"y")["a"]})
+    one = record(data=b"xb\nfloat32\n(2,)\nnumpy.ndarray\ny")  # what is hashed for two, in one
+    assert model_digest(one) != model_digest(two)
 
 
 def test_an_array_is_refused_for_each_thing_that_differs() -> None:
@@ -81,7 +84,7 @@ def test_an_array_is_refused_for_each_thing_that_differs() -> None:
     ):  # fmt: skip
         with pytest.raises(WireError, match=words):
             decode(wrong, (2,))
-    assert numbers_in(len(data)) == 2
+    assert [numbers_in(len(data)), numbers_in(len(header) + 4 * 650)] == [2, 650]
     with pytest.raises(WireError, match="parameter names"):
         read_model(MODEL, {"b": ONE["b"], "a": ONE["a"]})
     assert [*read_model(MODEL, ONE)] == ["a", "b"]
@@ -257,3 +260,13 @@ def test_the_codes_and_words_of_a_refusal() -> None:
     assert {
         "partition", "batch-size", "declared-records", "epsilon", "noise-std",
     } == wire.SITE_KEYS  # fmt: skip
+
+
+def test_every_metric_of_the_list_comes_back_and_no_other_is_written() -> None:
+    four = {"accuracy": 0.5, "loss": 1.5, "personal-accuracy": 0.25, "personal-loss": 2.5}
+    for metrics in ({}, four, dict.fromkeys(wire.METRIC_KEYS, 0.5)):
+        payload = wire.encode_metrics(metrics)
+        assert wire.read_metrics(wire.write_metrics(payload)) == metrics
+        assert wire.encode_metrics(dict(reversed(metrics.items()))) == payload
+    with pytest.raises(WireError, match="unexpected keys"):
+        wire.write_metrics(wire.encode_metrics({**four, "records": 61.0}))
