@@ -204,7 +204,7 @@ def test_one_process_waits_for_the_other(chain: Chain, tmp_path: Path) -> None:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait()
+    assert held.wait(5)
     with chain.transaction() as new:
         assert [entry.kind for entry in new] == ["first"]
     thread.join()

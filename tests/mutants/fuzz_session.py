@@ -276,7 +276,7 @@ def _limit(seconds: float) -> None:
     """Bound what this process may take: processor time, since others use the machine too."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.alarm(int(20 * seconds))
+    signal.alarm(int(6 * seconds))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
