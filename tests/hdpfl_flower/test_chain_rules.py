@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def test_entries_follow_each_other_and_come_once(chain: Chain, tmp_path: Path) -
         "UPDATE entries SET at = 'x' WHERE seq = 1",
         "UPDATE entries SET digest = 'x' WHERE seq = 2",
         "UPDATE entries SET seq = 5 WHERE seq = 2",
+        "UPDATE entries SET seq = 5 WHERE seq = 2; UPDATE head SET seq = 5",
         "DELETE FROM entries WHERE seq = 1",
         "DELETE FROM entries WHERE seq = 2",
         "UPDATE head SET seq = 1",
@@ -89,7 +91,7 @@ def test_any_change_of_the_file_is_found(chain: Chain, tmp_path: Path, damage: s
     fill(chain, "a", "b")
     path = tmp_path / "inner" / "chain.sqlite"
     with sqlite3.connect(path) as db:
-        db.execute(damage)
+        db.executescript(damage)
     with pytest.raises(LedgerError, match="damaged"), Chain(path).transaction():
         pass
 
@@ -235,3 +237,50 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
         Chain.create(tmp_path / "file" / "chain.sqlite")
     with pytest.raises(LedgerError, match="cannot be written"):
         module._write_anchor(tmp_path / "file" / "anchor", 0, "")
+
+
+def test_a_file_that_appears_meanwhile_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "chain.sqlite"
+    path.write_text("of another process")
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    with pytest.raises(LedgerError, match="cannot be created"):
+        Chain.create(path)
+    assert path.read_text() == "of another process"
+
+
+def test_an_entry_has_the_time_that_was_given_or_now(chain: Chain) -> None:
+    before = datetime.now(UTC)
+    with chain.transaction():
+        given = chain.append("a", {}, "2020-01-01T00:00:00.000+00:00")
+        now = chain.append("b", {})
+    assert given.at == "2020-01-01T00:00:00.000+00:00"
+    assert abs(datetime.fromisoformat(now.at) - before) < timedelta(minutes=1)
+
+
+def test_an_older_copy_is_found_by_a_process_that_has_it_open(chain: Chain, tmp_path: Path) -> None:
+    path = tmp_path / "inner" / "chain.sqlite"
+    fill(chain, "a")
+    old = path.read_bytes()
+    fill(chain, "b")
+    with pytest.raises(ZeroDivisionError), chain.transaction():
+        raise ZeroDivisionError
+    path.write_bytes(old)
+    with pytest.raises(LedgerError, match="older than its anchor"), chain.transaction():
+        pass
+
+
+def test_an_anchor_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[bool] = []
+    monkeypatch.setattr(
+        module, "replace_file", lambda *_, durable=False, **__: waits.append(durable)
+    )
+    module._write_anchor(tmp_path / "anchor", 0, "")
+    assert waits == [True]
+
+
+def test_a_closed_chain_is_used_no_more(chain: Chain) -> None:
+    chain.close()
+    with pytest.raises(LedgerError):
+        chain.blob(1)
