@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+import hdpfl_flower.selection as module
+from hdpfl_flower.accounting import Gaussians, PureSelections, Steps
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.selection import choose_model, selection_noise_std, selection_sensitivity
+from hdpfl_flower.selection import (
+    calibrate_with_selections,
+    choose_model,
+    selection_noise_std,
+    selection_sensitivity,
+    two_stage_steps,
+)
 
 
 class Known:
@@ -58,3 +66,52 @@ def test_the_sensitivity_is_that_of_half_of_the_models() -> None:
     for wrong in (0, -1):
         with pytest.raises(AccountingError, match="at least one model"):
             selection_sensitivity(wrong)
+
+
+def test_batches_of_two_stages_may_be_one_record_or_all_and_rounds_one() -> None:
+    one, all_ = Steps(1 / 7, 7), Steps(1.0, 1)
+    assert two_stage_steps(7, 1, 7, 2) == (all_, one)
+    assert two_stage_steps(7, 7, 1, 2) == (one, all_)
+    assert two_stage_steps(7, 1, 1, 1) == (one,)
+    assert two_stage_steps(7, 7, 7, 1, 3) == (Steps(1.0, 3),)
+    for wrong in ((7, 0, 7, 1), (7, 8, 7, 1), (7, 1, 0, 1), (7, 1, 8, 1), (7, 1, 7, 0)):
+        with pytest.raises(AccountingError, match="batches must lie within"):
+            two_stage_steps(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("share", "selections"),
+    [(0.0, 1), (1.0, 1), (-0.1, 1), (1.5, 1), (math.nan, 1), (0.1, -1), (0.0, -1)],
+)
+def test_a_share_lies_within_0_and_1_and_a_count_is_not_negative(
+    share: float, selections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "calibrate", lambda *_: 1.0)
+    steps = [Steps(0.5, 2)]
+    with pytest.raises(AccountingError, match=r"share of epsilon within \(0, 1\)"):
+        calibrate_with_selections(steps, 1.0, 1e-5, selections, share)
+    noise, beside = calibrate_with_selections(steps, 1.0, 1e-5, 0, 0.1)
+    assert (noise, beside.count) == (1.0, 0)
+    with pytest.raises(AccountingError, match="'gaussian' or 'gumbel'"):
+        calibrate_with_selections(steps, 1.0, 1e-5, 1, 0.1, mechanism="none")  # type: ignore[arg-type]
+
+
+def test_choices_get_their_share_of_epsilon_at_the_runs_delta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        module, "pure_selections", lambda *words: asked.append(words) or PureSelections(0.1, 3)
+    )
+    monkeypatch.setattr(module, "calibrate", lambda *words: asked.append(words) or 5.0)
+    steps = [Steps(0.5, 2)]
+    found = calibrate_with_selections(steps, 8.0, 1e-5, 3, 0.25, mechanism="gumbel")
+    assert found == (5.0, PureSelections(0.1, 3))
+    assert asked == [(2.0, 1e-5, 3), (steps, 8.0, 1e-5, [PureSelections(0.1, 3)])]
+    asked.clear()
+    found = calibrate_with_selections(steps, 8.0, 1e-5, 3, 0.25)
+    assert found == (5.0, Gaussians(5.0, 3))
+    assert asked == [([Steps(1.0, 3)], 2.0, 1e-5), (steps, 8.0, 1e-5, [Gaussians(5.0, 3)])]
+    asked.clear()
+    calibrate_with_selections(steps, math.inf, 1e-5, 3, 0.25)
+    assert asked == [([Steps(1.0, 3)], math.inf, 1e-5), (steps, math.inf, 1e-5)]
