@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .PHONY: demo lint check test test-gpu test-wards test-prometheus \
-  test-docker bench audit mutants up run-up down demo-docker down-docker lock clean
+  test-docker bench audit mutants mutants-fuzz up run-up down demo-docker down-docker lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -45,6 +45,11 @@ audit: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
+
+# Changes the files that protect by rule; hours for all of them, goes on where it was stopped.
+# FILES='hdpfl_flower/ledger.py …' takes some of them, SAMPLE=200 so many changes of all.
+mutants-fuzz: $(READY)
+	$(BIN)/python -m tests.mutants.fuzz $(FILES) $(if $(SAMPLE),--sample $(SAMPLE))
 
 up: $(READY)
 	$(BIN)/python deploy/federation.py up $(if $(SITES),--sites $(SITES)) $(if $(PIN),--pin)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from client_app.dpsgd import pull_share, rehearsal_size, train
@@ -12,13 +10,16 @@ from client_app.engines import rehearse
 from client_app.projected import last_step
 from client_app.site import Site
 from hdpfl_flower import wire
+from hdpfl_flower.config import RunTerms
 from hdpfl_flower.datasets import task_for
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.mechanism import Plan
-from hdpfl_flower.models import Arrays, arrays_of, build_model, flatten
+from hdpfl_flower.models import Arrays, flatten, layout_of, megabytes_of
 from hdpfl_flower.paths import available_cores
-from hdpfl_flower.task import Task
+from hdpfl_flower.profile import Profile
 from hdpfl_flower.wire import Instructions
+
+TOO_LARGE = "policy: the model is larger than 'policy.max-payload-mb'"
 
 
 class Trainer:
@@ -45,7 +46,7 @@ class Trainer:
         anchor = flatten(others[0]) if instructions.use == wire.PULL else self._start
         self._pull = (terms.pull, anchor) if terms.pull else None
         pull_share(self._pull, terms.learning_rate)
-        layout = _layout(terms.model, task_for(terms))
+        layout = allowed_layout(site.profile, terms)
         self._direction = last_step(site.memory, instructions, self._start, layout)
         self.size = len(self._start)
         use_threads(training.torch_threads or available_cores())
@@ -81,10 +82,24 @@ def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
     """Return every model of a message, checked; raises as :class:`Trainer` does."""
     limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
     if sum(len(array.data) for record in records for array in record.values()) > limit:
-        raise Declined("policy: the model is larger than 'policy.max-payload-mb'")
-    terms = instructions.terms
-    layout = _layout(terms.model, task_for(terms))
+        raise Declined(TOO_LARGE)
+    layout = allowed_layout(site.profile, instructions.terms)
     return [wire.read_model(record, layout) for record in records]
+
+
+def allowed_layout(profile: Profile, terms: RunTerms) -> Arrays:
+    """Return the names and shapes of the model that ``terms`` name, without their memory.
+
+    Every network of a site is built after this: the terms are the server's text.
+
+    Raises:
+        Declined: the model is larger than the policy allows.
+        ModelError: the terms name no model that can be built.
+    """
+    task = task_for(terms)
+    if megabytes_of(terms.model, task) > profile.policy.max_payload_mb:
+        raise Declined(TOO_LARGE)
+    return layout_of(terms.model, task)
 
 
 def use_threads(count: int) -> None:
@@ -98,8 +113,3 @@ def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return name
-
-
-@lru_cache(maxsize=16)
-def _layout(spec: str, task: Task) -> Arrays:
-    return arrays_of(build_model(spec, task, seed=0))

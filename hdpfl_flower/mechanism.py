@@ -24,7 +24,7 @@ from hdpfl_flower.accounting import (
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.early_exit import affordable_rounds, charge_for
 from hdpfl_flower.errors import AccountingError, Declined
-from hdpfl_flower.models import is_user_code
+from hdpfl_flower.models import check_name, is_user_code
 from hdpfl_flower.paper_noise import pfa_multiplier, robust_hdp_multiplier
 from hdpfl_flower.profile import Profile
 from hdpfl_flower.trust import check_client_noise, check_trust
@@ -201,11 +201,11 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
-        count=terms.local_steps
-        or math.ceil(terms.local_epochs * training.declared_records / training.batch_size),
+        count=_local_steps(profile, terms),
     )
     divisor = float(training.batch_size)
     sensitivity = OF_A_RECORD
+    _check_work(profile, terms)
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
         sensitivity = OF_AN_UPDATE
@@ -217,7 +217,7 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     if terms.first_batch == "full":
         schedule = (Steps(1.0, terms.local_epochs), *schedule[1:])
         first_divisor = float(training.declared_records)
-    models = 2 if terms.personal_lambda and terms.personal_noise == "records" else 1
+    models = _models(terms)
     if terms.calibration != "pld":
         noise_multiplier = noise_multiplier or _by_paper(profile, terms, rounds, epsilon)
     elif not noise_multiplier:
@@ -238,6 +238,49 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         choices=choices,
         sensitivity=sensitivity,
     )
+
+
+def _local_steps(profile: Profile, terms: RunTerms) -> int:
+    """Return k, the local steps of a round: ``local-steps``, or ⌈K·N/b⌉."""
+    training = profile.training
+    return terms.local_steps or math.ceil(
+        terms.local_epochs * training.declared_records / training.batch_size
+    )
+
+
+def _models(terms: RunTerms) -> int:
+    """Return the models that a round trains under the plan: two with a private personal model."""
+    return 2 if terms.personal_lambda and terms.personal_noise == "records" else 1
+
+
+def planned_steps(profile: Profile, terms: RunTerms) -> int:
+    """Return the noisy steps of the whole run here, of all its models; nothing is calibrated.
+
+    At most: a run with ``noise-multiplier`` may end early.
+    """
+    rounds = min(terms.rounds, terms.participations or terms.rounds)
+    if terms.noise != "records":
+        return rounds
+    first = terms.local_epochs if terms.first_batch == "full" else 0
+    return _models(terms) * (rounds * _local_steps(profile, terms) + first)
+
+
+def _check_work(profile: Profile, terms: RunTerms) -> None:
+    """Refuse more steps than a site's accountant should be asked about.
+
+    What they cost is computed on a grid that grows with them: a million steps take seconds, ten
+    million minutes.
+
+    Raises:
+        Declined: names the terms and the key.
+    """
+    if planned_steps(profile, terms) > profile.policy.max_steps:
+        raise Declined(
+            "policy: the steps of the run, 'rounds' times the local steps, are above "
+            "'policy.max-steps'; ask for fewer rounds or less local work, or raise it"
+        )
+    if terms.selections > terms.rounds:
+        raise Declined("terms: 'selections' are more than 'rounds', and a round has one choice")
 
 
 def _calibrated(
@@ -290,6 +333,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     Raises:
         Declined: names the term, for the site's own log.
         DataError: the run's ``schema`` is none.
+        ModelError: 'model' is no name of a model.
     """
     policy = profile.policy
     check_trust(profile, terms)
@@ -308,6 +352,8 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
         raise Declined(
             "policy: the local work is above 'policy.max-local-epochs' or 'policy.max-local-steps'"
         )
+    _check_work(profile, terms)
+    check_name(terms.model)
 
 
 def _check_equal_steps(terms: RunTerms) -> None:

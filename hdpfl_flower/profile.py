@@ -71,6 +71,9 @@ class Policy(Private):
     max_rounds: AtLeastOne = 1000
     max_local_epochs: AtLeastOne = 100
     max_local_steps: AtLeastOne = 10_000
+    max_steps: AtLeastOne = Field(
+        1_000_000, description="Noisy steps that a run's plan may pay for, all rounds together."
+    )
     min_clip_norm: Annotated[float, Field(gt=0)] = 1e-4
     max_clip_norm: Annotated[float, Field(gt=0)] = 1e4
     max_payload_mb: Annotated[float, Field(gt=0)] = 512.0

@@ -85,9 +85,9 @@ def split_models(named: Mapping[str, Item]) -> list[dict[str, Item]]:
     models: list[dict[str, Item]] = []
     for key, item in named.items():
         number, slash, name = key.partition("/")
-        if slash and number == str(len(models)):
+        if number == str(len(models)):
             models.append({})
-        if not slash or number != str(len(models) - 1):
+        if not (slash and models and number == str(len(models) - 1)):  # "-1" is no number of ours
             raise WireError("models: unexpected names")
         models[-1][name] = item
     return models

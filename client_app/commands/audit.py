@@ -86,6 +86,7 @@ def _attack(
         engine_of,
         releases_of,
     )
+    from client_app.training import allowed_layout
 
     if canaries < MIN_CANARIES:
         raise AccountingError(f"'--canaries' must be at least {MIN_CANARIES}: fewer say nothing")
@@ -94,6 +95,7 @@ def _attack(
     if run is not None:
         if site is not None:
             check_policy(site, run)
+            allowed_layout(site, run)
         engines = [engine_of(run, training, code=site is not None)]
     own = None
     of_steps = run is not None and run.noise == "records"

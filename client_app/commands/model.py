@@ -133,12 +133,12 @@ def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
     if site.state is None:
         raise ProfileError("profile: [state] is missing; its folder keeps the final model")
     from client_app.personal import load_final_model
+    from client_app.training import allowed_layout
     from hdpfl_flower.datasets import task_for
-    from hdpfl_flower.models import arrays_of, build_model
 
     model = load_final_model(site.state.path)
     task = task_for(model.terms)
-    layout = arrays_of(build_model(model.terms.model, task, seed=0))
+    layout = allowed_layout(site, model.terms)
     same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
     if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
         raise DataError(

@@ -23,7 +23,13 @@ from client_app.commands.plan_of_clients import lines_of
 from client_app.commands.printing import ROUNDING, down, table, up
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.mechanism import Plan, check_policy, check_unchanged, make_plan
+from hdpfl_flower.mechanism import (
+    Plan,
+    check_policy,
+    check_unchanged,
+    make_plan,
+    planned_steps,
+)
 from hdpfl_flower.printable import printable
 from hdpfl_flower.profile import Profile
 
@@ -79,7 +85,7 @@ def plan(
         check_unchanged(before, run.updated(runs_dir=before.runs_dir), made)
     else:
         made = make_plan(site, run)
-    size = _parameters(run)
+    size = _parameters(site, run)
     for line in (
         *_what_runs(site, run, made, size),
         *_what_it_costs(site, books, made, charged=frozen is not None),
@@ -115,12 +121,10 @@ def _books(site: Profile) -> tuple[Books, list[str]]:
     return books, list(notes_on_cap(books.account, site.budget))
 
 
-def _parameters(run: RunTerms) -> int:
-    from hdpfl_flower.datasets import task_for
-    from hdpfl_flower.models import arrays_of, build_model
+def _parameters(site: Profile, run: RunTerms) -> int:
+    from client_app.training import allowed_layout
 
-    model = build_model(run.model, task_for(run), seed=0)
-    return sum(array.size for array in arrays_of(model).values())
+    return sum(array.size for array in allowed_layout(site, run).values())
 
 
 def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[str]:
@@ -201,8 +205,12 @@ def _rounds_rows(site: Profile, run: RunTerms, size: int) -> Iterator[tuple[str,
         if rounds > site.policy.max_rounds:
             yield (name, "-", "-", "-", "refused: policy.max-rounds")
             continue
+        more = run.updated(rounds=rounds, participations=0)
+        if planned_steps(site, more) > site.policy.max_steps:
+            yield (name, "-", "-", "-", "refused: policy.max-steps")
+            continue
         try:
-            made = make_plan(site, run.updated(rounds=rounds, participations=0))
+            made = make_plan(site, more)
         except AccountingError:
             yield (name, "-", "-", "-", "no noise suffices")
             continue

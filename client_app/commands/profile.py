@@ -14,7 +14,7 @@ import typer
 from client_app.commands.books import notes_on_cap, read_books, runs_that_fit
 from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
 from hdpfl_flower.config import RunTerms
-from hdpfl_flower.errors import DataError, HDPFLError
+from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.mechanism import check_policy, make_plan
 from hdpfl_flower.printable import printable
 from hdpfl_flower.profile import LedgerPaths, Profile
@@ -242,15 +242,15 @@ def _check_model(site: Profile, run: RunTerms, device: str, findings: Findings) 
     from client_app.dpsgd import rehearsal_size
     from client_app.engine_choice import engine_for
     from client_app.engines import rehearse
+    from client_app.training import allowed_layout
     from hdpfl_flower.datasets import task_for
 
     training = site.training
     with findings.catching("model"):
+        allowed_layout(site, run)  # before the network takes memory
         engine = engine_for(run.model, task_for(run), training.engine, device)
         size = engine.theta.numel()
         findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
-        if 4 * size > site.policy.max_payload_mb * 1e6:
-            raise DataError("it is larger than 'policy.max-payload-mb' allows; raise that")
         try:
             rehearse(engine, rehearsal_size(float(training.batch_size), training.physical_batch))
         except (RuntimeError, MemoryError):

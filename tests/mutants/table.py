@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    bounds,
     budgets,
     clusters,
     crossing,
@@ -23,6 +24,7 @@ from tests.mutants import (
 )
 
 MUTANTS = (
+    *bounds.MUTANTS,
     *steps.MUTANTS,
     *budgets.MUTANTS,
     *clusters.MUTANTS,

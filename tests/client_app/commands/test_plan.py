@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 import numpy as np
 import pytest
@@ -125,6 +126,22 @@ def test_the_policy_and_the_model_are_checked(site) -> None:
     site.write_profile(("[data]", "[policy]\nmax-rounds = 3\n[data]"))
     site.write_terms()
     assert site("plan", "--terms", site.terms_path).out.count("refused: policy.max-rounds") == 2
+
+
+def test_steps_and_sizes_are_bounded_before_anything_is_computed(site) -> None:
+    begun = time.monotonic()
+    site.write_terms(rounds=1000, local_steps=10_000)
+    assert "'policy.max-steps'" in site("plan", "--terms", site.terms_path).error()
+    site.write_terms(model="mlp:1000000000")
+    assert "at most 9999999" in site("plan", "--terms", site.terms_path).error()
+    site.write_terms(model="mlp:20000:20000")
+    for words in (("plan",), ("audit", "--profile", site.profile_path)):
+        error = site(*words, "--terms", site.terms_path).error()
+        assert "'policy.max-payload-mb'" in error
+    assert time.monotonic() - begun < 60
+    site.write_profile(("[data]", "[policy]\nmax-steps = 12\n[data]"))
+    site.write_terms(local_steps=1, rounds=6)
+    assert site("plan", "--terms", site.terms_path).out.count("refused: policy.max-steps") == 1
 
 
 def test_participations_are_what_the_plan_pays_for(opened) -> None:
