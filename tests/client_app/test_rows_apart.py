@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,15 @@ from hdpfl_flower.profile import Profile
 from hdpfl_flower.site_data import read_site_data
 from hdpfl_flower.task import Records, Task
 from tests.client_app.hostile import in_the_gap, set_gates
-from tests.client_app.oracle import TOLERANCE, draw, make_engine, sum_of
+from tests.client_app.oracle import (
+    TOLERANCE,
+    clipped_sum,
+    draw,
+    gradients_of,
+    make_engine,
+    model_of,
+    sum_of,
+)
 
 TASK = Task.classification((13,), 2)
 CLUSTERS = Path(__file__).parents[2] / "deploy" / "clusters"
@@ -78,7 +87,7 @@ def test_a_records_part_has_the_same_bits_in_every_batch(spec: str) -> None:
             [part[:37].flatten(1) for part in engine._parts(*_filled(x, y, granule))], 1
         )
         order = torch.randperm(37, generator=torch.Generator().manual_seed(1))
-        for size in range(1, 38, 3):
+        for size in (1, 7, 19, 37):
             rows = order[:size]
             some = engine._parts(*_filled(x[rows], y[rows], granule))
             other = torch.cat([part[:size].flatten(1) for part in some], 1)
@@ -88,6 +97,26 @@ def test_a_records_part_has_the_same_bits_in_every_batch(spec: str) -> None:
 def _filled(x: torch.Tensor, y: torch.Tensor, granule: int) -> tuple[torch.Tensor, torch.Tensor]:
     missing = -len(x) % granule
     return torch.cat([x, x[:1].expand(missing, -1)]), torch.cat([y, y[:1].expand(missing)])
+
+
+def test_a_size_that_fails_is_taken_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sizes = make_engine("linear", "logreg", TASK), []
+    add = engine._add
+
+    def note(total: torch.Tensor, x: torch.Tensor, *rest: Any) -> None:
+        sizes.append((len(x), rest[1]))
+        add(total, x, *rest)
+
+    monkeypatch.setattr(engine, "_add", note)
+    monkeypatch.setattr(engine.proof, "granule", lambda *_: 4)
+    monkeypatch.setattr(engine.proof, "holds", lambda granule, size: size in (4, 8))
+    x, y = draw(TASK, 11)
+    expected = clipped_sum(gradients_of(model_of("logreg", TASK), TASK, x, y), 0.1)
+    assert (sum_of(engine, x, y, 0.1) - expected).norm() <= TOLERANCE * expected.norm()
+    assert sizes == [(4, 4), (4, 4), (4, 3)]
+    sizes.clear()
+    assert (sum_of(engine, x[:7], y[:7], 0.1) - sum_of(engine, x, y, 0.1, count=7)).norm() < 1e-6
+    assert sizes == [(8, 7), (4, 4), (4, 3)]
 
 
 # Choices.

@@ -5,12 +5,16 @@ from __future__ import annotations
 import doctest
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from hdpfl_flower import rows
+from hdpfl_flower.evaluation import count_correct
+from hdpfl_flower.models import arrays_of, build_model
 from hdpfl_flower.rows import POOL, RowProof, align
+from hdpfl_flower.task import Records, Task
 
 TERMS = torch.randn(POOL, 9, generator=torch.Generator().manual_seed(3))
 """Sums of nine numbers, which two orders of addition round to other bits now and then."""
@@ -138,3 +142,62 @@ def test_alignment_changes_nothing_but_rounding() -> None:
 
 def test_examples() -> None:
     assert doctest.testmod(rows, extraglobs={"torch": torch}).failed == 0
+
+
+# Counting.
+
+TASK = Task.classification((5,), 2)
+_seen: list[int] = []
+
+
+class Watched(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _seen.append(len(x))
+        return super().forward(x)
+
+
+class Centred(nn.Linear):
+    """Mixes the records of a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(0) + 1)
+
+
+def watched(task: Task) -> nn.Module:
+    return Watched(*task.input_shape, task.outputs)
+
+
+def centred(task: Task) -> nn.Module:
+    return Centred(*task.input_shape, task.outputs)
+
+
+def records(count: int) -> Records:
+    generator = np.random.default_rng(2)
+    return Records(
+        generator.normal(size=(count, 5)).astype(np.float32), generator.integers(0, 2, count)
+    )
+
+
+def test_records_are_counted_in_blocks_of_one_size() -> None:
+    spec, drawn = f"{__name__}:watched", records(150)
+    arrays = arrays_of(build_model(spec, TASK, 0))
+    count_correct(spec, TASK, arrays, drawn)
+    sizes = set()
+    for count in (1, 15, 63, 64, 65, 150):
+        _seen.clear()
+        some = drawn.take(np.arange(count))
+        expected = drawn.features[:count] @ arrays["weight"][0] + arrays["bias"] > 0
+        assert count_correct(spec, TASK, arrays, some) == (expected == some.targets).sum()
+        sizes |= set(_seen)
+    assert len(sizes) == 1
+
+
+def test_of_a_model_that_mixes_records_each_is_counted_alone() -> None:
+    spec = f"{__name__}:centred"
+    arrays = arrays_of(build_model(spec, TASK, 0))
+    drawn = records(40)
+    everything = count_correct(spec, TASK, arrays, drawn)
+    alone = [count_correct(spec, TASK, arrays, drawn.take(np.array([row]))) for row in range(40)]
+    assert everything == sum(alone)
+    drawn.features[0] = 1e4
+    assert count_correct(spec, TASK, arrays, drawn) - everything in (-1, 0, 1)
