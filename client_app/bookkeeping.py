@@ -9,6 +9,7 @@ clip factors, give the clipped sum: no second backward pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 from client_app.engines import Engine, clip_factor, outer_squared_norms, squared_norms
-from hdpfl_flower.losses import total_loss
+from hdpfl_flower.losses import output_gradient
 from hdpfl_flower.task import Task
 
 _MAX_CANCELLATION = 1e4
@@ -31,6 +32,10 @@ class Layer(ABC):
     def __init__(self, module: Any) -> None:
         """Take the module that the layer stands for."""
         self.module = module
+
+    def kept(self) -> list[torch.Tensor]:
+        """Return what :meth:`squared_norms` kept for the sums of the same batch, a row each."""
+        return []
 
     @abstractmethod
     def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
@@ -66,6 +71,11 @@ class LinearLayer(Layer):
 
 class ConvLayer(Layer):
     """A two-dimensional convolution: a gradient per record where that is small, else its ghost."""
+
+    def kept(self) -> list[torch.Tensor]:
+        """See :meth:`Layer.kept`."""
+        both = self._weight_gradients, self._bias_gradients
+        return [gradients for gradients in both if gradients is not None]
 
     def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         """See :meth:`Layer.squared_norms`."""
@@ -136,6 +146,10 @@ def ghost_norms(patches: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
 class GroupNormLayer(Layer):
     """The scale and shift after a group normalisation: gⱼ = (Σ δⱼ·âⱼ, Σ δⱼ), â normalised."""
 
+    def kept(self) -> list[torch.Tensor]:
+        """See :meth:`Layer.kept`."""
+        return self._gradients
+
     def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         """See :meth:`Layer.squared_norms`."""
         normal = functional.group_norm(a, self.module.num_groups, eps=self.module.eps)
@@ -174,7 +188,7 @@ class BookkeepingEngine(Engine):
         super().__init__(model, task, device)
         self._layers: list[tuple[Layer, slice]] = []
         self._seen: list[tuple[torch.Tensor, int, GradientEdge] | None] = []
-        self._rows = 0
+        self._count = 0
         start = 0
         for module in self.model.modules():
             layer = layer_of(module)
@@ -187,26 +201,37 @@ class BookkeepingEngine(Engine):
         for parameter in self.model.parameters():
             parameter.requires_grad_(False)
 
-    def add_clipped_sum(
-        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
-    ) -> None:
-        """See :meth:`Engine.add_clipped_sum`."""
-        self._seen, self._rows = [None] * len(self._layers), len(x)
+    def _rows(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor], Sequence[torch.Tensor], torch.Tensor]:
+        """Return each record's outputs, its a and δ in every layer, and its squared norm."""
+        self._seen, self._count = [None] * len(self._layers), len(x)
         with torch.enable_grad():
-            loss = total_loss(self.task, self.model(x), y)
+            outputs = self.model(x)
+            residual = output_gradient(self.task, outputs.detach(), y)
             seen = [item for item in self._seen if item is not None]
             if len(seen) < len(self._layers):
                 raise RuntimeError("a layer was not used")
             if any(a._version != version for a, version, _ in seen):
                 raise RuntimeError("a layer's input was changed in place")
-            deltas = torch.autograd.grad(loss, [output for _, _, output in seen])
+            deltas = torch.autograd.grad(outputs, [output for _, _, output in seen], residual)
         inputs = [a.detach() for a, _, _ in seen]
         self._seen = []
         norms = [
             layer.squared_norms(a, delta)
             for (layer, _), a, delta in zip(self._layers, inputs, deltas, strict=True)
         ]
-        squared_norm = torch.stack(norms).sum(0)
+        return outputs.detach(), inputs, deltas, torch.stack(norms).sum(0)
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        outputs, inputs, deltas, squared_norm = self._rows(x, y)
+        kept = [part for layer, _ in self._layers for part in layer.kept()]
+        return outputs, *inputs, *deltas, *kept, squared_norm.unsqueeze(1)
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        _, inputs, deltas, squared_norm = self._rows(x, y)
         finite, factor = clip_factor(squared_norm, count, clip_norm)
         everything = bool(finite.all())
         for (layer, place), a, delta in zip(self._layers, inputs, deltas, strict=True):
@@ -220,7 +245,7 @@ class BookkeepingEngine(Engine):
         def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
             if self._seen[index] is not None:
                 raise RuntimeError("a layer is used more than once")
-            if not len(inputs[0]) == len(output) == self._rows:  # a row that is not a record's own
+            if not len(inputs[0]) == len(output) == self._count:  # a row that is not a record's own
                 raise RuntimeError("a layer does not see one row a record")
             if not output.requires_grad:
                 output.requires_grad_()

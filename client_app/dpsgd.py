@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import torch
 
 from client_app.engines import Engine
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.exact import exact_arithmetic
 from hdpfl_flower.mechanism import RoundPlan
 from hdpfl_flower.noise import ReleaseStreams, add_noise
 from hdpfl_flower.task import Records
@@ -68,7 +68,7 @@ def train(  # noqa: PLR0913 - the last by name
     anchor = torch.from_numpy(pull[1].copy()).to(device) if pull and share else None
     engine.theta.copy_(begin)
     total = torch.empty_like(engine.theta)
-    granule = granule_of(min(plan.divisor, physical_batch)) if engine.likes_equal_batches else 1
+    granule = settle(engine, plan.divisor, physical_batch)
     with _exact_arithmetic(int.from_bytes(streams.sampling.bytes(7), "big")):
         for _ in range(plan.steps.count):
             rows = streams.sampling.bernoulli(len(records), probability)
@@ -108,16 +108,25 @@ def pull_share(pull: Pull | None, learning_rate: float) -> float:
     return pull[0] * learning_rate
 
 
-def granule_of(divisor: float) -> int:
-    """Return the power of two, about b/16, that batch sizes in memory are multiples of.
+def settle(engine: Engine, divisor: float, physical_batch: int) -> int:
+    """Return the number of rows that ``engine`` takes batches in multiples of, from public numbers.
 
-    Convolution kernels are prepared anew for every batch size, and a Poisson batch has another
-    size at every step.
-
-    >>> granule_of(64), granule_of(5)
-    (4, 1)
+    Poisson batches have another size at every step. Sizes in memory have few, for each is proven to
+    keep the rows apart (:mod:`hdpfl_flower.rows`), and convolutions are prepared anew for each.
     """
-    return int(2 ** max(0, math.floor(math.log2(divisor)) - 4))
+    return engine.settle(granule_of(min(divisor, physical_batch)), physical_batch)
+
+
+def granule_of(divisor: float) -> int:
+    """Return the power of two, about b/8 and at least 4, that an engine is asked for first.
+
+    With one or two rows products are added in another order; fewer than 4 where memory holds fewer.
+
+    >>> granule_of(64), granule_of(5), granule_of(1)
+    (8, 4, 1)
+    """
+    wanted: int = 2 ** math.floor(math.log2(max(divisor, 1)))
+    return max(min(wanted, 4), wanted // 8)
 
 
 def filled_up(rows: npt.NDArray[np.int64], granule: int) -> npt.NDArray[np.int64]:
@@ -141,19 +150,7 @@ def rehearsal_size(divisor: float, physical_batch: int) -> int:
 
 @contextlib.contextmanager
 def _exact_arithmetic(seed: int) -> Iterator[None]:
-    """Switch off TF32, bfloat16 and autocast, and seed torch's own generator, for dropout alone."""
-    cudnn, mkldnn = torch.backends.cudnn, cast("Any", torch.backends.mkldnn)
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, mkldnn.conv.fp32_precision
-    torch.set_float32_matmul_precision("highest")  # on the CPU too, where it may mean bfloat16
-    cudnn.allow_tf32, mkldnn.conv.fp32_precision = False, "ieee"
-    try:
-        with (
-            torch.random.fork_rng(),
-            torch.autocast("cuda", enabled=False),
-            torch.autocast("cpu", enabled=False),
-        ):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        cudnn.allow_tf32, mkldnn.conv.fp32_precision = before[1:]
+    """Multiply in full float32, and seed torch's own generator, for dropout alone."""
+    with exact_arithmetic(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -3,25 +3,34 @@
 Every engine computes the same thing: Σⱼ gⱼ · min(1, C/‖gⱼ‖) over the records of a batch, where gⱼ
 is the gradient of record j's own loss. A record whose gradient is not finite contributes zero,
 alone. They agree with Opacus' hooks to 1e-5 (``tests/client_app/test_engines.py``).
+
+What a record contributes has the same bits whatever the other records are and however many, and
+wherever it stands among them: batches have only numbers of rows for which that is proven on this
+machine (:mod:`hdpfl_flower.rows`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.losses import output_gradient, total_loss
+from hdpfl_flower.rows import RowProof, align, aligned, draws, pool
 from hdpfl_flower.task import Task
 
 _BLOCK = 1024
 """Squares that are added one after another, in eight lanes or more: an error of at most
 128 · 2⁻²⁴ of their sum, 4e-6 of the norm."""
+_WANTED, _LARGEST = 4, 256
+"""Where nobody has settled them: rows that batches are multiples of, and rows in memory."""
 
 
 class Engine(ABC):
@@ -29,14 +38,12 @@ class Engine(ABC):
 
     Attributes:
         theta: the parameters, float32, shape ``(d,)``; write to it to set them.
-        likes_equal_batches: whether a batch of a new size costs extra.
+        proof: the numbers of rows that are proven.
     """
 
-    likes_equal_batches: ClassVar[bool] = True
-
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
-        """Move ``model`` to ``device`` and make its parameters views of ``theta``."""
-        self.model, self.task = model.to(device).train(), task
+        """Move ``model`` to ``device``, align it and make its parameters views of ``theta``."""
+        self.model, self.task = align(model.to(device).train()), task
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         self.theta = torch.cat([p.detach().reshape(-1) for _, p in named])
         self.parameters: dict[str, torch.Tensor] = {}
@@ -46,8 +53,21 @@ class Engine(ABC):
             parameter.data = view
             self.parameters[name] = view
             start += parameter.numel()
+        self._drawn = draws(self.theta)
+        self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.proof = RowProof(self._trial)
+        self._wanted = _WANTED, _LARGEST
 
-    @abstractmethod
+    def settle(self, wanted: int, largest: int) -> int:
+        """Choose the number of rows that batches are multiples of, and return it.
+
+        Args:
+            wanted: rows, a power of two, from public numbers alone.
+            largest: rows in memory at once.
+        """
+        self._wanted = wanted, largest
+        return self.proof.granule(wanted, largest)
+
     def add_clipped_sum(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
@@ -61,9 +81,43 @@ class Engine(ABC):
             clip_norm: C, the bound on each record's l2 norm.
 
         Guarantees:
-            Adding or removing one record changes the result by at most C·(1 + 1e-5) in l2 norm,
-            whatever its values (NaN and infinities included).
+            The sum is Σⱼ cⱼ with ‖cⱼ‖ ≤ C·(1 + 1e-5), whatever record j's values are (NaN and
+            infinities included), and cⱼ is a function of record j and of ``theta`` alone, to the
+            last bit of its outputs, gates, gradient and clip factor. So one record more or less
+            moves the sum by at most C·(1 + 1e-5), but for the rounding of the sum itself: float32
+            of b terms, none above C, at worst b²·2⁻²⁴·C and about b·2⁻²⁴·C in practice.
         """
+        granule = self.proof.granule(*self._wanted)
+        missing = -len(x) % granule
+        if missing:
+            x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
+        rows = len(x) if self.proof.holds(granule, len(x)) else granule
+        for first in range(0, min(len(x), -(-count // granule) * granule), rows):
+            some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
+            self._add(total, *some, min(count - first, rows), clip_norm)
+
+    @abstractmethod
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        """Do what :meth:`add_clipped_sum` does, for a proven number of rows."""
+
+    @abstractmethod
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the outputs, then all else that a row's contribution is made of, a row each."""
+
+    def _trial(self, kind: int, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """See :data:`hdpfl_flower.rows.Trial`; without dropout, whose masks follow the place."""
+        if self._pool is None:
+            x, y = pool(self.model, self.task)
+            self._pool = x.to(self.theta.device), y.to(self.theta.device)
+        before = self.theta.clone()
+        self.theta.copy_(self._drawn[kind])
+        try:
+            with _no_dropout(self.model):
+                return self._parts(self._pool[0][rows], self._pool[1][rows])
+        finally:
+            self.theta.copy_(before)
 
 
 class LinearEngine(Engine):
@@ -72,20 +126,28 @@ class LinearEngine(Engine):
     r is the gradient of the loss in the layer's outputs (Goodfellow 2015, arXiv:1510.01799).
     """
 
-    likes_equal_batches = False
-
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
         """Take a model for which :func:`is_linear` holds."""
         super().__init__(model, task, device)
         self._weight, self._bias = self.parameters.values()
 
-    def add_clipped_sum(
+    def _rows(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return each record's outputs, residual and squared norm."""
+        outputs = torch.addmm(self._bias, aligned(x), aligned(self._weight).t())
+        residual = output_gradient(self.task, outputs, y)
+        return outputs, residual, outer_squared_norms(residual, x, bias=True)
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        outputs, residual, squared_norm = self._rows(x.flatten(1), y)
+        return outputs, residual, squared_norm.unsqueeze(1)
+
+    def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
-        """See :meth:`Engine.add_clipped_sum`."""
         x = x.flatten(1)
-        residual = output_gradient(self.task, torch.addmm(self._bias, x, self._weight.t()), y)
-        squared_norm = outer_squared_norms(residual, x, bias=True)
+        _, residual, squared_norm = self._rows(x, y)
         finite, factor = clip_factor(squared_norm, count, clip_norm)
         if not bool(finite.all()):
             residual = torch.where(finite.unsqueeze(1), residual, 0.0)
@@ -105,18 +167,25 @@ class VmapEngine(Engine):
 
         def loss(
             parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
-        ) -> torch.Tensor:
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
-            return total_loss(task, outputs, y.unsqueeze(0))
+            return total_loss(task, outputs, y.unsqueeze(0)), outputs[0]
 
-        self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        one = grad(loss, has_aux=True)
+        self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
 
-    def add_clipped_sum(
+    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return each record's outputs and gradients."""
+        gradients, outputs = self._gradients(self.parameters, x, y)
+        return outputs, list(gradients.values())
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        return _parts_of(*self._rows(x, y))
+
+    def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
-        """See :meth:`Engine.add_clipped_sum`."""
-        gradients = self._gradients(self.parameters, x, y)
-        _add_clipped(total, list(gradients.values()), count, clip_norm)
+        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
 
 
 class OpacusEngine(Engine):
@@ -129,20 +198,27 @@ class OpacusEngine(Engine):
         super().__init__(model, task, device)
         self._hooked = GradSampleModule(self.model, batch_first=True, loss_reduction="sum")
 
-    def add_clipped_sum(
-        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
-    ) -> None:
-        """See :meth:`Engine.add_clipped_sum`."""
+    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return each record's outputs and gradients."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
-            torch.autograd.backward(total_loss(self.task, self._hooked(x), y))
+            outputs = self._hooked(x)
+            torch.autograd.backward(outputs, output_gradient(self.task, outputs.detach(), y))
         trained: list[Any] = [p for p in self.model.parameters() if p.requires_grad]
         gradients = [parameter.grad_sample for parameter in trained]
         for parameter in trained:
             parameter.grad = parameter.grad_sample = None
         if any(len(gradient) != len(x) for gradient in gradients):
             raise RuntimeError("a layer does not see one row a record")
-        _add_clipped(total, gradients, count, clip_norm)
+        return outputs.detach(), gradients
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        return _parts_of(*self._rows(x, y))
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
 
 
 def _add_clipped(
@@ -150,7 +226,7 @@ def _add_clipped(
 ) -> None:
     """Add Σⱼ of the clipped per-record gradients, each given as ``(b, *shape)``."""
     flat = [gradient.flatten(1) for gradient in gradients]
-    squared_norm = torch.stack([squared_norms(g) for g in flat]).sum(0)
+    squared_norm = _squared_norm_of(flat)
     finite, factor = clip_factor(squared_norm, count, clip_norm)
     if not bool(finite.all()):  # a factor of 0 would not do: 0 · NaN = NaN
         flat = [torch.where(finite.unsqueeze(1), g, 0.0) for g in flat]
@@ -158,6 +234,34 @@ def _add_clipped(
     for g in flat:
         total[start : start + g.shape[1]].addmv_(g.t(), factor)
         start += g.shape[1]
+
+
+def _squared_norm_of(flat: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([squared_norms(g) for g in flat]).sum(0)
+
+
+def _parts_of(outputs: torch.Tensor, gradients: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the parts of a row whose gradient itself is at hand."""
+    flat = [gradient.flatten(1) for gradient in gradients]
+    return outputs, *flat, _squared_norm_of(flat).unsqueeze(1)
+
+
+def _placed(rows: torch.Tensor) -> torch.Tensor:
+    """Return ``rows`` at an address that is a multiple of 64: others may be added otherwise."""
+    return rows.contiguous() if rows.data_ptr() % 64 == 0 else rows.clone()
+
+
+@contextlib.contextmanager
+def _no_dropout(model: nn.Module) -> Iterator[None]:
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    before = [layer.p for layer in layers]
+    for layer in layers:
+        layer.p = 0.0
+    try:
+        yield
+    finally:
+        for layer, p in zip(layers, before, strict=True):
+            layer.p = p
 
 
 def clip_factor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from client_app.dpsgd import pull_share, rehearsal_size, train
+from client_app.dpsgd import pull_share, rehearsal_size, settle, train
 from client_app.engine_choice import engine_for
 from client_app.engines import rehearse
 from client_app.projected import last_step
@@ -53,6 +53,7 @@ class Trainer:
         device = pick_device(training.device)
         self._engine = engine_for(terms.model, task_for(terms), training.engine, device)
         if not site.simulated:
+            settle(self._engine, training.batch_size, training.physical_batch)
             rehearse(self._engine, rehearsal_size(training.batch_size, training.physical_batch))
         self._records = site.training_records()
 

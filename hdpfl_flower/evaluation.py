@@ -9,11 +9,15 @@ import torch
 from torch import nn
 
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.exact import exact_arithmetic
 from hdpfl_flower.losses import total_loss
 from hdpfl_flower.models import Arrays, build_model
+from hdpfl_flower.rows import RowProof, align, draws, pool
 from hdpfl_flower.task import Records, Task
 
 _BATCH = 2048
+_BLOCKS = (64, 32, 16, 8, 4)
+"""Rows of the blocks in which records are counted; the first at which rows are proven apart."""
 
 
 @lru_cache(maxsize=8)
@@ -79,8 +83,11 @@ def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float
 def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> int:
     """Return how many records the model classifies correctly, each counted as 0 or 1.
 
-    Whatever the parameters are, NaN included, a record adds at most 1. (Its own outputs are
-    float32 and depend on the other records of its batch in their last bits alone.)
+    Guarantees:
+        Whether a record is counted depends on that record and on ``arrays`` alone, whatever they
+        are, NaN included: one record more or less changes the count by at most 1. Records are taken
+        in blocks of a constant number of rows, at which that is proven on this machine
+        (:mod:`hdpfl_flower.rows`), or one by one.
 
     Raises:
         DataError: the targets are not classes.
@@ -88,6 +95,51 @@ def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> in
     """
     if not task.classes:
         raise DataError("correct records can be counted for classes alone, not for a regression")
-    outputs = predict(spec, task, arrays, records.features)
+    if not len(records):
+        return 0
+    outputs = _counting(spec, task).outputs(arrays, torch.from_numpy(records.features)).numpy()
     chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs[:, 0] > 0)
     return int(np.count_nonzero(chosen == records.targets))
+
+
+class _Counting:
+    """A network in blocks of rows that have nothing to do with one another."""
+
+    def __init__(self, spec: str, task: Task) -> None:
+        self._network = align(build_model(spec, task, seed=0).eval())
+        named = [(n, p.detach()) for n, p in self._network.named_parameters() if p.requires_grad]
+        drawn = draws(torch.cat([p.reshape(-1) for _, p in named]))
+        sizes, self._pool = [p.numel() for _, p in named], pool(self._network, task)[0]
+        self._trials = [
+            {
+                name: part.view_as(p)
+                for (name, p), part in zip(named, torch.split(one, sizes), strict=True)
+            }
+            for one in drawn
+        ]
+        self._proof = RowProof(lambda kind, rows: [self._run(self._trials[kind], self._pool[rows])])
+
+    def outputs(self, arrays: Arrays, features: torch.Tensor) -> torch.Tensor:
+        """Return the outputs, shape ``(n, task.outputs)``, n ≥ 1."""
+        parameters = {name: torch.from_numpy(array).clone() for name, array in arrays.items()}
+        block = self._proof.block(_BLOCKS)
+        with exact_arithmetic():
+            found = [self._run(parameters, _filled(x, block)) for x in torch.split(features, block)]
+        return torch.cat(found)[: len(features)]
+
+    def _run(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            outputs: torch.Tensor = torch.func.functional_call(self._network, parameters, (x,))
+        return outputs
+
+
+@lru_cache(maxsize=8)
+def _counting(spec: str, task: Task) -> _Counting:
+    return _Counting(spec, task)
+
+
+def _filled(rows: torch.Tensor, block: int) -> torch.Tensor:
+    """Return a copy of ``rows``, at an address of its own, with zeros up to ``block`` rows."""
+    filled = rows.new_zeros(block, *rows.shape[1:])
+    filled[: len(rows)] = rows
+    return filled

@@ -55,27 +55,31 @@ def audit(
     Plants records in one full-batch step, tells from its release which of them took part, and
     prints the ε this shows beside the ε that is claimed; exit status 1 if a claim is violated. With
     the terms of a run only the engine that trains its model is audited, else all of them; with a
-    profile an estimate for the site's own run is printed, too. No record is read, and nothing is
-    charged.
+    profile an estimate for the site's own run is printed, too. In the rows named 'rounding' the
+    attack is weights with which the rounding of other records' numbers decides. No record is read,
+    and nothing is charged.
     """
     site = open_profile(profile) if profile is not None else None
     run = RunTerms.load(terms) if terms is not None else None
-    findings, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
+    findings, rounding, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
     if as_json:
-        typer.echo(json.dumps(_facts(findings, own), indent=2))
+        typer.echo(json.dumps(_facts(findings, rounding, own), indent=2))
     else:
-        for line in _in_words(findings, own):
+        for line in _in_words(findings, rounding, own):
             typer.echo(line)
         for line in _notes(site, run):
             typer.echo(line)
-    if any(finding.violates for finding in findings):
+    if any(finding.violates for finding in findings + rounding):
         raise typer.Exit(1)
 
 
 def _attack(
     epsilons: list[float], canaries: int, site: Profile | None, run: RunTerms | None
-) -> tuple[list[Finding], Finding | None]:
-    """Return what was found of each claim, and of the site's own run; refuses before any work."""
+) -> tuple[list[Finding], list[Finding], Finding | None]:
+    """Return what was found of each claim, by canaries and by rounding, and of the site's own run.
+
+    Whatever can be refused is refused before any work.
+    """
     from client_app.audit import (
         ENGINES,
         MIN_CANARIES,
@@ -86,6 +90,7 @@ def _attack(
         engine_of,
         releases_of,
     )
+    from client_app.audit_rounding import attack_by_rounding
     from client_app.training import allowed_layout
 
     if canaries < MIN_CANARIES:
@@ -103,28 +108,36 @@ def _attack(
         own = make_plan(site, run)
     plans = [claimed(epsilon) for epsilon in epsilons]
     few = min(canaries, WIDTH)  # an estimate needs no more, and a run may have many steps
-    total = len(engines) * len(plans) * releases_of(plans[0], canaries)
+    # A move of so many C shows best beside little noise.
+    largest = max(plans, key=lambda plan: plan.epsilon)
+    total = len(engines) * (len(plans) * releases_of(plans[0], canaries) + 1)
     with _bar(total + (releases_of(own, few) if own else 0)) as advance:
         findings = [
             attack(plan, engine, canaries, training, advance=advance)
             for engine in engines
             for plan in plans
         ]
+        rounding = [
+            attack_by_rounding(largest, engine, training, advance=advance) for engine in engines
+        ]
         if own is None or run is None:
-            return findings, None
-        return findings, attack(
-            own, engines[0], few, training, clip_norm=run.clip_norm, advance=advance
-        )
+            return findings, rounding, None
+        estimated = attack(own, engines[0], few, training, clip_norm=run.clip_norm, advance=advance)
+        return findings, rounding, estimated
 
 
-def _in_words(findings: list[Finding], own: Finding | None) -> Iterator[str]:
+def _in_words(
+    findings: list[Finding], rounding: list[Finding], own: Finding | None
+) -> Iterator[str]:
     """Yield the lines of the answer."""
     from client_app.audit import CONFIDENT, SURE
 
     first = findings[0]
     yield (
         f"{first.canaries} canaries a row; a release is one step over {first.width} of them, "
-        f"all in the batch (q = 1); δ {up(first.plan.delta)}"
+        f"all in the batch (q = 1); δ {up(first.plan.delta)}\n"
+        f"rows named rounding: {rounding[0].canaries} releases with and without one record, under "
+        "weights with which rounding decides"
     )
     rows = [("engine", "claim ε", "estimate", "95 % bound", "sure bound", "")]
     rows += [
@@ -136,7 +149,7 @@ def _in_words(findings: list[Finding], own: Finding | None) -> Iterator[str]:
             down(finding.bound(SURE)),
             _verdict(finding),
         )
-        for finding in findings
+        for finding in findings + rounding
     ]
     yield from table(rows)
     yield READING
@@ -167,23 +180,8 @@ def _verdict(finding: Finding) -> str:
     return "VIOLATES the claim" if finding.violates else "consistent with the claim"
 
 
-def _facts(findings: list[Finding], own: Finding | None) -> dict[str, Any]:
+def _facts(findings: list[Finding], rounding: list[Finding], own: Finding | None) -> dict[str, Any]:
     """Return the answer by name; nothing is asserted of the site's own run."""
-    from client_app.audit import CONFIDENT, SURE
-
-    claims = [
-        {
-            "engine": finding.engine,
-            "claim": finding.plan.epsilon,
-            "delta": finding.plan.delta,
-            "canaries": finding.canaries,
-            "estimate": finding.estimate,
-            "bound-95": finding.bound(CONFIDENT),
-            "bound-sure": finding.bound(SURE),
-            "violates": finding.violates,
-        }
-        for finding in findings
-    ]
     run = own and {
         "engine": own.engine,
         "epsilon": own.plan.epsilon,
@@ -191,7 +189,27 @@ def _facts(findings: list[Finding], own: Finding | None) -> dict[str, Any]:
         "canaries": own.canaries,
         "estimate": own.estimate,
     }
-    return {"claims": claims, "run": run}
+    return {
+        "claims": [_claim(finding) for finding in findings],
+        "rounding": [_claim(finding) for finding in rounding],
+        "run": run,
+    }
+
+
+def _claim(finding: Finding) -> dict[str, Any]:
+    """Return what was found of one claim, by name."""
+    from client_app.audit import CONFIDENT, SURE
+
+    return {
+        "engine": finding.engine.partition(",")[0],
+        "claim": finding.plan.epsilon,
+        "delta": finding.plan.delta,
+        "canaries": finding.canaries,
+        "estimate": finding.estimate,
+        "bound-95": finding.bound(CONFIDENT),
+        "bound-sure": finding.bound(SURE),
+        "violates": finding.violates,
+    }
 
 
 @contextmanager

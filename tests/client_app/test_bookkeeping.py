@@ -254,7 +254,7 @@ def test_a_record_of_several_rows_would_pass_with_several_bounds(engine: str) ->
     task = Task.classification((5, 6), 4)
     model = Net(pointwise, one=nn.Linear(6, 6), last=nn.Linear(6, 4))
     if engine == "bookkeeping":
-        bug = "if not len(inputs[0]) == len(output) == self._rows:", "if False:"
+        bug = "if not len(inputs[0]) == len(output) == self._count:", "if False:"
         engine_class = mutant(bookkeeping, bug).BookkeepingEngine
     else:
         bug = "any(len(gradient) != len(x) for gradient in gradients)", "False"

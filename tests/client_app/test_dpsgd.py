@@ -131,7 +131,7 @@ def test_so_it_is_where_memory_holds_a_part_of_the_batch(name: str, physical_bat
     ],
 )
 def test_the_loop_finds_a_bug_put_back(bug: tuple[str, str]) -> None:
-    plan = plan_of(q=0.7, steps=3, divisor=40.0)  # b = 40: batches are filled up to multiples of 2
+    plan = plan_of(q=0.7, steps=3, divisor=40.0)  # batches are filled up to multiples of 4 or more
     check_against_loop(TABLE, plan, name="vmap")
     with pytest.raises(AssertionError):
         check_against_loop(TABLE, plan, with_bug(bug), name="vmap")

@@ -15,7 +15,8 @@ from torch import nn
 
 from client_app import dpsgd
 from client_app.engines import VmapEngine
-from tests.client_app.oracle import CPU, one_thread  # noqa: F401
+from hdpfl_flower import exact
+from tests.client_app.oracle import CPU, mutant, one_thread  # noqa: F401
 from tests.client_app.updates import (
     RATE,
     TABLE,
@@ -76,12 +77,17 @@ def check_exact_arithmetic(train: Train = dpsgd.train) -> None:
 @pytest.mark.usefixtures("careless_torch")
 def test_products_are_not_rounded_and_the_settings_come_back() -> None:
     check_exact_arithmetic()
-    exact = "with _exact_arithmetic(", "with contextlib.nullcontext("
-    autocast = '            torch.autocast("cpu", enabled=False),\n', ""
+    with pytest.raises(AssertionError):
+        check_exact_arithmetic(
+            with_bug(("with _exact_arithmetic(", "with contextlib.nullcontext("))
+        )
+    autocast = ', torch.autocast("cpu", enabled=False)', ""
     back = "        torch.set_float32_matmul_precision(before[0])\n", ""
-    for bug in (exact, autocast, back):
+    for bug in (autocast, back):
+        careless = mutant(dpsgd)
+        careless.exact_arithmetic = mutant(exact, bug).exact_arithmetic
         with pytest.raises(AssertionError):
-            check_exact_arithmetic(with_bug(bug))
+            check_exact_arithmetic(careless.train)
     torch.set_float32_matmul_precision("medium")
 
 
@@ -119,6 +125,6 @@ def check_generator(train: Train = dpsgd.train) -> None:
 def test_torchs_own_generator_is_neither_used_nor_moved() -> None:
     with torch.random.fork_rng(devices=[]):
         check_generator()
-        for line in ("            torch.random.fork_rng(),", "            torch.manual_seed(seed)"):
+        for bug in ((", torch.random.fork_rng()", ""), ("        torch.manual_seed(seed)\n", "")):
             with pytest.raises(AssertionError):
-                check_generator(with_bug((f"{line}\n", "")))
+                check_generator(with_bug(bug))

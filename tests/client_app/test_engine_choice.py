@@ -229,7 +229,52 @@ def cumulative(task: Task) -> nn.Module:
     return Net(lambda m, x: m.last(m.one(x).cumsum(0)), one=nn.Linear(6, 6), last=last(task))
 
 
-MIXING = ["centred", "centred_within", "scaled", "normed", "cumulative"]
+def cumulative_from_the_end(task: Task) -> nn.Module:
+    """Only earlier records change."""
+    return Net(
+        lambda m, x: m.last(m.one(x).flip(0).cumsum(0).flip(0)),
+        one=nn.Linear(6, 6),
+        last=last(task),
+    )
+
+
+def centred_in_training(task: Task) -> nn.Module:
+    """In the mode that tests, records are apart."""
+
+    def forward(m: Net, x: torch.Tensor) -> torch.Tensor:
+        return m.last(m.one(x - x.sum(0) if m.training else x))  # type: ignore[no-any-return]
+
+    return Net(forward, one=nn.Linear(6, 6), last=last(task))
+
+
+def cumulative_in_training(task: Task) -> nn.Module:
+    def forward(m: Net, x: torch.Tensor) -> torch.Tensor:
+        hidden = m.drop(m.one(x))
+        return m.last(hidden.flip(0).cumsum(0).flip(0) if m.training else hidden)  # type: ignore[no-any-return]
+
+    return Net(forward, one=nn.Linear(6, 6), drop=nn.Dropout(0.1), last=last(task))
+
+
+def remembering(task: Task) -> nn.Module:
+    """Keeps something of the records of every batch for the next one."""
+
+    def forward(m: Net, x: torch.Tensor) -> torch.Tensor:
+        m.memory = getattr(m, "memory", torch.zeros(6)) + x.detach()[0]
+        return m.last(m.one(x + m.memory))  # type: ignore[no-any-return]
+
+    return Net(forward, one=nn.Linear(6, 6), last=last(task))
+
+
+MIXING = [
+    "centred",
+    "centred_within",
+    "scaled",
+    "normed",
+    "cumulative",
+    "cumulative_from_the_end",
+    "centred_in_training",
+    "cumulative_in_training",
+]
 
 
 def largest_move(engine: Engine) -> float:
@@ -247,13 +292,41 @@ def test_a_forward_that_mixes_records_gets_them_one_by_one_or_not_at_all(name: s
     for engine in ("bookkeeping", "opacus"):
         with pytest.raises(ModelError, match="record by record"):
             engine_for(spec, TASK, engine, "cpu")
-        careless = mutant(engine_choice, ("    model.eval()\n", "    return True\n"))
+        careless = mutant(engine_choice, ("    model.train()\n", "    return True\n"))
         assert largest_move(careless.engine_for(spec, TASK, engine, "cpu")) > 1.5
     if name == "normed":  # of one record there are no batch statistics
         with pytest.raises(ModelError, match="record by record"):
             engine_for(spec, TASK, "auto", "cpu")
     else:
         assert largest_move(engine_for(spec, TASK, "auto", "cpu")) <= 1 + TOLERANCE
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "opacus"])
+@pytest.mark.parametrize(
+    "name", ["centred_in_training", "cumulative_in_training", "cumulative_from_the_end"]
+)
+def test_a_forward_that_mixes_in_training_alone_is_refused(name: str, engine: str) -> None:
+    """In the mode that tests it passed, and one record moved the sum by 11 C."""
+    with pytest.raises(ModelError, match="record by record"):
+        engine_for(f"{__name__}:{name}", TASK, engine, "cpu")
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "opacus"])
+def test_a_forward_that_remembers_is_refused(engine: str) -> None:
+    with pytest.raises(ModelError, match="record by record"):
+        engine_for(f"{__name__}:remembering", TASK, engine, "cpu")
+
+
+def dropped(task: Task) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), last(task))
+
+
+def test_dropout_mixes_no_records() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert keeps_records_apart(dropped(TASK), TASK)
+    assert type(engine_for(f"{__name__}:dropped", TASK, "auto", "cpu")) is BookkeepingEngine
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 # Models of the wrong form.

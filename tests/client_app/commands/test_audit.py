@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from client_app import dpsgd
+from client_app import audit_rounding, dpsgd
 from client_app.audit import ENGINES
 from hdpfl_flower.noise import RandomStream, add_noise
 
@@ -75,6 +77,26 @@ def test_half_the_noise_violates_the_claim(site, half_noise) -> None:
     assert facts["claims"][0]["violates"]
 
 
+def test_a_build_that_rounding_refutes_fails_the_audit(
+    site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = audit_rounding.attack_by_rounding
+
+    def refuted(*words: Any, **more: Any) -> Any:
+        finding = real(*words, **more)
+        return dataclasses.replace(
+            finding, evidence=dataclasses.replace(finding.evidence, mu=100.0)
+        )
+
+    healthy = site.bare("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path)
+    assert healthy.code == 0
+    assert re.search(r"^linear, rounding +4 .*consistent", healthy.out, re.MULTILINE)
+    monkeypatch.setattr(audit_rounding, "attack_by_rounding", refuted)
+    result = site.bare("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path)
+    assert result.code == 1
+    assert re.search(r"^linear, rounding .*VIOLATES the claim", result.out, re.MULTILINE)
+
+
 def test_for_machines(site) -> None:
     result = site("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path, "--json")
     facts = json.loads(result.out)
@@ -83,6 +105,8 @@ def test_for_machines(site) -> None:
     assert (claim["claim"], claim["delta"], claim["canaries"]) == (4.0, 1e-5, 1000)
     assert claim["bound-sure"] < claim["bound-95"] < claim["estimate"]
     assert claim["violates"] is False
+    (rounding,) = facts["rounding"]
+    assert (rounding["engine"], rounding["claim"], rounding["violates"]) == ("linear", 4.0, False)
     assert facts["run"]["epsilon"] == 1.2345678
     assert not {"violates", "bound-95", "bound-sure"} & set(facts["run"]), "nothing is asserted"
 
