@@ -34,6 +34,9 @@ SEPARATED = 2.0
 STARTS = 10
 """Starts of a mixture's fit; the likeliest end counts. Their seed is fixed."""
 
+ONE, LABEL_SKEW, SEVERAL, UNCHECKED = "one cluster", "label skew", "clusters", "labels not checked"
+"""Claims, see ``claims.py``; the last: several clusters, which labels may explain."""
+
 _BLOCK = 16_384
 _MOST = 10
 """Clusters tried at most where their number is not given, as in the authors' code."""
@@ -48,12 +51,15 @@ class Clusters:
         positions: the picture that was clustered, shape ``(n, k)``.
         separations: SS of each two clusters, shape ``(M, M)``; the diagonal is infinite.
         above_noise: whether the picture shows more than noise, as far as the method can tell.
+        claim: ``ONE``, ``LABEL_SKEW``, ``SEVERAL`` or ``UNCHECKED``, as ``claims.py`` finds it;
+            empty: a map's own word, which nobody has looked at.
     """
 
     shares: Matrix
     positions: Matrix
     separations: Matrix
     above_noise: bool = True
+    claim: str = ""
 
     @property
     def assignment(self) -> npt.NDArray[np.int64]:
@@ -91,9 +97,12 @@ class Clusters:
     def separated(self) -> bool:
         """Whether to trust the clusters: MSS > 2, none empty, none of one client, above noise.
 
-        A component on one client has next to no width: its separation says nothing.
+        A component on one client has next to no width: its separation says nothing. Where a claim
+        was looked at it must be that of clusters.
         """
-        return self.above_noise and self.mss > SEPARATED and int(self.sizes.min()) > 1
+        several = self.claim in ("", SEVERAL, UNCHECKED)
+        apart = self.above_noise and self.mss > SEPARATED and int(self.sizes.min()) > 1
+        return several and apart
 
 
 def cluster_updates(updates: Updates, models: int = 0) -> Clusters:

@@ -52,9 +52,10 @@ class RunTerms(TrainingTerms):
         "uniform", description="FedAvg: equal weights, or by the records that sites declare."
     )
     public_split: str = Field(
-        "gmm",
-        description="PFA: whose ε are loose (public): gmm, kmeans, top:SHARE or "
-        "threshold:EPSILON, among the sites of a round.",
+        "auto",
+        description="PFA: whose ε are loose (public), among all sites that joined: auto (gmm, or "
+        "nobody where a single site's leaving moves others across), gmm (PFA's), kmeans, "
+        "top:SHARE or threshold:EPSILON.",
     )
     subspace: Literal["span", "centred", "mean"] = Field(
         "span",

@@ -17,6 +17,7 @@ Dividing the updates by σᵢ instead would move the centres of the clusters: th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -171,12 +172,50 @@ def fit_mixture(positions: Matrix, noise: Matrix, models: int) -> tuple[Matrix, 
         noise: variance of each client along each direction, positive, shape ``(n, k)``.
         models: M.
     """
+    tau = np.full(STARTS, float(positions.var()) / 4)
+    fit = climb(positions, noise, starts_of(positions, noise, models), tau)
+    best = int(np.argmax(fit.likelihood))
+    shares, variance = fit.shares[best], noise + fit.tau[best]
+    counted, weighed = shares.sum(axis=0), shares.T @ (1 / variance).mean(axis=1)
+    widths = np.sqrt(np.maximum(counted, 1e-300) / np.maximum(weighed, 1e-300))
+    return shares, fit.means[best], widths
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Fits of a mixture from several starts, s of them.
+
+    Attributes:
+        likelihood: mean log-likelihood of a client, less that of the priors and less
+            k·log(2π)/2, shape ``(s,)``.
+        shares: each client's probability of each cluster, shape ``(s, n, M)``.
+        means: shape ``(s, M, k)``.
+        tau: τ², shape ``(s,)``.
+    """
+
+    likelihood: Vector
+    shares: Matrix
+    means: Matrix
+    tau: Vector
+
+
+def climb(
+    positions: Matrix, noise: Matrix, means: Matrix, tau: Vector, iterations: int = _ITERATIONS
+) -> Fits:
+    """Return the fits that expectation–maximisation reaches from each start.
+
+    Args:
+        positions: shape ``(n, k)``, or ``(s, n, k)``: of each start its own.
+        noise: variance of each client along each direction, positive, shape ``(n, k)``.
+        means: to start from, shape ``(s, M, k)``.
+        tau: τ² to start from, shape ``(s,)``.
+        iterations: at most so many.
+    """
     # Axes: start, client or model, direction.
-    means, tau = _starts(positions, noise, models), np.full(STARTS, float(positions.var()) / 4)
-    likelihood = np.full(STARTS, -np.inf)
+    likelihood = np.full(len(means), -np.inf)
     floor = 1e-9 * float(noise.min())
-    for _ in range(_ITERATIONS):
-        variance = noise + tau[:, None, None]
+    for _ in range(iterations):
+        used, variance = tau, noise + tau[:, None, None]
         exact = 1 / variance
         turned = means.transpose(0, 2, 1)
         scores = (exact * positions) @ turned - 0.5 * (exact @ turned**2)
@@ -197,22 +236,19 @@ def fit_mixture(positions: Matrix, noise: Matrix, models: int) -> tuple[Matrix, 
         members = shares.transpose(0, 2, 1)
         precision, pull = members @ exact, members @ (exact * positions)
         means = np.where(precision > 0, pull / np.where(precision > 0, precision, 1), means)
-    best = int(np.argmax(likelihood))
-    counted, weighed = shares[best].sum(axis=0), shares[best].T @ (1 / variance[best]).mean(axis=1)
-    widths = np.sqrt(np.maximum(counted, 1e-300) / np.maximum(weighed, 1e-300))
-    return shares[best], means[best], widths
+    return Fits(likelihood, shares, means, used)
 
 
-def _starts(positions: Matrix, noise: Matrix, models: int) -> Matrix:
+def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = STARTS) -> Matrix:
     """Return the means to start from, shape ``(starts, M, k)``: clients far apart for their noise.
 
     As k-means++ does, each next client is drawn in proportion to its squared distance, here in
     units of its own noise, to the nearest one drawn.
     """
     generator = np.random.default_rng(0)
-    found = np.empty((STARTS, models, positions.shape[1]))
+    found = np.empty((starts, models, positions.shape[1]))
     exactness = 1 / noise.mean(axis=1)
-    for start in range(STARTS):
+    for start in range(starts):
         chances, nearest = exactness / exactness.sum(), np.full(len(positions), np.inf)
         for model in range(models):
             drawn = positions[generator.choice(len(positions), p=chances)]

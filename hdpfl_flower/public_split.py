@@ -20,7 +20,7 @@ number, and a site that overstates its ε buys no more."""
 Epsilons = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-_PATTERN = "gmm, kmeans, top:SHARE with 0 < SHARE ≤ 1, or threshold:EPSILON above 0"
+_PATTERN = "auto, gmm, kmeans, top:SHARE with 0 < SHARE ≤ 1, or threshold:EPSILON above 0"
 _SPREAD_FLOOR = 1e-3
 """No component of the mixture is narrower than this share of the standard deviation of all ε."""
 
@@ -39,13 +39,16 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
 
     Args:
         epsilons: every site's ε, shape ``(n,)``, as disclosed.
-        method: ``gmm`` (upper part of a mixture of two normals), ``kmeans`` (upper of two means),
+        method: ``auto`` (``gmm`` where that is :func:`stands`, else nobody), ``gmm`` (upper part of
+            a mixture of two normals, as PFA has it), ``kmeans`` (upper of two means),
             ``top:SHARE`` (the SHARE with the largest ε, at least one, with its ties) or
             ``threshold:EPSILON`` (at least that ε; may be nobody).
 
     Guarantees:
         No private site has a larger ε than a public one. The order of the sites and any seed are
-        irrelevant. Where all ε are equal, ``gmm`` and ``kmeans`` call all public.
+        irrelevant. Where all ε are equal, ``auto``, ``gmm`` and ``kmeans`` call all public. Under
+        ``auto`` no site but the last public one moves others across by leaving: the split of those
+        that are left is the same, or there is none any more.
 
     Raises:
         TermsError: ``method`` is none of these.
@@ -54,6 +57,9 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
     array([False,  True, False,  True])
     """
     name, number = parse_split(method)
+    if name == "auto":
+        public = split_public(epsilons, "gmm")
+        return public if stands(epsilons, public) else np.zeros(len(epsilons), dtype=np.bool_)
     values = counted_epsilons(epsilons)
     if name == "threshold":
         return np.asarray(epsilons >= number)
@@ -69,6 +75,24 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
     return np.asarray(values >= ordered[first])
 
 
+def stands(epsilons: Epsilons, public: Mask) -> bool:
+    """Tell whether the mixture calls the same sites public when any one of them is away.
+
+    A mixture fits any list of ε, also one without a gap; there one site decides over the others.
+    The only public site is not taken away: without it there is nobody to compare with.
+
+    >>> clear, even = np.array([0.5, 0.6, 0.7, 9.0, 10.0]), np.array([0.3, 0.5, 1.0, 2.0, 4.0, 8.0])
+    >>> [stands(one, split_public(one, "gmm")) for one in (clear, even)]
+    [True, False]
+    """
+    everyone = np.arange(len(epsilons))
+    return all(
+        np.array_equal(split_public(epsilons[everyone != i], "gmm"), public[everyone != i])
+        for i in everyone
+        if len(everyone) > 1 and not (public[i] and public.sum() == 1)
+    )
+
+
 def parse_split(method: str) -> tuple[str, float]:
     """Return the name of a split and its number, 0 where it takes none.
 
@@ -76,7 +100,7 @@ def parse_split(method: str) -> tuple[str, float]:
         TermsError: not a split.
     """
     name, colon, text = method.partition(":")
-    if method in ("gmm", "kmeans"):
+    if method in ("auto", "gmm", "kmeans"):
         return method, 0.0
     try:
         number = float(text)

@@ -12,6 +12,7 @@ FOUND = (
     ("clusters_mss", "least separation (MSS)"),
     ("clusters_mpo", "largest overlap (MPO)"),
     ("clusters_separated", "trusted (1: yes, 0: no)"),
+    ("clusters_label_skew", "label proportions explain them (1: yes, 0: no, nan: not checked)"),
     ("last_soft_round", "last round of models drawn by probability (E_c)"),
 )
 """Gauges of a round that looks for clusters (R-DPCFL, TMLR 2025, section 4), and their words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord
 
 from hdpfl_flower import wire
+from hdpfl_flower.clusters import LABEL_SKEW, UNCHECKED, Clusters
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
 from strategies.rule import State
@@ -83,6 +85,25 @@ def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArr
         totals > 0, weights / np.where(totals > 0, totals, 1), equal
     )
     return found
+
+
+def is_trusted(found: Clusters, terms: RunTerms) -> bool:
+    """Tell whether sites may part by these clusters.
+
+    Where labels could not be looked at, the operator's word that there are groups is needed.
+    """
+    return found.separated and (found.claim != UNCHECKED or terms.clusters > 0)
+
+
+def claim_gauges(found: Clusters, trusted: bool) -> dict[str, float | npt.NDArray[np.float64]]:
+    """Return what the journal has of clusters: ``clusters_label_skew`` is NaN if not looked at."""
+    skew = math.nan if found.claim == UNCHECKED else float(found.claim == LABEL_SKEW)
+    return {
+        "clusters_mss": found.mss,
+        "clusters_mpo": found.mpo,
+        "clusters_separated": float(trusted),
+        "clusters_label_skew": skew,
+    }
 
 
 def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:

@@ -9,7 +9,9 @@ much as an update. The server sums the updates up, which costs no privacy, and l
 4, 6, 8, 12, … rounds, two looks a doubling (``hdpfl_flower/directions.py``: by direction, since a
 site of many batches goes farther). The sites part when
 
-* the clusters separate (``Clusters.separated``),
+* the clusters separate (``Clusters.separated``), and neither the labels' proportions nor one
+  cluster explain them as well (``hdpfl_flower/claims.py``); in a network whose head is not known,
+  labels cannot be looked at, and the sites part only where the terms say how many clusters,
 * at most ``MISPLACED`` sites are expected in a wrong one, and
 * the looks back to half as many rounds had the same clusters: two groups that look like one part
   when the evidence doubles.
@@ -45,18 +47,33 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.clusters import Clusters
+from hdpfl_flower.claims import judged
+from hdpfl_flower.clusters import LABEL_SKEW, Clusters, Vector
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.directions import cluster_by_direction
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.head import Head
+from hdpfl_flower.mixture import noise_of
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.grouping import GROUP, OWN, UNKNOWN, Grouped, check_clusters, group_of, models_of
+from strategies.grouping import (
+    GROUP,
+    OWN,
+    UNKNOWN,
+    Grouped,
+    check_clusters,
+    claim_gauges,
+    group_of,
+    is_trusted,
+    models_of,
+)
 from strategies.many_models import ManyModels
 from strategies.roster import site_order
 from strategies.rule import Disclosed, State
 
 log = logging.getLogger("hdpfl.server")
+
+Floats = npt.NDArray[np.float32]
 
 MISPLACED = 0.05
 """Sites expected in a wrong cluster, at most, for the sites to part."""
@@ -94,26 +111,24 @@ class LateClusters(ManyModels):
     def go_on(self, state: State, updates: RoundUpdates) -> Grouped:
         """See :meth:`ManyModels.go_on`; at times the sums are looked at.
 
-        The journal has of each look ``clusters_mss``, ``clusters_mpo`` and ``clusters_separated``,
-        whether the sites part; of the last also each site's ``cluster_confidence``.
+        The journal has of each look ``clusters_mss``, ``clusters_mpo``, ``clusters_separated``,
+        whether the sites part, and ``clusters_label_skew``; of the last also each site's ``cluster_confidence``.
         """
         rounds = int(state[_ROUNDS][0]) if self.is_common(state) else 0
         if not looks_after(rounds):
             return super().go_on(state, updates)
         sites, sums = _sums(state, rounds)
         try:
-            found = cluster_by_direction(sums, self.terms.clusters)
+            variances = noise_of(sums, None)
+            found = cluster_by_direction(sums, self.terms.clusters, variances)
         except StrategyError as reason:
             log.info("after round %d: no clusters: %s", rounds, reason)
             return super().go_on(state, updates)
+        found = self._claimed(found, sums, variances, updates.head)
         label = dict(zip(sites, found.assignment.tolist(), strict=True))
-        parts = found.separated and _is_certain(found, state, label)
+        parts = is_trusted(found, self.terms) and _is_certain(found, state, label)
         _tell(found, rounds, parts)
-        gauges: dict[str, float | npt.NDArray[np.float64]] = {
-            "clusters_mss": found.mss,
-            "clusters_mpo": found.mpo,
-            "clusters_separated": float(parts),
-        }
+        gauges = claim_gauges(found, parts)
         if not parts:
             seen = {
                 f"{_SEEN}{site}": np.array([cluster, *_seen(state, site)[:-1]], dtype=np.float64)
@@ -127,6 +142,17 @@ class LateClusters(ManyModels):
         placed = dict.fromkeys(_heard(state), largest) | label
         known = {f"{GROUP}{site}": np.array([float(x)]) for site, x in placed.items()}
         return Grouped(group, len(found.sizes), _named(known), gauges)
+
+    def _claimed(
+        self, found: Clusters, sums: Floats, variances: Vector, head: Head | None
+    ) -> Clusters:
+        """Return the clusters with their claim; some that labels explain hold all together.
+
+        For a look decides once and for all, and the next one knows more.
+        """
+        claimed = judged(found, sums, variances, head, by_direction=True)
+        whole = len(claimed.sizes) == len(found.sizes)
+        return claimed if whole else replace(found, claim=LABEL_SKEW)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
@@ -225,7 +251,7 @@ def _named(state: State) -> State:
 def _tell(found: Clusters, rounds: int, parts: bool) -> None:
     sizes = "/".join(map(str, found.sizes))
     log.info(
-        "after round %d: %s, of %s sites, least separation %.2f",
+        "after round %d: %s, of %s sites, least separation %.2f; the claim: %s",
         rounds, "a model a cluster from here on" if parts else "clusters not certain yet", sizes,
-        found.mss,
+        found.mss, found.claim,
     )  # fmt: skip

@@ -71,6 +71,7 @@ class ManyModels(HDPStrategy):
         check_terms(self.completed(terms))
         self._rule = self.weighting(terms)
         super().__init__(terms)
+        self._rule.sampler = self.sampler
         self._held: tuple[ArrayRecord, ...] = ()
         self._models: tuple[ArrayRecord, ...] = ()
         self._record: ArrayRecord | None = None

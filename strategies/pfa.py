@@ -7,7 +7,8 @@ mean is projected on the top directions of the public updates; both are combined
 (Σ = mean·meanᵀ has rank 1, so any k above 1 is the same), ``span`` is Appendix D.2, ``centred`` is
 the authors' code. The fourth, of Robust-HDP's code, standardises each coordinate over the public
 updates and is not offered. ``subspace-scope = "tensor"`` projects each parameter on its own, as the
-authors' code does. Who is public: ``public-split``, among the sites of the round.
+authors' code does. Who is public: ``public-split``,
+among all sites that joined; PFA's own split is ``gmm``.
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
 does not cover; an overstated ε makes a site public and lets it choose the subspace. Projection is

@@ -13,7 +13,7 @@ w·(public mean) + (1 − w)·s·V[t−1], with w the public share of Σ ε, hol
 as momentum does; what is new in the public mean always enters. So ``subspace-rank`` is 1 and
 ``subspace-scope`` is ``vector``; of ``subspace``, ``span`` and ``mean`` are the same here.
 
-Who sends what: the split is made among the sites asked, before they answer, by disclosed ε. Each
+Who sends what: the split is made among all sites that joined, by disclosed ε, as for PFA. Each
 private one is told the SHA-256 of the model that it answered about last; where that is two models
 back, because the site was not asked in between, its V is the way from there. A site whose last
 model lies further back, or that lost it in a restart, sends its whole update, which the server
@@ -49,7 +49,6 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models import flatten
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.projection import inner_products, project_private
-from hdpfl_flower.public_split import split_public
 from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
 from strategies.base import State
 from strategies.checks import check_norm, read_checked
@@ -190,7 +189,7 @@ class PFAPlus(Projected):
             )
         gauges: dict[str, float | npt.NDArray[np.float64]] = {
             "public": public.astype(np.float64),
-            "subspace_rank": 1.0,
+            "subspace_rank": float(not public.all()),
             "warm_up": 0.0,
             "sent_numbers": np.array([float(site in self._numbers) for site in updates.sites]),
         }
@@ -224,10 +223,10 @@ class PFAPlus(Projected):
         return self._line(list(self._models)[-2]) if len(self._models) > 1 else None
 
     def _split(self, asked: list[str]) -> frozenset[str]:
+        """Return the public sites among those asked."""
         disclosed = self.roster.disclosed
-        epsilons = np.array([disclosed[site]["epsilon"] for site in asked])
-        public = split_public(epsilons, self.terms.public_split)
-        return frozenset(site for site, loose in zip(asked, public, strict=True) if loose)
+        epsilons = {site: disclosed[site]["epsilon"] for site in asked}
+        return self.sampler.public_sites(epsilons) & frozenset(asked)
 
 
 def check_terms(terms: RunTerms) -> None:

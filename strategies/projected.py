@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.noise import RandomStream
-from hdpfl_flower.public_split import parse_split, split_public
+from hdpfl_flower.public_split import parse_split
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.base import Disclosed, HDPStrategy, State
 from strategies.keeping import Kept
+from strategies.sampler import Sampler
 
 log = logging.getLogger("hdpfl.server")
 
@@ -36,11 +37,18 @@ def check_split(terms: RunTerms) -> None:
     parse_split(terms.public_split)
 
 
-def public_sites(updates: RoundUpdates, terms: RunTerms) -> npt.NDArray[np.bool_]:
-    """Return whose updates are public, shape ``(n,)``; an update of zeros shows no direction."""
-    split = split_public(updates.disclosed["epsilon"], terms.public_split)
-    shown = np.array([bool(row.any()) for row in updates.updates])
-    public: npt.NDArray[np.bool_] = split & shown
+def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool_]:
+    """Return whose updates are public, shape ``(n,)``; an update of zeros shows no direction.
+
+    The split is that of all sites that joined, so that a site is public or not whoever else is
+    asked, or answers.
+    """
+    disclosed = dict(zip(updates.sites, updates.disclosed["epsilon"].tolist(), strict=True))
+    named = sampler.public_sites(disclosed)
+    public: npt.NDArray[np.bool_] = np.array(
+        [site in named and bool(row.any())
+         for site, row in zip(updates.sites, updates.updates, strict=True)], dtype=np.bool_,
+    )  # fmt: skip
     return public
 
 
@@ -60,6 +68,7 @@ class Projected(HDPStrategy):
         check_split(terms)
         self._rule = self.weighting(terms)
         super().__init__(terms)
+        self._rule.sampler = self.sampler  # who is public is one matter
 
     @classmethod
     def discloses(cls, terms: RunTerms) -> frozenset[str]:
@@ -99,7 +108,7 @@ class Projected(HDPStrategy):
         directions kept; 0 means that nothing was projected, for want of public or private sites.
         """
         state, outcome = self._rule.combine(state, updates, noise)
-        public, rank, update = public_sites(updates, self.terms), 0, outcome.update
+        public, rank, update = public_sites(updates, self.sampler), 0, outcome.update
         if public.any() and outcome.weights[~public].any():
             update = np.empty_like(update)
             for part in self._parts(len(update)):
@@ -107,7 +116,10 @@ class Projected(HDPStrategy):
                 rank = max(rank, kept)
         else:
             who = "private" if public.any() else "public"
-            log.warning("round %d: no %s site; nothing is projected", updates.server_round, who)
+            log.warning(
+                "round %d: no %s site; nothing is projected ('public-split' = '%s')",
+                updates.server_round, who, self.terms.public_split,
+            )  # fmt: skip
         gauges = {
             **outcome.gauges,
             "public": public.astype(np.float64),

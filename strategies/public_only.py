@@ -6,8 +6,8 @@ weight. Where this does as well as PFA, the projected private updates add nothin
 
 Threat model: as ``weiavg``: an untrusted server to which each site discloses its ε. The private
 sites train, send, and spend their budget all the same, so that comparisons are fair. Who is public:
-``public-split``; a round without a public site falls back to WeiAvg's weights over all, which the
-journal shows (``public`` is 0 everywhere).
+``public-split``, among all sites that joined; a round without a public site falls back to WeiAvg's
+weights over all, which the journal shows (``public`` is 0 everywhere).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PublicOnly(HDPStrategy):
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
         """See :meth:`HDPStrategy.combine`."""
-        public = public_sites(updates, self.terms)
+        public = public_sites(updates, self.sampler)
         chosen = public if public.any() else np.ones(len(public), dtype=bool)
         weights = np.zeros(len(public))
         weights[chosen] = epsilon_weights(updates.disclosed["epsilon"][chosen])

@@ -8,9 +8,12 @@ the sooner over the more the clusters overlap. Then each site chooses among the 
 a tenth of the rounds (``selections``), and keeps its model from there on.
 
 ``cluster-map`` is the map that finds the clusters: ``pca`` is the paper's, for sites of equal
-noise; ``mixture``, ours, knows each site's noise (``hdpfl_flower/mixture.py``). Where they do not
-separate the run says so, and the sites choose from round 2 on, within the choices that are charged
-anyway.
+noise; ``mixture``, ours, knows each site's noise (``hdpfl_flower/mixture.py``). Clusters that one
+cluster explains as well, or that differ by their labels alone, are none (``claims.py``). Where the
+number of clusters is to be found and they do not separate, there is one model from then on, and no
+choice. Where the terms say how many clusters there are, the sites choose from round 2 on, within
+the choices that are charged anyway. A network whose head is not known shows no labels: then only
+clusters whose number the terms give are trusted.
 
 Other than in the authors' code: cluster models start from the common model and the clusters' first
 updates; choices are charged beside the training in one accounting with one δ; so many are asked for
@@ -27,17 +30,20 @@ Known limit: with 300 records a site and ε ≤ 5 no map finds the groups in fir
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.clusters import Clusters, cluster_updates, last_soft_round
+from hdpfl_flower.claims import judged
+from hdpfl_flower.clusters import LABEL_SKEW, Clusters, cluster_updates, last_soft_round
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.mixture import cluster_by_noise
+from hdpfl_flower.head import Head
+from hdpfl_flower.mixture import cluster_by_noise, noise_of
 from hdpfl_flower.updates import RoundUpdates
 from strategies.choosing import Choosing, choices_of
-from strategies.grouping import OWN, Ask, Grouped
+from strategies.grouping import OWN, Ask, Gauges, Grouped, claim_gauges, is_trusted
 from strategies.roster import site_order
 from strategies.rule import Disclosed, State
 
@@ -61,29 +67,28 @@ class RDPCFL(Choosing):
         """See :meth:`ManyModels.begin`.
 
         The journal has the least separation ``clusters_mss``, the largest overlap ``clusters_mpo``,
-        whether to trust them, ``clusters_separated``, ``last_soft_round`` and each site's
+        whether to trust them, ``clusters_separated``, whether labels explain them,
+        ``clusters_label_skew``, ``last_soft_round`` and, where there are clusters, each site's
         ``cluster_confidence``.
         """
         rows = sorted(range(len(updates.sites)), key=lambda i: site_order(updates.sites[i]))
         heard = [i for i in rows if updates.updates[i].any()]
-        found = self._clusters(updates.updates[heard])
+        found = self._clusters(updates.updates[heard], updates.head)
         if found is None:
             return self._without(updates)
-        last = last_soft_round(found.mpo, self.terms.rounds) if found.separated else 1
-        log.info(
-            "round 1: %d clusters of %s sites, least separation %.2f; drawn until round %d",
-            len(found.sizes), "/".join(map(str, found.sizes)), found.mss, last,
-        )  # fmt: skip
-        self._warn(found)
+        trusted = is_trusted(found, self.terms)
+        self._tell(found, trusted)
+        told = claim_gauges(found, trusted)
+        if not trusted and not self.terms.clusters:
+            return self._without(updates, told)
+        last = last_soft_round(found.mpo, self.terms.rounds) if trusted else 1
         models = len(found.sizes)
         shares = np.full((len(rows), models), 1 / models)
         shares[heard] = found.shares
         state = {SOFT: np.array([float(last)])}
         state |= {SHARES + updates.sites[i]: shares[i] for i in heard}
         gauges: dict[str, float | npt.NDArray[np.float64]] = {
-            "clusters_mss": found.mss,
-            "clusters_mpo": found.mpo,
-            "clusters_separated": float(found.separated),
+            **told,
             "last_soft_round": float(last),
             "cluster_confidence": shares.max(axis=1),
         }
@@ -106,28 +111,46 @@ class RDPCFL(Choosing):
             return super().home(state, site)
         return int(np.argmax(shares))
 
-    def _clusters(self, updates: npt.NDArray[np.float32]) -> Clusters | None:
-        """Return the clusters of the first updates; None where there is nothing to cluster."""
-        find = cluster_by_noise if self.terms.cluster_map == "mixture" else cluster_updates
+    def _clusters(self, updates: npt.NDArray[np.float32], head: Head | None) -> Clusters | None:
+        """Return the clusters of the first updates; None where there is nothing to cluster.
+
+        Where their number is given, clusters that labels explain in part stay as many.
+        """
+        models = self.terms.clusters
         try:
-            return find(updates, self.terms.clusters)
+            variances = noise_of(updates, None)
+            if self.terms.cluster_map == "mixture":
+                found = cluster_by_noise(updates, models, variances)
+            else:
+                found = cluster_updates(updates, models)
+            claimed = judged(found, updates, variances, head)
         except StrategyError as reason:
             log.warning("round 1: no clusters: %s", reason)
             return None
+        if models and len(claimed.sizes) < models:
+            return replace(found, claim=LABEL_SKEW)
+        return claimed
 
-    def _without(self, updates: RoundUpdates) -> Grouped:
+    def _without(self, updates: RoundUpdates, told: Gauges | None = None) -> Grouped:
         """Return one group of all; with a number of clusters given, the sites will choose."""
         models = max(self.terms.clusters, 1) if len(updates.sites) > 1 else 1
-        gauges = {"clusters_separated": 0.0, "last_soft_round": 1.0}
+        gauges = {"clusters_separated": 0.0, "last_soft_round": 1.0, **(told or {})}
         state = {SOFT: np.array([1.0])}
         return Grouped(np.zeros(len(updates.sites), np.int64), models, state, gauges)
 
-    def _warn(self, found: Clusters) -> None:
-        if found.separated:
+    def _tell(self, found: Clusters, trusted: bool) -> None:
+        sizes = "/".join(map(str, found.sizes))
+        if trusted:
+            log.info(
+                "round 1: %d clusters of %s sites, least separation %.2f",
+                len(found.sizes), sizes, found.mss,
+            )  # fmt: skip
             return
         alone = int(np.count_nonzero(found.sizes == 1))
         log.warning(
-            "round 1: the clusters do not separate (least separation %.2f%s): the sites choose "
-            "from round 2 on; 'local' or 'mr-mtl' may serve them better",
-            found.mss, f", {alone} of one site" if alone else "",
+            "round 1: no clusters are certain (%s; least separation %.2f%s): %s",
+            found.claim, found.mss, f", {alone} of one site" if alone else "",
+            "the sites choose from round 2 on; 'local' or 'mr-mtl' may serve them better"
+            if self.terms.clusters else "one model for all, as 'fedavg' has; where there are groups "
+            "set 'clusters' to their number, or take 'late-clusters'",
         )  # fmt: skip

@@ -54,6 +54,18 @@ class Sampler:
         self._asked, self._left = Counter(kept["asked"]), set(kept["left"])
         self._known = dict(kept["known"])
 
+    def public_sites(self, others: Mapping[str, float]) -> frozenset[str]:
+        """Return the public sites, one split for all that use it: among all sites so far.
+
+        Whoever is asked in a round, or answers, changes nothing.
+
+        Args:
+            others: ε of sites that may not have been online in any draw.
+        """
+        known = {**others, **self._known}
+        mask = _split(tuple(known.values()), self.terms.public_split)
+        return frozenset(site for site, loose in zip(known, mask, strict=True) if loose)
+
     def draw(
         self, server_round: int, sites: Sequence[str], epsilons: Mapping[str, float]
     ) -> list[str]:
@@ -103,8 +115,7 @@ class Sampler:
         sites, split = list(self._known), self.terms.public_split
         if not self.terms.require_public or not sites:
             return set(sites)
-        mask = _split(tuple(self._known.values()), split)
-        public = {site for site, loose in zip(sites, mask, strict=True) if loose}
+        public = set(self.public_sites({}))
         if not public:
             raise StrategyError(
                 f"'require-public': 'public-split' = '{split}' calls no site public; loosen it, or "

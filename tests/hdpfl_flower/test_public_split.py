@@ -128,5 +128,5 @@ def test_no_epsilon_counts_for_more_than_the_ceiling() -> None:
                "threshold:-1", "threshold:0", "median:2"]
 )  # fmt: skip
 def test_an_unknown_split_is_refused_on_one_line(method: str) -> None:
-    with pytest.raises(TermsError, match=r"'public-split' is .*; write gmm, kmeans, top:SHARE"):
+    with pytest.raises(TermsError, match=r"'public-split' is .*; write auto, gmm, kmeans, top:SHARE"):
         split_public(np.array([1.0, 2.0]), method)

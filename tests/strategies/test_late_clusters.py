@@ -13,6 +13,7 @@ import pytest
 from hdpfl_flower.clusters import Clusters
 from hdpfl_flower.config import RunTerms
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.head import Head
 from hdpfl_flower.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
 from server_app.local import run_in_process
@@ -22,6 +23,7 @@ from strategies.late_clusters import LateClusters
 from strategies.rule import State
 
 SIZE = 1000
+HEAD = Head(0, 10, 99)
 SITES = tuple(f"site-{i}" for i in range(8))
 TRUE = np.array([0, 0, 0, 0, 1, 1, 1, 1])
 NOISES = np.full(8, 0.05)
@@ -50,8 +52,8 @@ def updates_of(
 class Run:
     """Rounds of a rule: its state, and how far every model has come."""
 
-    def __init__(self, rule: LateClusters) -> None:
-        self.rule, self.state = rule, rule.initial_state()
+    def __init__(self, rule: LateClusters, head: Head | None = HEAD) -> None:
+        self.rule, self.head, self.state = rule, head, rule.initial_state()
         self.moved = np.zeros((1, SIZE))
         self.gauges: dict[int, Any] = {}
         self.parted = 0
@@ -60,7 +62,7 @@ class Run:
     def step(self, rows: npt.NDArray[np.float32], sites: Sequence[str] = SITES) -> None:
         self._round += 1
         group = np.array([max(group_of(self.state, site), 0) for site in sites])
-        updates = RoundUpdates(self._round, tuple(sites), rows, group=group)
+        updates = RoundUpdates(self._round, tuple(sites), rows, {}, self.head, group)
         state, outcome = self.rule.combine(self.state, updates, RandomStream(bytes(32)))
         self.state: State = state
         if len(outcome.update) > len(self.moved):

@@ -32,7 +32,7 @@ def combine(
     name: str, state: State | None = None, server_round: int = 1, **terms: Any
 ) -> tuple[State, Outcome]:
     generator = np.random.default_rng(7)
-    rule = make_strategy(RunTerms.parse({"strategy": name, **terms}))
+    rule = make_strategy(RunTerms.parse({"strategy": name, "public-split": "gmm", **terms}))
     disclosed = {fact: generator.uniform(*FACTS[fact], 8) for fact in sorted(FACTS)}
     rows = generator.standard_normal(D) + generator.standard_normal((8, D))
     updates = RoundUpdates(
