@@ -46,7 +46,7 @@ class HeadMeans:
     """The head's part of clusters' mean updates.
 
     Attributes:
-        weights: shape ``(M, classes, inputs)``; of the mean over all clusters ``(classes, inputs)``.
+        weights: shape ``(M, classes, inputs)``; ``(classes, inputs)`` of the mean over all.
         common: that mean.
         biases: shape ``(M, classes)``.
         variances: the noise of a mean per coordinate, shape ``(M,)``.

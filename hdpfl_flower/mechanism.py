@@ -203,9 +203,8 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
         sampling_prob=training.batch_size / training.declared_records,
         count=_local_steps(profile, terms),
     )
-    divisor = float(training.batch_size)
-    sensitivity = OF_A_RECORD
     _check_work(profile, terms)
+    divisor, sensitivity = float(training.batch_size), OF_A_RECORD
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
         sensitivity = OF_AN_UPDATE

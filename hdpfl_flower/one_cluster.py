@@ -58,7 +58,7 @@ def gains(positions: Matrix, noise: Matrix, models: int) -> Vector:
         noise: as in :func:`is_one_cluster`.
         models: M.
     """
-    sets, n, k = positions.shape
+    sets, n = positions.shape[:2]
     means = np.concatenate([starts_of(one, noise, models, _STARTS) for one in positions])
     repeated = np.repeat(positions, _STARTS, axis=0)
     tau = repeated.var(axis=(1, 2)) / 4

@@ -112,7 +112,8 @@ class LateClusters(ManyModels):
         """See :meth:`ManyModels.go_on`; at times the sums are looked at.
 
         The journal has of each look ``clusters_mss``, ``clusters_mpo``, ``clusters_separated``,
-        whether the sites part, and ``clusters_label_skew``; of the last also each site's ``cluster_confidence``.
+        whether the sites part, and ``clusters_label_skew``; of the last also each site's
+        ``cluster_confidence``.
         """
         rounds = int(state[_ROUNDS][0]) if self.is_common(state) else 0
         if not looks_after(rounds):

@@ -151,6 +151,6 @@ class RDPCFL(Choosing):
             "round 1: no clusters are certain (%s; least separation %.2f%s): %s",
             found.claim, found.mss, f", {alone} of one site" if alone else "",
             "the sites choose from round 2 on; 'local' or 'mr-mtl' may serve them better"
-            if self.terms.clusters else "one model for all, as 'fedavg' has; where there are groups "
-            "set 'clusters' to their number, or take 'late-clusters'",
+            if self.terms.clusters else "one model for all, as 'fedavg' has; where there are "
+            "groups set 'clusters' to their number, or take 'late-clusters'",
         )  # fmt: skip

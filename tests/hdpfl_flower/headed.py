@@ -1,4 +1,4 @@
-"""Synthetic first updates of a softmax layer: clients with labels, inputs and groups of their own."""
+"""Synthetic first updates of a softmax layer: clients with labels, inputs and groups."""
 
 from __future__ import annotations
 
@@ -69,5 +69,7 @@ def swapped(groups: Sequence[int], seed: int) -> list[npt.NDArray[np.float64]]:
 def turned(groups: Sequence[int], seed: int) -> list[npt.NDArray[np.float64]]:
     """Return each client's class means: every group sees the inputs in another order."""
     means = class_means(seed)
-    orders = [np.random.default_rng([seed, 4, g]).permutation(INPUTS) for g in range(max(groups) + 1)]
+    orders = [
+        np.random.default_rng([seed, 4, g]).permutation(INPUTS) for g in range(max(groups) + 1)
+    ]
     return [means[:, orders[group]] for group in groups]

@@ -128,5 +128,22 @@ def test_no_epsilon_counts_for_more_than_the_ceiling() -> None:
                "threshold:-1", "threshold:0", "median:2"]
 )  # fmt: skip
 def test_an_unknown_split_is_refused_on_one_line(method: str) -> None:
-    with pytest.raises(TermsError, match=r"'public-split' is .*; write auto, gmm, kmeans, top:SHARE"):
+    with pytest.raises(TermsError, match=r"'public-split' is .*; write auto, gmm, kmeans,"):
         split_public(np.array([1.0, 2.0]), method)
+
+
+def test_under_auto_no_sites_leaving_moves_the_others() -> None:
+    """PFA's mixture moves from 1 to many public sites when one of an even list of ε leaves."""
+    jumps = 0
+    for seed in range(60):
+        epsilons = np.random.default_rng(seed).uniform(0.3, 8, 12)
+        public, mixture = split_public(epsilons, "auto"), split_public(epsilons, "gmm")
+        for away in range(len(epsilons)):
+            rest = np.arange(len(epsilons)) != away
+            last = bool(public[away]) and int(public.sum()) == 1
+            after = split_public(epsilons[rest], "auto")
+            assert last or not after.any() or not public.any() or (after == public[rest]).all()
+            moved = split_public(epsilons[rest], "gmm") != mixture[rest]
+            jumps += int(moved.sum()) >= 3
+        assert np.array_equal(public, mixture) or not public.any()
+    assert jumps > 0, "the mixture itself does jump"

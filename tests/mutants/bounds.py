@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         "steps counted after they are accounted",
         "hdpfl_flower/mechanism.py",
-        "    divisor = float(training.batch_size)\n    _check_work(profile, terms)\n",
-        "    divisor = float(training.batch_size)\n",
+        "    _check_work(profile, terms)\n    divisor, sensitivity",
+        "    divisor, sensitivity",
         WORK + "millions_of_steps_are_declined_before_any_is_accounted",
     ),
     Mutant(

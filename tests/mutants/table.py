@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     bounds,
     budgets,
+    claims,
     clusters,
     crossing,
     estimators,
@@ -28,6 +29,7 @@ MUTANTS = (
     *bounds.MUTANTS,
     *steps.MUTANTS,
     *budgets.MUTANTS,
+    *claims.MUTANTS,
     *clusters.MUTANTS,
     *crossing.MUTANTS,
     *estimators.MUTANTS,

@@ -149,7 +149,7 @@ def test_clusters_that_do_not_separate_are_told_and_sites_choose_from_round_2(
     assert gauges["clusters_separated"] == 0
     assert gauges["last_soft_round"] == 1
     assert rule.ask(state, 2, "site-3").use == wire.CHOOSE
-    assert "do not separate" in caplog.text
+    assert "no clusters are certain" in caplog.text
 
 
 @pytest.mark.parametrize("clusters", [0, 2])

@@ -19,6 +19,7 @@ from strategies import PROJECTIONS, STRATEGIES, check_strategy, make_strategy
 from strategies.base import State
 from strategies.many_models import ManyModels
 from strategies.projected import Projected
+from strategies.sampler import Sampler
 from tests.federation import ScriptedGrid, sends
 
 WEIGHTINGS = [
@@ -118,3 +119,14 @@ def test_a_composed_rule_is_a_row_of_a_comparison_and_its_journal_says_what_it_d
     assert event["gauges"]["public"] == [0, 0, 1]
     assert event["gauges"]["subspace_rank"] == 1
     assert len(event["gauges"]["noise_std"]) == 3
+
+
+def test_who_is_public_does_not_follow_from_who_is_asked() -> None:
+    """Eight strict sites were asked, and all of them were public among themselves."""
+    sampler = Sampler(RunTerms.parse({"public-split": "gmm"}))
+    epsilons = {f"{i}": 0.5 + 0.01 * i for i in range(8)} | {f"{i}": 10.0 + i for i in range(8, 12)}
+    sampler.draw(1, list(epsilons), epsilons)
+    asked = {site: epsilons[site] for site in list(epsilons)[:8]}
+    public = sampler.public_sites(asked)
+    assert public == frozenset({"8", "9", "10", "11"})
+    assert not public & set(asked)
