@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         "clusters in what is noise alone",
         "hdpfl_flower/clusters.py",
-        "return self.above_noise and self.mss",
-        "return self.mss",
+        "apart = self.above_noise and self.mss",
+        "apart = self.mss",
         CLUSTERS + "clusters_buried_in_noise_are_not_trusted",
     ),
     Mutant(

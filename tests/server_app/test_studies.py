@@ -39,6 +39,7 @@ SMALL = GridStudy(
 NOWHERE = {"run_id": "x", "runs_dir": "/x", "data_dir": "/x"}
 
 OTHER: dict[str, Any] = {
+    "prox_lambda": 0.5,
     "clip_quantile": 0.7,
     "level_ratio": "0.5",
     "levels": "1,inf",
