@@ -81,13 +81,6 @@ MUTANTS = (
         CHOICE + f"{_TRAINING}[cumulative_from_the_end-opacus]",
     ),
     Mutant(
-        "a forward that remembers other batches",
-        "client_app/engine_choice.py",
-        "return torch.allclose(_alike(model, bits), outputs, rtol=1e-4, atol=1e-6)",
-        "return True",
-        CHOICE + "a_forward_that_remembers_is_refused[opacus]",
-    ),
-    Mutant(
         "ghost norm without its floor",
         "client_app/bookkeeping.py",
         "torch.maximum((inputs * deltas).sum((1, 2)), floor)",
