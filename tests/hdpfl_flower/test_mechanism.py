@@ -56,6 +56,7 @@ def test_steps_a_round_are_epochs_of_the_declared_records(a: int, b: int, epochs
         budget=no_privacy,
         run=no_privacy,
         training={"batch-size": batch, "declared-records": records},
+        policy={"max-steps": 10**12},
     )
     plan = make_plan(site, terms(local_epochs=epochs))
     assert plan.steps[0].count == math.ceil(Fraction(epochs * records, batch))
