@@ -66,7 +66,7 @@ def _train(site: Site, instructions: Instructions) -> None:
         return  # a simulation's round is done again after a crash; this part of it is done
     if terms.personal_noise == "records":
         end = _privately(site, instructions, path)
-    plain = terms.personal_noise == "none"
+    plain = terms.personal_noise != "records"  # what nobody has settled is plain, too
     job = personal_job(site, instructions) if end is None and plain else None
     if job is not None:
         device = pick_device(site.profile.training.device)

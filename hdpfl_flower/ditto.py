@@ -29,7 +29,7 @@ def read_lambdas(spec: str) -> tuple[float, float] | None:
         values = []
     if len(values) not in (1, 2) or not all(0 <= value < math.inf for value in values):
         raise TermsError(
-            f"run config: 'personal-lambda' is '{spec}'; write one number of at least 0, or two: "
+            f"'personal-lambda' is '{spec}'; write one number of at least 0, or two: "
             "PRIVATE,OPTED-OUT"
         )
     return values[0], values[-1]
@@ -47,7 +47,7 @@ def check_lambdas(terms: RunTerms) -> None:
     lambdas = read_lambdas(terms.personal_lambda)
     if lambdas and max(lambdas) * terms.learning_rate > 1:
         raise TermsError(
-            f"run config: 'personal-lambda' is '{terms.personal_lambda}' and 'learning-rate' "
+            f"'personal-lambda' is '{terms.personal_lambda}' and 'learning-rate' "
             f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond the "
             "global model; lower one of them"
         )

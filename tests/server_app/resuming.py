@@ -21,6 +21,8 @@ from strategies import STRATEGIES
 from tests.federation import NEEDED, ScriptedGrid, Site
 
 SIZE, ROUNDS = 650, 6
+SIGNAL = 0.01 * np.concatenate([np.repeat([1.0, -1.0] * 5, 64), [1.0, -1.0] * 5])
+"""What all sites learn, shape ``(SIZE,)``; a softmax layer's sums over the classes are 0."""
 MEMORY = Path("/dev/shm")
 
 
@@ -44,7 +46,7 @@ def noisy(seed: int) -> Site:
         if (seed + server_round) % 7 == 3:
             return Error(wire.DECLINED, "declined")
         noise = np.random.default_rng([seed, server_round]).standard_normal(SIZE)
-        update = 0.01 + 0.002 * (1 + seed) * noise.astype(np.float32)
+        update = SIGNAL + 0.002 * (1 + seed) * noise.astype(np.float32)
         return wire.write_update(wire.encode_update(update.astype(np.float32)), SIZE)
 
     return site
