@@ -153,6 +153,22 @@ def test_one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_oft
     assert several <= allowed < separate
 
 
+def test_a_cloud_that_the_map_parts_is_claimed_as_one_cluster() -> None:
+    """As above, through the claim: the map says at least 1 in 20, the claim at most 1 in 100."""
+    clouds, size = 40, 200
+    claimed = separate = 0
+    for seed in range(clouds):
+        generator = np.random.default_rng([seed, 7])
+        way = generator.standard_normal(size) / np.sqrt(size)
+        rows = 20 * cloud(seed, 6, 1) * way + generator.standard_normal((6, size))
+        updates, variances = rows.astype(np.float32), np.ones(6)
+        found = cluster_by_noise(updates, 2, variances)
+        separate += found.separated
+        claimed += judged(found, updates, variances).separated
+    allowed = int(stats.binom.isf(1e-6, clouds, 1 / 100))
+    assert claimed <= allowed < separate
+
+
 @pytest.mark.parametrize(("clients", "models"), [(6, 2), (12, 4)])
 def test_clusters_are_more_than_one_cloud(clients: int, models: int) -> None:
     centres = 40 * np.random.default_rng(models).standard_normal((models, models - 1))
@@ -197,6 +213,26 @@ def test_weights_that_move_across_the_biases_are_no_matter_of_labels() -> None:
     assert not explained_pairs(means_of(across, biases)).any()
     along = np.outer(biases, 0.5 * np.ones(INPUTS))
     assert explained_pairs(means_of(along, biases)).any()
+
+
+def test_where_labels_explain_some_they_count_for_all_that_the_head_leaves_open() -> None:
+    """Three means, the last one too noisy to tell: with the other two alike it joins them.
+
+    And it stays where its weights are too far off for labels.
+    """
+    biases = np.zeros((3, CLASSES))
+    biases[0, :2] = 1.0, -1.0
+    weights = biases[:, :, None] * 0.5 * np.ones(INPUTS)
+    far = weights.copy()
+    far[2, 5] = 100.0
+    noise = np.array([1e-9, 1e-9, 1.0])
+    for third, joins in ((weights, True), (far, False)):
+        means = HeadMeans(third, third.mean(axis=0), biases, noise)
+        pairs = explained_pairs(means)
+        assert pairs[0, 1]
+        assert pairs[0, 2] == pairs[1, 2] == joins
+    alone = HeadMeans(weights[1:], weights.mean(axis=0), biases[1:], noise[1:])
+    assert not explained_pairs(alone).any()
 
 
 def test_joined_clusters_add_up() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
+CLAIMS = "hdpfl_flower/test_claims.py::test_"
+RULES = "strategies/test_claims.py::test_"
+PUBLIC = "strategies/test_public_sites.py::test_"
+
 MUTANTS = (
     Mutant(
         "clusters that one cluster explains",
         "hdpfl_flower/claims.py",
         "return replace(found, claim=ONE if one else claim)",
         "return replace(found, claim=claim)",
-        "hdpfl_flower/test_claims.py::"
-        "test_one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_often",
+        CLAIMS + "a_cloud_that_the_map_parts_is_claimed_as_one_cluster",
     ),
     Mutant(
         "clusters that labels explain",
@@ -33,5 +36,91 @@ MUTANTS = (
         "known = {**others, **self._known}\n        mask",
         "known = dict(others)\n        mask",
         "strategies/test_projected.py::test_who_is_public_does_not_follow_from_who_is_asked",
+    ),
+    Mutant(
+        "one cluster that is no candidate",
+        "hdpfl_flower/one_cluster.py",
+        "            if np.any(gains(drawn, noise, models) >= reached):\n",
+        "            if False:\n",
+        CLAIMS + "one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_often",
+    ),
+    Mutant(
+        "a null of noise without width",
+        "hdpfl_flower/one_cluster.py",
+        "        spread = np.sqrt(noise + width)\n",
+        "        spread = np.sqrt(noise)\n",
+        CLAIMS + "one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_often",
+    ),
+    Mutant(
+        "labels that explain any distance",
+        "hdpfl_flower/label_skew.py",
+        "    if whole > inputs * square:",
+        "    if whole > 1e9 * inputs * square:",
+        CLAIMS + "labels_move_the_weights_by_no_more_than_the_root_of_the_inputs[1.01-False]",
+    ),
+    Mutant(
+        "labels that explain any direction",
+        "hdpfl_flower/label_skew.py",
+        "    explains = moved >= ALONG * reliable * whole\n",
+        "    explains = True\n",
+        CLAIMS + "weights_that_move_across_the_biases_are_no_matter_of_labels",
+    ),
+    Mutant(
+        "clusters without evidence against labels",
+        "hdpfl_flower/label_skew.py",
+        "    if explained.any():\n        explained = np.tril(~ruled_out, -1)\n",
+        "",
+        CLAIMS + "where_labels_explain_some_they_count_for_all_that_the_head_leaves_open",
+    ),
+    Mutant(
+        "joined clusters farther apart than their nearest parts",
+        "hdpfl_flower/label_skew.py",
+        "apart[one, other] = min(apart[one, other], found.separations[i, j])",
+        "apart[one, other] = found.separations.max(where=np.isfinite(found.separations), initial=0)",
+        CLAIMS + "joined_clusters_add_up",
+    ),
+    Mutant(
+        "several models without certain clusters",
+        "strategies/r_dpcfl.py",
+        "        if not trusted and not self.terms.clusters:\n"
+        "            return self._without(updates, told)\n",
+        "",
+        RULES + "r_dpcfl_has_one_model_where_there_are_no_groups[labels-1-mixture]",
+    ),
+    Mutant(
+        "clusters trusted where labels were not looked at",
+        "strategies/grouping.py",
+        "    return found.separated and (found.claim != UNCHECKED or terms.clusters > 0)\n",
+        "    return found.separated\n",
+        RULES + "without_a_head_only_a_given_number_is_trusted",
+    ),
+    Mutant(
+        "late clusters that take the map's word",
+        "strategies/late_clusters.py",
+        "        found = self._claimed(found, sums, variances, updates.head)\n",
+        "",
+        RULES + "labels_alone_do_not_part_the_sites",
+    ),
+    Mutant(
+        "the rule that weighs has public sites of its own",
+        "strategies/projected.py",
+        "        self._rule.sampler = self.sampler  # who is public is one matter\n",
+        "",
+        PUBLIC + "eight_strict_sites_are_not_public_because_the_loose_ones_are_away"
+        "[public-only+random-gmm]",
+    ),
+    Mutant(
+        "a rule within clusters has public sites of its own",
+        "strategies/many_models.py",
+        "        self._rule.sampler = self.sampler\n",
+        "",
+        PUBLIC + "a_rule_within_clusters_has_the_same_public_sites",
+    ),
+    Mutant(
+        "a direction counted where nothing is projected",
+        "strategies/pfa_plus.py",
+        '"subspace_rank": float(not public.all()),',
+        '"subspace_rank": 1.0,',
+        "strategies/test_pfa_plus.py::test_without_public_or_private_sites_all_send_all[top:1]",
     ),
 )

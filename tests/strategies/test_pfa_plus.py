@@ -275,6 +275,7 @@ def test_without_public_or_private_sites_all_send_all(tmp_path: Path, split: str
     assert {p for asked in grid.projects.values() for p in asked.values()} == {wire.WHOLE}
     expected = grid.models[1] + sum(SHARES @ found.astype(np.float64) for found in rows[:2])
     assert np.abs(outcome(result) - expected).max() < 1e-6
+    assert [event["gauges"]["subspace_rank"] for event in result.rounds] == [0, 0]
 
 
 @pytest.mark.parametrize(
