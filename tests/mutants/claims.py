@@ -45,13 +45,6 @@ MUTANTS = (
         CLAIMS + "one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_often",
     ),
     Mutant(
-        "a null of noise without width",
-        "hdpfl_flower/one_cluster.py",
-        "        spread = np.sqrt(noise + width)\n",
-        "        spread = np.sqrt(noise)\n",
-        CLAIMS + "one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_often",
-    ),
-    Mutant(
         "labels that explain any distance",
         "hdpfl_flower/label_skew.py",
         "    if whole > inputs * square:",
@@ -100,14 +93,6 @@ MUTANTS = (
         "        found = self._claimed(found, sums, variances, updates.head)\n",
         "",
         RULES + "labels_alone_do_not_part_the_sites",
-    ),
-    Mutant(
-        "the rule that weighs has public sites of its own",
-        "strategies/projected.py",
-        "        self._rule.sampler = self.sampler  # who is public is one matter\n",
-        "",
-        PUBLIC + "eight_strict_sites_are_not_public_because_the_loose_ones_are_away"
-        "[public-only+random-gmm]",
     ),
     Mutant(
         "a rule within clusters has public sites of its own",
