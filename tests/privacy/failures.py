@@ -74,23 +74,11 @@ def calls_of(work: Callable[[], object]) -> list[Call]:
         nonlocal guard
         guard = guard or frame.f_code.co_name == GUARD
         call = _call(frame, event, arg)
-        if guard and call is not None and not _leaves_a_mode(call):
+        if guard and call is not None:
             found[call] = None
 
     _profiled(work, note)
     return list(found)
-
-
-def _leaves_a_mode(call: Call) -> bool:
-    """Tell whether torch would stay on the meta device: the end of its own ``with`` is that call.
-
-    A site's process ends with its message; the process of these tests goes on.
-    """
-    return (
-        "torch/utils/_device.py" in call.callee
-        or "torch/overrides.py" in call.callee
-        or (call.callee.endswith(":__exit__"))
-    )
 
 
 def failing(call: Call, number: int, work: Callable[[], object]) -> bool:
@@ -127,14 +115,21 @@ def forget() -> None:
 
 
 def _profiled(work: Callable[[], object], note: Callable[[FrameType, str, Any], None]) -> None:
+    """Do ``work`` under ``note``; Python and torch are then as before, whatever call failed."""
     before, collects, gradients = sys.getprofile(), gc.isenabled(), torch.is_grad_enabled()
+    modes, device = torch._C._len_torch_function_stack(), torch.utils._device.CURRENT_DEVICE
     gc.disable()  # what a collection calls, it calls on behalf of whoever is at work just then
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(before)
-        torch.set_grad_enabled(gradients)  # the failed call may be the one that restores it
+        # the failed call may be the one that restores a mode of torch: a process of a site ends
+        # with its message, this one does not
+        torch.set_grad_enabled(gradients)
+        while torch._C._len_torch_function_stack() > modes:
+            torch._C._pop_torch_function_stack()
+        torch.utils._device.CURRENT_DEVICE = device
         if collects:
             gc.enable()
 
