@@ -44,7 +44,7 @@ from server_app.personal import (
     site_scores,
     write_personal_table,
 )
-from server_app.round_test import own_tests_of
+from server_app.round_evaluation import own_tests_of
 from server_app.rounds import OnEvent, RunResult, run, write_result
 
 

@@ -35,7 +35,7 @@ from server_app.plots import plot_run
 from server_app.resume import engine_of, told_privacy, told_rounds
 from server_app.reuse import check_same_terms
 from server_app.round_facts import round_facts, round_times
-from server_app.round_test import RoundTest
+from server_app.round_evaluation import RoundEvaluation
 from strategies import make_strategy
 from strategies.base import HDPStrategy
 
@@ -131,7 +131,7 @@ def run(
     else:
         at.restore(strategy)
         arrays = at.model
-    test = RoundTest(grid, terms)
+    test = RoundEvaluation(grid, terms)
     journal = Journal(folder / "journal.jsonl")
     try:
         checkpoints.begin(folder, terms, journal)
@@ -179,7 +179,7 @@ def _rounds(
     grid: Grid,
     strategy: HDPStrategy,
     result: RunResult,
-    test: RoundTest,
+    test: RoundEvaluation,
     tell: Callable[..., Event],
     last: int,
     checkpoints: NoCheckpoints,

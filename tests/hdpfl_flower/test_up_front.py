@@ -79,8 +79,9 @@ def test_sites_decline_the_same(config: dict[str, Any], asked: str, reason: str)
     terms = RunTerms.parse(config)
     if terms.strategy == "ditto":
         terms = terms.updated(personal_lambda="0.1", personal_noise="records")
+    site = profile(policy={"client-noise": True})
     with pytest.raises(Declined, match="go with noise = 'records'"):
-        check_policy(profile(), terms)
+        check_policy(site, terms)
     with pytest.raises(TermsError):
         check_up_front(terms)
 

@@ -26,8 +26,8 @@ from tests.mutants import (
 )
 
 MUTANTS = (
-    *bounds.MUTANTS,
     *steps.MUTANTS,
+    *bounds.MUTANTS,
     *budgets.MUTANTS,
     *claims.MUTANTS,
     *clusters.MUTANTS,

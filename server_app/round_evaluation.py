@@ -22,7 +22,7 @@ from server_app.resume import engine_of
 from strategies.base import HDPStrategy
 
 
-class RoundTest:
+class RoundEvaluation:
     """What a run's terms make of ``evaluation``: a test by the server, at the sites, or none."""
 
     def __init__(self, grid: Grid, terms: RunTerms) -> None:
