@@ -34,8 +34,8 @@ from server_app.checkpointing import NoCheckpoints
 from server_app.plots import plot_run
 from server_app.resume import engine_of, told_privacy, told_rounds
 from server_app.reuse import check_same_terms
-from server_app.round_facts import round_facts, round_times
 from server_app.round_evaluation import RoundEvaluation
+from server_app.round_facts import round_facts, round_times
 from strategies import make_strategy
 from strategies.base import HDPStrategy
 

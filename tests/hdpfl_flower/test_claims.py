@@ -169,6 +169,16 @@ def test_a_cloud_that_the_map_parts_is_claimed_as_one_cluster() -> None:
     assert claimed <= allowed < separate
 
 
+def test_a_cloud_wider_than_its_noise_is_one_cluster() -> None:
+    """An honest test calls 1 in 100 several; false alarm of this one 1e-6, so 4 of 15.
+
+    Against draws as narrow as the noise, all 15 look like three clusters.
+    """
+    clouds, noise = 15, np.ones((12, 2))
+    several = sum(not is_one_cluster(4 * cloud(s, 12, 2), noise, 3) for s in range(clouds))
+    assert several <= int(stats.binom.isf(1e-6, clouds, 1 / 100))
+
+
 @pytest.mark.parametrize(("clients", "models"), [(6, 2), (12, 4)])
 def test_clusters_are_more_than_one_cloud(clients: int, models: int) -> None:
     centres = 40 * np.random.default_rng(models).standard_normal((models, models - 1))

@@ -45,6 +45,13 @@ MUTANTS = (
         CLAIMS + "one_cloud_is_seldom_called_several_and_the_maps_separation_calls_it_often",
     ),
     Mutant(
+        "a null of noise without width",
+        "hdpfl_flower/one_cluster.py",
+        "        spread = np.sqrt(noise + width)\n",
+        "        spread = np.sqrt(noise)\n",
+        CLAIMS + "a_cloud_wider_than_its_noise_is_one_cluster",
+    ),
+    Mutant(
         "labels that explain any distance",
         "hdpfl_flower/label_skew.py",
         "    if whole > inputs * square:",
@@ -93,6 +100,13 @@ MUTANTS = (
         "        found = self._claimed(found, sums, variances, updates.head)\n",
         "",
         RULES + "labels_alone_do_not_part_the_sites",
+    ),
+    Mutant(
+        "the rule that weighs has public sites of its own",
+        "strategies/projected.py",
+        "        self._rule.sampler = self.sampler  # who is public is one matter\n",
+        "",
+        PUBLIC + "the_rule_that_weighs_has_the_same_public_sites",
     ),
     Mutant(
         "a rule within clusters has public sites of its own",

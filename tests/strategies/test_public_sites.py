@@ -43,6 +43,18 @@ def test_a_rule_within_clusters_has_the_same_public_sites() -> None:
     assert not np.any(outcome.gauges["public"])
 
 
+def test_the_rule_that_weighs_has_the_same_public_sites() -> None:
+    """Nobody is public, so everybody counts; of the eight alone, two would."""
+    disclosed = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, LOOSE, LOOSE])
+    terms = RunTerms.parse({"strategy": "public-only+random", "public-split": "top:0.2"})
+    rule = make_strategy(terms)
+    rule.sampler.draw(1, list(SITES), dict(zip(SITES, disclosed.tolist(), strict=True)))
+    rows = np.random.default_rng(0).standard_normal((8, 40)).astype(np.float32)
+    updates = RoundUpdates(1, SITES[:8], rows, {"epsilon": disclosed[:8]})
+    outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
+    assert outcome.weights == pytest.approx(disclosed[:8] / disclosed[:8].sum())
+
+
 @pytest.mark.parametrize("name", ["pfa", "pfa-plus", "public-only"])
 def test_in_every_round_of_a_run_the_same_sites_are_public(name: str, tmp_path: Path) -> None:
     """Of 5 sites 3 are asked: in some round the loose one is not, and nobody takes its place."""
