@@ -59,6 +59,7 @@ class TrainingTerms(BaseModel):
     )
     evaluation: Literal["none", "server", "sites"] = Field(
         "server",
-        description="Where the global model is tested: on the server's public test set, "
-        "at the sites that disclose it, or nowhere.",
+        description="Where models are tested: on the server's public test set (in simulations "
+        "also for each site, on test records like its own), at the sites that disclose it, or "
+        "nowhere.",
     )
