@@ -91,7 +91,8 @@ def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
             if not covers(model, task):
                 continue
             engine = engine_class(model, task, torch.device(device))
-            rehearse(engine, 2)
+            with torch.random.fork_rng():
+                rehearse(engine, 2)
         except Exception:  # noqa: S112  # whatever hooks and transforms raise on a user's layers
             continue
         return engine

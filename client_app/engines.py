@@ -158,7 +158,23 @@ class LinearEngine(Engine):
         total[size:] += residual.sum(0)
 
 
-class VmapEngine(Engine):
+class _RowEngine(Engine):
+    """An engine that holds every record's gradient at once."""
+
+    @abstractmethod
+    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return each record's outputs and gradients, ``(b, *shape)`` a parameter."""
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        return _parts_of(*self._rows(x, y))
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
+
+
+class VmapEngine(_RowEngine):
     """Per-record gradients by ``torch.func``: any model without state across records."""
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
@@ -175,20 +191,12 @@ class VmapEngine(Engine):
         self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return each record's outputs and gradients."""
+        """See :meth:`_RowEngine._rows`."""
         gradients, outputs = self._gradients(self.parameters, x, y)
         return outputs, list(gradients.values())
 
-    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
-        return _parts_of(*self._rows(x, y))
 
-    def _add(
-        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
-    ) -> None:
-        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
-
-
-class OpacusEngine(Engine):
+class OpacusEngine(_RowEngine):
     """Per-record gradients by Opacus' hooks, for layers that ``torch.func`` cannot batch."""
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
@@ -199,7 +207,7 @@ class OpacusEngine(Engine):
         self._hooked = GradSampleModule(self.model, batch_first=True, loss_reduction="sum")
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return each record's outputs and gradients."""
+        """See :meth:`_RowEngine._rows`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
             outputs = self._hooked(x)
@@ -211,14 +219,6 @@ class OpacusEngine(Engine):
         if any(len(gradient) != len(x) for gradient in gradients):
             raise RuntimeError("a layer does not see one row a record")
         return outputs.detach(), gradients
-
-    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
-        return _parts_of(*self._rows(x, y))
-
-    def _add(
-        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
-    ) -> None:
-        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
 
 
 def _add_clipped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import warnings
@@ -20,6 +21,7 @@ from client_app.bookkeeping import BookkeepingEngine
 from client_app.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
 from hdpfl_flower.losses import total_loss
 from hdpfl_flower.models import build_model
+from hdpfl_flower.rows import RowProof
 from hdpfl_flower.task import Task
 
 IMAGE = (1, 28, 28)
@@ -186,3 +188,11 @@ def mutant(module: ModuleType, *changes: tuple[str, str]) -> Any:
     made = ModuleType(f"{module.__name__}_mutant")
     exec(compile(source, f"<mutant of {module.__name__}>", "exec"), made.__dict__)
     return made
+
+
+@contextlib.contextmanager
+def unproven() -> Iterator[None]:
+    """Without the proof that rows are apart, which would give a mutant its rows one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowProof, "holds", lambda *_: True)
+        yield

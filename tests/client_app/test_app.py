@@ -442,4 +442,5 @@ def test_simulated_sites_test_where_the_terms_say(tmp_path: Path) -> None:
 
     config = {"evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path), "epsilons": "4"}
     result = run_in_process(terms_of(dataset="digits", schema="", **config), 3)
-    assert set(result.rounds[-1]["metrics"]) == {"accuracy", "loss"}
+    pooled, worst = {"accuracy", "loss"}, {"site-accuracy-worst", "site-loss-worst"}
+    assert set(result.rounds[-1]["metrics"]) == pooled | worst | {"site-accuracy", "site-loss"}

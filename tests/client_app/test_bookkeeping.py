@@ -24,6 +24,7 @@ from tests.client_app.oracle import (
     mutant,
     one_thread,  # noqa: F401
     sum_of,
+    unproven,
 )
 
 TASK = Task.classification((3, 8, 8), 4)
@@ -262,7 +263,8 @@ def test_a_record_of_several_rows_would_pass_with_several_bounds(engine: str) ->
     with pytest.raises(RuntimeError, match="one row a record"):
         rehearse(ENGINES[engine](copy.deepcopy(model), task, CPU), 2)
     made, (x, y) = engine_class(model, task, CPU), draw(task, 6)
-    moved = sum_of(made, x, y, 0.01) - sum_of(made, x[1:], y[1:], 0.01)
+    with unproven():
+        moved = sum_of(made, x, y, 0.01) - sum_of(made, x[1:], y[1:], 0.01)
     assert moved.norm() > 2 * 0.01
 
 

@@ -27,6 +27,7 @@ from tests.client_app.oracle import (
     mutant,
     one_thread,  # noqa: F401
     sum_of,
+    unproven,
 )
 
 TASK = Task.classification((6,), 3)
@@ -79,7 +80,17 @@ def recurrent(task: Task) -> nn.Module:
     )
 
 
+def filling(task: Task) -> nn.Module:
+    """Writes the batch into a tensor, which ``vmap`` cannot."""
+    return Net(
+        lambda m, x: m.last(m.one(torch.zeros(x.shape, dtype=x.dtype).copy_(x))),
+        one=nn.LayerNorm(6),
+        last=last(task),
+    )
+
+
 def branching(task: Task) -> nn.Module:
+    """One record of huge features takes the others' layer away."""
     return Net(
         lambda m, x: m.last(m.one(x) if float(x.detach().abs().max()) < 1e9 else x),
         one=nn.LayerNorm(6),
@@ -103,7 +114,8 @@ CHOICE: dict[str, type[Engine] | None] = {
     "tied": VmapEngine,
     "attention": VmapEngine,
     "recurrent": VmapEngine,
-    "branching": OpacusEngine,  # vmap cannot take a branch on values
+    "filling": OpacusEngine,
+    "branching": None,
     "gated": None,
 }
 
@@ -278,7 +290,13 @@ MIXING = [
 
 
 def largest_move(engine: Engine) -> float:
-    """Return by how much one record moves the clipped sum, in clip norms."""
+    """Return by how much one record moves the clipped sum, in clip norms; without dropout.
+
+    Its masks follow the place, from a generator that every release seeds anew.
+    """
+    for module in engine.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     x, y = draw(TASK, 6)
     x[0] *= 1e3
     return float((sum_of(engine, x, y, 1e-2) - sum_of(engine, x[1:], y[1:], 1e-2)).norm() / 1e-2)
@@ -293,7 +311,8 @@ def test_a_forward_that_mixes_records_gets_them_one_by_one_or_not_at_all(name: s
         with pytest.raises(ModelError, match="record by record"):
             engine_for(spec, TASK, engine, "cpu")
         careless = mutant(engine_choice, ("    model.train()\n", "    return True\n"))
-        assert largest_move(careless.engine_for(spec, TASK, engine, "cpu")) > 1.5
+        with unproven():
+            assert largest_move(careless.engine_for(spec, TASK, engine, "cpu")) > 1.5
     if name == "normed":  # of one record there are no batch statistics
         with pytest.raises(ModelError, match="record by record"):
             engine_for(spec, TASK, "auto", "cpu")
@@ -322,9 +341,10 @@ def dropped(task: Task) -> nn.Module:
 
 
 def test_dropout_mixes_no_records() -> None:
+    model = dropped(TASK)
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    assert keeps_records_apart(dropped(TASK), TASK)
+    assert keeps_records_apart(model, TASK)
     assert type(engine_for(f"{__name__}:dropped", TASK, "auto", "cpu")) is BookkeepingEngine
     assert torch.equal(torch.get_rng_state(), before)
 
