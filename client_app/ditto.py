@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from hdpfl_flower.wire import Instructions
 log = site_log()
 PERSONAL = "personal"
 """What the pass's randomness is for, and the name of the vector in its file."""
+_TRAINING = "training"
+"""Under which the file says, as JSON, after which round it was kept and with which noise."""
 
 
 def train_personal_model(site: Site, instructions: Instructions) -> None:
@@ -161,8 +164,8 @@ def load_personal_model(path: Path, size: int, noise: str = "") -> Vector | None
     try:
         with safe_open(path, framework="numpy") as file:
             vector: Vector = file.get_tensor(PERSONAL)
-            trained_with = (file.metadata() or {}).get("noise", "none")
-    except (SafetensorError, KeyError, OSError):
+            trained_with = _training(file.metadata()).get("noise", "none")
+    except (SafetensorError, KeyError, OSError, ValueError):
         raise DataError(f"the personal model {path} is damaged; remove it to start anew") from None
     if noise and trained_with != noise:
         raise DataError(
@@ -180,7 +183,7 @@ def kept_round(path: Path) -> int:
 
     try:
         with safe_open(path, framework="numpy") as file:
-            return int((file.metadata() or {}).get("round", 0))
+            return int(_training(file.metadata()).get("round", 0))
     except (SafetensorError, OSError, ValueError):
         return 0
 
@@ -189,6 +192,13 @@ def _keep(path: Path, vector: Vector, instructions: Instructions) -> None:
     from safetensors.numpy import save
 
     terms = instructions.terms
-    said = {"round": str(instructions.server_round), "noise": terms.personal_noise}
+    said = {"round": instructions.server_round, "noise": terms.personal_noise}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, save({PERSONAL: vector}, said))
+    # One text: safetensors writes several in another order each time.
+    replace_file(path, save({PERSONAL: vector}, {_TRAINING: json.dumps(said)}))
+
+
+def _training(metadata: dict[str, str] | None) -> dict[str, Any]:
+    """Return what :func:`_keep` noted of the training; empty where there is nothing."""
+    found = json.loads((metadata or {}).get(_TRAINING, "{}"))
+    return found if isinstance(found, dict) else {}

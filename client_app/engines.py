@@ -29,8 +29,9 @@ from hdpfl_flower.task import Task
 _BLOCK = 1024
 """Squares that are added one after another, in eight lanes or more: an error of at most
 128 · 2⁻²⁴ of their sum, 4e-6 of the norm."""
-_WANTED, _LARGEST = 4, 256
-"""Where nobody has settled them: rows that batches are multiples of, and rows in memory."""
+_WANTED, _LARGEST, _NUMBERS = 4, 256, 2**26
+"""Where nobody has settled them: rows that batches are multiples of, rows in memory, and the
+numbers of their gradients (256 MB)."""
 
 
 class Engine(ABC):
@@ -56,7 +57,7 @@ class Engine(ABC):
         self._drawn = draws(self.theta)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
         self.proof = RowProof(self._trial)
-        self._wanted = _WANTED, _LARGEST
+        self._wanted = _WANTED, min(_LARGEST, max(_WANTED, _NUMBERS // len(self.theta)))
 
     def settle(self, wanted: int, largest: int) -> int:
         """Choose the number of rows that batches are multiples of, and return it.

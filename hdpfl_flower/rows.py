@@ -63,8 +63,8 @@ class RowProof:
         if key not in self._granules:
             most = max(wanted, min(largest, LARGEST))
             sizes = [wanted * 2**i for i in range(7) if wanted * 2**i <= most]
-            good = [size for size in sizes if self._all_hold(size, max(largest, size))]
-            self._granules[key] = good[0] if good else self.block(sizes)
+            proven = (size for size in sizes if self._all_hold(size, max(largest, size)))
+            self._granules[key] = next(proven, 0) or self.block(sizes)
         return self._granules[key]
 
     def block(self, sizes: Sequence[int]) -> int:

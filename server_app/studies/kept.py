@@ -66,6 +66,8 @@ def finished_run(job: Job) -> list[Event] | None:
         rounds = int(facts["rounds"])
         events = finished_rounds(read_journal(folder / "journal.jsonl"))
         events[-1]["metrics"] |= facts.get("metrics", {})
+        if "tested" in facts:
+            events[-1]["tested"] = facts["tested"]
     except (OSError, ValueError, LookupError, TypeError, DataError):
         return None
     return events if len(events) == rounds else None
@@ -93,6 +95,8 @@ def keep(job: Job, on_round: OnRound) -> list[Event]:
     shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
     # Personal models are tested after the journal's last line.
     facts = {"rounds": len(events), "ended-early": why, "metrics": events[-1]["metrics"]}
+    if "tested" in events[-1]:
+        facts["tested"] = events[-1]["tested"]
     replace_file(folder / FINISHED, json.dumps(facts).encode(), mode=0o644)
     return events
 

@@ -131,7 +131,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     finally:
         grid.close()
     assert [event["rejected"] for event in result.rounds] == [{}] * ROUNDS
-    paths = [kept_personal_path(folder / str(index) / "state", terms) for index in range(SITES)]
+    sent = result.sent or terms
+    paths = [kept_personal_path(folder / str(index) / "state", sent) for index in range(SITES)]
     models = [load_personal_model(path, D) for path in paths]
     assert all(model is not None for model in models)
     return Found(flatten(result.arrays).astype(np.float64), truths, np.array(models, np.float64))
