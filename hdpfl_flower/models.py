@@ -108,7 +108,7 @@ def size_of(spec: str, task: Task) -> int:
         ModelError: as :func:`layout_of`.
 
     >>> size_of("mlp:1000000:1000000", Task.classification((28,), 2))
-    1000030000001
+    1000031000001
     """
     return sum(math.prod(array.shape) for array in layout_of(spec, task).values())
 
