@@ -67,9 +67,9 @@ def _train(site: Site, instructions: Instructions) -> None:
     end = site.trained.pop((instructions.digest, PERSONAL), None)
     if site.simulated and kept_round(path) == instructions.server_round:
         return  # a simulation's round is done again after a crash; this part of it is done
-    if terms.personal_noise == "records":
+    if _noise_of(terms) == "records":
         end = _privately(site, instructions, path)
-    plain = terms.personal_noise != "records"  # what nobody has settled is plain, too
+    plain = _noise_of(terms) == "none"
     job = personal_job(site, instructions) if end is None and plain else None
     if job is not None:
         device = pick_device(site.profile.training.device)
@@ -87,7 +87,7 @@ def _privately(site: Site, instructions: Instructions, path: Path) -> Vector | N
     if lambdas is None or plan.models < 2:
         return None
     shared = flatten(read_model(site, instructions))
-    own = load_personal_model(path, len(shared), terms.personal_noise)
+    own = load_personal_model(path, len(shared), _noise_of(terms))
     return train_personal_privately(
         engine_for(terms.model, task_for(terms), training.engine, pick_device(training.device)),
         shared if own is None else own,
@@ -112,7 +112,7 @@ def personal_job(site: Site, instructions: Instructions) -> Job | None:
     if lambdas is None or path is None:
         return None
     shared = flatten(read_model(site, instructions))
-    own = load_personal_model(path, len(shared), terms.personal_noise)
+    own = load_personal_model(path, len(shared), _noise_of(terms))
     stream = site.streams(instructions.server_round, PERSONAL).sampling
     records = site.training_records()
     batches = shuffled_batches(
@@ -129,6 +129,11 @@ def personal_path(site: Site) -> Path | None:
     return simulated_personal_path(site.terms, site.index[0]) if site.index else None
 
 
+def _noise_of(terms: RunTerms) -> str:
+    """Return ``records`` or ``none``, which an ``auto`` that no strategy has settled stands for."""
+    return "records" if terms.personal_noise == "records" else "none"
+
+
 def kept_personal_path(folder: Path, terms: RunTerms) -> Path:
     """Return where the personal model of a run lies in a site's state folder.
 
@@ -136,7 +141,7 @@ def kept_personal_path(folder: Path, terms: RunTerms) -> Path:
         Two runs never share a file, whatever their names, nor do a model trained with noise and one
         trained without it: 128 bits of a SHA-256 of both stand in the name.
     """
-    named = json.dumps([terms.run_id, terms.personal_noise])
+    named = json.dumps([terms.run_id, _noise_of(terms)])
     return folder / f"personal-{hashlib.sha256(named.encode()).hexdigest()[:32]}.safetensors"
 
 
@@ -192,7 +197,7 @@ def _keep(path: Path, vector: Vector, instructions: Instructions) -> None:
     from safetensors.numpy import save
 
     terms = instructions.terms
-    said = {"round": instructions.server_round, "noise": terms.personal_noise}
+    said = {"round": instructions.server_round, "noise": _noise_of(terms)}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # One text: safetensors writes several in another order each time.
     replace_file(path, save({PERSONAL: vector}, {_TRAINING: json.dumps(said)}))

@@ -6,6 +6,7 @@ called private would show them.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def test_no_two_runs_share_a_file_and_no_two_noises(
 def plant(path: Path, **said: str) -> None:
     """Put a model far from everything where a run's own model lies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(save({"personal": np.full(3, FAR, np.float32)}, {"round": "1", **said}))
+    training = {"training": json.dumps({"round": 1, **said})}
+    path.write_bytes(save({"personal": np.full(3, FAR, np.float32)}, training))
 
 
 def private_model(folder: Path, terms: RunTerms) -> np.ndarray | None:
@@ -106,7 +108,7 @@ def test_a_private_model_goes_on_from_its_own_round(tmp_path: Path) -> None:
     path = kept_personal_path(tmp_path / "state", terms)
     assert ask(profile, terms, 1).has_content()
     with safe_open(path, framework="numpy") as file:
-        assert file.metadata() == {"round": "1", "noise": "records"}
+        assert json.loads(file.metadata()["training"]) == {"round": 1, "noise": "records"}
     plant(path, noise="records")
     assert ask(profile, terms, 2).has_content()
     found = private_model(tmp_path, terms)

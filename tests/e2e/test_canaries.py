@@ -125,14 +125,13 @@ def of_the_plan(ended: Ended, site: str) -> dict[str, Canary]:
     }
 
 
-def write_site(folder: Path, epsilon: float, has_records: bool) -> None:
+def write_site(folder: Path, epsilon: float) -> None:
     """Write a profile and its records: PATIENT-123 as a number, a label and a note."""
     folder.mkdir(parents=True)
     (folder / "profile.toml").write_text(PROFILE.format(epsilon=epsilon, cap=2 * epsilon))
     rows = [f"{20 + i % 60},{i % 10},{'yes' if i % 3 else 'no'},fine" for i in range(DECLARED)]
     rows += ["PATIENT-123,1,yes,fine", "30,4,PATIENT-123,fine", "30,4,no,PATIENT-123"]
-    if has_records:
-        (folder / RECORDS).write_text("\n".join(["age,dose,sick,note", *rows]) + "\n")
+    (folder / RECORDS).write_text("\n".join(["age,dose,sick,note", *rows]) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +139,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     """Two rounds, watched; temporary files and the user's home lie in the searched folder, too."""
     folder = tmp_path_factory.mktemp("canaries")
     for site, epsilon in EPSILONS.items():
-        write_site(folder / "sources" / site, epsilon, has_records=site != "gamma")
+        write_site(folder / "sources" / site, epsilon)
     federation = Federation(folder / "home", free_ports(len(EPSILONS) + 1))
     database = federation.folder / "superlink" / "state.db"
     files = (database, database.with_name("state.db-wal"))
@@ -154,6 +153,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         try:
             started = federation.call("up", "--sites", folder / "sources")
             assert started.returncode == 0, started.stderr
+            for copy in (folder / "sources", federation.folder / "sites"):
+                (copy / "gamma" / RECORDS).unlink()  # from now on, gamma fails
             run, done = federation.run(TERMS)
         finally:
             federation.call("down")

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a private personal model started from an un-noised one",
         "client_app/ditto.py",
-        "    own = load_personal_model(path, len(shared), terms.personal_noise)\n"
+        "    own = load_personal_model(path, len(shared), _noise_of(terms))\n"
         "    return train_personal_privately(",
         "    own = load_personal_model(path, len(shared))\n    return train_personal_privately(",
         NAMES + "an_unnoised_model_in_the_place_of_a_private_one_is_not_gone_on_with",
@@ -74,15 +74,15 @@ MUTANTS = (
     Mutant(
         "a private personal model and an un-noised one share a file",
         "client_app/ditto.py",
-        "json.dumps([terms.run_id, terms.personal_noise])",
+        "json.dumps([terms.run_id, _noise_of(terms)])",
         "json.dumps([terms.run_id])",
         NAMES + "a_private_model_of_a_run_that_was_an_unnoised_one_before",
     ),
     Mutant(
         "runs of like names share a personal model",
         "client_app/ditto.py",
-        "json.dumps([terms.run_id, terms.personal_noise])",
-        "json.dumps([terms.run_id.replace('/', '.'), terms.personal_noise])",
+        "json.dumps([terms.run_id, _noise_of(terms)])",
+        "json.dumps([terms.run_id.replace('/', '.'), _noise_of(terms)])",
         NAMES + "no_two_runs_share_a_file_and_no_two_noises",
     ),
     Mutant(
