@@ -1,7 +1,7 @@
 """What the coordinator's SuperLink holds of a reply's time: a constant after the site began.
 
 Three sites that hold replies back: one whose round is a few steps, one whose round takes seconds,
-one whose records are not there, so that it fails at once. When a site began is noted at the site,
+one whose records are gone once it has started, so that it fails at once. When a site began is noted at the site,
 by ``probe/sitecustomize.py``; the rest is read from the SuperLink's own database.
 """
 
@@ -103,8 +103,7 @@ def write_site(folder: Path, site: str) -> None:
     folder.mkdir(parents=True)
     (folder / "profile.toml").write_text(PROFILE.format(batch=BATCHES[site]))
     rows = [f"{20 + i % 60},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(251)]
-    if site != "broken":
-        (folder / "records.csv").write_text("\n".join(["age,dose,sick", *rows]) + "\n")
+    (folder / "records.csv").write_text("\n".join(["age,dose,sick", *rows]) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +120,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         try:
             started = federation.call("up", "--sites", folder / "sources")
             assert started.returncode == 0, started.stderr
+            (federation.folder / "sites" / "broken" / "records.csv").unlink()
             database = federation.folder / "superlink" / "state.db"
             with closing(sqlite3.connect(database, timeout=30)) as db:
                 db.executescript(WATCH)
