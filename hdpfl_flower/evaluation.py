@@ -121,7 +121,7 @@ class _Counting:
 
     def outputs(self, arrays: Arrays, features: torch.Tensor) -> torch.Tensor:
         """Return the outputs, shape ``(n, task.outputs)``, n ≥ 1."""
-        parameters = {name: torch.from_numpy(array).clone() for name, array in arrays.items()}
+        parameters = {name: torch.tensor(array) for name, array in arrays.items()}
         block = self._proof.block(_BLOCKS)
         with exact_arithmetic():
             found = [self._run(parameters, _filled(x, block)) for x in torch.split(features, block)]
