@@ -57,18 +57,18 @@ def test_every_rule_goes_on_as_if_nothing_had_happened(folder: Path, case: str) 
 
 
 def test_the_terms_that_sites_froze_stay_whoever_is_online_then(folder: Path) -> None:
-    """Proposed anew without the strictest site, they would be declined by all the others."""
+    """Proposed anew with a stricter site that came later, they would be declined by all others."""
     sites = {name: noisy(seed) for seed, name in enumerate("abcd")}
     facts = {name: {"epsilon": 1.0 + seed} for seed, name in enumerate("abcd")}
     terms = terms_of(folder, "r", strategy="minimum")
+    strictest = sites.pop("a")
     with pytest.raises(Killed):
         go(terms, stop=2, grid=ScriptedGrid(sites, facts))
     at = open_run(folder / "r")
-    del sites["a"]
-    result = go(at.terms, at, grid=ScriptedGrid(sites, facts))
+    result = go(at.terms, at, grid=ScriptedGrid({"a": strictest, **sites}, facts))
     assert result.sent is not None
-    assert result.sent.epsilon_cap == 1.0
-    assert result.rounds[-1]["asked"] == ["b", "c", "d"]
+    assert result.sent.epsilon_cap == 2.0
+    assert result.rounds[-1]["asked"] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("case", CASES)
