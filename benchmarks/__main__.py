@@ -18,6 +18,7 @@ NAMES = (
     "deployed",
     "scale",
     "noise_level",
+    "signals",
     "robust_pca",
     "memory",
     "noise",
