@@ -13,6 +13,8 @@ signal were shared, it would be noise to everybody, and no check here would see 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from hdpfl_flower.factor_analysis import FLOOR, FactorModel, Matrix, Vector
@@ -58,7 +60,7 @@ def relative_errors(model: FactorModel, effective: float) -> Matrix | None:
         themselves.
     """
     n, factors = model.loadings.shape
-    off = np.eye(n)
+    off: Matrix = np.eye(n)
     if factors:
         scaled = model.loadings / np.sqrt(model.variances)[:, None]
         directions, sizes, _ = np.linalg.svd(scaled, full_matrices=False)
@@ -116,12 +118,14 @@ def doubt(model: FactorModel, levels: Vector, moments: Matrix, effective: float)
     n, factors = model.loadings.shape
     if not model.identified:
         return "more shared signal than so few clients tell from noise"
-    checks = {
+    checks: dict[str, Callable[[], bool]] = {
         f"fewer than {FEWEST} clients": lambda: n < FEWEST,
         "no equation to spare for so many shared factors": lambda: (
             spare_equations(n, factors) < SPARE
         ),
-        "a level at its floor": lambda: np.any(levels <= _NEAR_FLOOR * FLOOR * np.diag(moments)),
+        "a level at its floor": lambda: bool(
+            np.any(levels <= _NEAR_FLOOR * FLOOR * np.diag(moments))
+        ),
         "levels that chance alone may turn": lambda: (
             not expected_excess(model, effective) <= _EXPECTED
         ),

@@ -34,7 +34,14 @@ from hdpfl_flower.head import (
     silent_squares,
 )
 from hdpfl_flower.identification import MAD_NOISE, doubt
-from hdpfl_flower.pairs import COPIES, counts_of, near_copies, one_of_each, shared_out
+from hdpfl_flower.pairs import (
+    COPIES,
+    LEFT_OF_DIFFERENCES,
+    counts_of,
+    near_copies,
+    one_of_each,
+    shared_out,
+)
 from hdpfl_flower.residuals import heavy_tailed, residual_mad
 from hdpfl_flower.robust_pca import blockwise_rpca
 from hdpfl_flower.threads import one_thread
@@ -42,6 +49,8 @@ from hdpfl_flower.threads import one_thread
 _BLOCK = 16_384
 _SAMPLE = 20_000
 """Coordinates that the shape of a distribution is read from; more cost memory and add nothing."""
+_GLIMPSE = 2_000
+"""And coordinates that tell a flat update, where no more are needed."""
 _LINE = 16
 """Coordinates drawn together: a cache line of float32."""
 
@@ -115,7 +124,8 @@ def measure_noise(
         raise StrategyError(f"'{method}' is no estimator; choose one of {', '.join(ESTIMATORS)}")
     if not all(row.any() for row in updates):
         raise StrategyError("an update of zeros has no noise to estimate; leave it out")
-    sample = np.take(updates, sample_coordinates(updates, _SAMPLE), axis=1)
+    size = _GLIMPSE if method in ("rpca", "column-norm", "temporal") else _SAMPLE
+    sample = np.take(updates, sample_coordinates(updates, size), axis=1)
     with one_thread():
         found = _measure(updates, sample, method, previous)
     if method == "auto" and head is not None and previous is None:
@@ -287,7 +297,7 @@ def difference_levels(
         return levels, None
     d = updates.shape[1]
     model = factor_analysis(moments, d)
-    groups = near_copies(moments, d, model)
+    groups = near_copies(moments, d, model, most_left=LEFT_OF_DIFFERENCES)
     if not groups:
         return _above_floor(model, squares), None
     kept = one_of_each(groups, len(updates))

@@ -25,6 +25,9 @@ Groups = list[npt.NDArray[np.intp]]
 COPIES = "two or more updates are near copies: each group of them counts as one client"
 LEFT = 0.02
 """Share of an update's energy that a copy leaves unpredicted, at most."""
+LEFT_OF_DIFFERENCES = 0.2
+"""The same of a difference of two uploads, which holds little signal for honest sites to agree on.
+"""
 RISES = 4.0
 """By how much each level rises when the copies are left out, at least, as a ratio of variances."""
 UNSURE = 0.2
@@ -37,7 +40,11 @@ _RIDGE = 1e-9
 
 
 def near_copies(
-    moments: Matrix, dimension: int, model: FactorModel, effective: float | None = None
+    moments: Matrix,
+    dimension: int,
+    model: FactorModel,
+    effective: float | None = None,
+    most_left: float = LEFT,
 ) -> Groups:
     """Return the groups of near copies, each of two rows or more, ascending; mostly none.
 
@@ -50,13 +57,14 @@ def near_copies(
         dimension: d, the coordinates they are of.
         model: the factor model of all rows.
         effective: see :func:`~hdpfl_flower.factor_analysis.factor_analysis`.
+        most_left: share of an update's energy that a copy leaves unpredicted, at most.
     """
     n, scale = len(moments), np.sqrt(np.diag(moments))
     if n < 3:
         return []
     correlations = moments / np.outer(scale, scale)
     left = 1 - np.square(np.clip(correlations, -1, 1))
-    first, second = np.nonzero(np.triu(left <= LEFT, 1))
+    first, second = np.nonzero(np.triu(left <= most_left, 1))
     if not len(first):
         return []
     precision = np.linalg.inv(correlations + _RIDGE * np.eye(n))
