@@ -29,7 +29,8 @@ _ENOUGH = 2_000
 def require_finite(squares: Vector, what: str = "an update") -> None:
     """Refuse updates whose squares are not finite numbers: they hold NaN, inf or too large numbers.
 
-    A number that is not finite shows in its row's mean square, so that no pass is needed for it.
+    Too large is what float32 does not hold. A number that is not finite shows in its row's mean
+    square, so that no pass is needed for it.
 
     Args:
         squares: mean squares of the rows, shape ``(n,)``; the diagonal of their moments.
@@ -38,7 +39,7 @@ def require_finite(squares: Vector, what: str = "an update") -> None:
     Raises:
         EstimationError: with the places of the rows in question, and no value of theirs.
     """
-    wrong = np.flatnonzero(~np.isfinite(squares))
+    wrong = np.flatnonzero(~(squares <= np.finfo(np.float32).max))
     if len(wrong):
         rows = ", ".join(str(int(i)) for i in wrong[:8])
         raise EstimationError(

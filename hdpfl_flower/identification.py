@@ -69,7 +69,7 @@ def relative_errors(model: FactorModel, effective: float) -> Matrix | None:
     information = off**2
     if np.linalg.cond(information) > 1e12:
         return None
-    covariance: Matrix = 2 / effective * np.linalg.inv(information)
+    covariance: Matrix = 2 / effective * np.linalg.inv(information).astype(np.float64)
     return covariance
 
 

@@ -190,7 +190,7 @@ def _measure(
         why = "fewer than 3 clients, upper bounds" if few else "all of an update taken for noise"
         return NoiseLevels(_finite_squares(updates), "column-norm", why, identified=False)
     if method == "rpca":
-        _finite_squares(sample)
+        _finite_squares(updates)
         pursuit = blockwise_rpca(updates)
         require_finite(pursuit.variances)
         why = f"{pursuit.sweeps} sweeps, never checked for signal in the noise"
