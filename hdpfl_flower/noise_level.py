@@ -86,9 +86,11 @@ class NoiseLevels:
     copies: Vector | None = None
 
 
-def estimate_noise_levels(updates: Updates, method: str = "factor-analysis") -> Vector:
+def estimate_noise_levels(
+    updates: Updates, method: str = "factor-analysis", *, copies: bool = True
+) -> Vector:
     """Return the variances of :func:`measure_noise`, shape ``(n,)``."""
-    return measure_noise(updates, method).variances
+    return measure_noise(updates, method, copies=copies).variances
 
 
 def measure_noise(
@@ -96,6 +98,8 @@ def measure_noise(
     method: str = "auto",
     previous: Updates | None = None,
     head: Head | None = None,
+    *,
+    copies: bool = True,
 ) -> NoiseLevels:
     """Return the noise variance per coordinate of each update.
 
@@ -109,6 +113,8 @@ def measure_noise(
             either of these with the silent sums of the ``head``.
         previous: the same clients' updates of the round before.
         head: where the model's softmax layer lies; None: not known, or no such layer.
+        copies: whether near copies count as one client. False where clients that agree are what is
+            looked for: clusters.
 
     Returns:
         The levels. Two clients or fewer do not identify their noise in one round, unless there is
@@ -127,7 +133,7 @@ def measure_noise(
     size = _GLIMPSE if method in ("rpca", "column-norm", "temporal") else _SAMPLE
     sample = np.take(updates, sample_coordinates(updates, size), axis=1)
     with one_thread():
-        found = _measure(updates, sample, method, previous)
+        found = _measure(updates, sample, method, previous, copies)
     if method == "auto" and head is not None and previous is None:
         found = _with_head(found, updates, sample, head)
     if found.copies is not None:
@@ -176,7 +182,7 @@ def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
 
 
 def _measure(
-    updates: Updates, sample: Updates, method: str, previous: Updates | None
+    updates: Updates, sample: Updates, method: str, previous: Updates | None, copies: bool
 ) -> NoiseLevels:
     """Return the levels, not yet multiplied by the number of copies."""
     if method == "temporal" and previous is None:
@@ -195,7 +201,7 @@ def _measure(
         require_finite(pursuit.variances)
         why = f"{pursuit.sweeps} sweeps, never checked for signal in the noise"
         return NoiseLevels(pursuit.variances, method, why, identified=False)
-    return _one_round(updates, sample, method)
+    return _one_round(updates, sample, method, copies)
 
 
 def _finite_squares(updates: Updates) -> Vector:
@@ -228,7 +234,7 @@ def head_notes(spoken: Informed) -> list[str]:
     return [str(note) for note in np.where(spoken.forged, f"; {FORGED}", told)]
 
 
-def _one_round(updates: Updates, sample: Updates, method: str) -> NoiseLevels:
+def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> NoiseLevels:
     """Return the levels by factor analysis, or by the MAD of its residuals."""
     d = updates.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -237,7 +243,7 @@ def _one_round(updates: Updates, sample: Updates, method: str) -> NoiseLevels:
     require_finite(squares)
     share = effective_dimension(sample, second_moments(sample)) / sample.shape[1]
     model = factor_analysis(moments, d, share * d)
-    groups = near_copies(moments, d, model, share * d)
+    groups = near_copies(moments, d, model, share * d) if copies else []
     if not groups:
         return _by_model(model, moments, sample, share * d, method)
     kept = one_of_each(groups, len(updates))

@@ -9,7 +9,9 @@ Two sites that collude and two honest ones whose signals agree, and agree with n
 be told apart in one round; nor can three. So the rule acts on both, and only where it must: on
 updates of which next to nothing is left when the copy has predicted them, and whose levels rise
 manifold when the copy is left out. Where a third client knows the signal as well, they do not rise.
-The guard ``evidence`` (``collusion.py``) refuses sites, by proof; this is no accusation.
+Nor does it act where half of the round or more, and more than two, are near copies: then they are
+clusters, or liars in the majority. The guard ``evidence`` (``collusion.py``) refuses sites, by
+proof; this is no accusation.
 """
 
 from __future__ import annotations
@@ -79,13 +81,15 @@ def near_copies(
         ratios = np.diag(precision)[group] * _own(precision, group)
         if np.any(ratios < RISES / 2):
             continue
-        few = len(group) <= max(2, n // 2)
+        few = len(group) <= max(2, (n - 1) // 2)
         blatant = few and bool(left[np.ix_(group, group)].max() <= BLATANT)
         risen = _without_each_other(moments, (dimension, effective), group, blatant)
         if risen is not None and np.all(risen >= RISES * base[group]):
             found = {i: members for i, members in found.items() if i not in group}
             found[int(group[0])] = group
             base[group] = risen
+    if sum(len(group) for group in found.values()) > max(2, (n - 1) // 2):
+        return []
     return [found[i] for i in sorted(found)]
 
 

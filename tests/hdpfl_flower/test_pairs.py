@@ -109,6 +109,23 @@ def test_two_quiet_clients_of_a_strong_common_signal_are_no_copies(n: int) -> No
     assert near_copies(moments, 20_000, factor_analysis(moments, 20_000)) == []
 
 
+@pytest.mark.parametrize(("n", "clusters"), [(6, 2), (8, 4), (12, 3), (20, 4)])
+def test_clusters_of_quiet_clients_are_no_copies(n: int, clusters: int) -> None:
+    generator = np.random.default_rng(6)
+    centres = generator.standard_normal((clusters, 5_000))[np.arange(n) % clusters]
+    rows = (centres + 0.05 * generator.standard_normal((n, 5_000))).astype(np.float32)
+    assert measure_noise(rows).copies is None
+    np.testing.assert_array_equal(
+        measure_noise(rows).variances, measure_noise(rows, copies=False).variances
+    )
+
+
+def test_who_looks_for_clusters_gets_the_levels_without_the_rule() -> None:
+    rows = copied(honest(2)[0], 2, 0.05, 5)
+    assert measure_noise(rows).copies is not None
+    assert measure_noise(rows, copies=False).copies is None
+
+
 def test_changes_that_all_share_make_no_copies() -> None:
     first, second = honest(2)[0], honest(3)[0]
     turned = second + 3 * np.random.default_rng(5).standard_normal(6_000).astype(np.float32)
