@@ -10,8 +10,8 @@ be told apart in one round; nor can three. So the rule acts on both, and only wh
 updates of which next to nothing is left when the copy has predicted them, and whose levels rise
 manifold when the copy is left out. Where a third client knows the signal as well, they do not rise.
 Nor does it act where half of the round or more, and more than two, are near copies: then they are
-clusters, or liars in the majority. The guard ``evidence`` (``collusion.py``) refuses sites, by
-proof; this is no accusation.
+clusters, or liars in the majority; nor where half of the others have a partner for themselves too.
+The guard ``evidence`` (``collusion.py``) refuses sites, by proof; this is no accusation.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ one, leaves it open."""
 BLATANT = 1e-4
 """Share that no honest noise leaves: a copy where the rest are too few to say who knows the signal.
 Honest noise would have to be 1/20,000 of the signal."""
+_FEWEST_OTHERS = 6
+"""Rows outside the copies below which they tell nothing of clusters."""
+_PARTNER = 0.5
+"""Squared partial correlation with a partner: half of what else is unpredicted, the partner tells.
+"""
 _RIDGE = 1e-9
 
 
@@ -88,9 +93,28 @@ def near_copies(
             found = {i: members for i, members in found.items() if i not in group}
             found[int(group[0])] = group
             base[group] = risen
-    if sum(len(group) for group in found.values()) > max(2, (n - 1) // 2):
+    result = [found[i] for i in sorted(found)]
+    if sum(len(group) for group in result) > max(2, (n - 1) // 2):
         return []
-    return [found[i] for i in sorted(found)]
+    return [] if result and _is_of_pairs(correlations, result) else result
+
+
+def _is_of_pairs(correlations: Matrix, groups: Groups) -> bool:
+    """Return whether half of the rows outside the groups have a partner for themselves too.
+
+    That is one without whom they are predicted twice as badly. Then the round is made of clusters
+    of two, and a near pair is the quietest of them.
+    """
+    kept = one_of_each(groups, len(correlations))
+    firsts = np.array([group[0] for group in groups])
+    others = np.flatnonzero(~np.isin(kept, firsts))
+    if len(others) < _FEWEST_OTHERS:
+        return False
+    precision = np.linalg.inv(correlations[np.ix_(kept, kept)] + _RIDGE * np.eye(len(kept)))
+    scale = np.sqrt(np.diag(precision))
+    partial = np.square(precision / np.outer(scale, scale))[np.ix_(others, others)]
+    np.fill_diagonal(partial, 0)
+    return bool(np.mean(partial.max(axis=1) > _PARTNER) >= 0.5)
 
 
 def _own(precision: Matrix, group: npt.NDArray[np.intp]) -> Vector:

@@ -120,6 +120,12 @@ def test_clusters_of_quiet_clients_are_no_copies(n: int, clusters: int) -> None:
     )
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_quietest_of_clusters_of_two_are_no_copies(seed: int) -> None:
+    """Eight clients in 4 clusters, one of them quiet: the others' partners give it away."""
+    assert measure_noise(signal_class("4 clusters", seed, 8, 20_000)[0]).copies is None
+
+
 def test_who_looks_for_clusters_gets_the_levels_without_the_rule() -> None:
     rows = copied(honest(2)[0], 2, 0.05, 5)
     assert measure_noise(rows).copies is not None
