@@ -19,6 +19,7 @@ NAMES = (
     "scale",
     "noise_level",
     "signals",
+    "gaps",
     "robust_pca",
     "memory",
     "noise",
