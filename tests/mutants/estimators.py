@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "every estimator listens to the head",
         "hdpfl_flower/noise_level.py",
-        'if method != "auto" or head is None or previous is not None:',
-        "if head is None or previous is not None:",
+        'if method == "auto" and head is not None and previous is None:',
+        "if head is not None and previous is None:",
         HEAD + "only_auto_listens_to_the_head",
     ),
     Mutant(
