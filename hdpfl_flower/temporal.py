@@ -19,6 +19,7 @@ from hdpfl_flower.credible import FLAT, flat_updates, require_finite
 from hdpfl_flower.gaps import CLASSES, FIELDS, LARGEST, GapLevels, class_of, levels_of_pairs
 from hdpfl_flower.head import Head, informed, quietest_part, silent_squares
 from hdpfl_flower.noise_level import (
+    SHARED,
     SURE_OF_HEAD,
     NoiseLevels,
     Updates,
@@ -156,7 +157,7 @@ def _track(
     """
     method, clip_norm, uploads = how
     facts = np.array([memory.get(f"facts/{site}", np.zeros(_FACTS)) for site in sites])
-    repeated, copies = _add_pairs(facts, memory, server_round, sites, rows)
+    repeated, copies, sure = _add_pairs(facts, memory, server_round, sites, rows)
     facts[:, _ROUND] = server_round
 
     variances = facts[:, _LEVEL].copy()
@@ -167,7 +168,7 @@ def _track(
     timed = ~frozen & (paired.pairs > 0) & (method in ("auto", "temporal"))
     moving = timed & (method == "auto") & _exceeds(paired, rows)
     timed &= ~moving
-    variances[timed], identified[timed] = paired.variances[timed], paired.sure[timed]
+    variances[timed], identified[timed] = paired.variances[timed], (paired.sure & sure)[timed]
     copies[~timed] = 1
     rest = np.flatnonzero(~frozen & ~timed)
     if len(rest):
@@ -180,6 +181,7 @@ def _track(
         reasons[i] = TEMPORAL
         if further:
             reasons[i] += DRIFTED if paired.sure[i] else UNSURE
+        reasons[i] += "" if sure[i] else SHARED
     for i in rest:
         reasons[i] = f"{found.method}: {found.why}" + _why_not_timed(
             method, bool(moving[i]), bool(repeated[i])
@@ -219,28 +221,29 @@ def _add_pairs(
     server_round: int,
     sites: Sequence[str],
     rows: Updates,
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Add this round's pairs to ``facts`` and ``memory``.
 
-    Return which clients repeated themselves, and among how many near copies each stands.
+    Return which clients repeated themselves, among how many near copies each stands, and whether
+    what it shares with others leaves this round's level sure.
     """
     repeated, copies = np.zeros(len(sites), dtype=np.bool_), np.ones(len(sites))
+    sure = ~repeated
     gaps = server_round - facts[:, _ROUND]
     paired = np.flatnonzero((facts[:, _ROUND] > 0) & (gaps >= 1) & (gaps <= LARGEST))
     if not len(paired):
-        return repeated, copies
+        return repeated, copies, sure
     before = np.array([memory[f"upload/{sites[int(i)]}"] for i in paired], dtype=np.float32)
     squares = mean_squares(rows[paired])
     share = mean_squares(rows[paired] - before) / squares
     repeated[paired] = share < _REPEATED
     new = share >= _REPEATED
     if not new.any():
-        return repeated, copies
+        return repeated, copies, sure
     with one_thread():
-        levels, counts = difference_levels(rows[paired[new]], before[new])
-    if counts is not None:
-        copies[paired[new]] = counts
-    for i, level, square in zip(paired[new], levels, squares[new], strict=True):
+        told = difference_levels(rows[paired[new]], before[new])
+    copies[paired[new]], sure[paired[new]] = told.copies, told.sure
+    for i, level, square in zip(paired[new], told.variances, squares[new], strict=True):
         place = class_of(int(gaps[i]))
         if place == 0:
             facts[i, [_PAIRS, _SUM]] += 1, level
@@ -248,7 +251,7 @@ def _add_pairs(
         sums = memory.get(f"gaps/{sites[int(i)]}", np.zeros((CLASSES - 1) * FIELDS)).copy()
         sums[(place - 1) * FIELDS : place * FIELDS] += 1, level, square
         memory[f"gaps/{sites[int(i)]}"] = sums
-    return repeated, copies
+    return repeated, copies, sure
 
 
 def _paired(

@@ -168,6 +168,21 @@ MUTANTS = (
         GAPS + "at_30_percent_the_drift_is_subtracted",
     ),
     Mutant(
+        "a head of a few inputs identifies by itself",
+        "hdpfl_flower/noise_level.py",
+        "found.identified or (error <= SURE_OF_HEAD and not spoken.forged.any())",
+        "found.identified or not spoken.forged.any()",
+        HEAD + "a_head_of_few_inputs_identifies_nothing_by_itself[48-False]",
+    ),
+    Mutant(
+        "a difference that is all shared passes for silence",
+        "hdpfl_flower/noise_level.py",
+        "return Differences(np.maximum(levels, _HUNDREDTH * squares), counts, sure)",
+        "return Differences(levels, counts, sure)",
+        "hdpfl_flower/test_noise_level.py::test_"
+        "a_factor_of_ones_own_in_the_differences_does_not_pass_for_silence",
+    ),
+    Mutant(
         "a drift that nobody shows taken for none",
         "hdpfl_flower/gaps.py",
         "np.where(known, _UNSURE * drift, _UNKNOWN)",
