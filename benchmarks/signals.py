@@ -20,6 +20,8 @@ TUNING, HELD_OUT = range(400), range(30_000, 30_400)
 BEYOND = "mostly private"
 """A hundredth to all of the signal is a client's own, dense and normal: noise to everybody else. No
 estimator of one round can know; told apart from the others, and not among ``all``."""
+LOOKED_AT = range(400, 1_600)
+"""And the seeds that the rule on copies was looked at on."""
 KINDS = ("none", "shared", "clusters", "factors", "labels", "dense private", "sparse private",
          "heavy tail", "copy", BEYOND)  # fmt: skip
 Rows = npt.NDArray[np.float32]
@@ -98,7 +100,69 @@ def judge(seeds: Sequence[int], method: str = "auto") -> tuple[list[str], list[b
 
 
 def main() -> None:
-    """Print how often rounds are called identified, and q where they are."""
+    """Print what is identified, what the rule on copies costs the honest, and what liars gain."""
+    _identified()
+    _honest()
+    _liars()
+
+
+def _honest() -> None:
+    """Print where the rule on copies acts on honest rounds, and what q is with and without it."""
+    acted, rounds = [], 0
+    for seed in LOOKED_AT:
+        kind, rows, true = draw(seed)
+        if kind == "copy":
+            continue
+        rounds += 1
+        found = measure_noise(rows)
+        if found.copies is not None:
+            without = measure_noise(rows, copies=False)
+            acted.append(excess(found.variances, true) / excess(without.variances, true))
+    mean = f"{np.exp(np.mean(np.log(acted))):.2f}" if acted else "–"
+    show(
+        "The rule on copies, on honest rounds",
+        ["rounds", "it acted in", "q with / without it, geometric mean"],
+        [[str(rounds), str(len(acted)), mean]],
+    )
+
+
+def _liars() -> None:
+    """Print the weight that liars among ten clients have, and of one honest client, if told."""
+    rows = []
+    for name in ("honest", "identical", "jittered by 0.1 %", "jittered by 5 %", "three, by 0.1 %",
+                 "constant"):  # fmt: skip
+        cells = []
+        for method in ("auto", "temporal"):
+            generator = np.random.default_rng(0)
+            true = 10 ** generator.uniform(-2, 0, 10)
+            signal = generator.standard_normal(8_000)
+            now, before = (_with_liars(name, signal, true, generator) for _ in range(2))
+            found = measure_noise(now, method, before if method == "temporal" else None)
+            share = (1 / found.variances) / (1 / found.variances).sum()
+            liars = {"honest": 1, "constant": 1, "three, by 0.1 %": 3}.get(name, 2)
+            cells.append(f"{share[:liars].sum():.3f}")
+        rows.append([name, *cells, f"{(1 / true)[0] / (1 / true).sum():.3f}"])
+    show(
+        "Weight of the liars among 10 clients",
+        ["liars", "auto", "temporal", "one honest client's, if told"],
+        rows,
+    )
+
+
+def _with_liars(name: str, signal: Vector, true: Vector, generator: np.random.Generator) -> Rows:
+    d = len(signal)
+    rows = signal + np.sqrt(true)[:, None] * generator.standard_normal((len(true), d))
+    jitter = {"identical": 0.0, "jittered by 0.1 %": 1e-3, "jittered by 5 %": 0.05,
+              "three, by 0.1 %": 1e-3}  # fmt: skip
+    for i in range(1, 3 if name.startswith("three") else 2):
+        if name in jitter:
+            rows[i] = rows[0] + jitter[name] * rows[0].std() * generator.standard_normal(d)
+    if name == "constant":
+        rows[0] = 1e-3
+    return rows.astype(np.float32)
+
+
+def _identified() -> None:
     for name, seeds in (("tuning", TUNING), ("held out", HELD_OUT)):
         kinds, identified, q = judge(seeds)
         rows = []
