@@ -18,6 +18,8 @@ NAMES = (
     "deployed",
     "scale",
     "noise_level",
+    "signals",
+    "gaps",
     "robust_pca",
     "memory",
     "noise",

@@ -40,6 +40,10 @@ class StrategyError(HDPFLError):
     """An aggregation rule cannot work with what it was given."""
 
 
+class EstimationError(StrategyError):
+    """Updates that no noise level can be read from: numbers that are not finite, or too large."""
+
+
 class CheckpointError(HDPFLError):
     """A run cannot go on from what it left: damaged, of another version, or complete."""
 

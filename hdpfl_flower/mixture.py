@@ -77,7 +77,7 @@ def noise_of(updates: Updates, variances: Vector | None) -> Vector:
         StrategyError: they are not positive, or not one a client.
     """
     if variances is None:
-        variances = estimate_noise_levels(updates)
+        variances = estimate_noise_levels(updates, copies=False)
     if variances.shape != (len(updates),) or not np.all(np.isfinite(variances) & (variances > 0)):
         raise StrategyError("the noise of every client must be a positive number")
     return variances

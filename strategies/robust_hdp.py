@@ -4,8 +4,8 @@ Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differential
 Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ̂ᵢ² by robust PCA
 (``estimator = "rpca"``). The default, ``auto``, reads a first upload by factor analysis of the
 n × n Gram matrix (``noise_level.py``), at less than one pass over the updates, and from a site's
-second upload on the differences of its consecutive uploads (``temporal.py``); a softmax layer's
-silent sums (``head.py``) correct both.
+second upload on the differences of its uploads (``temporal.py``); a softmax layer's silent sums
+(``head.py``) correct both. ``docs/noise.md`` has what that is worth.
 
 Every round anew, as Algorithm 1 has it, or with ``frozen-after = 1``, as its authors' code has it:
 then a site keeps the level of its first upload. Freeze after two at the earliest: one round alone
@@ -64,9 +64,9 @@ class RobustHDP(HDPStrategy):
 def noise_gauges(tracked: Tracked) -> dict[str, float | npt.NDArray[np.float64]]:
     """Return a round's noise for the journal, each shape ``(n,)``.
 
-    ``noise_std``, 0 where there is no estimate; ``noise_pairs``, consecutive uploads seen;
-    ``noise_identified``, 0 where it is an upper bound; and for each estimator and reason a row of
-    ones and zeros: whose it was.
+    ``noise_std``, 0 where there is no estimate; ``noise_pairs``, pairs of uploads seen;
+    ``noise_identified``, 0 where it may be far from the noise; and for each estimator and reason a
+    row of ones and zeros: whose it was.
     """
     known = np.where(np.isfinite(tracked.variances), tracked.variances, 0)
     gauges: dict[str, float | npt.NDArray[np.float64]] = {

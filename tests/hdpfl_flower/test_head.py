@@ -124,6 +124,18 @@ def test_where_the_estimator_is_right_the_few_sums_hardly_count() -> None:
     assert np.mean(found) - 1 < 0.4 * (np.mean(silent) - 1)
 
 
+@pytest.mark.parametrize(("inputs", "enough"), [(20, False), (48, False), (49, True)])
+def test_a_head_of_few_inputs_identifies_nothing_by_itself(inputs: int, enough: bool) -> None:
+    """By 21 silent sums each a tenth of all q lie above 1.1: q − 1 is 2/21 in the mean."""
+    rows, _, head = softmax_like(3, 4, 0.3, inputs)
+    assert measure_noise(rows, head=head).identified == enough
+    memory: Memory = {}
+    for server_round in (1, 2, 3):
+        moved = softmax_like(server_round, 4, 0.3, inputs)[0]
+        memory, tracked = track(memory, server_round, list("abcd"), moved, head=head, method="auto")
+    assert tracked.identified.all()
+
+
 def test_only_auto_listens_to_the_head() -> None:
     rows, _, head = softmax_like(1)
     for method in ("factor-analysis", "residual-mad", "column-norm", "rpca"):

@@ -17,6 +17,7 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.factor_analysis import factor_analysis, noise_edge
 from hdpfl_flower.noise_level import (
     ESTIMATORS,
+    difference_levels,
     estimate_noise_levels,
     measure_noise,
     sample_coordinates,
@@ -224,11 +225,12 @@ def test_no_client_passes_for_noiseless(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("n", [3, 4, 5])
-def test_three_clients_are_the_fewest_that_one_round_identifies(n: int) -> None:
-    rows, variances = updates(13, n, 50_000, 1.0)
+def test_few_clients_get_good_levels_and_five_are_the_fewest_to_be_told_so(n: int) -> None:
+    rows, variances = updates(13, n, 50_000, 0.1)
     found = measure_noise(rows, "factor-analysis")
-    assert found.identified
     assert excess(found.variances, variances) < 1.1
+    assert found.identified == (n == 5)
+    assert found.identified or "fewer than 5 clients, upper bounds" in found.why
     pair = measure_noise(rows[:2], "factor-analysis")
     assert not pair.identified
     assert "upper bounds" in pair.why
@@ -262,6 +264,21 @@ def test_a_round_before_is_what_temporal_and_auto_go_by() -> None:
         assert np.all(np.abs(2 * found.variances / variances - 1) < 6 * np.sqrt(2 / 20_000))
     with pytest.raises(StrategyError, match="round before"):
         measure_noise(rows, "temporal")
+
+
+def test_a_factor_of_ones_own_in_the_differences_does_not_pass_for_silence() -> None:
+    """The first is alike to two who are less alike: by the model it has no noise (Heywood)."""
+    moments = np.array([[1, 0.8, 0.8], [0.8, 1, 0.5], [0.8, 0.5, 1]])
+    rows = np.linalg.cholesky(moments) @ np.random.default_rng(1).standard_normal((3, 4_000))
+    rows *= np.sqrt(2)
+    model = factor_analysis(second_moments(rows / np.sqrt(2)), 4_000)
+    assert model.variances[0] < 0.008
+    found = difference_levels(rows, np.zeros_like(rows))
+    assert found.variances[0] >= 0.0099 * float(np.mean(rows[0] ** 2) / 2)
+    np.testing.assert_array_equal(found.sure, [False, True, True])
+    told = measure_noise(rows.astype(np.float32), "temporal", np.zeros_like(rows, np.float32))
+    assert not told.identified
+    assert "others share" in told.why
 
 
 def test_sampled_coordinates_are_enough_and_depend_on_what_all_sent() -> None:

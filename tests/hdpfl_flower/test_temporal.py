@@ -69,9 +69,9 @@ def test_private_signals_cancel_and_pairs_add_up(pairs: int) -> None:
 @pytest.mark.parametrize(
     "bug",
     [
-        ("facts[:, _SUM] / pairs > bound", "facts[:, _SUM] > bound"),
-        ("facts[timed, _SUM] / facts[timed, _PAIRS]", "facts[timed, _SUM]"),
-        ("== server_round - 1)", "== server_round)"),
+        ("nan_to_num(paired.variances) > bound", "nan_to_num(paired.variances * pairs) > bound"),
+        ("= paired.variances[timed],", "= paired.variances[timed] * paired.pairs[timed],"),
+        ("(gaps >= 1)", "(gaps >= 2)"),
         ("variances * clip_norm**2, tuple", "variances * clip_norm, tuple"),
     ],
 )
@@ -99,12 +99,16 @@ def test_a_change_that_all_share_is_no_noise() -> None:
     assert np.all(tracked.variances < raw)
 
 
-def test_a_gap_gives_no_pair_and_what_is_known_stays() -> None:
+@pytest.mark.parametrize("gap", [1, 2, 32])
+def test_pairs_over_gaps_count_up_to_32_rounds(gap: int) -> None:
     sites = Sites()
-    _, tracked = follow(sites, [1, 3])
-    np.testing.assert_array_equal(tracked.pairs, 0)
-    assert all("no consecutive uploads yet" in reason for reason in tracked.reasons)
-    _, later = follow(sites, [1, 2, 5])
+    _, tracked = follow(sites, [1, 1 + gap])
+    np.testing.assert_array_equal(tracked.pairs, 1)
+    assert right(tracked.variances, sites.variances, spread(1, 2_000))
+    _, beyond = follow(sites, [1, 34])
+    np.testing.assert_array_equal(beyond.pairs, 0)
+    assert all("no pair of uploads yet" in reason for reason in beyond.reasons)
+    _, later = follow(sites, [1, 2, 50])
     np.testing.assert_array_equal(later.pairs, 1)
     assert all(reason.startswith("temporal") for reason in later.reasons)
 
@@ -115,7 +119,7 @@ def test_sites_that_come_and_go_are_told_apart_by_name() -> None:
     for server_round, these in enumerate(present, start=1):
         names = [sites.names[i] for i in these]
         memory, tracked = track(memory, server_round, names, sites.round()[these])
-    np.testing.assert_array_equal(tracked.pairs, [1, 2, 1])
+    np.testing.assert_array_equal(tracked.pairs, [1, 2, 2])
     true = sites.variances[present[-1]]
     assert right(tracked.variances, true, spread(1, 2_000))
 

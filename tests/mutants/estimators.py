@@ -6,6 +6,10 @@ from tests.mutants.runner import Mutant
 
 HEAD = "hdpfl_flower/test_head.py::test_"
 RP = "hdpfl_flower/test_robust_pca.py::test_"
+CREDIBLE = "hdpfl_flower/test_credible.py::test_"
+GAPS = "hdpfl_flower/test_gaps.py::test_"
+IDENTIFIED = "hdpfl_flower/test_identification.py::test_"
+PAIRS = "hdpfl_flower/test_pairs.py::test_"
 UP = "hdpfl_flower/test_updates.py::test_"
 
 MUTANTS = (
@@ -40,8 +44,8 @@ MUTANTS = (
     Mutant(
         "every estimator listens to the head",
         "hdpfl_flower/noise_level.py",
-        'if method != "auto" or head is None or previous is not None:',
-        "if head is None or previous is not None:",
+        'if method == "auto" and head is not None and previous is None:',
+        "if head is not None and previous is None:",
         HEAD + "only_auto_listens_to_the_head",
     ),
     Mutant(
@@ -78,5 +82,111 @@ MUTANTS = (
         "result[start : start + _BLOCK] = total",
         "result[start : start + len(total) - 1] = total[:-1]",
         UP + "blocks_change_no_bit",
+    ),
+    Mutant(
+        "a round without an equation to spare called identified",
+        "hdpfl_flower/identification.py",
+        "spare_equations(n, factors) < SPARE",
+        "spare_equations(n, factors) < 0",
+        IDENTIFIED + "as_many_unknowns_as_equations_are_not[6-3]",
+    ),
+    Mutant(
+        "four clients called identified",
+        "hdpfl_flower/identification.py",
+        "lambda: n < FEWEST,",
+        "lambda: n < 3,",
+        IDENTIFIED + "fewer_than_five_clients_are_not",
+    ),
+    Mutant(
+        "levels that chance may turn called identified",
+        "hdpfl_flower/identification.py",
+        "not expected_excess(model, effective) <= _EXPECTED",
+        "not expected_excess(model, effective) <= 1",
+        IDENTIFIED + "too_few_coordinates_are_not",
+    ),
+    Mutant(
+        "a signal that a client may have for itself overlooked",
+        "hdpfl_flower/identification.py",
+        "not cost_of_private_signal(levels, moments) <= _COST",
+        "False",
+        IDENTIFIED + "a_strong_signal_is_not",
+    ),
+    Mutant(
+        "a jittered copy takes all the weight",
+        "hdpfl_flower/noise_level.py",
+        "groups = near_copies(moments, d, model, share * d) if copies",
+        "groups = [] if copies",
+        PAIRS + "copies_weigh_together_what_one_client_would[auto-2-0.001]",
+    ),
+    Mutant(
+        "a copy of every round takes all the weight",
+        "hdpfl_flower/noise_level.py",
+        "groups = near_copies(moments, d, model, most_left=LEFT_OF_DIFFERENCES)",
+        "groups = near_copies(moments, d, model, most_left=0.0)",
+        PAIRS + "copies_weigh_together_what_one_client_would[temporal-2-0.001]",
+    ),
+    Mutant(
+        "every copy counts for one",
+        "hdpfl_flower/noise_level.py",
+        "variances=found.variances * found.copies,",
+        "variances=found.variances,",
+        PAIRS + "two_groups_count_apart",
+    ),
+    Mutant(
+        "two who agree with others too taken for copies",
+        "hdpfl_flower/pairs.py",
+        "if risen is not None and np.all(risen >= RISES * base[group]):",
+        "if risen is not None:",
+        PAIRS + "two_quiet_clients_of_a_strong_common_signal_are_no_copies[10]",
+    ),
+    Mutant(
+        "a flat update passes for the quietest",
+        "hdpfl_flower/noise_level.py",
+        "levels = levels_of_flat(found.variances, flat)",
+        "levels = found.variances",
+        CREDIBLE + "a_flat_update_is_the_noisiest_of_the_round[auto-constant]",
+    ),
+    Mutant(
+        "a flat update of every round passes for the quietest",
+        "hdpfl_flower/temporal.py",
+        "heard = np.flatnonzero(found & ~flat)",
+        "heard = np.flatnonzero(found)",
+        CREDIBLE + "over_the_rounds_too_and_it_is_no_upload_to_compare_with[temporal]",
+    ),
+    Mutant(
+        "numbers that are not finite reach the estimators",
+        "hdpfl_flower/credible.py",
+        "wrong = np.flatnonzero(~(squares <= np.finfo(np.float32).max))",
+        "wrong = np.flatnonzero(squares < 0)",
+        CREDIBLE + "no_other_error_gets_through[auto]",
+    ),
+    Mutant(
+        "what drifts over a gap counts as noise",
+        "hdpfl_flower/gaps.py",
+        "raw = (weights * (means - moved)).sum(axis=1)",
+        "raw = (weights * means).sum(axis=1)",
+        GAPS + "at_30_percent_the_drift_is_subtracted",
+    ),
+    Mutant(
+        "a head of a few inputs identifies by itself",
+        "hdpfl_flower/noise_level.py",
+        "found.identified or (error <= SURE_OF_HEAD and not spoken.forged.any())",
+        "found.identified or not spoken.forged.any()",
+        HEAD + "a_head_of_few_inputs_identifies_nothing_by_itself[48-False]",
+    ),
+    Mutant(
+        "a difference that is all shared passes for silence",
+        "hdpfl_flower/noise_level.py",
+        "return Differences(np.maximum(levels, _HUNDREDTH * squares), counts, sure)",
+        "return Differences(levels, counts, sure)",
+        "hdpfl_flower/test_noise_level.py::test_"
+        "a_factor_of_ones_own_in_the_differences_does_not_pass_for_silence",
+    ),
+    Mutant(
+        "a drift that nobody shows taken for none",
+        "hdpfl_flower/gaps.py",
+        "np.where(known, _UNSURE * drift, _UNKNOWN)",
+        "np.where(known, _UNSURE * drift, 0)",
+        GAPS + "a_gap_whose_drift_nobody_shows_is_not_identified",
     ),
 )

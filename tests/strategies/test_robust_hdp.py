@@ -98,7 +98,7 @@ def test_frozen_after_two_keeps_the_second_rounds_weights() -> None:
 def test_with_partial_participation_every_site_has_its_own_history() -> None:
     present = [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [3, 4, 5, 6, 7], [0, 1, 5, 6, 7]]
     state, outcome = run(rounds(5), present)[-1]
-    np.testing.assert_array_equal(outcome.gauges["noise_pairs"], [1, 1, 2, 2, 2])
+    np.testing.assert_array_equal(outcome.gauges["noise_pairs"], [2, 2, 2, 2, 2])
     true = inverse_variance_weights(VARIANCES[present[-1]])
     # 5 σ of a variance over one pair: √(2/d) = 2 %
     np.testing.assert_allclose(outcome.weights, true, rtol=0.12)
@@ -130,7 +130,7 @@ def test_the_journal_says_which_estimator_and_why(tmp_path: Path) -> None:
     whose = {name: row for name, row in event["gauges"].items() if name.startswith("noise by ")}
     assert whose["noise by temporal: differences of consecutive uploads"] == [1, 1, 0]
     (other,) = (name for name, row in whose.items() if row == [0, 0, 1])
-    assert "no consecutive uploads yet" in other
+    assert "no pair of uploads yet" in other
 
 
 def test_two_sites_are_marked_as_not_identified_until_they_come_again() -> None:
