@@ -2,7 +2,7 @@
 
 Three sites that hold replies back: one whose round is a few steps, one whose round takes seconds,
 one whose records are gone once it has started, so that it fails at once. When a site began is
-noted at the site, by ``probe/sitecustomize.py``; the rest is read from the SuperLink's own database.
+noted at the site, by ``probe/sitecustomize.py``; the rest is read from the SuperLink's database.
 """
 
 from __future__ import annotations
