@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
+PLOTS = "server_app/test_plots.py::test_"
 MUTANTS = (
     Mutant(
         "metrics of a poor model dropped",
@@ -46,5 +47,26 @@ MUTANTS = (
         "len(found) + len(missing),",
         "len(found),",
         "strategies/test_site_metrics.py::test_a_poor_site_counts_and_who_is_not_counted_is_named",
+    ),
+    Mutant(
+        "weights drawn from round 0, metrics from round 1",
+        "server_app/plots.py",
+        "        extent=(first - 0.5, last + 0.5, len(sites) - 0.5, -0.5),\n",
+        "",
+        PLOTS + "the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit",
+    ),
+    Mutant(
+        "accuracy and loss on one axis",
+        "server_app/plots.py",
+        "    units = _metrics_by_unit(rounds)\n",
+        "    units = {'metrics': sorted({n for e in rounds for n in e['metrics']})}\n",
+        PLOTS + "the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit",
+    ),
+    Mutant(
+        "the best tenth called the worst",
+        "hdpfl_flower/site_summary.py",
+        "ordered[-number:] if is_error(metric) else ordered[:number]",
+        "ordered[:number] if is_error(metric) else ordered[-number:]",
+        "hdpfl_flower/test_site_summary.py::test_the_worst_tenth_is_the_low_end_but_of_an_error",
     ),
 )
