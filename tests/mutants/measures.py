@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "accuracy and loss on one axis",
         "server_app/plots.py",
-        "    units = _metrics_by_unit(rounds)\n",
-        "    units = {'metrics': sorted({n for e in rounds for n in e['metrics']})}\n",
+        'units = {unit: [n for n in shown if unit in n.split("-")] for unit in METRICS}',
+        "units = {unit: list(shown) for unit in METRICS}",
         PLOTS + "the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit",
     ),
     Mutant(
