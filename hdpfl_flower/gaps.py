@@ -43,7 +43,7 @@ _QUIET = 0.02
 
 @dataclass(frozen=True)
 class GapLevels:
-    """What pairs of uploads tell of each client's noise.
+    """What pairs of uploads show of each client's noise.
 
     Attributes:
         variances: σ², shape ``(n,)``, positive; NaN where there is no pair.

@@ -1,13 +1,13 @@
-"""Whether one round tells signal from noise: what ``identified`` promises.
+"""Whether one round separates signal from noise: what ``identified`` promises.
 
-Factor analysis gives a number for every round. That the number is the noise is another matter: few
+Factor analysis returns a number for every round. That the number is the noise is another matter: few
 clients leave the model no equation to spare, a factor may be one client's own (a Heywood case: its
 noise is estimated at the floor), levels that differ a millionfold drown in each other's errors, and
 signal that a client shares with nobody counts as its noise. The promise is about
 q = Σw²σ² · Σ1/σ² of the weights w ∝ 1/σ̂²: where nothing of the above is found, q ≤ 1.1 in 95 % of
 rounds (``python -m benchmarks signals``).
 
-What no round can show: noise is told from signal by what clients share. If none of a client's
+What no round can show: signal is what clients share. If none of a client's
 signal were shared, it would be noise to everybody, and no check here would see it.
 """
 
@@ -56,7 +56,7 @@ def relative_errors(model: FactorModel, effective: float) -> Matrix | None:
         effective: N, samples.
 
     Returns:
-        None where the uniquenesses cannot be told apart, as where two variables have a factor for
+        None where the uniquenesses cannot be separated, as where two variables have a factor for
         themselves.
     """
     n, factors = model.loadings.shape
@@ -77,7 +77,7 @@ def expected_excess(model: FactorModel, effective: float) -> float:
     """Return the mean of q − 1 that chance alone leaves, to second order.
 
     It is the variance of the :func:`relative_errors` under the weights; infinite where the
-    uniquenesses cannot be told apart.
+    uniquenesses cannot be separated.
     """
     covariance = relative_errors(model, effective)
     if covariance is None:
@@ -106,13 +106,13 @@ def cost_of_private_signal(levels: Vector, moments: Matrix) -> float:
 
 
 def doubt(model: FactorModel, levels: Vector, moments: Matrix, effective: float) -> str:
-    """Return why a round does not tell its clients' noise; empty where it does.
+    """Return why a round does not identify its clients' noise; empty where it does.
 
     Args:
         model: the factor model of the moments.
         levels: the variances that are given out, of the model or of its residuals, shape ``(n,)``.
         moments: second moments, shape ``(n, n)``.
-        effective: coordinates that tell as much as normal ones, see
+        effective: the number of normal coordinates of the same information, see
             :func:`~hdpfl_flower.factor_analysis.effective_dimension`.
     """
     n, factors = model.loadings.shape

@@ -49,7 +49,7 @@ _BLOCK = 16_384
 _SAMPLE = 20_000
 """Coordinates that the shape of a distribution is read from; more cost memory and add nothing."""
 _GLIMPSE = 2_000
-"""And coordinates that tell a flat update, where no more are needed."""
+"""Coordinates that show a flat update, where no more are needed."""
 _LINE = 16
 """Coordinates drawn together: a cache line of float32."""
 
@@ -72,7 +72,7 @@ class NoiseLevels:
 
     Attributes:
         variances: σ² per coordinate, shape ``(n,)``, positive.
-        method: the estimator that gave them; where ``auto`` was asked for, its choice.
+        method: the estimator of these values; where ``auto`` was asked for, its choice.
         why: the reason for that choice, or what the values are worth.
         identified: whether the weights ∝ 1/σ² are nearly those of the true noise: q ≤ 1.1 in 95 %
             of rounds where it is True (``identification.py``). Where False, ``why`` says why not,
@@ -190,11 +190,11 @@ def _measure(
     if method == "temporal" and previous is None:
         raise StrategyError("'temporal' needs the updates of the round before; choose auto")
     if method in ("auto", "temporal") and previous is not None:
-        told = difference_levels(updates, previous)
-        sure, counts = bool(told.sure.all()), told.copies
+        found = difference_levels(updates, previous)
+        sure, counts = bool(found.sure.all()), found.copies
         why = "differences of consecutive uploads" + ("" if sure else SHARED)
         copied = counts if np.any(counts > 1) else None
-        return NoiseLevels(told.variances, "temporal", why, sure, copied)
+        return NoiseLevels(found.variances, "temporal", why, sure, copied)
     if method == "column-norm" or len(updates) < 3:
         few = method != "column-norm"
         why = "fewer than 3 clients, upper bounds" if few else "all of an update taken for noise"
@@ -275,15 +275,15 @@ def _by_model(
             why = f", {'heavy-tailed' if heavy else 'normal'} residuals"
             effective = min(effective, sample.shape[1]) / MAD_NOISE
     problem = doubt(model, levels, moments, effective)
-    told = f"shared factors {model.loadings.shape[1]}"
+    factors = f"shared factors {model.loadings.shape[1]}"
     return NoiseLevels(
-        levels, used, (f"{problem}, upper bounds" if problem else told) + why, not problem
+        levels, used, (f"{problem}, upper bounds" if problem else factors) + why, not problem
     )
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What two uploads of each client tell.
+    """What two uploads of each client show.
 
     Attributes:
         variances: σ² per coordinate, shape ``(n,)``, positive.

@@ -135,7 +135,7 @@ def own_tests(data: Dataset, sites: Sequence[Rows], partition: str) -> OwnTests:
     Args:
         data: what the sites share out, with a test set.
         sites: each site's rows of the training records.
-        partition: the split that gave them.
+        partition: the split that made them.
 
     Raises:
         DataError: the data set has no test set.

@@ -6,7 +6,7 @@ counts as one client: its members get the level that each has with the others of
 times their number.
 
 Two sites that collude and two honest ones whose signals agree, and agree with nobody else's, cannot
-be told apart in one round; nor can three. So the rule acts on both, and only where it must: on
+be distinguished in one round; nor can three. So the rule acts on both, and only where it must: on
 updates of which next to nothing is left when the copy has predicted them, and whose levels rise
 manifold when the copy is left out. Where a third client knows the signal as well, they do not rise.
 Nor does it act where half of the round or more, and more than two, are near copies: then they are
@@ -39,9 +39,9 @@ BLATANT = 1e-4
 """Share that no honest noise leaves: a copy where the rest are too few to say who knows the signal.
 Honest noise would have to be 1/20,000 of the signal."""
 _FEWEST_OTHERS = 6
-"""Rows outside the copies below which they tell nothing of clusters."""
+"""Rows outside the copies below which they show nothing of clusters."""
 _PARTNER = 0.5
-"""Squared partial correlation with a partner: half of what else is unpredicted, the partner tells.
+"""Squared partial correlation with a partner: the partner predicts half of what the rest do not.
 """
 _RIDGE = 1e-9
 
@@ -163,7 +163,7 @@ def shared_out(
 
     Args:
         levels: of the rows ``kept``, shape ``(len(kept),)``.
-        kept: what :func:`one_of_each` gave.
+        kept: the result of :func:`one_of_each`.
         groups: of near copies.
         squares: mean squares of all rows, shape ``(n,)``.
     """

@@ -58,7 +58,7 @@ def worst_tenth(metric: str, values: Sequence[float]) -> float:
     """Return the mean of the worst tenth of the sites, rounded up to whole sites.
 
     Args:
-        metric: tells which end is the worst.
+        metric: decides which end is the worst.
         values: one a site, at least one; the result is NaN where one is.
 
     >>> worst_tenth("accuracy", [0.5] * 9 + [0.25]), worst_tenth("loss", [1.0, 2.0])

@@ -1,4 +1,4 @@
-"""Noise levels over a run: what a client's consecutive uploads tell, added up.
+"""Noise levels over a run: what pairs of a client's uploads show, added up.
 
 A client's own signal hardly changes from one round to the next, and its noise is drawn anew: half
 the mean square of the difference is its noise, also where the labels of the clients differ and no
@@ -96,7 +96,7 @@ def track(  # noqa: PLR0913 - by name but for the first four
         sites: the clients of the rows, by names that stay the same over the run.
         updates: float32, shape ``(n, d)``.
         method: an estimator of :func:`~hdpfl_flower.noise_level.measure_noise`. ``temporal`` and
-            ``auto`` take what pairs of uploads tell, and before a client's second upload what
+            ``auto`` take what pairs of uploads show, and before a client's second upload what
             ``auto`` finds in one round; ``auto`` also does so where the differences exceed the
             uploads, which noise cannot: then the signal is moving.
         clip_norm: the round's public clip norm.
@@ -257,7 +257,7 @@ def _add_pairs(
 def _paired(
     facts: npt.NDArray[np.float64], memory: Memory, sites: Sequence[str], dimension: int
 ) -> GapLevels:
-    """Return what the pairs of these sites tell; how signals drift is read from all of the run."""
+    """Return what the pairs of these sites show; how signals drift is read from all of the run."""
     known = dict(zip(sites, facts, strict=True))
     others = sorted(  # in the one order that a checkpoint keeps
         name.removeprefix("gaps/")
