@@ -1,11 +1,11 @@
 """Whether one round separates signal from noise: what ``identified`` promises.
 
-Factor analysis returns a number for every round. That the number is the noise is another matter: few
-clients leave the model no equation to spare, a factor may be one client's own (a Heywood case: its
-noise is estimated at the floor), levels that differ a millionfold drown in each other's errors, and
-signal that a client shares with nobody counts as its noise. The promise is about
-q = Σw²σ² · Σ1/σ² of the weights w ∝ 1/σ̂²: where nothing of the above is found, q ≤ 1.1 in 95 % of
-rounds (``python -m benchmarks signals``).
+Factor analysis returns a number for every round, whether or not it is the noise: few clients leave
+the model no equation to spare, a factor may be one client's own (a Heywood case: its noise is
+estimated at the floor), levels that differ a millionfold drown in each other's errors, and signal
+that a client shares with nobody counts as its noise. The promise is about q = Σw²σ² · Σ1/σ² of the
+weights w ∝ 1/σ̂²: where nothing of the above is found, q ≤ 1.1 in 95 % of rounds
+(``python -m benchmarks signals``).
 
 What no round can show: signal is what clients share. If none of a client's
 signal were shared, it would be noise to everybody, and no check here would see it.
