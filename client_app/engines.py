@@ -93,7 +93,7 @@ class Engine(ABC):
         if missing:
             x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
         rows = len(x) if self.proof.holds(granule, len(x)) else granule
-        for first in range(0, min(len(x), -(-count // granule) * granule), rows):
+        for first in range(0, -(-count // granule) * granule, rows):
             some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
             self._add(total, *some, min(count - first, rows), clip_norm)
 
