@@ -93,7 +93,7 @@ class Engine(ABC):
         if missing:
             x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
         rows = len(x) if self.proof.holds(granule, len(x)) else granule
-        for first in range(0, min(len(x), -(-count // granule) * granule), rows):
+        for first in range(0, -(-count // granule) * granule, rows):
             some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
             self._add(total, *some, min(count - first, rows), clip_norm)
 
@@ -284,13 +284,17 @@ def squared_norms(rows: torch.Tensor) -> torch.Tensor:
     In blocks, and blocks of blocks: torch adds a whole row one after another, and of 10⁷ equal
     squares float32 loses 4e-3, so that a record's gradient passes with more than the bound.
     """
-    while rows.shape[1] > _BLOCK:
+    return _norms(rows).square()
+
+
+def _norms(rows: torch.Tensor) -> torch.Tensor:
+    if rows.shape[1] > _BLOCK:
         whole = rows.shape[1] // _BLOCK * _BLOCK
         blocks = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), -1, _BLOCK), dim=2)
         rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
-        rows = torch.cat([blocks, rest], dim=1)
+        return _norms(torch.cat([blocks, rest], dim=1))
     norms: torch.Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms.square()
+    return norms
 
 
 def outer_squared_norms(delta: torch.Tensor, a: torch.Tensor, bias: bool) -> torch.Tensor:

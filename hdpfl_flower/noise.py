@@ -79,9 +79,8 @@ class RandomStream:
             uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)
             radius = uniform[:half].log_().mul_(-2).sqrt_()
             angle = uniform[half:].mul_(2 * math.pi)
-            torch.mul(radius, torch.cos(angle), out=result[start : start + half])
-            rest = stop - start - half
-            torch.mul(radius[:rest], torch.sin(angle[:rest]), out=result[start + half : stop])
+            pairs = torch.stack([torch.cos(angle), torch.sin(angle)]).mul_(radius)
+            result[start:stop] = pairs.view(-1)[: stop - start]
         return result
 
     def gumbel(self, count: int) -> npt.NDArray[np.float64]:

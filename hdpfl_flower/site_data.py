@@ -176,7 +176,7 @@ def _held_out(records: Records, ids: tuple[bytes, ...] | None, share: float) -> 
 def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
     """Return the records in the arrays ``x`` and ``y`` of an ``.npz`` file."""
     x, y = (_floats(array) for array in _load_npz(path))
-    if x.ndim == 0 or x.shape[1:] != task.input_shape or y.shape != x.shape[:1]:
+    if x.shape[1:] != task.input_shape or y.shape != x.shape[:1]:
         raise DataError(
             f"the .npz file must hold 'x' of shape (n, {', '.join(map(str, task.input_shape))}) "
             "and 'y' of shape (n,), as the run's terms say; reshape them"
@@ -184,20 +184,19 @@ def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
     with np.errstate(over="ignore"):
         features = x.astype(np.float32)
     usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
-    targets: npt.NDArray[Any]
+    kind: type[np.int64 | np.float32] = np.float32
     if task.classes:
         known = (y >= 0) & (y < task.classes) & (y == np.floor(y))
-        targets = np.where(known, y, 0).astype(np.int64)
+        kind = np.int64
     else:
         with np.errstate(over="ignore"):
-            targets = y.astype(np.float32)
-        known = np.isfinite(targets)
+            known = np.isfinite(y.astype(np.float32))
     left_out = {
         "features not finite": int((~usable).sum()),
         "no known label": int((usable & ~known).sum()),
     }
     kept = usable & known
-    return Records(features[kept], targets[kept]), Summary(len(x), left_out)
+    return Records(features[kept], y[kept].astype(kind)), Summary(len(x), left_out)
 
 
 def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -218,9 +217,8 @@ def _floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     One text among the numbers makes numpy store texts everywhere, so texts are read cell by cell.
     """
     if array.dtype.kind in "biuf":
-        wide = np.float64 if array.dtype.itemsize > 2 else np.float32  # exact but for 64 bits
-        with np.errstate(over="ignore"):
-            return array if array.dtype == np.float32 else array.astype(wide)
+        # Exact but for integers of 64 bits, and no wider than that takes.
+        return array.astype(np.result_type(array.dtype, np.float32), copy=False)
     if array.dtype.kind in "US":
         import pyarrow as pa
 

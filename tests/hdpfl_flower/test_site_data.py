@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,23 @@ def test_a_unit_stays_on_its_side_whatever_its_record_says(tmp_path: Path) -> No
     assert 0 < len(sides[0]) < 50
 
 
+def test_a_record_is_held_out_where_its_hash_lies_below_the_share_and_not_at_it(
+    tmp_path: Path,
+) -> None:
+    """Of a unit whose hash is a float64's share of 2⁶⁴ exactly, and of the next larger share."""
+
+    def place(who: str) -> int:
+        digest = hashlib.blake2b(who.encode(), digest_size=8, key=b"hdpfl holdout").digest()
+        return int.from_bytes(digest, "big")
+
+    who = next(f"p{i}" for i in itertools.count() if place(f"p{i}") % 2**12 == 0)
+    share = place(who) / 2**64
+    path = write_csv(tmp_path / "t.csv", [f"{who},1,1"], "who,a,y")
+    for holdout, expected in ((share, 1), (np.nextafter(share, 1), 0), (share / 2, 1)):
+        data = read_site_data(source(path, "csv", float(holdout), "who"), TABLE, WITH_ID)
+        assert len(data.train) == expected
+
+
 # Arrays
 
 
@@ -162,6 +181,22 @@ def test_npz_records_are_taken_by_the_terms(tmp_path: Path) -> None:
     data = read_npz(tmp_path, Task.regression((3,)), x=np.ones((6, 3)), y=y)
     assert data.train.targets.tolist() == [0, 0.5, 3]
     assert data.train.targets.dtype == np.float32
+
+
+def test_a_number_next_to_a_class_is_none(tmp_path: Path) -> None:
+    """Rounded to float32 these would be classes; as float64, and as 32-bit integers, they stay."""
+    y = np.array([1 - 1e-12, 1 + 1e-12, 1.0, -1e-12, 0.0, 4 - 1e-12])
+    assert read_npz(tmp_path, x=np.ones((6, 3)), y=y).train.targets.tolist() == [1, 0]
+    many = Task.classification((3,), 2**25)
+    y = np.array([2**24 + 1, 2**25 - 1, 2**25], dtype=np.int32)
+    data = read_npz(tmp_path, many, x=np.ones((3, 3)), y=y)
+    assert data.train.targets.tolist() == [2**24 + 1, 2**25 - 1]
+
+
+def test_npz_images_are_read(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
+    data = read_npz(tmp_path, Task.classification((3, 2, 2), 4), x=x, y=np.array([0, 3]))
+    np.testing.assert_array_equal(data.train.features, x)
 
 
 @pytest.mark.parametrize("kind", ["?", "i1", "u1", "i8", "u8", "f2", "f4", "f8", "g", ">i4", ">f8"])
@@ -195,7 +230,8 @@ def test_npz_one_text_among_the_numbers_is_left_out_alone(tmp_path: Path) -> Non
 def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}.npz"
     y = np.zeros(2)
-    for x in (np.zeros((2, 4)), np.zeros((2, 3, 1)), np.zeros(2), np.zeros(()), np.zeros((3, 3))):
+    for shape in ((2, 4), (2, 3, 1), (2, 5, 3), (2,), (), (3, 3)):
+        x = np.zeros(shape)
         assert "'x' of shape (n, 3)" in refused(save(path, x=x, y=y), "npz", VECTORS)
     assert "'y' of shape" in refused(save(path, x=np.zeros((2, 3)), y=y[:, None]), "npz", VECTORS)
     assert "must hold numbers" in refused(
@@ -237,6 +273,57 @@ def test_the_check_tells_the_site_what_it_must_know(tmp_path: Path) -> None:
     assert sum(line.startswith("warning:") for line in lines) == 1
     assert "fewer than the 20 declared" in text
     assert SECRET not in text
+
+
+def test_the_check_counts_what_is_changed_a_line_a_column(tmp_path: Path) -> None:
+    """A column that is only filled or only clipped has a line; a label has no filled cells."""
+    schema = """
+[label]
+column = "y"
+bounds = [0, 1]
+[[columns]]
+name = "filled"
+type = "number"
+bounds = [0, 9]
+[[columns]]
+name = "clipped"
+type = "number"
+bounds = [0, 9]
+[[columns]]
+name = "kind"
+type = "category"
+categories = ["a", "b"]
+[[columns]]
+name = "good"
+type = "number"
+bounds = [0, 9]
+"""
+    rows = [",1,a,1,0", "x,10,b,2,1", "3,11,c,3,2", "4,12,,4,-1", "5,5,,5,1"]
+    path = write_csv(tmp_path / "t.csv", rows, "filled,clipped,kind,good,y")
+    task = Schema.parse(schema).task
+    lines = check_site_data(source(path, "csv", 1 - 2**-53), task, schema, 5)
+    assert lines[:5] == [
+        "records: 5 found, 0 for training, 5 held out for the site's own test",
+        "column 'filled': 2 filled (1 of them unreadable), 0 clipped to the bounds",
+        "column 'clipped': 0 filled (0 of them unreadable), 3 clipped to the bounds",
+        "column 'kind': 3 filled (1 of them unreadable), 0 clipped to the bounds",
+        "column 'y': 0 filled (0 of them unreadable), 2 clipped to the bounds",
+    ]
+    assert all(line.startswith("warning:") for line in lines[5:])
+
+
+@pytest.mark.parametrize(("used", "words"), [(8, "fewer"), (9, ""), (11, ""), (12, "more")])
+def test_a_tenth_more_or_fewer_than_declared_is_no_warning(
+    tmp_path: Path, used: int, words: str
+) -> None:
+    path = write_csv(tmp_path / "t.csv", ["1,1"] * used)
+    first, *found = check_site_data(source(path, "csv"), TABLE, TEXT, 10)
+    assert first == f"records: {used} found, {used} for training"
+    assert len(found) == bool(words)
+    for line in found:
+        assert line.startswith(
+            f"warning: {used} records for training, {words} than the 10 declared"
+        )
 
 
 def test_the_check_compares_with_the_declared_records(tmp_path: Path) -> None:
