@@ -6,7 +6,8 @@ The search is tested on costs that are formulas, so that every test here takes m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ from hdpfl_flower.accounting import (
     interval_for,
 )
 from hdpfl_flower.errors import AccountingError
+
+
+@pytest.fixture(autouse=True)
+def an_end() -> Iterator[None]:
+    """Fail a search that does not end, after five seconds of processor time."""
+
+    def endless(*_: object) -> None:
+        raise AssertionError("the search does not end")
+
+    before = signal.signal(signal.SIGVTALRM, endless)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 5)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
 
 # Events.
 
