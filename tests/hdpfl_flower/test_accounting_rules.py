@@ -387,6 +387,24 @@ def test_a_bracket_that_is_narrow_enough_stays() -> None:
     assert len(cost.asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("least", "expected"),
+    [
+        (2.0002, (2.0, 2.00054)),  # the lower guess lies below the bracket
+        (2.00033, (2.0, 2.00067)),  # it is the lower end
+        (2.00086, (2.00053, 2.0012)),  # the upper guess is the upper end
+        (2.001, (2.00067, 2.0012)),  # it lies above
+    ],
+)
+def test_no_cost_is_asked_for_outside_of_the_bracket_or_twice(
+    least: float, expected: tuple[float, float]
+) -> None:
+    cost = Cost(lambda z: least / z)
+    assert accounting._narrow(cost, 1.0, 2.0, 2.0012, 5e-4) == expected
+    assert len(cost.asked) == 3
+    assert len({*cost.asked}) == 3
+
+
 # The search.
 
 
