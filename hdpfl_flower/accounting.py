@@ -119,7 +119,7 @@ def _noise_of(one: Beside) -> float:
     """Return the multiplier of the Gaussian whose loss varies as much; NaN or ≤ 0: no release."""
     if isinstance(one, Gaussians):
         return one.noise_multiplier
-    return 1 / one.epsilon if 0 < one.epsilon < math.inf else math.nan
+    return 1 / one.epsilon if one.epsilon > 0 else math.nan
 
 
 def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
@@ -139,8 +139,7 @@ def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> f
     """
     from dp_accounting.pld import PLDAccountant
 
-    if not MIN_DELTA <= delta < 1:
-        raise AccountingError("delta must lie in [1e-10, 1): PLD under-reports below")
+    _check_delta(delta)
     accountant = PLDAccountant(value_discretization_interval=interval)
     try:
         epsilon = float(accountant.compose(event).get_epsilon(delta))
@@ -151,6 +150,11 @@ def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> f
     return epsilon
 
 
+def _check_delta(delta: float) -> None:
+    if not MIN_DELTA <= delta < 1:
+        raise AccountingError("delta must lie in [1e-10, 1): PLD under-reports below")
+
+
 def interval_for(epsilon: float, steps: int) -> float:
     """Return the PLD interval for a target ε over so many steps: 1e-4·ε·min(1, 200/√steps).
 
@@ -158,7 +162,7 @@ def interval_for(epsilon: float, steps: int) -> float:
     and a large ε costs gigabytes. Rounding to the grid adds interval²/6 to the variance of each
     step's loss: at 1e-4·ε, 200,000 steps at ε = 8 would take 0.4 % too much noise.
     """
-    return 1e-4 * epsilon * min(1.0, 200 / math.sqrt(max(steps, 1)))
+    return 1e-4 * epsilon / max(1.0, math.sqrt(steps) / 200)
 
 
 def calibrate(
@@ -184,12 +188,11 @@ def calibrate(
         AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or what happens
             beside the training takes all of ε.
     """
-    if math.isinf(epsilon) and epsilon > 0:
+    if epsilon == math.inf:
         return 0.0
     if not epsilon > 0:
         raise AccountingError("epsilon must be positive")
-    if not MIN_DELTA <= delta < 1:
-        raise AccountingError("delta must lie in [1e-10, 1): PLD under-reports below")
+    _check_delta(delta)
     merged, beside = tuple(_merged(schedule)), tuple(one for one in beside if one.count)
     if beside:
         alone = epsilon_of(event_of((), 1.0, beside), delta, interval_for(epsilon, 1))

@@ -208,7 +208,7 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
         sensitivity = OF_AN_UPDATE
-    rounds, noise_multiplier = min(terms.rounds, terms.participations or terms.rounds), 0.0
+    rounds, noise_multiplier = _rounds_asked(terms), 0.0
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon)
@@ -247,6 +247,11 @@ def _local_steps(profile: Profile, terms: RunTerms) -> int:
     )
 
 
+def _rounds_asked(terms: RunTerms) -> int:
+    """Return the rounds that a site is to pay for: all, or ``participations`` of them."""
+    return min(terms.rounds, terms.participations or terms.rounds)
+
+
 def _models(terms: RunTerms) -> int:
     """Return the models that a round trains under the plan: two with a private personal model."""
     return 2 if terms.personal_lambda and terms.personal_noise == "records" else 1
@@ -257,7 +262,7 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
 
     At most: a run with ``noise-multiplier`` may end early.
     """
-    rounds = min(terms.rounds, terms.participations or terms.rounds)
+    rounds = _rounds_asked(terms)
     if terms.noise != "records":
         return rounds
     first = terms.local_epochs if terms.first_batch == "full" else 0
@@ -306,7 +311,7 @@ def _leave_early(
         rounds = next(paid, 0)
     else:
         rounds = affordable_rounds(steps, given, epsilon, delta, most)
-        epsilon = charge_for(steps, rounds, given, epsilon, delta) if rounds else epsilon
+        epsilon = charge_for(steps, rounds, given, epsilon, delta)
     if not rounds:
         raise Declined("budget: 'noise-multiplier' is too small for a single round")
     return rounds, epsilon

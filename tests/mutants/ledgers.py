@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "a fixed PLD interval",
         "hdpfl_flower/accounting.py",
-        "    return 1e-4 * epsilon * min(1.0, 200 / math.sqrt(max(steps, 1)))",
+        "    return 1e-4 * epsilon / max(1.0, math.sqrt(steps) / 200)",
         "    return 1e-3",
         ACCOUNTING + "a_fixed_interval_is_a_trap",
     ),
