@@ -30,7 +30,7 @@ FILES: dict[str, tuple[str, ...]] = {
     H + "selection_gumbel.py": (H + "test_selection_gumbel.py", C + "test_choice.py"),
     H + "site_data.py": (H + "test_site_data.py", H + "test_image_folder.py",
                          C + "commands/test_profile.py"),
-    H + "trust.py": (H + "test_policy.py", C + "test_client_level.py"),
+    H + "trust.py": (H + "test_trust_rules.py", H + "test_policy.py", C + "test_client_level.py"),
     H + "wire.py": (H + "test_wire.py", H + "test_wire_rules.py"),
     H + "wire_arrays.py": (H + "test_wire.py", H + "test_wire_rules.py"),
     C + "app.py": (C + "test_app.py", C + "test_budgets.py", C + "test_choice.py",
