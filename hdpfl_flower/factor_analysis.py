@@ -94,13 +94,24 @@ def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> fl
     return float(d * min(1.0, 2 / max(kurtosis - 1, 1e-6)))
 
 
+def spare_equations(n: int, factors: int) -> int:
+    """Return how many equations n variables' moments give beyond a factor model's unknowns.
+
+    Half of (n − k)² − (n + k); Ledermann's bound is where it is 0 (Psychometrika 1937).
+
+    >>> [spare_equations(n, 1) for n in (3, 4, 5)], spare_equations(6, 3)
+    ([0, 2, 5], 0)
+    """
+    return ((n - factors) ** 2 - n - factors) // 2
+
+
 def identifies(n: int, factors: int) -> bool:
     """Return whether n variables identify so many factors (Ledermann's bound).
 
     >>> [max(k for k in range(n) if identifies(n, k)) for n in (1, 2, 3, 5, 6, 20)]
     [0, 0, 1, 2, 3, 14]
     """
-    return (n - factors) ** 2 >= n + factors
+    return spare_equations(n, factors) >= 0
 
 
 def noise_edge(n: int, dimension: int) -> float:

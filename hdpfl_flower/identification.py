@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hdpfl_flower.factor_analysis import FLOOR, FactorModel, Matrix, Vector
+from hdpfl_flower.factor_analysis import FLOOR, FactorModel, Matrix, Vector, spare_equations
 
 FEWEST = 5
 """Clients below which no round is called identified."""
@@ -32,17 +32,6 @@ _PRIVATE = 0.01
 """Share of every client's signal that it may have for itself …"""
 _COST = 0.05
 """… at this cost in q."""
-
-
-def spare_equations(n: int, factors: int) -> int:
-    """Return how many equations n variables' moments give beyond a factor model's unknowns.
-
-    Half of (n − k)² − (n + k); Ledermann's bound is where it is 0 (Psychometrika 1937).
-
-    >>> [spare_equations(n, 1) for n in (3, 4, 5)], spare_equations(6, 3)
-    ([0, 2, 5], 0)
-    """
-    return ((n - factors) ** 2 - n - factors) // 2
 
 
 def relative_errors(model: FactorModel, effective: float) -> Matrix | None:

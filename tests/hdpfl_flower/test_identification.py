@@ -11,13 +11,12 @@ import pytest
 from scipy import stats
 
 from benchmarks.signals import BEYOND, HELD_OUT, TUNING, draw, judge
-from hdpfl_flower.factor_analysis import FactorModel, factor_analysis
+from hdpfl_flower.factor_analysis import FactorModel, factor_analysis, spare_equations
 from hdpfl_flower.identification import (
     cost_of_private_signal,
     doubt,
     expected_excess,
     relative_errors,
-    spare_equations,
 )
 from hdpfl_flower.noise_level import measure_noise, second_moments
 
