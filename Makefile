@@ -47,7 +47,7 @@ mutants: $(READY)
 	$(BIN)/python -m tests.mutants
 
 # Changes the files that protect by rule; hours for all of them, goes on where it was stopped.
-# FILES='hdpfl_flower/ledger.py …' takes some of them, SAMPLE=200 so many changes of all.
+# FILES='hdpfl_flower/ledger/ledger.py …' takes some of them, SAMPLE=200 so many changes of all.
 mutants-fuzz: $(READY)
 	$(BIN)/python -m tests.mutants.fuzz $(FILES) $(if $(SAMPLE),--sample $(SAMPLE))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.timing import show
-from hdpfl_flower import accounting
-from hdpfl_flower.accounting import Steps
+from hdpfl_flower.privacy import accounting
+from hdpfl_flower.privacy.accounting import Steps
 
 CASES = [(0.3, 0.15, 140), (1.0, 0.02, 5_000), (0.15, 16 / 2400, 30_000), (8.0, 0.04, 2_250),
          (0.1, 0.001, 200_000), (1.0, 1.0, 200)]  # fmt: skip

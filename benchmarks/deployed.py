@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.timing import interleaved, show
-from hdpfl_flower.journal import read_journal
+from hdpfl_flower.monitoring.journal import read_journal
 
 ROOT = Path(__file__).resolve().parents[1]
 FEDERATION = [sys.executable, str(ROOT / "deploy" / "federation.py")]

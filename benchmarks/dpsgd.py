@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from benchmarks.timing import interleaved, show
-from client_app.dpsgd import train
-from client_app.engine_choice import engine_for
-from hdpfl_flower.accounting import Steps
-from hdpfl_flower.losses import total_loss
-from hdpfl_flower.mechanism import RoundPlan
-from hdpfl_flower.models import build_model
-from hdpfl_flower.noise import ReleaseStreams
-from hdpfl_flower.task import Records, Task
+from client_app.training.dpsgd import train
+from client_app.training.engine_choice import engine_for
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.models.task import Records, Task
 
 RECORDS = 2400
 TASK = Task.classification((1, 28, 28), 10)

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.noise_level import LABELS, MNIST
 from benchmarks.recorded import excess, record
 from benchmarks.timing import console, show
-from hdpfl_flower.temporal import Memory, track
+from hdpfl_flower.estimators.temporal import Memory, track
 
 RUNS = ((0.15, 11), (0.3, 11), (0.3, 12), (0.3, 13), (0.5, 11), (1.0, 11))
 """Share of the sites asked each round, and the seed. Seeds 1 and 2 were looked at before."""

@@ -24,9 +24,9 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from benchmarks.timing import console, show
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.models import Arrays
-from server_app.local import LocalGrid
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.models.networks import Arrays
+from server_app.simulation.local import LocalGrid
 from strategies import make_strategy
 
 SITES = 20

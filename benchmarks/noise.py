@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.timing import interleaved, show
-from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.privacy.noise import RandomStream
 
 
 def main() -> None:

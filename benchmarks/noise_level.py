@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from benchmarks.recorded import excess, record
 from benchmarks.timing import console, interleaved, show
-from hdpfl_flower.noise_level import estimate_noise_levels, measure_noise, sample_coordinates
-from hdpfl_flower.temporal import KEPT, track
+from hdpfl_flower.estimators.noise_level import estimate_noise_levels, measure_noise, sample_coordinates
+from hdpfl_flower.estimators.temporal import KEPT, track
 
 CLIENTS, PARAMETERS = 20, 1_000_000
 LARGE = 11_000_000

@@ -13,9 +13,9 @@ from unittest import mock
 
 import numpy as np
 
-from hdpfl_flower.config import RunTerms
-from server_app.local import run_in_process
-from server_app.rounds import RunResult
+from hdpfl_flower.config.terms import RunTerms
+from server_app.simulation.local import run_in_process
+from server_app.run.rounds import RunResult
 
 
 def ready_updates(number: int, size: int) -> Iterator[np.ndarray]:
@@ -28,7 +28,7 @@ def run_ready(updates: Iterator[np.ndarray], clients: int, **terms: Any) -> RunR
     """Run ``terms`` with an update of ``updates`` wherever a client would train."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch("client_app.training.train", lambda *_, **__: next(updates)),
+        mock.patch("client_app.training.trainer.train", lambda *_, **__: next(updates)),
     ):
         common = {"runs-dir": folder, "evaluation": "none", "epsilons": "1", "batch-sizes": "16"}
         return run_in_process(RunTerms.parse({**common, **terms}), clients)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.local import run_in_process
+from server_app.simulation.local import run_in_process
 from strategies import STRATEGIES
-from strategies.base import State
-from strategies.oracle import Oracle
+from strategies.core.base import State
+from strategies.noise_aware.oracle import Oracle
 
 _NAME = "record"
 

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.noise_level import signal_class
 from benchmarks.timing import show
-from hdpfl_flower.noise_level import estimate_noise_levels
-from hdpfl_flower.robust_pca import robust_pca
+from hdpfl_flower.estimators.noise_level import estimate_noise_levels
+from hdpfl_flower.estimators.robust_pca import robust_pca
 
 CLIENTS, PARAMETERS = 20, 200_000
 TIMED = 50

@@ -30,18 +30,18 @@ import torch
 
 from benchmarks.memory import resident
 from benchmarks.timing import interleaved, show
-from client_app.plain_sgd import Job, network_for, shuffled_batches
-from client_app.stacked import stack_for
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import Dataset, task_of
-from hdpfl_flower.losses import total_loss
-from hdpfl_flower.matrix import give_back_freed_memory
-from hdpfl_flower.models import build_model
-from hdpfl_flower.noise import RandomStream
-from hdpfl_flower.task import Records
+from client_app.training.plain_sgd import Job, network_for, shuffled_batches
+from client_app.training.stacked_sgd import stack_for
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import Dataset, task_of
+from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.linalg.update_matrix import give_back_freed_memory
+from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.models.task import Records
 from hdpfl_flower.updates import RoundUpdates, square_sum
-from server_app.local import LocalGrid, run_in_process
-from strategies.fedhdp import FedHDP
+from server_app.simulation.local import LocalGrid, run_in_process
+from strategies.fedhdp.fedhdp import FedHDP
 
 CLIENTS, ASKED, RECORDS, BATCH, RATE, ROUNDS = 2000, 100, 30, 10, 0.1, 9
 TASK = task_of("mnist")
@@ -150,7 +150,7 @@ def _federation() -> Iterator[None]:
     labels = draws.integers(0, 10, count)
     train = Records(draws.random((count, *TASK.input_shape), dtype=np.float32), labels)
     data = Dataset(TASK, train, None, None)
-    with mock.patch("client_app.simulation.load_dataset", lambda *_: data):
+    with mock.patch("client_app.site.simulated.load_dataset", lambda *_: data):
         yield
 
 

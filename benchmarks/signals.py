@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from benchmarks.recorded import excess
 from benchmarks.timing import show
-from hdpfl_flower.noise_level import measure_noise
+from hdpfl_flower.estimators.noise_level import measure_noise
 
 TUNING, HELD_OUT = range(400), range(30_000, 30_400)
 BEYOND = "mostly private"

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-import client_app.quick_torch  # noqa: F401 - before all that imports torch
-from client_app import refusals
-from client_app.site import Site, open_site
-from client_app.timing import Arrival, arrival, hold, stamp
+import client_app.fast_torch_import  # noqa: F401 - before all that imports torch
+from client_app.site import refusals
+from client_app.site.site import Site, open_site
+from client_app.site.reply_time import Arrival, arrival, hold, stamp
 from hdpfl_flower import wire
-from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, HDPFLError
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.mechanism import Plan, check_policy
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.privacy.plan import Plan, check_policy
 from hdpfl_flower.printable import site_log
-from hdpfl_flower.trust import CLIPPED_UPDATE
+from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
 from hdpfl_flower.wire import Instructions, WireError
 
 log = site_log()
@@ -112,8 +112,8 @@ def _words_of(reason: BaseException) -> str:
 
 def train(site: Site, instructions: Instructions) -> RecordDict:
     """Answer a round with one noisy update; the same request gets the same bytes."""
-    from client_app.client_level import ClientLevelTrainer
-    from client_app.training import Trainer
+    from client_app.training.client_level import ClientLevelTrainer
+    from client_app.training.trainer import Trainer
 
     if instructions.terms.noise == "server":  # check_policy has asked the profile about it
         return _train_for_trusted_server(site, instructions)
@@ -138,7 +138,7 @@ def _choose(
     site: Site, ledger: Ledger, instructions: Instructions, plan: Plan, frozen: FrozenPlan
 ) -> bytes:
     """Return the sealed choice of the model that suits the site's records, of all that came."""
-    from client_app.choice import choose_privately
+    from client_app.training.private_choice import choose_privately
 
     if plan.choices is None or not plan.choices.count:
         raise Declined("terms: no 'selections' are planned, and the server asks for a choice")
@@ -151,7 +151,7 @@ def _choose(
 
 def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with a clipped update without noise; no plan of this site's pays for it."""
-    from client_app.client_level import ClientLevelTrainer
+    from client_app.training.client_level import ClientLevelTrainer
 
     ledger = site.ledger
     if ledger.frozen_plan(instructions.terms.run_id) is not None:
@@ -171,7 +171,7 @@ def _then_personal_model(
 
     A process that dies over the personal model loses no release; a replay trains nothing.
     """
-    from client_app.ditto import train_personal_model
+    from client_app.personal.ditto import train_personal_model
 
     done = []
 
@@ -190,7 +190,7 @@ def evaluate(site: Site, instructions: Instructions) -> RecordDict:
 
     They are not covered by ε; the ledger notes each of them, and the site's report says so.
     """
-    from client_app.held_out import local_metrics
+    from client_app.personal.held_out import local_metrics
 
     if "metrics" not in site.profile.disclose:
         raise Declined("profile: 'disclose' does not list 'metrics'")
@@ -222,7 +222,7 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
 
 def finish(site: Site, instructions: Instructions) -> RecordDict:
     """Keep the final model in the site's state folder, if it has one and took part in the run."""
-    from client_app.personal import check_may_keep, keep_final_model
+    from client_app.personal.final_model import check_may_keep, keep_final_model
 
     if site.profile.state is not None:
         check_may_keep(site, site.profile.state.path)

@@ -20,20 +20,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from client_app.dpsgd import train
-from client_app.engine_choice import engine_for
-from client_app.engines import Engine
-from client_app.training import pick_device
-from hdpfl_flower.audit import Evidence, evidence_of
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
+from client_app.training.dpsgd import train
+from client_app.training.engine_choice import engine_for
+from client_app.training.engines import Engine
+from client_app.training.trainer import pick_device
+from hdpfl_flower.privacy.audit import Evidence, evidence_of
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import AccountingError, ModelError
-from hdpfl_flower.mechanism import Plan, make_plan
-from hdpfl_flower.models import is_user_code
-from hdpfl_flower.noise import ReleaseStreams
-from hdpfl_flower.paths import available_cores
-from hdpfl_flower.profile import Profile, Training
-from hdpfl_flower.task import Records, Task
+from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.models.networks import is_user_code
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.config.profile import Profile, Training
+from hdpfl_flower.models.task import Records, Task
 
 ENGINES = ("linear", "bookkeeping", "vmap", "opacus")
 DELTA = 1e-5

@@ -15,15 +15,15 @@ import numpy.typing as npt
 import torch
 
 from client_app.audit import CLIP_NORM, Finding, _Advance, _present, _threads
-from client_app.dpsgd import settle, train
-from client_app.engine_choice import engine_for
-from client_app.engines import Engine
-from hdpfl_flower.audit import evidence_of
-from hdpfl_flower.mechanism import Plan
-from hdpfl_flower.noise import ReleaseStreams
-from hdpfl_flower.paths import available_cores
-from hdpfl_flower.profile import Training
-from hdpfl_flower.task import Records, Task
+from client_app.training.dpsgd import settle, train
+from client_app.training.engine_choice import engine_for
+from client_app.training.engines import Engine
+from hdpfl_flower.privacy.audit import evidence_of
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.system.paths import available_cores
+from hdpfl_flower.config.profile import Training
+from hdpfl_flower.models.task import Records, Task
 
 RELEASES = 600
 """Releases a row, each with or without the record, by a coin of its own."""

@@ -17,12 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hdpfl_flower.clusters import LABEL_SKEW, ONE, SEVERAL, UNCHECKED, Clusters, Updates, Vector
-from hdpfl_flower.head import Head
+from hdpfl_flower.clustering.clusters import LABEL_SKEW, ONE, SEVERAL, UNCHECKED, Clusters, Updates, Vector
+from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.label_skew import explained_pairs, head_means, joined
-from hdpfl_flower.mixture import weighted_picture
+from hdpfl_flower.clustering.noise_mixture import weighted_picture
 from hdpfl_flower.one_cluster import is_one_cluster
-from hdpfl_flower.projection import inner_products
+from hdpfl_flower.linalg.projection import inner_products
 
 
 def judged(

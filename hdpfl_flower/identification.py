@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hdpfl_flower.factor_analysis import FLOOR, FactorModel, Matrix, Vector, spare_equations
+from hdpfl_flower.estimators.factor_analysis import FLOOR, FactorModel, Matrix, Vector, spare_equations
 
 FEWEST = 5
 """Clients below which no round is called identified."""
@@ -102,7 +102,7 @@ def doubt(model: FactorModel, levels: Vector, moments: Matrix, effective: float)
         levels: the variances that are given out, of the model or of its residuals, shape ``(n,)``.
         moments: second moments, shape ``(n, n)``.
         effective: the number of normal coordinates of the same information, see
-            :func:`~hdpfl_flower.factor_analysis.effective_dimension`.
+            :func:`~hdpfl_flower.estimators.factor_analysis.effective_dimension`.
     """
     n, factors = model.loadings.shape
     if not model.identified:

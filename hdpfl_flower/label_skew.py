@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.clusters import Clusters, Matrix, Updates, Vector
-from hdpfl_flower.head import Head
-from hdpfl_flower.threads import one_thread
+from hdpfl_flower.clustering.clusters import Clusters, Matrix, Updates, Vector
+from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.linalg.threads import one_thread
 
 ALONG = 0.5
 """Share of the squared distance between two clusters that moves as their biases do, from which on

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.clusters import Matrix, Vector
-from hdpfl_flower.mixture import climb, starts_of
-from hdpfl_flower.threads import one_thread
+from hdpfl_flower.clustering.clusters import Matrix, Vector
+from hdpfl_flower.clustering.noise_mixture import climb, starts_of
+from hdpfl_flower.linalg.threads import one_thread
 
 DRAWS = 99
 """Draws from one cluster. The clusters count if none of them gains as much: of clients that are one

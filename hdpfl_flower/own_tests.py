@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hdpfl_flower.datasets import Dataset
+from hdpfl_flower.data.datasets import Dataset
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.losses import record_losses
-from hdpfl_flower.task import Records, Task
+from hdpfl_flower.models.losses import record_losses
+from hdpfl_flower.models.task import Records, Task
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ updates of which next to nothing is left when the copy has predicted them, and w
 manifold when the copy is left out. Where a third client knows the signal as well, they do not rise.
 Nor does it act where half of the round or more, and more than two, are near copies: then they are
 clusters, or liars in the majority; nor where half of the others have a partner for themselves too.
-The guard ``evidence`` (``collusion.py``) refuses sites, by proof; this is no accusation.
+The guard ``evidence`` (``shared_noise.py``) refuses sites, by proof; this is no accusation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.factor_analysis import FactorModel, Matrix, Vector, factor_analysis
+from hdpfl_flower.estimators.factor_analysis import FactorModel, Matrix, Vector, factor_analysis
 from hdpfl_flower.identification import relative_errors
 
 Groups = list[npt.NDArray[np.intp]]
@@ -63,7 +63,7 @@ def near_copies(
         moments: second moments, shape ``(n, n)``; a positive diagonal.
         dimension: d, the coordinates they are of.
         model: the factor model of all rows.
-        effective: see :func:`~hdpfl_flower.factor_analysis.factor_analysis`.
+        effective: see :func:`~hdpfl_flower.estimators.factor_analysis.factor_analysis`.
         most_left: share of an update's energy that a copy leaves unpredicted, at most.
     """
     n, scale = len(moments), np.sqrt(np.diag(moments))

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from hdpfl_flower.exact import exact_arithmetic
-from hdpfl_flower.task import Task
+from hdpfl_flower.models.task import Task
 
 LINE = 16
 """Floats in 64 bytes. torch allocates at multiples of 64 bytes."""

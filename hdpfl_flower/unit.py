@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.config.profile import Profile
 
 ONE_MORE_OR_LESS = "add or remove one such unit"
 ANY_CHANGE = "change, add or remove any of these records, one or all of them"
@@ -42,7 +42,7 @@ def id_of(schema_text: str) -> str:
     """
     if not schema_text:
         return ""
-    from hdpfl_flower.schema import Schema
+    from hdpfl_flower.data.schema import Schema
 
     return Schema.load(schema_text).id
 

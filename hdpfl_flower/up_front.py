@@ -6,8 +6,8 @@ and all that the coordinator would learn is that rounds have no quorum.
 
 from __future__ import annotations
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.ditto import check_lambdas
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.personal_lambda import check_lambdas
 from hdpfl_flower.errors import TermsError
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.head import Head
+from hdpfl_flower.estimators.softmax_head import Head
 
 _BLOCK = 65_536
 """Coordinates summed at a time: they stay in the processor's cache."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
 from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.models import Arrays
+from hdpfl_flower.models.networks import Arrays
 
 Item = TypeVar("Item")
 NUMPY = "numpy.ndarray"

@@ -10,13 +10,13 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError, TermsError
-from hdpfl_flower.journal import Event
+from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.site_summary import in_brief
-from server_app.checkpointing import Checkpoints
-from server_app.resume import engine_of, open_run, run_folder
-from server_app.rounds import RunResult, run
+from server_app.run.checkpointing import Checkpoints
+from server_app.run.resume import engine_of, open_run, run_folder
+from server_app.run.rounds import RunResult, run
 
 app = ServerApp()
 log = logging.getLogger("hdpfl.server")
@@ -45,7 +45,7 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     that is asked again is the very same request.
 
     Raises:
-        HDPFLError: as :func:`server_app.rounds.run` and :func:`server_app.resume.open_run` do.
+        HDPFLError: as :func:`server_app.run.rounds.run` and :func:`server_app.run.resume.open_run` do.
     """
     config = dict(run_config)
     resumed = config.pop(RESUME_FROM, "")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.journal import Event, finished_rounds
+from hdpfl_flower.monitoring.journal import Event, finished_rounds
 from hdpfl_flower.site_summary import METRICS
 
 if TYPE_CHECKING:

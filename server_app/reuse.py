@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, TermsError
-from hdpfl_flower.journal import Event, read_journal
+from hdpfl_flower.monitoring.journal import Event, read_journal
 
 NAME = "comparison.json"
 """A comparison's file in its folder."""

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import load_dataset, task_for
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import load_dataset, task_for
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.groups import evaluate_models, parse_groups
-from hdpfl_flower.models import Arrays
+from hdpfl_flower.simulation.groups import evaluate_models, parse_groups
+from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.own_tests import NOTHING_LIKE_IT, OwnTests, own_tests
-from hdpfl_flower.partitions import rows_of_sites
+from hdpfl_flower.simulation.partitions import rows_of_sites
 from hdpfl_flower.site_summary import SITE, Measured, counts, means
-from server_app.resume import engine_of
-from strategies.base import HDPStrategy
+from server_app.run.resume import engine_of
+from strategies.core.base import HDPStrategy
 
 
 class RoundEvaluation:

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from functools import cache
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
-from strategies.base import HDPStrategy
-from strategies.ditto import Ditto
-from strategies.dp_fedavg import DPFedAvg, NonPrivate
-from strategies.fedavg import FedAvg
-from strategies.fedhdp import FedHDP
-from strategies.global_model import GlobalModel
-from strategies.ifca import IFCA
-from strategies.late_clusters import LateClusters
-from strategies.leveled import Leveled
-from strategies.local_training import LocalTraining
-from strategies.many_models import ManyModels
-from strategies.maximum import Maximum
-from strategies.minimum import Minimum
-from strategies.mr_mtl import MRMTL
-from strategies.oracle import Oracle
-from strategies.oracle_clusters import OracleClusters
-from strategies.pfa import PFA, PublicSubspace
-from strategies.pfa_plus import PFAPlus
-from strategies.projected import Projected
-from strategies.public_only import PublicOnly
-from strategies.r_dpcfl import RDPCFL
-from strategies.random_projection import RandomProjection, RandomSubspace
-from strategies.robust_hdp import RobustHDP
-from strategies.robust_hdp_drift import RobustHDPDrift
-from strategies.snr import SNR
-from strategies.weiavg import WeiAvg
+from strategies.core.base import HDPStrategy
+from strategies.averaging.ditto import Ditto
+from strategies.fedhdp.dp_fedavg import DPFedAvg, NonPrivate
+from strategies.averaging.fedavg import FedAvg
+from strategies.fedhdp.fedhdp import FedHDP
+from strategies.averaging.global_model import GlobalModel
+from strategies.multi_model.ifca import IFCA
+from strategies.multi_model.late_clusters import LateClusters
+from strategies.fedhdp.level_averaging import Leveled
+from strategies.multi_model.local_training import LocalTraining
+from strategies.multi_model.base import ManyModels
+from strategies.averaging.maximum import Maximum
+from strategies.averaging.minimum import Minimum
+from strategies.multi_model.mr_mtl import MRMTL
+from strategies.noise_aware.oracle import Oracle
+from strategies.multi_model.oracle_clusters import OracleClusters
+from strategies.projection.pfa import PFA, PublicSubspace
+from strategies.projection.pfa_plus import PFAPlus
+from strategies.projection.base import Projected
+from strategies.projection.public_only import PublicOnly
+from strategies.multi_model.r_dpcfl import RDPCFL
+from strategies.projection.random_projection import RandomProjection, RandomSubspace
+from strategies.noise_aware.robust_hdp import RobustHDP
+from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift
+from strategies.noise_aware.snr import SNR
+from strategies.averaging.weiavg import WeiAvg
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
     "fedavg": FedAvg,

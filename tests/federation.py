@@ -12,12 +12,12 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.models import arrays_of, build_model
-from server_app.local import LocalGrid
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.networks import arrays_of, build_model
+from server_app.simulation.local import LocalGrid
 from strategies import make_strategy
-from strategies.checks import read_checked
+from strategies.core.checks import read_checked
 
 NEEDED: dict[str, dict[str, object]] = {
     "ifca": {"clusters": 2},

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer.main
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.validation import kebab
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.validation import kebab
 from server_app.commands import app
 from strategies import STRATEGIES
 

@@ -15,7 +15,7 @@ from client_app.commands.model import app as model_app
 from client_app.commands.plan import plan
 from client_app.commands.profile import app as profile_app
 from client_app.commands.report import report
-from hdpfl_flower.terminal import guarded_main, new_app
+from hdpfl_flower.system.terminal import guarded_main, new_app
 
 app = new_app("The tool of a site: its profile, its ledger, its model.")
 app.add_typer(profile_app, name="profile")

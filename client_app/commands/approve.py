@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import client_app
-from client_app.bundles import Bundle, install, read_bundle
+from client_app.approval.fab import Bundle, install, read_bundle
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.printable import printable
 

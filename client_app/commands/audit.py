@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.printing import down, table, up
-from hdpfl_flower.config import RunTerms
+from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
+from client_app.commands.formatting import down, table, up
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.mechanism import check_policy, make_plan
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.privacy.plan import check_policy, make_plan
+from hdpfl_flower.config.profile import Profile
 
 if TYPE_CHECKING:
     from client_app.audit import Finding
@@ -91,7 +91,7 @@ def _attack(
         releases_of,
     )
     from client_app.audit_rounding import attack_by_rounding
-    from client_app.training import allowed_layout
+    from client_app.training.trainer import allowed_layout
 
     if canaries < MIN_CANARIES:
         raise AccountingError(f"'--canaries' must be at least {MIN_CANARIES}: fewer say nothing")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.common import ProfileOption
-from client_app.commands.readings import SiteReadings
+from client_app.commands.options import ProfileOption
+from client_app.commands.site_series import SiteReadings
 from hdpfl_flower.errors import DeploymentError, ProfileError
-from hdpfl_flower.exposition import Address, Exposition, keep_writing, serve_until_ended
-from hdpfl_flower.metrics import SITE_PORT
+from hdpfl_flower.monitoring.prometheus import Address, Exposition, keep_writing, serve_until_ended
+from hdpfl_flower.monitoring.series import SITE_PORT
 
 OF_THE_GROUP = 0o640
 """Of a textfile: it holds the site's ε; node_exporter reads it as a member of the file's group."""

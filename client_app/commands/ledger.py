@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.books import (
+from client_app.commands.ledger_view import (
     Books,
     books_of,
     ledger_paths,
@@ -17,14 +17,14 @@ from client_app.commands.books import (
     read_books,
     standing,
 )
-from client_app.commands.common import ProfileOption, open_profile
-from client_app.commands.printing import ROUNDING, down, table, up
-from hdpfl_flower.account import Account
-from hdpfl_flower.chain import Chain, Entry
+from client_app.commands.options import ProfileOption, open_profile
+from client_app.commands.formatting import ROUNDING, down, table, up
+from hdpfl_flower.ledger.account import Account
+from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.errors import LedgerError
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.profile import LedgerPaths
-from hdpfl_flower.terminal import new_app
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.config.profile import LedgerPaths
+from hdpfl_flower.system.terminal import new_app
 
 app = new_app("The budget ledger: what was charged and released.")
 

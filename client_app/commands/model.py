@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from client_app.commands.common import ProfileOption, open_profile, write_file
+from client_app.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.printable import printable
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.terminal import new_app
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.system.terminal import new_app
 
 if TYPE_CHECKING:
-    from client_app.personal import FinalModel
-    from hdpfl_flower.models import Arrays
-    from hdpfl_flower.schema import Schema
-    from hdpfl_flower.task import Task
+    from client_app.personal.final_model import FinalModel
+    from hdpfl_flower.models.networks import Arrays
+    from hdpfl_flower.data.schema import Schema
+    from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
 
@@ -101,9 +101,9 @@ def predict(
     The table has the columns of the run's schema; it needs no label. The rows count from 1, blank
     lines and the header left out; a row that cannot be cut into cells has no prediction.
     """
-    from hdpfl_flower.evaluation import predict as outputs_of
-    from hdpfl_flower.schema import Schema
-    from hdpfl_flower.tables import features_only
+    from hdpfl_flower.models.evaluation import predict as outputs_of
+    from hdpfl_flower.data.schema import Schema
+    from hdpfl_flower.data.table_records import features_only
 
     model, task = _kept_model(open_profile(profile), personal)
     if not model.terms.schema_text:
@@ -132,9 +132,9 @@ def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
     """
     if site.state is None:
         raise ProfileError("profile: [state] is missing; its folder keeps the final model")
-    from client_app.personal import load_final_model
-    from client_app.training import allowed_layout
-    from hdpfl_flower.datasets import task_for
+    from client_app.personal.final_model import load_final_model
+    from client_app.training.trainer import allowed_layout
+    from hdpfl_flower.data.datasets import task_for
 
     model = load_final_model(site.state.path)
     task = task_for(model.terms)
@@ -153,8 +153,8 @@ def _personal(folder: Path, model: FinalModel, layout: Arrays) -> FinalModel:
 
     Its file holds one vector in the order of ``layout``; that of the final model has another one.
     """
-    from client_app.ditto import kept_personal_path, load_personal_model
-    from hdpfl_flower.models import unflatten
+    from client_app.personal.ditto import kept_personal_path, load_personal_model
+    from hdpfl_flower.models.networks import unflatten
 
     size = sum(array.size for array in layout.values())
     own = load_personal_model(kept_personal_path(folder, model.terms), size)
@@ -169,8 +169,8 @@ def _personal(folder: Path, model: FinalModel, layout: Arrays) -> FinalModel:
 def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:
     if site.data is None or site.data.holdout == 0:
         return "no test: 'data.holdout' keeps no record out of training"
-    from hdpfl_flower.evaluation import evaluate
-    from hdpfl_flower.site_data import read_site_data
+    from hdpfl_flower.models.evaluation import evaluate
+    from hdpfl_flower.data.site_data import read_site_data
 
     records = read_site_data(site.data, task, model.terms.schema_text).test
     if records is None or not len(records):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.books import (
+from client_app.commands.ledger_view import (
     Books,
     empty_books,
     notes_on_cap,
@@ -18,12 +18,12 @@ from client_app.commands.books import (
     runs_that_fit,
     standing,
 )
-from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.plan_of_clients import lines_of
-from client_app.commands.printing import ROUNDING, down, table, up
-from hdpfl_flower.config import RunTerms
+from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
+from client_app.commands.plan_client_level import lines_of
+from client_app.commands.formatting import ROUNDING, down, table, up
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.mechanism import (
+from hdpfl_flower.privacy.plan import (
     Plan,
     check_policy,
     check_unchanged,
@@ -31,7 +31,7 @@ from hdpfl_flower.mechanism import (
     planned_steps,
 )
 from hdpfl_flower.printable import printable
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.config.profile import Profile
 
 READING = """\
 How to read it: the signal is the longest update that batches of the expected size can give, every
@@ -122,7 +122,7 @@ def _books(site: Profile) -> tuple[Books, list[str]]:
 
 
 def _parameters(site: Profile, run: RunTerms) -> int:
-    from client_app.training import allowed_layout
+    from client_app.training.trainer import allowed_layout
 
     return sum(array.size for array in allowed_layout(site, run).values())
 

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.books import notes_on_cap, read_books, runs_that_fit
-from client_app.commands.common import TERMS_HELP, ProfileOption, open_profile
-from hdpfl_flower.config import RunTerms
+from client_app.commands.ledger_view import notes_on_cap, read_books, runs_that_fit
+from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.mechanism import check_policy, make_plan
+from hdpfl_flower.privacy.plan import check_policy, make_plan
 from hdpfl_flower.printable import printable
-from hdpfl_flower.profile import LedgerPaths, Profile
-from hdpfl_flower.terminal import new_app
+from hdpfl_flower.config.profile import LedgerPaths, Profile
+from hdpfl_flower.system.terminal import new_app
 
 app = new_app("Check the site's profile.")
 
@@ -197,8 +197,8 @@ def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
     if site.data is None:
         _tell_no_data(site, findings)
         return
-    from hdpfl_flower.datasets import task_for
-    from hdpfl_flower.site_data import check_site_data
+    from hdpfl_flower.data.datasets import task_for
+    from hdpfl_flower.data.site_data import check_site_data
 
     with findings.catching("data"):
         declared = site.training.declared_records
@@ -226,7 +226,7 @@ def _check_training(site: Profile, run: RunTerms, findings: Findings) -> None:
 def _check_device(site: Profile, findings: Findings) -> str | None:
     import torch
 
-    from client_app.training import pick_device
+    from client_app.training.trainer import pick_device
 
     device = pick_device(site.training.device)
     try:
@@ -239,11 +239,11 @@ def _check_device(site: Profile, findings: Findings) -> str | None:
 
 
 def _check_model(site: Profile, run: RunTerms, device: str, findings: Findings) -> None:
-    from client_app.dpsgd import rehearsal_size
-    from client_app.engine_choice import engine_for
-    from client_app.engines import rehearse
-    from client_app.training import allowed_layout
-    from hdpfl_flower.datasets import task_for
+    from client_app.training.dpsgd import rehearsal_size
+    from client_app.training.engine_choice import engine_for
+    from client_app.training.engines import rehearse
+    from client_app.training.trainer import allowed_layout
+    from hdpfl_flower.data.datasets import task_for
 
     training = site.training
     with findings.catching("model"):

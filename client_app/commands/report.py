@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.books import ledger_paths, read_books, read_copy
-from client_app.commands.common import ProfileOption, open_profile, write_file
+from client_app.commands.ledger_view import ledger_paths, read_books, read_copy
+from client_app.commands.options import ProfileOption, open_profile, write_file
 from client_app.commands.report_facts import Source, as_json, gather
 from client_app.commands.report_layout import as_markdown, as_text
-from client_app.commands.report_words import TITLE, failed, sections
+from client_app.commands.report_wording import TITLE, failed, sections
 from hdpfl_flower.errors import LedgerError
 
 

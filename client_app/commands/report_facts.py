@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_app.commands.books import Books, notes_on_cap, standing
+from client_app.commands.ledger_view import Books, notes_on_cap, standing
 from client_app.commands.ledger import STATUSES, metrics_left
 from client_app.commands.report_limits import not_covered
 from client_app.commands.report_units import (
@@ -27,11 +27,11 @@ from client_app.commands.report_units import (
     unit_of_all,
     unit_of_run,
 )
-from hdpfl_flower.account import FrozenPlan
-from hdpfl_flower.assumptions import Assumption, check_entries
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.recount import read_plan, recount
-from hdpfl_flower.trust import CLIPPED_UPDATE
+from hdpfl_flower.ledger.account import FrozenPlan
+from hdpfl_flower.ledger.invariants import Assumption, check_entries
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.ledger.recompute import read_plan, recount
+from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
 
 ADVERSARY = (
     "the server and everybody behind it: they see every byte this site ever sends, in all rounds "

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from client_app.commands.printing import table
+from client_app.commands.formatting import table
 from hdpfl_flower.printable import printable
 
 WIDTH = 92

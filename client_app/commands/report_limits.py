@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from client_app.commands.printing import up
+from client_app.commands.formatting import up
 from client_app.commands.report_units import RECORD
 
 _DISCLOSED = {

@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hdpfl_flower.account import FrozenPlan, sum_up
+from hdpfl_flower.ledger.account import FrozenPlan, sum_up
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.mechanism import OF_AN_UPDATE
-from hdpfl_flower.profile import TABLES, Profile
-from hdpfl_flower.recount import read_plan, recount
+from hdpfl_flower.privacy.plan import OF_AN_UPDATE
+from hdpfl_flower.config.profile import TABLES, Profile
+from hdpfl_flower.ledger.recompute import read_plan, recount
 from hdpfl_flower.unit import id_of
 
 RECORD = "one record"

@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 
 from deploy.grafana.panels import COORDINATOR, RUN, SITE, Panel
-from hdpfl_flower import metrics
+from hdpfl_flower.monitoring import series as metrics
 
 FOLDER = Path(__file__).parents[2] / "docker" / "grafana" / "dashboards"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${source}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hdpfl_flower import metrics
-from hdpfl_flower.metrics import Series
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.monitoring.series import Series
 
 Kind = Literal["timeseries", "stacked", "heatmap", "stat", "status"]
 RUN = "run"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hdpfl_flower.terminal import guarded_main, new_app
+from hdpfl_flower.system.terminal import guarded_main, new_app
 from server_app.commands.certs import certs
 from server_app.commands.compare import compare
 from server_app.commands.demo import demo

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.paths import available_cores, runs_dir
-from server_app.commands.progress import console, rounds_bar
+from hdpfl_flower.system.paths import available_cores, runs_dir
+from server_app.progress import console, rounds_bar
 from server_app.plots import plot_panels
 
 if TYPE_CHECKING:
-    from server_app.comparison import Comparison
+    from server_app.simulation.comparison import Comparison
 
 Text = Annotated[str | None, typer.Option(show_default=False)]
 Number = Annotated[int | None, typer.Option(show_default=False)]
@@ -61,10 +61,10 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
     not given keep the defaults of the run config.
     """
-    from server_app.comparison import Comparison, jobs_of
-    from server_app.comparison import compare as run_jobs
+    from server_app.simulation.comparison import Comparison, jobs_of
+    from server_app.simulation.comparison import compare as run_jobs
     from server_app.reuse import NAME, check_same_sites, check_same_terms
-    from server_app.rounds import ready_strategy, settle
+    from server_app.run.rounds import ready_strategy, settle
     from strategies import check_strategy
 
     given = {

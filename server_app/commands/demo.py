@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.paths import runs_dir
-from server_app.commands.progress import console, rounds_bar
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.system.paths import runs_dir
+from server_app.progress import console, rounds_bar
 from server_app.plots import plot_demo
 
 if TYPE_CHECKING:
-    from server_app.comparison import Comparison, Job, OnRound
+    from server_app.simulation.comparison import Comparison, Job, OnRound
 
 SITES, SEEDS = 13, 3
 STRATEGIES = ["fedavg", "robust-hdp", "oracle"]
@@ -34,7 +34,7 @@ def demo() -> None:
     Shows what joining is worth to each site, and that the server can weigh the sites' noise without
     being told anything.
     """
-    from server_app.comparison import Comparison, Job, compare, jobs_of
+    from server_app.simulation.comparison import Comparison, Job, compare, jobs_of
 
     folder = runs_dir() / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     terms = RunTerms.parse({**TERMS, "runs-dir": str(folder)})
@@ -61,7 +61,7 @@ def demo() -> None:
 
 def _alone(terms: RunTerms, site: int, tick: OnRound) -> float:
     """Return the accuracy of the model that ``site`` trains alone, under the same budget."""
-    from server_app.local import run_in_process
+    from server_app.simulation.local import run_in_process
 
     own = terms.updated(strategy="fedavg", run_id=f"alone-site{site}")
     result = run_in_process(
@@ -78,8 +78,8 @@ def _weights(comparison: Comparison, strategy: str) -> npt.NDArray[np.float64]:
 
 
 def _table(joined: Job, comparison: Comparison, alone: list[float]) -> Table:
-    from client_app.simulation import draw_profile, simulated_ledger
-    from hdpfl_flower.ledger import Ledger
+    from client_app.site.simulated import draw_profile, simulated_ledger
+    from hdpfl_flower.ledger.ledger import Ledger
 
     events = comparison.rounds[joined.key]
     together = events[-1]["metrics"]["accuracy"]

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.exposition import Address, Exposition, keep_writing, serve_until_ended
-from hdpfl_flower.metrics import COORDINATOR_PORT
-from hdpfl_flower.paths import runs_dir as default_runs_dir
-from server_app.commands.progress import console
-from server_app.exporter import NEWEST, Runs
+from hdpfl_flower.monitoring.prometheus import Address, Exposition, keep_writing, serve_until_ended
+from hdpfl_flower.monitoring.series import COORDINATOR_PORT
+from hdpfl_flower.system.paths import runs_dir as default_runs_dir
+from server_app.progress import console
+from server_app.monitoring.exporter import NEWEST, Runs
 
 READABLE = 0o644
 """Of a textfile: node_exporter is another user, and nothing in it is private."""

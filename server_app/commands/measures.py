@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.groups import MINORITY
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.simulation.groups import MINORITY
 from hdpfl_flower.site_summary import METRICS, PERSONAL, SITE, WORST
 
 if TYPE_CHECKING:
-    from server_app.comparison import Comparison
+    from server_app.simulation.comparison import Comparison
 
 SITES = "mean over the sites, each on records like its own"
 POOLED = "pooled test set"

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from hdpfl_flower.exposition import Exposition
-from hdpfl_flower.files import replace_file
-from hdpfl_flower.journal import read_journal
-from hdpfl_flower.paths import runs_dir
-from hdpfl_flower.terminal import new_app
+from hdpfl_flower.monitoring.prometheus import Exposition
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.system.paths import runs_dir
+from hdpfl_flower.system.terminal import new_app
 from server_app.commands.exporter import READABLE
-from server_app.commands.progress import console
-from server_app.exporter import history
-from server_app.run_tally import tally
+from server_app.progress import console
+from server_app.monitoring.exporter import history
+from server_app.monitoring.run_series import tally
 
 app = new_app("The numbers of a run, for Prometheus.")
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hdpfl_flower.journal import read_journal
-from hdpfl_flower.paths import runs_dir
-from server_app.commands.progress import console
+from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.system.paths import runs_dir
+from server_app.progress import console
 from server_app.plots import plot_run
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.epsilons import draw_epsilons
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.simulation.budgets import draw_epsilons
 
 Row = tuple[str, str, str]
 """ε, sites, promise."""

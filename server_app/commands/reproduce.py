@@ -12,11 +12,11 @@ import typer
 from rich.table import Table
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.paths import runs_dir
-from server_app.commands.progress import console
+from hdpfl_flower.system.paths import runs_dir
+from server_app.progress import console
 
 if TYPE_CHECKING:
-    from server_app.studies.study import Options
+    from studies.framework.study import Options
 
 
 class Device(StrEnum):
@@ -77,9 +77,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     Quick by default, as published with --full. Finished runs are kept in the folder and reused:
     what was interrupted goes on, and more seeds add only their own.
     """
-    from server_app.studies import STUDIES
-    from server_app.studies.show import save, show
-    from server_app.studies.study import Options
+    from studies import STUDIES
+    from studies.framework.output import save, show
+    from studies.framework.study import Options
 
     if list_ or not name:
         _list()
@@ -111,7 +111,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
 
 
 def _list() -> None:
-    from server_app.studies import STUDIES
+    from studies import STUDIES
 
     table = Table(title="hdpfl reproduce NAME: minutes of the quick form on two cores")
     for column in ("name", "what", "paper", "minutes"):

@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import CheckpointError
-from hdpfl_flower.journal import Event, read_journal
+from hdpfl_flower.monitoring.journal import Event, read_journal
 from hdpfl_flower.site_summary import in_brief
-from server_app.checkpoint import Checkpoint
-from server_app.commands.progress import console
-from server_app.resume import (
+from server_app.run.checkpoint import Checkpoint
+from server_app.progress import console
+from server_app.run.resume import (
     JOURNAL,
     is_complete,
     is_held,
@@ -92,7 +92,7 @@ def _through_flower(command: list[str], folder: Path) -> None:
 
 
 def _here(at: Checkpoint) -> None:
-    from server_app.local import resume_in_process
+    from server_app.simulation.local import resume_in_process
 
     def tell(event: Event) -> None:
         if event["event"] == "round":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from client_app.engines import Engine
+from client_app.training.engines import Engine
 
 
 def in_the_gap(features: np.ndarray, seed: int, scale: float = 1e6) -> np.ndarray:

@@ -10,11 +10,11 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
-from client_app.simulation import InProcessContext
+from client_app.site.simulated import InProcessContext
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.models import arrays_of, build_model
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.networks import arrays_of, build_model
 
 SCHEMA = """
 [label]
@@ -85,7 +85,7 @@ def make_site(
     folder: Path, *, disclose: str = "[]", holdout: float = 0.0, more: str = "", rows: int = 61
 ) -> Path:
     """Write a production site: profile, ledger and records; returns the profile's path."""
-    from hdpfl_flower.ledger import Ledger
+    from hdpfl_flower.ledger.ledger import Ledger
 
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile.toml"

@@ -12,11 +12,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from client_app import app as app_module
-from client_app.refusals import read_refusals
-from client_app.site import Site
+from client_app.site.refusals import read_refusals
+from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.account import Request
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.account import Request
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.client_app.messages import UNKNOWN, ask, make_site, model_of, send, terms_of
 
 SECRETS = ("1.2345678", "2.4691356", "PATIENT-123", "2345678")
@@ -253,7 +253,7 @@ def test_no_exception_and_no_text_passes_the_guard(
     def bug(*_: object, **__: object) -> Any:
         raise error("PATIENT-123 has ε = 1.2345678")
 
-    monkeypatch.setattr("client_app.training.train", bug)
+    monkeypatch.setattr("client_app.training.trainer.train", bug)
     try:
         reply = ask(make_site(tmp_path), terms_of())
     except error:
@@ -330,7 +330,7 @@ def test_a_site_says_of_itself_only_what_it_discloses(
 
 
 def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
-    from client_app.personal import load_final_model
+    from client_app.personal.final_model import load_final_model
 
     profile, terms = make_site(tmp_path), terms_of()
     ask(profile, terms)
@@ -345,7 +345,7 @@ def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
 
 def kept_run(folder: Path) -> str:
     """Return the run whose final model a site keeps; empty: none."""
-    from client_app.personal import load_final_model
+    from client_app.personal.final_model import load_final_model
 
     there = (folder / "state" / "model.safetensors").exists()
     return load_final_model(folder / "state").terms.run_id if there else ""
@@ -421,7 +421,7 @@ def test_ctrl_c_is_not_swallowed_in_process(
     def stop(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("client_app.training.train", stop)
+    monkeypatch.setattr("client_app.training.trainer.train", stop)
     with pytest.raises(KeyboardInterrupt):
         ask(make_site(tmp_path), terms_of())
     assert statuses(tmp_path) == {(1, "update"): "lost"}
@@ -438,7 +438,7 @@ def test_data_that_cannot_be_read_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_simulated_sites_test_where_the_terms_say(tmp_path: Path) -> None:
-    from server_app.local import run_in_process
+    from server_app.simulation.local import run_in_process
 
     config = {"evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path), "epsilons": "4"}
     result = run_in_process(terms_of(dataset="digits", schema="", **config), 3)

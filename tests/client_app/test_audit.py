@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import dpsgd
+from client_app.training import dpsgd
 from client_app.audit import (
     ENGINES,
     SURE,
@@ -25,14 +25,14 @@ from client_app.audit import (
     claimed,
     default_training,
 )
-from hdpfl_flower import mechanism
-from hdpfl_flower.accounting import Steps
-from hdpfl_flower.audit import gaussian_epsilon
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.privacy import plan as mechanism
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.audit import gaussian_epsilon
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.mechanism import Plan, RoundPlan, make_plan
-from hdpfl_flower.noise import RandomStream, add_noise
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.privacy.plan import Plan, RoundPlan, make_plan
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_flower.config.profile import Profile
 
 CANARIES = 50_000
 EPSILONS = (1.0, 4.0, 8.0)
@@ -123,8 +123,8 @@ def unclipped(
 def test_no_clipping_is_caught(
     monkeypatch: pytest.MonkeyPatch, engine: str, epsilon: float
 ) -> None:
-    monkeypatch.setattr("client_app.engines.clip_factor", unclipped)
-    monkeypatch.setattr("client_app.bookkeeping.clip_factor", unclipped)
+    monkeypatch.setattr("client_app.training.engines.clip_factor", unclipped)
+    monkeypatch.setattr("client_app.training.ghost_clipping.clip_factor", unclipped)
     assert found(claimed(epsilon), engine, 5_000).bound(SURE) > epsilon
 
 
@@ -157,7 +157,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "no noise": (dpsgd, "add_noise", no_noise),
     "noise that forgets C": (Plan, "round", noise_without_c),
     "a record taken twice": (RandomStream, "bernoulli", twice),
-    "clipped to 2C": ("client_app.engines.clip_factor", "", clipped_to_2c),
+    "clipped to 2C": ("client_app.training.engines.clip_factor", "", clipped_to_2c),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from client_app import audit as audit_module
-from client_app import dpsgd
+from client_app.training import dpsgd
 from client_app.audit import (
     CLIP_NORM,
     ENGINES,
@@ -24,14 +24,14 @@ from client_app.audit import (
     engine_of,
     releases_of,
 )
-from client_app.engine_choice import _ENGINES
-from client_app.engines import Engine
-from client_app.training import Trainer
-from hdpfl_flower.config import RunTerms
+from client_app.training.engine_choice import _ENGINES
+from client_app.training.engines import Engine
+from client_app.training.trainer import Trainer
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, ModelError
-from hdpfl_flower.mechanism import make_plan
-from hdpfl_flower.noise import ReleaseStreams
-from hdpfl_flower.profile import Profile, Training
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.config.profile import Profile, Training
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -2,7 +2,7 @@
 
 The attack is on the real ClientApp. The server sends a model and a learning rate at which a single
 record more decides where the clipped update points: S·(1 − 1e-6) one way or the other. Releases
-with and without that record, by coin, have Gaussian scores, and ``hdpfl_flower/audit.py`` finds a
+with and without that record, by coin, have Gaussian scores, and ``hdpfl_flower/privacy/audit.py`` finds a
 lower bound on ε. At the calibration for a client against nothing (1 S in place of 2 S) the bound at
 a claim of ε = 8 was 15.3 with 1,000 releases: such a bound is wrong once in a million true claims.
 """
@@ -17,11 +17,11 @@ from flwr.app import ArrayRecord
 
 from client_app.audit import SURE
 from hdpfl_flower import wire
-from hdpfl_flower.audit import Evidence
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.models import arrays_of, build_model
+from hdpfl_flower.privacy.audit import Evidence
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models.networks import arrays_of, build_model
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
 CLAIM, DELTA = 8.0, 1e-5

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import client_level
-from client_app.client_level import UPDATE, ClientLevelTrainer
-from client_app.plain_sgd import Job
-from client_app.site import Site
+from client_app.training import client_level
+from client_app.training.client_level import UPDATE, ClientLevelTrainer
+from client_app.training.plain_sgd import Job
+from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.datasets import task_for
+from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.mechanism import make_plan
-from hdpfl_flower.models import arrays_of, build_model, flatten
-from hdpfl_flower.noise import RandomStream
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.models.networks import arrays_of, build_model, flatten
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.wire import Instructions
 from tests.client_app.messages import CLIENT_NOISE, make_site, model_in, terms_of
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import dpsgd
-from client_app.dpsgd import filled_up, granule_of, pull_share, rehearsal_size, settle
+from client_app.training import dpsgd
+from client_app.training.dpsgd import filled_up, granule_of, pull_share, rehearsal_size, settle
 from hdpfl_flower.errors import TermsError
-from tests.client_app.oracle import make_engine, one_thread  # noqa: F401
-from tests.client_app.updates import RATE, TABLE, plan_of, records_of, start_of, streams
+from tests.client_app.training.oracle import make_engine, one_thread  # noqa: F401
+from tests.client_app.training.updates import RATE, TABLE, plan_of, records_of, start_of, streams
 
 HERE = np.zeros(3, np.float32)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_app import engines
-from client_app.engines import (
+from client_app.training import engines
+from client_app.training.engines import (
     Engine,
     LinearEngine,
     OpacusEngine,
@@ -23,8 +23,8 @@ from client_app.engines import (
     squared_norms,
 )
 from hdpfl_flower import rows
-from hdpfl_flower.task import Task
-from tests.client_app.oracle import CPU, Net, one_thread  # noqa: F401
+from hdpfl_flower.models.task import Task
+from tests.client_app.training.oracle import CPU, Net, one_thread  # noqa: F401
 
 BINARY, NUMBER = Task.classification((3,), 2), Task.regression((3,))
 

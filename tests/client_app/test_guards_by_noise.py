@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.client_app.messages import CLIENT_NOISE, SCHEMA, ask, make_site, model_of, send, terms_of
 
 NOISES, LEVELS = ("records", "client", "server"), ("", "1,inf")

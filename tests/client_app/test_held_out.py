@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.ditto import kept_personal_path, load_personal_model
+from client_app.personal.ditto import kept_personal_path, load_personal_model
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.site_data import SiteData, read_site_data
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.data.site_data import SiteData, read_site_data
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
 ROWS = [f"{20 + i},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(61)]

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.printable import printable
 from tests.client_app.messages import SCHEMA, ask, make_site, model_of, send, terms_of
 

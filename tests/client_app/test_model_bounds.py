@@ -13,8 +13,9 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from hdpfl_flower import models, wire
-from hdpfl_flower.task import Task
+from hdpfl_flower import wire
+from hdpfl_flower.models import networks as models
+from hdpfl_flower.models.task import Task
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_of, send, terms_of
 
 ROOT = Path(__file__).parents[2]

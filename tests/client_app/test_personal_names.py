@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from client_app.ditto import kept_personal_path, load_personal_model
+from client_app.personal.ditto import kept_personal_path, load_personal_model
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError
 from tests.client_app.messages import ask, make_site, terms_of
-from tests.client_app.test_client_level import SERVER, trusting
+from tests.client_app.training.test_client_level import SERVER, trusting
 
 PLAIN, PRIVATE = {"personal-noise": "none"}, {"personal-noise": "records"}
 FAR = 1e6

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.engines import Engine
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.evaluation import count_correct
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.site_data import read_site_data
-from hdpfl_flower.task import Records, Task
+from client_app.training.engines import Engine
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.evaluation import count_correct
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.data.site_data import read_site_data
+from hdpfl_flower.models.task import Records, Task
 from tests.client_app.hostile import in_the_gap, set_gates
-from tests.client_app.oracle import (
+from tests.client_app.training.oracle import (
     TOLERANCE,
     clipped_sum,
     draw,

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.engine_choice import engine_for
-from client_app.site import Site
+from client_app.training.engine_choice import engine_for
+from client_app.site.site import Site
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, HDPFLError
-from hdpfl_flower.mechanism import check_policy
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.schema import Schema
-from hdpfl_flower.tables import read_table
-from hdpfl_flower.task import Records
+from hdpfl_flower.privacy.plan import check_policy
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.table_records import read_table
+from hdpfl_flower.models.task import Records
 from tests.client_app.messages import SCHEMA, ask, make_site, terms_of
 from tests.client_app.test_guards_by_noise import change, code_of, kinds
 
@@ -27,7 +27,7 @@ HEADER = "ward,patient,age,dose,sick"
 ROWS = [("a", "p", "yes"), ("a", "q", "no"), ("a", "p", "no"), ("b", "r", "yes"), ("c", "s", "no")]
 """Two patients of ward 'a' whose gradients are opposite: one in the place of the other is 2 C."""
 ONE_UNIT = 1 + 1e-5
-"""What an engine guarantees, in C (``client_app/engines.py``)."""
+"""What an engine guarantees, in C (``client_app/training/engines.py``)."""
 
 
 def write_rows(folder: Path, rows: list[tuple[str, str, str]]) -> Path:

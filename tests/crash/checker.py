@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hdpfl_flower.errors import LedgerError
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 
 Key = tuple[str, int, str]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.checker import Checker
 
 ROOT = Path(__file__).parents[2]

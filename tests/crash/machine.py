@@ -25,9 +25,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
 Key = tuple[str, int, str]
 MEMORY = Path("/dev/shm")  # waiting for a disk would be most of the time

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hdpfl_flower import ledger as module
-from hdpfl_flower.account import Account, FrozenPlan, Request
-from hdpfl_flower.chain import Chain
-from hdpfl_flower.ledger import Ledger, Reservation
+from hdpfl_flower.ledger import ledger as module
+from hdpfl_flower.ledger.account import Account, FrozenPlan, Request
+from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
 Release = Callable[..., bytes]
 Note = Callable[[Path, dict[str, Any], bytes], None]

@@ -20,15 +20,16 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.app.user_config import UserConfig
 
-from client_app.simulation import InProcessContext
+from client_app.site.simulated import InProcessContext
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.journal import Journal, read_journal
-from server_app import checkpointing, rounds
-from server_app.checkpointing import Checkpoints
-from server_app.local import LocalGrid, resume_in_process, run_resumable
-from server_app.resume import open_run
-from strategies.base import HDPStrategy
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.monitoring.journal import Journal, read_journal
+from server_app.run import checkpointing
+from server_app.run import rounds
+from server_app.run.checkpointing import Checkpoints
+from server_app.simulation.local import LocalGrid, resume_in_process, run_resumable
+from server_app.run.resume import open_run
+from strategies.core.base import HDPStrategy
 
 SIGKILL, PATIENCE = 9, 240
 RUN_ID = "r"

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.account import Account, FrozenPlan, Request
-from hdpfl_flower.chain import Chain, Entry
+from hdpfl_flower.ledger.account import Account, FrozenPlan, Request
+from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 
 PAGE = 4096
 PLAN = FrozenPlan("{}", "{}", epsilon=0.1, delta=1e-7)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.checker import Checker, read_notes
 from tests.crash.harness import SIGKILL, Workers, ask, new_site
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower import chain as chain_module
-from hdpfl_flower import files, locks
-from hdpfl_flower.account import FrozenPlan, Request
-from hdpfl_flower.chain import Chain
+from hdpfl_flower.ledger import hash_chain as chain_module
+from hdpfl_flower.system import files
+from hdpfl_flower.ledger import locks
+from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from tests.crash.checker import read_books
 
 PLAN = FrozenPlan("{}", "{}", epsilon=1.0, delta=1e-6)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import LedgerError
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.checker import Checker
 from tests.crash.harness import SIGKILL, Workers, ask, kill_and_go_on, new_site
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import CheckpointError
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.mechanism import Plan
-from server_app.resume import open_run
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.privacy.plan import Plan
+from server_app.run.resume import open_run
 from tests.crash.server import (
     RUN_ID,
     SIGKILL,

@@ -25,10 +25,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hdpfl_flower import chain
-from hdpfl_flower.account import FrozenPlan, Request
+from hdpfl_flower.ledger import hash_chain as chain
+from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash import mutants
 
 ROOT = Path(__file__).parents[2]

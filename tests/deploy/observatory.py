@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from client_app.simulation import InProcessContext, simulated_records
+from client_app.site.simulated import InProcessContext, simulated_records
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.journal import read_journal
-from hdpfl_flower.ledger import Ledger
-from server_app.local import LocalGrid, run_in_process
-from server_app.rounds import run
+from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.ledger.ledger import Ledger
+from server_app.simulation.local import LocalGrid, run_in_process
+from server_app.run.rounds import run
 
 ROOT = Path(__file__).parents[2]
 BINARIES = ("prometheus", "promtool")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.mechanism import check_policy
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.site_data import SiteData, check_site_data, read_site_data
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.privacy.plan import check_policy
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.data.site_data import SiteData, check_site_data, read_site_data
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FOLDER = DEPLOY / "clusters"

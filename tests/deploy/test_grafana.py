@@ -10,7 +10,7 @@ import pytest
 
 from deploy.grafana.dashboards import FOLDER, dashboards
 from deploy.grafana.panels import COORDINATOR, SITE, Panel
-from hdpfl_flower.metrics import COORDINATOR_PORT, SITE_PORT, Place, series_at
+from hdpfl_flower.monitoring.series import COORDINATOR_PORT, SITE_PORT, Place, series_at
 
 DOCKER = Path(__file__).parents[2] / "docker"
 

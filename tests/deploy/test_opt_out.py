@@ -6,10 +6,10 @@ import math
 import tomllib
 from pathlib import Path
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.ditto import check_lambdas
-from hdpfl_flower.mechanism import check_policy
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.personal_lambda import check_lambdas
+from hdpfl_flower.privacy.plan import check_policy
+from hdpfl_flower.config.profile import Profile
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.grafana.panels import COORDINATOR, SITE, Panel
-from hdpfl_flower.journal import finished_rounds, read_journal
+from hdpfl_flower.monitoring.journal import finished_rounds, read_journal
 from tests.deploy.observatory import (
     FEDERATION,
     REFUSED,
@@ -91,8 +91,8 @@ def test_no_series_of_the_coordinator_has_a_value_of_a_profile(here: Watched) ->
 def test_a_finished_run_can_be_loaded(here: Watched, tmp_path: Path) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-    from hdpfl_flower.exposition import Exposition
-    from server_app.exporter import history
+    from hdpfl_flower.monitoring.prometheus import Exposition
+    from server_app.monitoring.exporter import history
 
     path = here.runs / FEDERATION / "journal.jsonl"
     text = Exposition("coordinator", lambda: history(path)).openmetrics()

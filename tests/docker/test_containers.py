@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.metrics import series_at
+from hdpfl_flower.monitoring.series import series_at
 from tests.docker.stack import (
     PORTS,
     PYTHON,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, write_seeded_site
 
 

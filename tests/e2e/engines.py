@@ -16,9 +16,9 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from client_app.simulation import draw_profile
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.journal import Event, read_journal
+from client_app.site.simulated import draw_profile
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.monitoring.journal import Event, read_journal
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.journal import Event
+from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import BIN, ROOT, Federation, command_of, processes, rounds_of
 
 DEMO = ROOT / "deploy" / "demo"

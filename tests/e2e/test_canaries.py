@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.mechanism import Plan
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import SCHEMA
 from tests.e2e.canaries import (
     Canaries,

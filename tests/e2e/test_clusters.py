@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hdpfl_flower.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger
 from tests.e2e.engines import ROOT, Federation, free_ports, rounds_of, toml_of
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]

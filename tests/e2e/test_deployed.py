@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app.refusals import read_refusals
-from hdpfl_flower.account import FrozenPlan, Request
-from hdpfl_flower.ledger import Ledger, Reservation
+from client_app.site.refusals import read_refusals
+from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms, to_toml
 
 pytestmark = pytest.mark.engines

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.journal import Event, read_journal
+from hdpfl_flower.monitoring.journal import Event, read_journal
 from tests.e2e.engines import ROOT, Done, Federation, command_of, free_ports, rounds_of
 from tests.e2e.faults import (
     HEART,

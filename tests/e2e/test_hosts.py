@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.journal import Event
+from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import ROOT, processes, to_toml
 from tests.e2e.faults import (
     HEART,

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_app.ditto import kept_personal_path
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.journal import Event
+from client_app.personal.ditto import kept_personal_path
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import (
     BIN,
     ROOT,

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from tests.client_app.messages import SCHEMA
 from tests.e2e.engines import Done, Federation, free_ports, rounds_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.journal import read_journal
-from server_app.local import run_in_process
+from hdpfl_flower.monitoring.journal import read_journal
+from server_app.simulation.local import run_in_process
 from tests.e2e.engines import (
     ROOT,
     SITES,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from hdpfl_flower.config import RunTerms
-from server_app.local import run_in_process
+from hdpfl_flower.config.terms import RunTerms
+from server_app.simulation.local import run_in_process
 from tests.e2e.engines import SITES, digest, rounds_of, seeded_terms
 
 pytestmark = pytest.mark.engines

@@ -16,9 +16,9 @@ from flwr.app import Message
 
 from hdpfl_flower import wire
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.journal import Event
-from server_app.local import LocalGrid
-from server_app.rounds import run
+from hdpfl_flower.monitoring.journal import Event
+from server_app.simulation.local import LocalGrid
+from server_app.run.rounds import run
 from tests.e2e.engines import (
     Done,
     Federation,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.head import Head
+from hdpfl_flower.estimators.softmax_head import Head
 
 CLASSES, INPUTS = 10, 40
 HEAD = Head(0, CLASSES, INPUTS)

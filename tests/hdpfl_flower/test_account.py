@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hdpfl_flower.account import Account, Request, check_cost, fits
-from hdpfl_flower.chain import Entry
+from hdpfl_flower.ledger.account import Account, Request, check_cost, fits
+from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.errors import Declined, LedgerError
 
 

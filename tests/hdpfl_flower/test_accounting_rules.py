@@ -22,8 +22,8 @@ from dp_accounting import (
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from hdpfl_flower import accounting
-from hdpfl_flower.accounting import (
+from hdpfl_flower.privacy import accounting
+from hdpfl_flower.privacy.accounting import (
     Beside,
     Gaussians,
     PureSelections,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import hdpfl_flower.chain as module
-from hdpfl_flower.chain import Chain
+import hdpfl_flower.ledger.hash_chain as module
+from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.errors import LedgerError
 
 

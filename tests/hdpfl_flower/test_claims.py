@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from hdpfl_flower.claims import judged
-from hdpfl_flower.clusters import (
+from hdpfl_flower.clustering.clusters import (
     LABEL_SKEW,
     ONE,
     SEVERAL,
@@ -18,10 +18,10 @@ from hdpfl_flower.clusters import (
     Clusters,
     separations_of,
 )
-from hdpfl_flower.directions import cluster_by_direction
-from hdpfl_flower.head import Head
+from hdpfl_flower.clustering.by_direction import cluster_by_direction
+from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.label_skew import HeadMeans, explained_pairs, joined
-from hdpfl_flower.mixture import cluster_by_noise, fit_clusters
+from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, fit_clusters
 from hdpfl_flower.one_cluster import is_one_cluster
 from tests.hdpfl_flower.headed import (
     CLASSES,

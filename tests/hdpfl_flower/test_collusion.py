@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import binom
 
-from hdpfl_flower import collusion
-from hdpfl_flower.collusion import HUSH, shared_noise, too_alike, too_near
-from hdpfl_flower.evidence import AGAINST, ALIKE, SHARED, Evidence, weigh_evidence
-from hdpfl_flower.guard import State
-from hdpfl_flower.head import silent_sums
-from tests.hdpfl_flower.test_evidence import HEAD, ROUNDS, TERMS, D, Federation, N, Rows, run
+from strategies.guards import shared_noise as collusion
+from strategies.guards.shared_noise import HUSH, shared_noise, too_alike, too_near
+from strategies.guards.evidence import AGAINST, ALIKE, SHARED, Evidence, weigh_evidence
+from strategies.guards.bounds import State
+from hdpfl_flower.estimators.softmax_head import silent_sums
+from tests.strategies.guards.test_evidence import HEAD, ROUNDS, TERMS, D, Federation, N, Rows, run
 
 NAMES = [str(i) for i in range(N)]
 FLOOR = Evidence(max_liars=2, rounds=ROUNDS, noise_floor=10**-2.6)

@@ -8,8 +8,8 @@ import pytest
 
 from hdpfl_flower.credible import FLAT, flat_updates, levels_of_flat
 from hdpfl_flower.errors import EstimationError
-from hdpfl_flower.noise_level import ESTIMATORS, measure_noise
-from hdpfl_flower.temporal import track
+from hdpfl_flower.estimators.noise_level import ESTIMATORS, measure_noise
+from hdpfl_flower.estimators.temporal import track
 
 Rows = npt.NDArray[np.float32]
 NAMES = ["a", "b", "c", "d", "e", "f"]

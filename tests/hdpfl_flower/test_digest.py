@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from tests.client_app.messages import make_site, model_in, send, terms_of
 
 

@@ -9,7 +9,7 @@ from safetensors.numpy import load, save
 
 from hdpfl_flower import gaps as module
 from hdpfl_flower.gaps import CLASSES, FIELDS, class_of, levels_of_pairs
-from hdpfl_flower.temporal import UNSURE, Memory, track
+from hdpfl_flower.estimators.temporal import UNSURE, Memory, track
 
 Vector = npt.NDArray[np.float64]
 N, D = 20, 2_000

@@ -11,14 +11,14 @@ import pytest
 from scipy import stats
 
 from benchmarks.signals import BEYOND, HELD_OUT, TUNING, draw, judge
-from hdpfl_flower.factor_analysis import FactorModel, factor_analysis, spare_equations
+from hdpfl_flower.estimators.factor_analysis import FactorModel, factor_analysis, spare_equations
 from hdpfl_flower.identification import (
     cost_of_private_signal,
     doubt,
     expected_excess,
     relative_errors,
 )
-from hdpfl_flower.noise_level import measure_noise, second_moments
+from hdpfl_flower.estimators.noise_level import measure_noise, second_moments
 
 FALSE_ALARM = 1e-6
 SEEDS = range(20_000, 20_200)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.account import FrozenPlan
-from hdpfl_flower.chain import Entry
+from hdpfl_flower.ledger.account import FrozenPlan
+from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger import Ledger
-from tests.hdpfl_flower.releases import (
+from hdpfl_flower.ledger.ledger import Ledger
+from tests.hdpfl_flower.ledger.releases import (
     PLAN,
     ask,
     open_ledger,  # noqa: F401

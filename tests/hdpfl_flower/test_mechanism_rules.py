@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import hdpfl_flower.mechanism as module
-from hdpfl_flower.accounting import Gaussians, PureSelections, Steps, event_of
-from hdpfl_flower.config import RunTerms
+import hdpfl_flower.privacy.plan as module
+from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps, event_of
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined
-from hdpfl_flower.mechanism import (
+from hdpfl_flower.privacy.plan import (
     FREE_TERMS,
     OF_A_RECORD,
     OF_AN_UPDATE,
@@ -23,9 +23,9 @@ from hdpfl_flower.mechanism import (
     make_plan,
     planned_steps,
 )
-from hdpfl_flower.paper_noise import pfa_multiplier, robust_hdp_multiplier
+from hdpfl_flower.privacy.paper_formulas import pfa_multiplier, robust_hdp_multiplier
 from tests.client_app.messages import SCHEMA
-from tests.hdpfl_flower.plans import SECRET, profile, terms
+from tests.hdpfl_flower.ledger.plans import SECRET, profile, terms
 
 ONE, OTHER, THIRD = Steps(0.5, 1), Steps(0.25, 4), Steps(0.125, 9)
 PAPERS: dict[str, Callable[..., float]] = {

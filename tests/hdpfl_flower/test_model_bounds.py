@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from hdpfl_flower import models
+from hdpfl_flower.models import networks as models
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models import (
+from hdpfl_flower.models.networks import (
     MAX_MODEL_MB,
     arrays_of,
     build_model,
@@ -24,7 +24,7 @@ from hdpfl_flower.models import (
     megabytes_of,
     size_of,
 )
-from hdpfl_flower.task import Task
+from hdpfl_flower.models.task import Task
 
 ROOT = Path(__file__).parents[2]
 MNIST, HEART = Task.classification((1, 28, 28), 10), Task.classification((28,), 2)
@@ -190,7 +190,7 @@ def test_a_users_function_that_keeps_its_network_is_refused() -> None:
 
 COMPARE = """
 import resource, sys
-import torch, hdpfl_flower.datasets
+import torch, hdpfl_flower.data.datasets
 from server_app.commands import main
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 1_500_000_000,) * 2)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from hdpfl_flower.noise import RandomStream, ReleaseStreams, add_noise
+from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams, add_noise
 
 KEY = bytes(range(32))
 BLOCK = 16_384

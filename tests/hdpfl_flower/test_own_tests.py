@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hdpfl_flower.datasets import Dataset, load_dataset
-from hdpfl_flower.evaluation import evaluate
-from hdpfl_flower.models import Arrays
+from hdpfl_flower.data.datasets import Dataset, load_dataset
+from hdpfl_flower.models.evaluation import evaluate
+from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.own_tests import own_tests
-from hdpfl_flower.partitions import rows_of_sites, split
-from hdpfl_flower.task import Records, Task
+from hdpfl_flower.simulation.partitions import rows_of_sites, split
+from hdpfl_flower.models.task import Records, Task
 
 CLASSES = Task.classification((2,), 3)
 LINE = Task.regression((1,))

@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.noise_level import SIGNALS, signal_class
-from hdpfl_flower import noise_level as module
-from hdpfl_flower.factor_analysis import factor_analysis
-from hdpfl_flower.noise_level import measure_noise, second_moments
+from hdpfl_flower.estimators import noise_level as module
+from hdpfl_flower.estimators.factor_analysis import factor_analysis
+from hdpfl_flower.estimators.noise_level import measure_noise, second_moments
 from hdpfl_flower.pairs import COPIES, near_copies
-from hdpfl_flower.temporal import track
+from hdpfl_flower.estimators.temporal import track
 
 Rows = npt.NDArray[np.float32]
 Vector = npt.NDArray[np.float64]

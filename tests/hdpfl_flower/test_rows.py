@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from hdpfl_flower import rows
-from hdpfl_flower.evaluation import count_correct
-from hdpfl_flower.models import arrays_of, build_model
+from hdpfl_flower.models.evaluation import count_correct
+from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.rows import POOL, RowProof, align
-from hdpfl_flower.task import Records, Task
+from hdpfl_flower.models.task import Records, Task
 
 TERMS = torch.randn(POOL, 9, generator=torch.Generator().manual_seed(3))
 """Sums of nine numbers, which two orders of addition round to other bits now and then."""

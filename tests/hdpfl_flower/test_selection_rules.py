@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import hdpfl_flower.selection as module
-from hdpfl_flower.accounting import Gaussians, PureSelections, Steps
+import hdpfl_flower.privacy.noisy_max as module
+from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.selection import (
+from hdpfl_flower.privacy.noisy_max import (
     calibrate_with_selections,
     choose_model,
     selection_noise_std,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.trust import check_client_noise
-from tests.hdpfl_flower.plans import profile, terms
+from hdpfl_flower.privacy.trust import check_client_noise
+from tests.hdpfl_flower.ledger.plans import profile, terms
 
 
 def test_noise_of_the_client_is_declined_unless_the_policy_allows_it() -> None:

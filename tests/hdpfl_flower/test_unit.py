@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.accounting import Steps, calibrate
+from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.errors import AccountingError, DataError, Declined, ProfileError
-from hdpfl_flower.mechanism import OF_A_RECORD, OF_AN_UPDATE, Plan, check_policy, make_plan
+from hdpfl_flower.privacy.plan import OF_A_RECORD, OF_AN_UPDATE, Plan, check_policy, make_plan
 from hdpfl_flower.unit import id_of, unit_of
-from strategies.level_report import describe
+from strategies.core.privacy_statement import describe
 from tests.client_app.messages import SCHEMA
-from tests.hdpfl_flower.plans import PROFILE, profile, terms
+from tests.hdpfl_flower.ledger.plans import PROFILE, profile, terms
 
 WARD = 'id = "ward"\n' + SCHEMA
 

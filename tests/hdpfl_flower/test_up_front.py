@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, HDPFLError, TermsError
-from hdpfl_flower.mechanism import check_policy
+from hdpfl_flower.privacy.plan import check_policy
 from hdpfl_flower.up_front import check_up_front
 from server_app.app import run_or_resume
-from server_app.rounds import ready_strategy
+from server_app.run.rounds import ready_strategy
 from tests.federation import ScriptedGrid
-from tests.hdpfl_flower.plans import profile
+from tests.hdpfl_flower.ledger.plans import profile
 
 BEYOND = [
     ({"prox-lambda": 20.0, "learning-rate": 0.1}, "'prox-lambda' is 20 and 'learning-rate' 0.1"),

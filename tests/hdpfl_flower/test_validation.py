@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, HDPFLError
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.schema import Schema
-from hdpfl_flower.validation import _OTHER
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.config.validation import _OTHER
 
 LABEL = '[label]\ncolumn = "y"\nclasses = [["0"], ["1"]]\n'
 AGE = '[[columns]]\nname = "age"\n'
@@ -131,7 +131,7 @@ def test_no_text_of_pydantics_reaches_who_writes_a_schema(data: dict[str, Any]) 
     """The parsed TOML, so that values are not bound to what TOML can hold."""
     from pydantic import ValidationError
 
-    from hdpfl_flower.schema import _in_words
+    from hdpfl_flower.data.schema import _in_words
 
     try:
         Schema.model_validate(data)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import hdpfl_flower.mechanism as module
+import hdpfl_flower.privacy.plan as module
 from hdpfl_flower.errors import Declined, ModelError
-from hdpfl_flower.mechanism import check_policy, make_plan, planned_steps
-from hdpfl_flower.profile import Policy
-from tests.hdpfl_flower.plans import profile, terms
+from hdpfl_flower.privacy.plan import check_policy, make_plan, planned_steps
+from hdpfl_flower.config.profile import Policy
+from tests.hdpfl_flower.ledger.plans import profile, terms
 
 MANY = {"max-rounds": 1000}
 """The default, which the profile of these tests lowers."""

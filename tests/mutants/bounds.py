@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-MODELS, SITES = "hdpfl_flower/models.py", "client_app/test_model_bounds.py::test_"
+MODELS, SITES = "hdpfl_flower/models/networks.py", "client_app/test_model_bounds.py::test_"
 NAMES, WORK = "hdpfl_flower/test_model_bounds.py::test_", "hdpfl_flower/test_work_bounds.py::test_"
 MUTANTS = (
     Mutant(
         "a network built before its size is known",
-        "client_app/training.py",
+        "client_app/training/trainer.py",
         "    if megabytes_of(terms.model, task) > profile.policy.max_payload_mb:\n",
         "    if megabytes_of(terms.model, task) > 1e9 * profile.policy.max_payload_mb:\n",
         SITES + "a_model_above_the_policy_is_built_on_meta_alone",
@@ -58,14 +58,14 @@ MUTANTS = (
     ),
     Mutant(
         "steps counted after they are accounted",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    _check_work(profile, terms)\n    divisor, sensitivity",
         "    divisor, sensitivity",
         WORK + "millions_of_steps_are_declined_before_any_is_accounted",
     ),
     Mutant(
         "steps of one model where a run trains two",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    return _models(terms) * (rounds * _local_steps(profile, terms) + first)\n",
         "    return rounds * _local_steps(profile, terms) + first\n",
         WORK + "a_plan_has_no_more_steps_than_were_counted",

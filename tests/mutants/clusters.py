@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-CLUSTERS = "hdpfl_flower/test_clusters.py::test_"
-CHOICE = "hdpfl_flower/test_selection.py::test_"
-GUMBEL = "hdpfl_flower/test_selection_gumbel.py::test_"
-PULL = "client_app/test_dpsgd_pull.py::test_"
-GROUPS = "hdpfl_flower/test_groups.py::test_"
-PERSONAL = "client_app/test_private_ditto.py::test_"
+CLUSTERS = "hdpfl_flower/clustering/test_clusters.py::test_"
+CHOICE = "hdpfl_flower/privacy/test_noisy_max.py::test_"
+GUMBEL = "hdpfl_flower/privacy/test_exponential_mechanism.py::test_"
+PULL = "client_app/training/test_dpsgd_pull.py::test_"
+GROUPS = "hdpfl_flower/simulation/test_groups.py::test_"
+PERSONAL = "client_app/personal/test_private_ditto.py::test_"
 
-SITE = "client_app/test_choice.py::test_"
-PLAN = "hdpfl_flower/test_plan_extras.py::test_"
+SITE = "client_app/training/test_private_choice.py::test_"
+PLAN = "hdpfl_flower/privacy/test_plan_extras.py::test_"
 
 MUTANTS = (
     Mutant(
@@ -29,13 +29,13 @@ MUTANTS = (
         "        raise Declined(\"terms: no 'selections' are planned, and the server asks for a "
         'choice")\n'
         "    choices = plan.choices\n",
-        "    from hdpfl_flower.accounting import Gaussians\n\n"
+        "    from hdpfl_flower.privacy.accounting import Gaussians\n\n"
         "    choices = plan.choices or Gaussians(1.0, 0)\n",
         SITE + "a_choice_that_nothing_pays_for_is_declined",
     ),
     Mutant(
         "a choice without its noise",
-        "client_app/choice.py",
+        "client_app/training/private_choice.py",
         "    noise_std = selection_noise_std(choices.noise_multiplier, len(models))\n",
         "    noise_std = 0.0\n",
         SITE + "counts_are_of_all_records_and_the_noise_is_the_plans",
@@ -51,7 +51,7 @@ MUTANTS = (
     ),
     Mutant(
         "choices that cost nothing beside the steps",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    return calibrate_with_selections(\n",
         "    return calibrate(schedule, epsilon, delta), Gaussians(9.0, terms.selections)\n"
         "    return calibrate_with_selections(\n",
@@ -59,14 +59,14 @@ MUTANTS = (
     ),
     Mutant(
         "two models for the price of one",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "            schedule * models, epsilon, profile.run.delta, terms\n",
         "            schedule, epsilon, profile.run.delta, terms\n",
         PLAN + "a_private_personal_model_is_charged_like_the_update",
     ),
     Mutant(
         "a choice of one record's worth under client-level noise",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    _check_equal_steps(terms)\n",
         "",
         PLAN + "what_counts_equal_steps_alone_is_declined_with_more",
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "a private personal model without its noise",
-        "client_app/private_ditto.py",
+        "client_app/personal/private_ditto.py",
         "        engine, own, records, plan, learning_rate,",
         "        engine, own, records, type(plan)(plan.steps, plan.clip_norm, 0.0, plan.divisor),"
         " learning_rate,",
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "a pull inside the clipped gradient",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "                engine.theta.lerp_(anchor, share)\n",
         "                drag = (share / learning_rate) * (engine.theta - anchor)\n"
         "                drag *= min(1.0, plan.clip_norm / float(drag.norm()))\n"
@@ -98,112 +98,112 @@ MUTANTS = (
     ),
     Mutant(
         "every group is tested as the first one sees it",
-        "hdpfl_flower/groups.py",
+        "hdpfl_flower/simulation/groups.py",
         "views[group] = seen_by(records, groups, group, task)",
         "views[group] = seen_by(records, groups, 0, task)",
         GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
     ),
     Mutant(
         "groups count alike in the test, whatever their size",
-        "hdpfl_flower/groups.py",
+        "hdpfl_flower/simulation/groups.py",
         '"accuracy": float(np.average(accuracies, weights=groups.sizes)),',
         '"accuracy": float(np.average(accuracies)),',
         GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
     ),
     Mutant(
         "every site takes its records from the start",
-        "client_app/simulation.py",
+        "client_app/site/simulated.py",
         "seen_by(data.train.take(part), groups, group, data.task)",
         "seen_by(data.train.take(part - part[0]), groups, group, data.task)",
         GROUPS + "every_record_is_at_one_site_as_its_group_sees_it[rotation]",
     ),
     Mutant(
         "a choice without noise",
-        "hdpfl_flower/selection.py",
+        "hdpfl_flower/privacy/noisy_max.py",
         "np.argmax(correct + noise_std * noise)",
         "np.argmax(correct + 0 * noise)",
         CHOICE + "choices_come_as_often_as_their_noise_says",
     ),
     Mutant(
         "a choice with half the noise",
-        "hdpfl_flower/selection.py",
+        "hdpfl_flower/privacy/noisy_max.py",
         "math.sqrt(models**2 // 4 / models)",
         "math.sqrt(models**2 // 4 / models) / 2",
         CHOICE + "the_sensitivity_is_the_largest_of_all_records[4]",
     ),
     Mutant(
         "choices that nobody charges",
-        "hdpfl_flower/accounting.py",
+        "hdpfl_flower/privacy/accounting.py",
         "epsilon_of(event_of(schedule, z, beside), delta, interval)",
         "epsilon_of(event_of(schedule, z), delta, interval)",
         CHOICE + "full_batches_and_choices_cost_what_the_analytic_gaussian_says",
     ),
     Mutant(
         "a Gumbel choice with half the noise",
-        "hdpfl_flower/selection_gumbel.py",
+        "hdpfl_flower/privacy/exponential_mechanism.py",
         "stream.gumbel(len(correct)) / epsilon",
         "stream.gumbel(len(correct)) / (2 * epsilon)",
         GUMBEL + "choices_come_as_often_as_their_epsilon_says",
     ),
     Mutant(
         "a Gumbel choice charged half of its ε",
-        "hdpfl_flower/accounting.py",
+        "hdpfl_flower/privacy/accounting.py",
         "DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)",
         "DiscreteLaplaceDpEvent(one.epsilon / 2, sensitivity=1)",
         GUMBEL + "one_choice_costs_its_epsilon[0.37]",
     ),
     Mutant(
         "the cache takes a pure choice for a Gaussian one",
-        "hdpfl_flower/accounting.py",
+        "hdpfl_flower/privacy/accounting.py",
         'else ("pure", one.epsilon)',
         "else (one.epsilon,)",
         GUMBEL + "pure_and_gaussian_choices_of_one_number_are_told_apart",
     ),
     Mutant(
         "the first round's large batches taken for small ones",
-        "hdpfl_flower/selection.py",
+        "hdpfl_flower/privacy/noisy_max.py",
         "return (first, *(later,) * (rounds - 1))",
         "return (later,) * rounds",
         CHOICE + "a_client_takes_whole_steps",
     ),
     Mutant(
         "a picture of the standardised updates",
-        "hdpfl_flower/clusters.py",
+        "hdpfl_flower/clustering/clusters.py",
         "mixed += block @ centred.T",
         "mixed += centred @ centred.T",
         CLUSTERS + "the_picture_is_the_authors_own_made_by_the_library",
     ),
     Mutant(
         "a client alone makes a trusted cluster",
-        "hdpfl_flower/clusters.py",
+        "hdpfl_flower/clustering/clusters.py",
         "and int(self.sizes.min()) > 1",
         "and int(self.sizes.min()) > 0",
         CLUSTERS + "a_large_separation_may_be_one_client",
     ),
     Mutant(
         "clusters in what is noise alone",
-        "hdpfl_flower/clusters.py",
+        "hdpfl_flower/clustering/clusters.py",
         "apart = self.above_noise and self.mss",
         "apart = self.mss",
         CLUSTERS + "clusters_buried_in_noise_are_not_trusted",
     ),
     Mutant(
         "all clients weigh the same in the picture",
-        "hdpfl_flower/mixture.py",
+        "hdpfl_flower/clustering/noise_mixture.py",
         "roots = np.sqrt(variances)",
         "roots = np.sqrt(np.full(n, variances.mean()))",
         CLUSTERS + "unequal_noise_hides_the_minority_from_the_papers_map_alone[4]",
     ),
     Mutant(
         "all clients are equally noisy to the mixture",
-        "hdpfl_flower/mixture.py",
+        "hdpfl_flower/clustering/noise_mixture.py",
         "noise = variances[:, None] * scales[:kept]",
         "noise = np.full((len(gram), 1), variances.mean()) * scales[:kept]",
         CLUSTERS + "unequal_noise_hides_the_minority_from_the_papers_map_alone[0]",
     ),
     Mutant(
         "a picture not drawn in to the size of its signal",
-        "hdpfl_flower/mixture.py",
+        "hdpfl_flower/clustering/noise_mixture.py",
         "signal = np.maximum(values - dimension,",
         "signal = np.maximum(values,",
         CLUSTERS + "the_pictures_noise_is_what_the_mixture_is_told",

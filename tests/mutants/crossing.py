@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "a deployed node that plays a simulated one",
-        "client_app/simulation.py",
+        "client_app/site/simulated.py",
         "    return bool(ray and ray.is_initialized())",
         "    return True",
         APP + "a_deployed_node_without_a_profile_refuses",
@@ -70,14 +70,14 @@ MUTANTS = (
     ),
     Mutant(
         "a profile that prints itself",
-        "hdpfl_flower/profile.py",
+        "hdpfl_flower/config/profile.py",
         '        return f"{type(self).__name__}(<private>)"',
         "        return str(self.__dict__)",
-        "hdpfl_flower/test_profile.py::test_no_value_shows_in_any_text",
+        "hdpfl_flower/config/test_profile.py::test_no_value_shows_in_any_text",
     ),
     Mutant(
         "an unknown label that ends a run",
-        "hdpfl_flower/site_data.py",
+        "hdpfl_flower/data/site_data.py",
         "        known = (y >= 0) & (y < task.classes) & (y == np.floor(y))\n",
         "        known = np.full(len(y), True)\n",
         REPLAY + "a_label_that_the_task_does_not_know_tells_nothing",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-HEAD = "hdpfl_flower/test_head.py::test_"
-RP = "hdpfl_flower/test_robust_pca.py::test_"
+HEAD = "hdpfl_flower/estimators/test_softmax_head.py::test_"
+RP = "hdpfl_flower/estimators/test_robust_pca.py::test_"
 CREDIBLE = "hdpfl_flower/test_credible.py::test_"
 GAPS = "hdpfl_flower/test_gaps.py::test_"
 IDENTIFIED = "hdpfl_flower/test_identification.py::test_"
@@ -15,66 +15,66 @@ UP = "hdpfl_flower/test_updates.py::test_"
 MUTANTS = (
     Mutant(
         "a quiet head is believed whatever the rest says",
-        "hdpfl_flower/head.py",
+        "hdpfl_flower/estimators/softmax_head.py",
         "np.log(np.maximum(silent, least)) - np.log(levels)",
         "np.log(np.maximum(silent, 1e-12)) - np.log(levels)",
         HEAD + "a_forged_quiet_head_gains_no_more_than_a_quarter[0.0-4]",
     ),
     Mutant(
         "a quiet head is measured against itself",
-        "hdpfl_flower/head.py",
+        "hdpfl_flower/estimators/softmax_head.py",
         "least = np.minimum(levels, quietest) / BELIEVED",
         "least = np.minimum(silent, quietest) / BELIEVED",
         HEAD + "a_forged_quiet_head_gains_no_more_than_a_quarter[0.001-4]",
     ),
     Mutant(
         "a forged head over the rounds is measured in one round alone",
-        "hdpfl_flower/temporal.py",
+        "hdpfl_flower/estimators/temporal.py",
         "        quietest_part(rows),\n    )\n    return spoken",
         "        0 * quietest_part(rows),\n    )\n    return spoken",
         HEAD + "a_forged_head_is_not_believed_over_the_rounds_either",
     ),
     Mutant(
         "silence of the last round for that of all",
-        "hdpfl_flower/temporal.py",
+        "hdpfl_flower/estimators/temporal.py",
         "facts[:, _SILENT] += silent_squares",
         "facts[:, _SILENT] = silent_squares",
         HEAD + "silence_adds_up_over_the_rounds_where_the_signals_move",
     ),
     Mutant(
         "every estimator listens to the head",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         'if method == "auto" and head is not None and previous is None:',
         "if head is not None and previous is None:",
         HEAD + "only_auto_listens_to_the_head",
     ),
     Mutant(
         "a sparse part not there yet counts as settled",
-        "hdpfl_flower/robust_pca.py",
+        "hdpfl_flower/estimators/robust_pca.py",
         "there = len(limits) > 3 and bool(np.all(np.array(history[-4:]) > floor))",
         "there = len(limits) > 3",
         RP + "a_row_whose_sparse_part_is_not_there_yet_hides_nothing[strong-30-2]",
     ),
     Mutant(
         "replies kept beside the matrix",
-        "strategies/exchange.py",
+        "strategies/core/exchange.py",
         "for reply in _letting_go(replies):",
         "for reply in replies:",
-        "strategies/test_exchange.py::test_a_reply_is_gone_before_the_next_one_comes",
+        "strategies/core/test_exchange.py::test_a_reply_is_gone_before_the_next_one_comes",
     ),
     Mutant(
         "a full disk found out by a signal",
-        "hdpfl_flower/matrix.py",
+        "hdpfl_flower/linalg/update_matrix.py",
         "            os.posix_fallocate(file.fileno(), 0, size)",
         "            file.truncate(size)",
-        "hdpfl_flower/test_matrix.py::test_a_full_disk_is_an_error_and_not_the_end_of_the_process",
+        "hdpfl_flower/linalg/test_update_matrix.py::test_a_full_disk_is_an_error_and_not_the_end_of_the_process",
     ),
     Mutant(
         "the container's limit unread",
-        "hdpfl_flower/matrix.py",
+        "hdpfl_flower/linalg/update_matrix.py",
         "available = min(available, int(_CGROUP.read_text()))",
         "available = max(available, int(_CGROUP.read_text()))",
-        "hdpfl_flower/test_matrix.py::test_the_limit_is_a_quarter_of_the_machine_or_of_the_container",
+        "hdpfl_flower/linalg/test_update_matrix.py::test_the_limit_is_a_quarter_of_the_machine_or_of_the_container",
     ),
     Mutant(
         "the last block left out of a sum",
@@ -113,21 +113,21 @@ MUTANTS = (
     ),
     Mutant(
         "a jittered copy takes all the weight",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         "groups = near_copies(moments, d, model, share * d) if copies",
         "groups = [] if copies",
         PAIRS + "copies_weigh_together_what_one_client_would[auto-2-0.001]",
     ),
     Mutant(
         "a copy of every round takes all the weight",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         "groups = near_copies(moments, d, model, most_left=LEFT_OF_DIFFERENCES)",
         "groups = near_copies(moments, d, model, most_left=0.0)",
         PAIRS + "copies_weigh_together_what_one_client_would[temporal-2-0.001]",
     ),
     Mutant(
         "every copy counts for one",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         "variances=found.variances * found.copies,",
         "variances=found.variances,",
         PAIRS + "two_groups_count_apart",
@@ -141,14 +141,14 @@ MUTANTS = (
     ),
     Mutant(
         "a flat update passes for the quietest",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         "levels = levels_of_flat(found.variances, flat)",
         "levels = found.variances",
         CREDIBLE + "a_flat_update_is_the_noisiest_of_the_round[auto-constant]",
     ),
     Mutant(
         "a flat update of every round passes for the quietest",
-        "hdpfl_flower/temporal.py",
+        "hdpfl_flower/estimators/temporal.py",
         "heard = np.flatnonzero(found & ~flat)",
         "heard = np.flatnonzero(found)",
         CREDIBLE + "over_the_rounds_too_and_it_is_no_upload_to_compare_with[temporal]",
@@ -169,17 +169,17 @@ MUTANTS = (
     ),
     Mutant(
         "a head of a few inputs identifies by itself",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         "found.identified or (error <= SURE_OF_HEAD and not spoken.forged.any())",
         "found.identified or not spoken.forged.any()",
         HEAD + "a_head_of_few_inputs_identifies_nothing_by_itself[48-False]",
     ),
     Mutant(
         "a difference that is all shared passes for silence",
-        "hdpfl_flower/noise_level.py",
+        "hdpfl_flower/estimators/noise_level.py",
         "return Differences(np.maximum(levels, _HUNDREDTH * squares), counts, sure)",
         "return Differences(levels, counts, sure)",
-        "hdpfl_flower/test_noise_level.py::test_"
+        "hdpfl_flower/estimators/test_noise_level.py::test_"
         "a_factor_of_ones_own_in_the_differences_does_not_pass_for_silence",
     ),
     Mutant(

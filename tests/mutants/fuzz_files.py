@@ -8,7 +8,7 @@ FILES: dict[str, tuple[str, ...]] = {
                        H + "test_ledger_budget.py", H + "test_ledger_machine.py"),
     H + "accounting.py": (H + "test_accounting_rules.py", H + "test_accounting.py",
                           H + "test_selection.py", H + "test_selection_gumbel.py"),
-    H + "central_noise.py": (H + "test_central_noise.py", "strategies/test_fedhdp.py",
+    H + "central_noise.py": (H + "test_central_noise.py", "strategies/fedhdp/test_fedhdp.py",
                              C + "test_client_level.py"),
     H + "chain.py": (H + "test_chain_rules.py", H + "test_ledger.py", H + "test_ledger_damage.py",
                      H + "test_simulated_ledger.py"),

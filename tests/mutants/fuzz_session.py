@@ -227,7 +227,7 @@ class _Loop:
         return json.dumps(["survived", ""])
 
 
-COMPUTES = frozenset({"hdpfl_flower/accounting.py"})
+COMPUTES = frozenset({"hdpfl_flower/privacy/accounting.py"})
 """Files that compute what is kept in the cache: a change of theirs must not find the right one."""
 
 

@@ -6,13 +6,13 @@ from tests.mutants.runner import Mutant
 
 GUARD = "privacy/test_guard.py::test_"
 APP = "client_app/test_app.py::test_"
-ACCOUNTING = "hdpfl_flower/test_accounting.py::test_"
-LEDGER = "hdpfl_flower/test_ledger.py::test_"
-DAMAGE = "hdpfl_flower/test_ledger_damage.py::test_"
+ACCOUNTING = "hdpfl_flower/privacy/test_accounting.py::test_"
+LEDGER = "hdpfl_flower/ledger/test_ledger.py::test_"
+DAMAGE = "hdpfl_flower/ledger/test_ledger_damage.py::test_"
 MUTANTS = (
     Mutant(
         "terms that change in mid-run",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    if changed:\n",
         "    if False:\n",
         APP + "rounds_beyond_the_plan_and_terms_that_change_are_declined",
@@ -26,56 +26,56 @@ MUTANTS = (
     ),
     Mutant(
         "a plan made anew each round",
-        "client_app/site.py",
+        "client_app/site/site.py",
         "        if frozen is not None:\n",
         "        if False:\n",
         GUARD + "a_run_keeps_the_plan_that_was_charged",
     ),
     Mutant(
         "work under a plan that was not charged",
-        "hdpfl_flower/ledger.py",
+        "hdpfl_flower/ledger/ledger.py",
         "            elif frozen != plan:",
         "            elif False:",
         LEDGER + "work_follows_the_plan_that_was_charged_and_no_other",
     ),
     Mutant(
         "calibration to twice the ε",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "return calibrate(schedule, epsilon, delta), None",
         "return calibrate(schedule, 2 * epsilon, delta), None",
         GUARD + "what_runs_costs_what_was_charged",
     ),
     Mutant(
         "a noise multiplier rounded down",
-        "hdpfl_flower/accounting.py",
+        "hdpfl_flower/privacy/accounting.py",
         "    return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]",
         "    return _narrow(fine, epsilon, low, high, _TOLERANCE)[0]",
         ACCOUNTING + "full_batch_steps_are_one_gaussian",
     ),
     Mutant(
         "a fixed PLD interval",
-        "hdpfl_flower/accounting.py",
+        "hdpfl_flower/privacy/accounting.py",
         "    return 1e-4 * epsilon / max(1.0, math.sqrt(steps) / 200)",
         "    return 1e-3",
         ACCOUNTING + "a_fixed_interval_is_a_trap",
     ),
     Mutant(
         "an accountant that forgets earlier runs",
-        "hdpfl_flower/ledger.py",
+        "hdpfl_flower/ledger/ledger.py",
         "charges = [*account.plans.values(), plan]",
         "charges = [plan]",
         APP + "the_lifetime_budget_pays_for_two_runs_and_not_for_three",
     ),
     Mutant(
         "a replay answered with fresh noise",
-        "hdpfl_flower/ledger.py",
+        "hdpfl_flower/ledger/ledger.py",
         '            if known.status in ("sealed", "sent") and not (again and not self._keeps):\n',
         "            if False:\n",
         APP + "the_same_request_gets_the_same_bytes_and_no_new_noise",
     ),
     Mutant(
         "another request for the same release",
-        "hdpfl_flower/ledger.py",
+        "hdpfl_flower/ledger/ledger.py",
         "            if known.request != request.digest:\n",
         "            if False:\n",
         APP + "another_model_for_a_round_that_was_answered_is_declined",
@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "a refund after a crash",
-        "hdpfl_flower/account.py",
+        "hdpfl_flower/ledger/account.py",
         "            release.status = entry.kind\n",
         "            release.status = entry.kind\n"
         '            if entry.kind == "lost":\n                self.plans.clear()\n',
@@ -106,35 +106,35 @@ MUTANTS = (
     ),
     Mutant(
         "a lost release worked on again",
-        "hdpfl_flower/ledger.py",
+        "hdpfl_flower/ledger/ledger.py",
         "            if not again:\n",
         "            if False:\n",
         LEDGER + "a_killed_process_leaves_a_lost_release",
     ),
     Mutant(
         "a release given to two workers",
-        "hdpfl_flower/ledger.py",
+        "hdpfl_flower/ledger/ledger.py",
         '            raise Declined("replay: the release is being worked on") from None\n',
         "            return\n",
         LEDGER + "a_release_being_worked_on_is_not_given_twice",
     ),
     Mutant(
         "entries believed unread",
-        "hdpfl_flower/chain.py",
+        "hdpfl_flower/ledger/hash_chain.py",
         "if seq != self._last + 1 or digest != right:",
         "if seq != self._last + 1:",
         DAMAGE + "an_altered_entry_is_found_out[changed]",
     ),
     Mutant(
         "an old copy taken for the newest",
-        "hdpfl_flower/chain.py",
+        "hdpfl_flower/ledger/hash_chain.py",
         "        if ((_FIRST,) if seq == 0 else row) != (digest,):\n",
         "        if False:\n",
         DAMAGE + "an_old_copy_is_found_out_by_the_anchor",
     ),
     Mutant(
         "an anchor that a slow process takes back",
-        "hdpfl_flower/chain.py",
+        "hdpfl_flower/ledger/hash_chain.py",
         "        if _read_anchor(path)[0] < seq:\n",
         "        if True:\n",
         DAMAGE + "a_slow_process_does_not_take_the_anchor_back",

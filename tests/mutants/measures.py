@@ -43,10 +43,10 @@ MUTANTS = (
     ),
     Mutant(
         "sites missing from a mean go unnamed",
-        "strategies/site_metrics.py",
+        "strategies/core/site_metrics.py",
         "len(found) + len(missing),",
         "len(found),",
-        "strategies/test_site_metrics.py::test_a_poor_site_counts_and_who_is_not_counted_is_named",
+        "strategies/core/test_site_metrics.py::test_a_poor_site_counts_and_who_is_not_counted_is_named",
     ),
     Mutant(
         "weights drawn from round 0, metrics from round 1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 APP = "client_app/test_app.py::test_"
-TIMING = "client_app/test_timing.py::test_"
+TIMING = "client_app/site/test_reply_time.py::test_"
 NAMES = "client_app/test_personal_names.py::test_"
 LINES = "client_app/test_log_lines.py::test_"
 CHECKS = "client_app/commands/test_report_checks.py::test_"
@@ -24,14 +24,14 @@ MUTANTS = (
     ),
     Mutant(
         "a reply that bears the moment at which the wait ended",
-        "client_app/timing.py",
+        "client_app/site/reply_time.py",
         "    return arrived.at + multiple * arrived.reply_after",
         "    return time.time()",
         TIMING + "a_sleep_that_ends_late_is_not_to_be_seen_in_the_reply",
     ),
     Mutant(
         "a time to live that tells when the reply was built",
-        "client_app/timing.py",
+        "client_app/site/reply_time.py",
         "        reply.metadata.ttl = request.metadata.created_at + request.metadata.ttl - created_at\n",
         "",
         TIMING + "what_a_reply_bears_is_a_constant_whatever_the_work_took",
@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "a private personal model started from an un-noised one",
-        "client_app/ditto.py",
+        "client_app/personal/ditto.py",
         "    own = load_personal_model(path, len(shared), _noise_of(terms))\n"
         "    return train_personal_privately(",
         "    own = load_personal_model(path, len(shared))\n    return train_personal_privately(",
@@ -73,28 +73,28 @@ MUTANTS = (
     ),
     Mutant(
         "a private personal model and an un-noised one share a file",
-        "client_app/ditto.py",
+        "client_app/personal/ditto.py",
         "json.dumps([terms.run_id, _noise_of(terms)])",
         "json.dumps([terms.run_id])",
         NAMES + "a_private_model_of_a_run_that_was_an_unnoised_one_before",
     ),
     Mutant(
         "runs of like names share a personal model",
-        "client_app/ditto.py",
+        "client_app/personal/ditto.py",
         "json.dumps([terms.run_id, _noise_of(terms)])",
         "json.dumps([terms.run_id.replace('/', '.'), _noise_of(terms)])",
         NAMES + "no_two_runs_share_a_file_and_no_two_noises",
     ),
     Mutant(
         "choices held against the rounds that the plan pays for",
-        "hdpfl_flower/assumptions.py",
+        "hdpfl_flower/ledger/invariants.py",
         '    if kind == "update":\n',
         "    if kind:\n",
         CHECKS + "a_ledger_that_contradicts_its_promise",
     ),
     Mutant(
         "a private personal model that nobody holds against the plan",
-        "hdpfl_flower/assumptions.py",
+        "hdpfl_flower/ledger/invariants.py",
         "    return 2 if private else 1\n",
         "    return 1\n",
         CHECKS + "a_ledger_that_contradicts_its_promise",
@@ -108,14 +108,14 @@ MUTANTS = (
     ),
     Mutant(
         "a server's text unescaped in an error",
-        "hdpfl_flower/terminal.py",
+        "hdpfl_flower/system/terminal.py",
         "{printable(str(error))}",
         "{error}",
         LINES + "what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own",
     ),
     Mutant(
         "a server's text unescaped in a table",
-        "client_app/commands/printing.py",
+        "client_app/commands/formatting.py",
         "[printable(cell) for cell in row]",
         "[*row]",
         LINES + "what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own",
@@ -129,14 +129,14 @@ MUTANTS = (
     ),
     Mutant(
         "metrics that count as a part in a run",
-        "client_app/personal.py",
+        "client_app/personal/final_model.py",
         '        if clipped or (run in account.plans and kind != "metrics"):\n',
         "        if clipped or kind:\n",
         APP + "a_run_that_the_site_took_no_part_in_leaves_no_model",
     ),
     Mutant(
         "an old run's model in the place of a later one's",
-        "client_app/personal.py",
+        "client_app/personal/final_model.py",
         "    if begun.get(kept, 0) > begun[run]:\n",
         "    if False:\n",
         APP + "an_older_run_leaves_no_model_in_a_later_ones_place",
@@ -150,14 +150,14 @@ MUTANTS = (
     ),
     Mutant(
         "training includes the held-out records",
-        "hdpfl_flower/site_data.py",
+        "hdpfl_flower/data/site_data.py",
         "    train, test = np.flatnonzero(~out), np.flatnonzero(out)\n",
         "    train, test = np.arange(len(out)), np.flatnonzero(out)\n",
         HELD_OUT + "what_is_trained_is_a_function_of_the_records_that_are_not_held_out",
     ),
     Mutant(
         "a trainer that is given the held-out records as well",
-        "client_app/site.py",
+        "client_app/site/site.py",
         "        return self._records()[0]\n",
         "        import numpy as np\n"
         "        train, test = self._records()\n"
@@ -171,14 +171,14 @@ MUTANTS = (
     ),
     Mutant(
         "metrics computed on training records, with a holdout",
-        "client_app/site.py",
+        "client_app/site/site.py",
         "        return self._records()[1]\n",
         "        train, test = self._records()\n        return None if test is None else train\n",
         HELD_OUT + "what_is_tested_is_a_function_of_the_records_that_are_held_out",
     ),
     Mutant(
         "metrics computed on training records, without a holdout",
-        "client_app/site.py",
+        "client_app/site/site.py",
         "        return self._records()[1]\n",
         "        train, test = self._records()\n        return train if test is None else test\n",
         HELD_OUT + "without_a_holdout_nothing_is_tested_and_nothing_leaves",

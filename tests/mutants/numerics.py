@@ -5,21 +5,21 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 ROWS = "hdpfl_flower/test_rows.py::test_"
-CHOICE = "client_app/test_engine_choice.py::test_"
+CHOICE = "client_app/training/test_engine_choice.py::test_"
 ROUNDING = "client_app/test_audit_rounding.py::test_"
 _GRANULE = "a_kernel_gets_the_first_number_of_rows_that_keeps_them_apart"
 _TRAINING = "a_forward_that_mixes_in_training_alone_is_refused"
 MUTANTS = (
     Mutant(
         "a last block of its own size",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "missing = -len(x) % granule",
         "missing = 0",
         ROUNDING + "a_kernel_with_a_tail_gets_batches_without_one",
     ),
     Mutant(
         "batches of a size that nobody proved",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "rows = len(x) if self.proof.holds(granule, len(x)) else granule",
         "rows = len(x)",
         "client_app/test_rows_apart.py::test_a_size_that_fails_is_taken_in_blocks",
@@ -54,38 +54,38 @@ MUTANTS = (
     ),
     Mutant(
         "records counted in blocks of their own size",
-        "hdpfl_flower/evaluation.py",
+        "hdpfl_flower/models/evaluation.py",
         "filled = rows.new_zeros(block, *rows.shape[1:])",
         "filled = rows.new_zeros(len(rows), *rows.shape[1:])",
         ROWS + "records_are_counted_in_blocks_of_one_size",
     ),
     Mutant(
         "records counted where they are not proven apart",
-        "hdpfl_flower/evaluation.py",
+        "hdpfl_flower/models/evaluation.py",
         "block = self._proof.block(_BLOCKS)",
         "block = _BLOCKS[0]",
         ROWS + "of_a_model_that_mixes_records_each_is_counted_alone",
     ),
     Mutant(
         "a check of the mode that tests",
-        "client_app/engine_choice.py",
+        "client_app/training/engine_choice.py",
         "    model.train()\n    outputs",
         "    model.eval()\n    outputs",
         CHOICE + f"{_TRAINING}[centred_in_training-bookkeeping]",
     ),
     Mutant(
         "one direction of a pair alone",
-        "client_app/engine_choice.py",
+        "client_app/training/engine_choice.py",
         "same[other] = True",
         "same[: other + 1] = True",
         CHOICE + f"{_TRAINING}[cumulative_from_the_end-opacus]",
     ),
     Mutant(
         "ghost norm without its floor",
-        "client_app/bookkeeping.py",
+        "client_app/training/ghost_clipping.py",
         "torch.maximum((inputs * deltas).sum((1, 2)), floor)",
         "(inputs * deltas).sum((1, 2))",
-        "client_app/test_bookkeeping.py::test_a_ghost_norm_is_never_too_small",
+        "client_app/training/test_ghost_clipping.py::test_a_ghost_norm_is_never_too_small",
     ),
     Mutant(
         "an audit that passes what rounding refutes",

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-TIMING = "client_app/test_timing.py::test_"
+TIMING = "client_app/site/test_reply_time.py::test_"
 APPROVE = "client_app/commands/test_approve.py::test_"
-SHOWN, SITE = "server_app/test_exporter.py::test_", "client_app/commands/test_exporter.py::test_"
-EXPOSITION = "hdpfl_flower/test_exposition.py::test_"
+SHOWN, SITE = "server_app/monitoring/test_exporter.py::test_", "client_app/commands/test_exporter.py::test_"
+EXPOSITION = "hdpfl_flower/monitoring/test_prometheus.py::test_"
 MUTANTS = (
     Mutant(
         "an app taken for the approved one of its first digits",
-        "client_app/launcher.py",
+        "client_app/approval/launcher.py",
         'folder = APPROVED / "apps" / sent[0]',
         'folder = next((APPROVED / "apps").glob(f"{sent[0][:8]}*"), APPROVED / "apps" / sent[0])',
         APPROVE + "an_app_is_known_by_all_of_its_digest",
     ),
     Mutant(
         "what is sent is loaded when it is not approved",
-        "client_app/launcher.py",
+        "client_app/approval/launcher.py",
         'raise runtime.LoadClientAppError("not approved")',
         "return loader(default_app_ref='', app_path=None, multi_app=True)(*of_run)",
         APPROVE + "a_changed_app_does_not_run",
     ),
     Mutant(
         "what is sent is unpacked before anybody looks",
-        "client_app/launcher.py",
+        "client_app/approval/launcher.py",
         "        sent[0] = hashlib",
         "        importlib.import_module('flwr.cli.install').install_from_fab(content, None, True)\n"
         "        sent[0] = hashlib",
@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         "an app that others can change",
-        "client_app/launcher.py",
+        "client_app/approval/launcher.py",
         "(stat.S_IWGRP | stat.S_IWOTH)",
         "0",
         APPROVE + "a_folder_that_others_can_write_to_is_refused",
@@ -54,21 +54,21 @@ MUTANTS = (
     ),
     Mutant(
         "a late reply leaves at once",
-        "client_app/timing.py",
+        "client_app/site/reply_time.py",
         "    end = arrived.since + multiple * arrived.reply_after\n",
         "    end = arrived.since + arrived.reply_after\n",
         TIMING + "late_work_leaves_at_the_next_multiple_and_the_log_says_so",
     ),
     Mutant(
         "any gauge of a journal is shown",
-        "server_app/run_tally.py",
+        "server_app/monitoring/run_series.py",
         "        for name, series in _OF_A_ROUND.items():\n",
         "        for name, series in {**_OF_A_ROUND, **dict.fromkeys(gauges, metrics.MSS)}.items():\n",
         SHOWN + "what_a_journal_may_hold_of_a_profile_is_not_shown",
     ),
     Mutant(
         "a site's budget at the coordinator",
-        "hdpfl_flower/exposition.py",
+        "hdpfl_flower/monitoring/prometheus.py",
         "if reading.series in self._mine]",
         "if self._mine]",
         EXPOSITION + "only_series_of_its_own_place_are_shown",
@@ -82,37 +82,37 @@ MUTANTS = (
     ),
     Mutant(
         "TLS that asks nobody for a certificate",
-        "hdpfl_flower/exposition.py",
+        "hdpfl_flower/monitoring/prometheus.py",
         "            client_auth_required=mutual,\n",
         "            client_auth_required=False,\n",
         SITE + "with_tls_nobody_without_a_certificate_is_answered",
     ),
     Mutant(
         "numbers of a broken ledger",
-        "client_app/commands/readings.py",
+        "client_app/commands/site_series.py",
         '            log.error("%s", error)\n            found = [metrics.INTACT.reads(False)]',
         '            log.error("%s", error)\n            found = self._found[:-1]',
         SITE + "a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not",
     ),
     Mutant(
         "the norm of an update without noise",
-        "strategies/base.py",
+        "strategies/core/base.py",
         'if self.terms.noise != "server" and updates.squares is not None:',
         "if updates.squares is not None:",
         SHOWN + "norms_are_those_of_the_updates_unless_they_have_no_noise_yet",
     ),
     Mutant(
         "a refusal that is kept with its text",
-        "client_app/refusals.py",
+        "client_app/site/refusals.py",
         '    return word if word in REASONS[answer] else "other"',
         "    return word if word in REASONS[answer] else str(reason)",
-        "client_app/test_refusals.py::test_what_is_kept_is_a_word_of_the_list_and_nothing_of_the_request",
+        "client_app/site/test_refusals.py::test_what_is_kept_is_a_word_of_the_list_and_nothing_of_the_request",
     ),
     Mutant(
         "a count of refusals that can cost a reply",
-        "client_app/refusals.py",
+        "client_app/site/refusals.py",
         "    except BaseException as error:  # the guard's own call: nothing may pass it\n",
         "    except ValueError as error:\n",
-        "client_app/test_refusals.py::test_whatever_counting_raises_stays_inside",
+        "client_app/site/test_refusals.py::test_whatever_counting_raises_stays_inside",
     ),
 )

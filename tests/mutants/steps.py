@@ -6,36 +6,36 @@ from tests.mutants.runner import Mutant
 
 REPLAY = "privacy/test_replay.py::test_"
 APP = "client_app/test_app.py::test_"
-NOISE = "hdpfl_flower/test_noise.py::test_"
-BATCHES = "hdpfl_flower/test_noise_batches.py::test_"
+NOISE = "hdpfl_flower/privacy/test_noise.py::test_"
+BATCHES = "hdpfl_flower/privacy/test_noise_batches.py::test_"
 _NOISE = "the_noise_is_that_of_the_plan_that_was_charged"
 _LESS = "one_record_less_changes_nothing_but_sums_by_its_own_gradient[logreg-linear]"
 _MORE = "one_record_more_may_hold_anything[cnn-vmap-3e+38]"
 MUTANTS = (
     Mutant(
         "half the noise",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "add_noise(total, plan.noise_std, streams.noise)",
         "add_noise(total, plan.noise_std / 2, streams.noise)",
         REPLAY + _NOISE,
     ),
     Mutant(
         "noise of std z, whatever C",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)",
         "noise_std = self.noise_multiplier * (self.sensitivity * min(clip_norm, 0.05))",
         REPLAY + _NOISE,
     ),
     Mutant(
         "one seed for all releases",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "return cls(RandomStream(os.urandom(32)), RandomStream(os.urandom(32)))",
         "return cls(RandomStream(os.urandom(32)), RandomStream(bytes(32)))",
         REPLAY + _NOISE,
     ),
     Mutant(
         "torch's generator, seeded alike in every process",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "        result = torch.empty(count, dtype=torch.float64)\n",
         "        result = torch.empty(count, dtype=torch.float64)\n"
         "        if not hasattr(self, 'torch'):\n"
@@ -45,129 +45,129 @@ MUTANTS = (
     ),
     Mutant(
         "the same noise in every step",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "            noisy = add_noise(total, plan.noise_std, streams.noise)\n",
-        "            from hdpfl_flower.noise import RandomStream\n"
+        "            from hdpfl_flower.privacy.noise import RandomStream\n"
         "            noisy = add_noise(total, plan.noise_std, RandomStream(b'k' * 32))\n",
         REPLAY + _NOISE,
     ),
     Mutant(
         "the same noise in two layers",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "noise = stream.normal(total.numel()).to(total.device)",
         "noise = stream.normal(-(-total.numel() // 2)).repeat(2)[: total.numel()]",
         REPLAY + _NOISE,
     ),
     Mutant(
         "one key for batches and noise",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "return cls(RandomStream(os.urandom(32)), RandomStream(os.urandom(32)))",
         "key = os.urandom(32)\n        return cls(RandomStream(key), RandomStream(key))",
         NOISE + "a_fresh_release_draws_two_keys_from_the_system",
     ),
     Mutant(
         "normals of float32",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)",
         "uniform = words.bitwise_and_(2**24 - 1).double().add_(1).mul_(2.0**-24)",
         NOISE + "the_tail_goes_beyond_that_of_float32",
     ),
     Mutant(
         "low-order bits left in",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "return noise.round_().mul_(grid)",
         "return noise.mul_(grid)",
         NOISE + "noise_has_its_std_and_lies_on_the_public_grid",
     ),
     Mutant(
         "a seed in production",
-        "client_app/site.py",
+        "client_app/site/site.py",
         "return ReleaseStreams.fresh()",
         'return ReleaseStreams.simulated(self.terms.seed, "site", server_round, kind)',
         APP + "two_sites_never_send_the_same_noise",
     ),
     Mutant(
         "shuffled batches in place of Poisson's",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "        return np.flatnonzero(words < threshold)",
         "        return np.sort(np.argsort(words)[: round(probability * count)])",
         BATCHES + "batches_are_poisson",
     ),
     Mutant(
         "a probability rounded up",
-        "hdpfl_flower/noise.py",
+        "hdpfl_flower/privacy/noise.py",
         "threshold = math.floor(probability * 2**32)",
         "threshold = math.ceil(probability * 2**32)",
         BATCHES + "a_probability_is_rounded_down",
     ),
     Mutant(
         "an empty batch skipped",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "            total.zero_()\n",
         "            if not len(rows):\n                continue\n            total.zero_()\n",
         REPLAY + "an_empty_batch_is_noised_like_any_other",
     ),
     Mutant(
         "division by the actual batch",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "alpha=learning_rate / plan.divisor)",
         "alpha=learning_rate / max(1, len(rows)))",
         REPLAY + _LESS,
     ),
     Mutant(
         "steps from the number of records",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "for _ in range(plan.steps.count):",
         "for _ in range(max(1, len(records) // 12)):",
         REPLAY + "the_number_of_records_is_no_public_quantity",
     ),
     Mutant(
         "q from the number of records",
-        "client_app/dpsgd.py",
+        "client_app/training/dpsgd.py",
         "engine.theta.device, plan.steps.sampling_prob",
         "engine.theta.device, min(1.0, plan.divisor / max(1, len(records)))",
         REPLAY + _LESS,
     ),
     Mutant(
         "no clipping",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "(clip_norm * squared_norm.rsqrt()).clamp(max=1.0)",
         "torch.ones_like(squared_norm)",
         REPLAY + _LESS,
     ),
     Mutant(
         "clipping twice as loose",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "(clip_norm * squared_norm.rsqrt()).clamp(max=1.0)",
         "(2 * clip_norm * squared_norm.rsqrt()).clamp(max=1.0)",
         REPLAY + _LESS,
     ),
     Mutant(
         "the bias left out of the norm",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "return torch.addcmul(deltas, deltas, inputs) if bias else deltas * inputs.add_(1e-34)",
         "return deltas * inputs.add_(1e-34)",
         REPLAY + _LESS,
     ),
     Mutant(
         "filled-up rows counted",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "    factor[count:] = 0\n",
         "",
-        "client_app/test_engines.py::test_rows_after_the_count_add_nothing",
+        "client_app/training/test_engines.py::test_rows_after_the_count_add_nothing",
     ),
     Mutant(
         "0 · NaN in the sum",
-        "client_app/engines.py",
+        "client_app/training/engines.py",
         "    finite = torch.isfinite(squared_norm)\n",
         "    finite = torch.ones_like(squared_norm, dtype=torch.bool)\n",
         REPLAY + _MORE,
     ),
     Mutant(
         "layers that mix records",
-        "hdpfl_flower/models.py",
+        "hdpfl_flower/models/networks.py",
         "    refuse_mixing_layers(model)\n",
         "",
-        "client_app/test_engine_choice.py::test_batch_statistics_are_refused",
+        "client_app/training/test_engine_choice.py::test_batch_statistics_are_refused",
     ),
 )

@@ -10,21 +10,21 @@ _REUSE = "server_app/test_reuse.py::"
 MUTANTS = (
     Mutant(
         "an explicit pull of 0 becomes the rule's own",
-        "strategies/mr_mtl.py",
+        "strategies/multi_model/mr_mtl.py",
         "if terms.prox_lambda == AUTO:",
         "if not terms.pull:",
         _UP_FRONT + "test_mr_mtl_pulls_where_the_terms_leave_it_open_alone",
     ),
     Mutant(
         "an explicit personal noise overruled",
-        "strategies/ditto.py",
+        "strategies/averaging/ditto.py",
         "if terms.personal_noise == AUTO:",
         "if True:",
         _UP_FRONT + "test_an_explicit_personal_noise_stays_under_ditto",
     ),
     Mutant(
         "the strictest site's ε above a stricter cap",
-        "strategies/minimum.py",
+        "strategies/averaging/minimum.py",
         "least = min(least, terms.epsilon_cap or math.inf)",
         "",
         _UP_FRONT + "test_the_strictest_epsilon_does_not_raise_a_cap_that_is_stricter",
@@ -38,7 +38,7 @@ MUTANTS = (
     ),
     Mutant(
         "what the rule sets is not looked at",
-        "server_app/rounds.py",
+        "server_app/run/rounds.py",
         "check_up_front(strategy.terms)",
         "check_up_front(terms)",
         _UP_FRONT + "test_a_step_beyond_the_anchor_is_refused_before_any_site_is_asked",
@@ -52,24 +52,24 @@ MUTANTS = (
     ),
     Mutant(
         "a site that leaves equal rounds to the server",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "if unlike_rounds(terms) and reasons_for_equal_rounds(terms):",
         "if False:",
         _UP_FRONT + "test_sites_decline_the_same",
     ),
     Mutant(
         "a number where a text is asked for",
-        "hdpfl_flower/config.py",
+        "hdpfl_flower/config/terms.py",
         "repr(value) if key in texts and type(value) in (int, float) else value",
         "value",
-        "hdpfl_flower/test_config.py::test_a_number_is_a_text_where_a_text_is_asked_for",
+        "hdpfl_flower/config/test_terms.py::test_a_number_is_a_text_where_a_text_is_asked_for",
     ),
     Mutant(
         "blanks that cost a second model",
-        "hdpfl_flower/config.py",
+        "hdpfl_flower/config/terms.py",
         "return value.strip()",
         "return value",
-        "hdpfl_flower/test_config.py::test_blanks_are_no_pull_that_a_site_would_pay_for",
+        "hdpfl_flower/config/test_terms.py::test_blanks_are_no_pull_that_a_site_would_pay_for",
     ),
     Mutant(
         "a folder of other terms used again",
@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "a run id of two sets of terms",
-        "server_app/rounds.py",
+        "server_app/run/rounds.py",
         "        check_same_terms(folder, terms)\n",
         "",
         _REUSE + "test_a_run_id_is_of_one_set_of_terms",
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "the library's own text for a wrong type",
-        "hdpfl_flower/validation.py",
+        "hdpfl_flower/config/validation.py",
         "_WORDS.get(kind, _OTHER)",
         "_WORDS.get(kind) if kind not in _TAGGED else item['msg']",
         "hdpfl_flower/test_validation.py"
@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "a control character of a column's name in an error",
-        "hdpfl_flower/schema.py",
+        "hdpfl_flower/data/schema.py",
         "plain = isinstance(name, str) and _PLAIN.match(name)",
         "plain = isinstance(name, str)",
         "hdpfl_flower/test_validation.py"

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-_STACKED = "client_app/test_stacked.py::test_each_client_ends_where_it_ends_alone"
-_TOGETHER = "server_app/test_together.py::test_"
+_STACKED = "client_app/training/test_stacked_sgd.py::test_each_client_ends_where_it_ends_alone"
+_TOGETHER = "client_app/test_in_process.py::test_"
 MUTANTS = (
     Mutant(
         "clients mixed up in the stack",
-        "client_app/stacked.py",
+        "client_app/training/stacked_sgd.py",
         "ends.update(zip(some, theta.cpu().numpy(), strict=True))",
         "ends.update(zip(order[first : first + count], theta.cpu().numpy(), strict=True))",
         _STACKED + "[logreg-softmax-None]",
     ),
     Mutant(
         "rows that fill up a batch count",
-        "client_app/stacked.py",
+        "client_app/training/stacked_sgd.py",
         "shares[i, : len(rows)] = 1 / len(rows)",
         "shares[i] = 1 / len(rows)",
         _STACKED + "[mlp:8-softmax-None]",
     ),
     Mutant(
         "one client's pull for all",
-        "client_app/stacked.py",
+        "client_app/training/stacked_sgd.py",
         "own.lerp_(anchors[:k], rates[:k])",
         "own.lerp_(anchors[:k], rates[:1])",
         _STACKED + "[logreg-softmax-0.4]",
     ),
     Mutant(
         "a stacked result left with another node",
-        "client_app/together.py",
+        "client_app/in_process.py",
         "for part, end in zip(parts, ends, strict=True):",
         "for part, end in zip(parts, ends[1:] + ends[:1], strict=True):",
         _TOGETHER + "stacked_sites_send_what_they_send_alone[logreg]",
     ),
     Mutant(
         "work done for another request is sent",
-        "client_app/client_level.py",
+        "client_app/training/client_level.py",
         "self._site.trained.pop((self._instructions.digest, UPDATE), None)",
         "next(iter(self._site.trained.values()), None)",
         _TOGETHER + "work_done_for_another_request_is_not_sent",
     ),
     Mutant(
         "a deployed site that takes another's work",
-        "client_app/site.py",
+        "client_app/site/site.py",
         "    return Site(profile, terms, index, context.state)\n",
         '    work = context.__dict__.get("_trained", {})\n'
         "    return Site(profile, terms, index, context.state, False, work)\n",
@@ -52,10 +52,10 @@ MUTANTS = (
     ),
     Mutant(
         "a simulated ledger that forgets its file",
-        "hdpfl_flower/simulated_ledger.py",
+        "hdpfl_flower/ledger/in_memory.py",
         "        if path.is_file():\n            with",
         "        if False:\n            with",
-        "hdpfl_flower/test_simulated_ledger.py::test_it_goes_on_where_its_file_ends",
+        "hdpfl_flower/ledger/test_in_memory.py::test_it_goes_on_where_its_file_ends",
     ),
 )
 """As ``table.MUTANTS``."""

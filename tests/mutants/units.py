@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 _BOUND = "client_app/test_client_bound.py::test_"
-_CLIENT = "client_app/test_client_level.py::test_"
+_CLIENT = "client_app/training/test_client_level.py::test_"
 _GUARDS = "client_app/test_guards_by_noise.py::test_"
 _FORBIDS = _GUARDS + "what_the_site_forbids_is_declined_and_nothing_is_released"
 _SUMS = "client_app/test_unit_sums.py::test_"
@@ -18,42 +18,42 @@ MUTANTS = (
     # Noise of a client's update.
     Mutant(
         "noise for a client against nothing",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "        sensitivity = OF_AN_UPDATE\n",
         "        sensitivity = OF_A_RECORD\n",
         _BOUND + "an_attacker_learns_no_more_than_the_claim",
     ),
     Mutant(
         "a sensitivity that is planned and not used",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)",
         "noise_std = self.noise_multiplier * clip_norm",
         _CLIENT + "the_noise_a_client_adds_is_that_of_its_plan",
     ),
     Mutant(
         "a client's update that is not clipped",
-        "client_app/client_level.py",
+        "client_app/training/client_level.py",
         "update = clip_update(end.astype(np.float64) - self._start, terms.clip_norm)",
         "update = end.astype(np.float64) - self._start",
         _BOUND + "one_record_turns_the_clipped_update_round",
     ),
     Mutant(
         "the noise of a client's update read as that of steps",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "        if self.sensitivity != OF_A_RECORD:\n",
         "        if False:\n",
         _CLIENT + "the_plan_of_a_client_that_noises_itself_claims_no_sampling",
     ),
     Mutant(
         "an earlier version's plan goes on with half the noise",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         '    if frozen.noise == "client" and plan.sensitivity != OF_AN_UPDATE:\n',
         "    if False:\n",
         _CLIENT + "a_run_charged_with_half_the_noise_does_not_go_on",
     ),
     Mutant(
         "a plan with less sensitivity than a record's",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "        if self.sensitivity not in (OF_A_RECORD, OF_AN_UPDATE):\n",
         "        if not self.sensitivity > 0:\n",
         _UNIT + "a_plan_without_a_sensitivity_is_none[0.5]",
@@ -61,49 +61,49 @@ MUTANTS = (
     # Who may choose the mode of noise, and what is asked in each.
     Mutant(
         "noise = client at every site",
-        "hdpfl_flower/trust.py",
+        "hdpfl_flower/privacy/trust.py",
         'if terms.noise != "client" or profile',
         "if True or profile",
         _FORBIDS + "[client-noise-client-plain]",
     ),
     Mutant(
         "noise = client not asked where levels are given",
-        "hdpfl_flower/trust.py",
+        "hdpfl_flower/privacy/trust.py",
         'if terms.noise != "client" or profile',
         'if terms.noise != "client" or terms.levels or profile',
         _FORBIDS + "[client-noise-client-levels]",
     ),
     Mutant(
         "trust not asked where levels are given",
-        "hdpfl_flower/trust.py",
+        "hdpfl_flower/privacy/trust.py",
         '    if terms.noise != "server":\n',
         '    if terms.noise != "server" or terms.levels:\n',
         _FORBIDS + "[trust-server-server-levels]",
     ),
     Mutant(
         "delta not asked where levels are given",
-        "hdpfl_flower/trust.py",
+        "hdpfl_flower/privacy/trust.py",
         "    if terms.delta > profile.run.delta:\n",
         "    if terms.delta > profile.run.delta and not terms.levels:\n",
         _FORBIDS + "[delta-server-levels]",
     ),
     Mutant(
         "no policy under a trusted server",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    _check_equal_steps(terms)\n    if policy",
         '    if terms.noise == "server":\n        return\n    _check_equal_steps(terms)\n    if policy',
         _FORBIDS + "[max-clip-norm-server-plain]",
     ),
     Mutant(
         "no policy where a client noises its update",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    _check_equal_steps(terms)\n    if policy",
         '    if terms.noise == "client":\n        return\n    _check_equal_steps(terms)\n    if policy',
         _FORBIDS + "[strategies-client-plain]",
     ),
     Mutant(
         "no policy where levels are given",
-        "hdpfl_flower/mechanism.py",
+        "hdpfl_flower/privacy/plan.py",
         "    _check_equal_steps(terms)\n    if policy",
         "    if terms.levels:\n        return\n    _check_equal_steps(terms)\n    if policy",
         _FORBIDS + "[max-rounds-records-levels]",
@@ -125,28 +125,28 @@ MUTANTS = (
     # The trusted server's own noise.
     Mutant(
         "half the noise on the clipping bits",
-        "strategies/leveled.py",
+        "strategies/fedhdp/level_averaging.py",
         "drawn = plan.bit_noise * float(noise.normal(1)[0])",
         "drawn = plan.bit_noise / 2 * float(noise.normal(1)[0])",
         _BITS + "the_sum_of_the_clipping_bits_has_the_noise_that_is_paid_for[levels]",
     ),
     Mutant(
         "no noise on the clipping bits where levels are given",
-        "strategies/leveled.py",
+        "strategies/fedhdp/level_averaging.py",
         "drawn = plan.bit_noise * float(noise.normal(1)[0])",
         "drawn = (not self.terms.levels) * plan.bit_noise * float(noise.normal(1)[0])",
         _BITS + "the_sum_of_the_clipping_bits_has_the_noise_that_is_paid_for[levels]",
     ),
     Mutant(
         "clipping bits with the noise that was asked for, not what the level needs",
-        "hdpfl_flower/central_noise.py",
+        "hdpfl_flower/privacy/central_dp.py",
         "    noise = enough_bit_noise(bit_noise, max(joint)) if bit_noise else 0.0\n",
         "    noise = enough_bit_noise(bit_noise, min(joint)) if bit_noise else 0.0\n",
-        "hdpfl_flower/test_central_noise.py::test_the_bits_have_noise_for_the_strictest_of_all_levels",
+        "hdpfl_flower/privacy/test_central_dp.py::test_the_bits_have_noise_for_the_strictest_of_all_levels",
     ),
     Mutant(
         "all levels with the noise of the loosest",
-        "strategies/leveled.py",
+        "strategies/fedhdp/level_averaging.py",
         "means[j] = noisy_mean(total, level, clip_norm, noise)\n",
         "means[j] = noisy_mean(\n"
         "                    total, [e for e in plan.levels if e.private][0], clip_norm, noise\n"
@@ -170,21 +170,21 @@ MUTANTS = (
     ),
     Mutant(
         "a reader that takes any id",
-        "hdpfl_flower/site_data.py",
+        "hdpfl_flower/data/site_data.py",
         "    if schema.id != source.id:\n",
         "    if source.id and schema.id != source.id:\n",
-        "hdpfl_flower/test_site_data.py::test_a_schema_of_another_unit_than_the_sites_is_refused",
+        "hdpfl_flower/data/test_site_data.py::test_a_schema_of_another_unit_than_the_sites_is_refused",
     ),
     Mutant(
         "an id of images that nobody reads",
-        "hdpfl_flower/profile.py",
+        "hdpfl_flower/config/profile.py",
         "        if self.id and self.format not in TABLES:\n",
         '        if self.id and self.format == "npz":\n',
         _UNIT + "an_id_where_records_have_no_columns_is_refused[images]",
     ),
     Mutant(
         "a holdout by the record where an id is the unit",
-        "hdpfl_flower/site_data.py",
+        "hdpfl_flower/data/site_data.py",
         "            if ids is not None\n            else",
         "            if False\n            else",
         _SUMS + "which_side_of_the_holdout_is_a_units_own_affair[patient]",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.task import Records
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.models.task import Records
 from tests.privacy.replay import Observed, Rows, check_neighbours, observe, same
 from tests.privacy.sites import make_site
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from hdpfl_flower.task import Task
+from hdpfl_flower.models.task import Task
 
 
 def layer_norm(task: Task) -> nn.Module:

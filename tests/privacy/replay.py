@@ -25,11 +25,11 @@ import numpy.typing as npt
 import torch
 from flwr.app import Array, Message
 
-from client_app import dpsgd
+from client_app.training import dpsgd
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.mechanism import Plan
-from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.noise import RandomStream
 from tests.client_app.messages import ask
 
 SLACK = 1e-5

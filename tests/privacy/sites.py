@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.task import Records
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models.task import Records
 
 DECLARED, BATCH = 48, 12
 EPSILON, DELTA = 3.217391, 1e-5

@@ -13,15 +13,15 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
-from client_app.site import Site
+from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, StrategyError
-from hdpfl_flower.journal import read_journal
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.task import Records
-from server_app.local import LocalGrid
-from server_app.rounds import run
+from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.models.task import Records
+from server_app.simulation.local import LocalGrid
+from server_app.run.rounds import run
 from strategies import STRATEGIES
 from tests.client_app import messages
 from tests.client_app.messages import ask, model_of, send

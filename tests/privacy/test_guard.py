@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hdpfl_flower import wire
-from hdpfl_flower.chain import Chain
-from hdpfl_flower.ledger import Ledger
-from hdpfl_flower.recount import recount
+from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.recompute import recount
 from tests.client_app.messages import ask, model_of, send
 from tests.client_app.test_app import code
 from tests.privacy.replay import observe

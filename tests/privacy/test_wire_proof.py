@@ -17,10 +17,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-from client_app.training import Trainer
+from client_app.training.trainer import Trainer
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.mechanism import Plan
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import Projecting, ask
 from tests.privacy.replay import Rows, check_noise, observe
 from tests.privacy.sites import BATCH, DECLARED, EPSILON, digits, make_site, terms_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
-from server_app.local import run_in_process
+from hdpfl_flower.config.terms import RunTerms
+from server_app.simulation.local import run_in_process
 
 pytestmark = pytest.mark.slow
 

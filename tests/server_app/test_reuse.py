@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError, TermsError
-from hdpfl_flower.journal import read_journal
+from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands import main
 from server_app.commands.compare import _assignments
-from server_app.local import run_in_process
+from server_app.simulation.local import run_in_process
 
 CONFIG = {
     "strategy": "fedavg", "rounds": 2, "epsilons": "1", "calibration": "robust-hdp", "run-id": "r",

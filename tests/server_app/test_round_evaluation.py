@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from server_app.commands.measures import measure_tables
-from server_app.comparison import Comparison
-from server_app.local import run_in_process
+from server_app.simulation.comparison import Comparison
+from server_app.simulation.local import run_in_process
 
 
 def terms_of(folder: Path, **more: object) -> RunTerms:

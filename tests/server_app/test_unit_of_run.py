@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from client_app.simulation import InProcessContext
-from hdpfl_flower.journal import read_journal
+from client_app.site.simulated import InProcessContext
+from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands.promises import promises_table, read_promises
-from server_app.local import LocalGrid
-from server_app.report import make_report
-from server_app.resume import JOURNAL
-from server_app.rounds import run, write_result
+from server_app.simulation.local import LocalGrid
+from server_app.reports.run_page import make_report
+from server_app.run.resume import JOURNAL
+from server_app.run.rounds import run, write_result
 from tests.client_app.messages import CLIENT_NOISE, SCHEMA, make_site, terms_of
 
 PERSON = (

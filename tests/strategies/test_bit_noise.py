@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hdpfl_flower.accounting import Steps, epsilon_of, event_of, interval_for
-from hdpfl_flower.adaptive_clipping import joint_multiplier
-from hdpfl_flower.noise import RandomStream
-from strategies.leveled import Leveled
-from tests.strategies.test_fedhdp import rule_of, updates_of
+from hdpfl_flower.privacy.accounting import Steps, epsilon_of, event_of, interval_for
+from hdpfl_flower.privacy.adaptive_clipping import joint_multiplier
+from hdpfl_flower.privacy.noise import RandomStream
+from strategies.fedhdp.level_averaging import Leveled
+from tests.strategies.fedhdp.test_fedhdp import rule_of, updates_of
 
 ALARM = 1e-9
 """Share of healthy builds that a test here fails."""

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.head import Head
-from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
 from strategies import make_strategy
-from strategies.grouping import Grouped, models_of
-from strategies.late_clusters import LateClusters
-from strategies.r_dpcfl import RDPCFL
+from strategies.multi_model.groups import Grouped, models_of
+from strategies.multi_model.late_clusters import LateClusters
+from strategies.multi_model.r_dpcfl import RDPCFL
 from tests.hdpfl_flower.headed import (
     CLASSES,
     HEAD,

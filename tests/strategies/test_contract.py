@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.config import RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import STRATEGIES, check_strategy, make_strategy
-from strategies.checks import check_outcome
+from strategies.core.checks import check_outcome
 
 FACTS = {
     "batch-size": (4, 40),

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.noise import RandomStream
-from hdpfl_flower.public_split import split_public, stands
-from hdpfl_flower.published import epsilons
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.noise import RandomStream
+from strategies.core.public_split import split_public, stands
+from hdpfl_flower.simulation.published_budgets import epsilons
 from hdpfl_flower.updates import RoundUpdates
-from server_app.rounds import run
+from server_app.run.rounds import run
 from strategies import make_strategy
 from tests.federation import ScriptedGrid, sends
 

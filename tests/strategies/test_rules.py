@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.noise import RandomStream
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from strategies.fedavg import record_weights
-from strategies.minimum import Minimum
-from strategies.oracle import inverse_variance_weights
-from strategies.robust_hdp import RobustHDP
+from strategies.averaging.fedavg import record_weights
+from strategies.averaging.minimum import Minimum
+from strategies.noise_aware.oracle import inverse_variance_weights
+from strategies.noise_aware.robust_hdp import RobustHDP
 
 
 def test_record_weights_are_shares_and_a_lie_buys_at_most_ten_medians() -> None:

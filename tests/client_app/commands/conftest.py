@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from client_app.commands import main
-from hdpfl_flower.account import FrozenPlan, Request
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.ledger import Ledger, Reservation
-from hdpfl_flower.mechanism import make_plan
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.config.profile import Profile
 
 SECRETS = ("1.2345678", "PATIENT-123")
 """A profile's ε and a cell of the table: no error may show them."""

@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from client_app import bundles, launcher
+from client_app.approval import fab as bundles
+from client_app.approval import launcher
 from client_app.commands.approve import differences
 from hdpfl_flower.errors import DeploymentError
 from tests.client_app.commands.conftest import SiteFolder
@@ -140,12 +141,12 @@ def test_the_launcher_refuses_to_install_what_a_server_names(
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
     root = Path(launcher.__file__).parents[1]
-    name = "client_app/launcher.py"
+    name = "client_app/approval/launcher.py"
     files = {
         "pyproject.toml": b'[project]\nname = "x"\nversion = "1"\n[tool.flwr.app]\npublisher="p"\n',
         name: (root / name).read_bytes() + b"# more\n",
         "client_app/new.py": b"",
-        "client_app/site.py": (root / "client_app/site.py").read_bytes(),
+        "client_app/site/site.py": (root / "client_app/site/site.py").read_bytes(),
     }
     app, folder = written(tmp_path, pack(files)), tmp_path / "approved"
     asked = site.bare("approve", app, "--to", folder, answer="n\n")
@@ -154,7 +155,7 @@ def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None
     assert f"  changed  {name}\n" in asked.out
     assert "  added    client_app/new.py\n" in asked.out
     assert "  missing  client_app/app.py\n" in asked.out
-    assert "client_app/site.py" not in asked.out
+    assert "client_app/site/site.py" not in asked.out
     assert site.bare("approve", app, "--to", folder, answer="y\n").code == 0
     assert len(list((folder / "apps").iterdir())) == 1
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import audit_rounding, dpsgd
+from client_app import audit_rounding
+from client_app.training import dpsgd
 from client_app.audit import ENGINES
-from hdpfl_flower.noise import RandomStream, add_noise
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 FEW = ("--canaries", "1000")
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from client_app.commands import app
-from hdpfl_flower.profile import Profile
-from hdpfl_flower.validation import kebab
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.validation import kebab
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from client_app.commands import readings
+from client_app.commands import site_series as readings
 from client_app.commands.exporter import check_private
-from client_app.commands.readings import SiteReadings
-from client_app.refusals import count_refusal, refusals_path
-from hdpfl_flower import metrics
-from hdpfl_flower.chain import Chain
+from client_app.commands.site_series import SiteReadings
+from client_app.site.refusals import count_refusal, refusals_path
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.errors import DeploymentError, ProfileError
-from hdpfl_flower.exposition import Address, Exposition, serve
+from hdpfl_flower.monitoring.prometheus import Address, Exposition, serve
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.messages import ask, make_site, terms_of
 

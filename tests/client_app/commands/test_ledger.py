@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.commands.books import read_books, runs_that_fit, standing
-from client_app.commands.printing import down, up
-from hdpfl_flower.account import FrozenPlan, Request
+from client_app.commands.ledger_view import read_books, runs_that_fit, standing
+from client_app.commands.formatting import down, up
+from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.ledger import Ledger, Reservation
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.config.profile import Profile
 
 
 def test_init_show_verify(site) -> None:

@@ -11,15 +11,15 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
 from client_app.commands.model import FOR_SITES, most_likely
-from client_app.ditto import kept_personal_path
-from client_app.personal import keep_final_model
-from client_app.site import Site
+from client_app.personal.ditto import kept_personal_path
+from client_app.personal.final_model import keep_final_model
+from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.config import RunTerms
-from hdpfl_flower.datasets import task_for
-from hdpfl_flower.models import arrays_of, build_model
-from hdpfl_flower.site_data import read_site_data
-from hdpfl_flower.task import Task
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.networks import arrays_of, build_model
+from hdpfl_flower.data.site_data import read_site_data
+from hdpfl_flower.models.task import Task
 from hdpfl_flower.wire import Instructions
 
 

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from client_app.commands.books import read_books
+from client_app.commands.ledger_view import read_books
 from client_app.commands.plan import loudness
-from hdpfl_flower.accounting import Steps, calibrate
-from hdpfl_flower.mechanism import make_plan
-from hdpfl_flower.profile import Profile
+from hdpfl_flower.privacy.accounting import Steps, calibrate
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.config.profile import Profile
 
 SIZE = 4  # two categories, a number and the bias
 
@@ -53,11 +53,11 @@ def test_the_numbers(opened) -> None:
 
 def test_the_noise_is_that_of_an_update() -> None:
     """An update from no record is noise alone: its spread is the one that is printed."""
-    from client_app.dpsgd import train
-    from client_app.engine_choice import engine_for
-    from hdpfl_flower.config import RunTerms
-    from hdpfl_flower.noise import ReleaseStreams
-    from hdpfl_flower.task import Records, Task
+    from client_app.training.dpsgd import train
+    from client_app.training.engine_choice import engine_for
+    from hdpfl_flower.config.terms import RunTerms
+    from hdpfl_flower.privacy.noise import ReleaseStreams
+    from hdpfl_flower.models.task import Records, Task
 
     profile = Profile.parse(
         {

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from client_app import engines
-from client_app.commands.books import read_books
+from client_app.training import engines
+from client_app.commands.ledger_view import read_books
 
 WITH_ID = 'id = "who"\n'
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hdpfl_flower.profile import Disclosure
+from hdpfl_flower.config.profile import Disclosure
 
 
 def words(site) -> str:

@@ -12,9 +12,9 @@ import sqlite3
 
 import pytest
 
-from hdpfl_flower import assumptions
-from hdpfl_flower.chain import Chain, Entry
-from hdpfl_flower.mechanism import make_plan
+from hdpfl_flower.ledger import invariants as assumptions
+from hdpfl_flower.ledger.hash_chain import Chain, Entry
+from hdpfl_flower.privacy.plan import make_plan
 
 RULES = ["charged-once", "paid-for", "cap", "one-payload", "recount"]
 

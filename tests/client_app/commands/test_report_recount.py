@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from client_app.commands import report_facts
-from hdpfl_flower.account import FrozenPlan, Request
-from hdpfl_flower.accounting import Steps
-from hdpfl_flower.ledger import Ledger, Reservation
-from hdpfl_flower.mechanism import Plan, make_plan
-from hdpfl_flower.recount import _ORDERS
+from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.ledger.recompute import _ORDERS
 
 AGREEMENT = 0.02
 """How far Opacus' PRV accountant may be from the report; the bound that the project has set."""

@@ -14,11 +14,11 @@ from client_app.commands.report_units import (
     WHOLE_SITE,
     of_id,
 )
-from hdpfl_flower.account import FrozenPlan, Request
-from hdpfl_flower.audit import gaussian_epsilon
-from hdpfl_flower.ledger import Ledger, Reservation
-from hdpfl_flower.mechanism import Plan, make_plan
-from hdpfl_flower.trust import CLIPPED_UPDATE
+from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.privacy.audit import gaussian_epsilon
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
 
 EPSILON, DELTA = 1.2345678, 1e-5
 ID = ('path = "records.csv"', 'path = "records.csv"\nid = "who"')

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULE = "client_app.timing"
+MODULE = "client_app.site.reply_time"
 
 
 def watch(timing: ModuleType) -> None:

@@ -1,0 +1,1 @@
+"""Approval of an app by the hash of its files."""

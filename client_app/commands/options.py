@@ -1,0 +1,43 @@
+"""What the commands of a site share: where the profile comes from, how a file is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.config.profile import Profile
+
+ProfileOption = Annotated[
+    Path | None,
+    typer.Option("--profile", envvar="HDPFL_PROFILE", help="The site's profile, a TOML file."),
+]
+TERMS_HELP = "The run's public terms: a TOML file of run config keys."
+
+
+def open_profile(path: Path | None) -> Profile:
+    """Return the profile at ``path``.
+
+    Raises:
+        ProfileError: no path was given, or the file is missing or wrong.
+    """
+    if path is None:
+        raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
+    return Profile.load(path.expanduser())
+
+
+def write_file(path: Path, content: bytes, *, force: bool) -> None:
+    """Write ``content`` to ``path``, mode 0600, all of it or nothing.
+
+    Raises:
+        DataError: the file exists and ``force`` is not given, or it cannot be written.
+    """
+    if path.exists() and not force:
+        raise DataError(f"{path} exists already; name another file, or add --force")
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,43 @@
+"""``hdpfl-site plan`` for runs whose unit is the client, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from client_app.commands.formatting import up
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.config.profile import Profile
+
+NOBODY = "ε is infinite: nobody adds noise for this site, and this run gives no privacy"
+
+
+def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
+    """Yield what a run with ``noise = client`` or ``server`` does and costs here.
+
+    Raises:
+        AccountingError: no noise can pay for the terms.
+    """
+    if run.noise == "server":
+        yield "unit: this site with all of its records, there or not"
+        yield (
+            "noise = server: clipped updates leave this site WITHOUT noise, for 'trust-server' is "
+            "set. Nothing is charged here: the server adds the noise and keeps the account, at the "
+            f"ε that this site discloses and δ = {up(run.delta)}"
+        )
+        if "epsilon" not in site.disclose:
+            yield "the site will be left out: 'disclose' in its profile must list 'epsilon'"
+        if math.isinf(site.run.epsilon):
+            yield NOBODY
+        return
+    yield "unit: this site with all of its records, against any change of them, of one or of all"
+    made = make_plan(site, run)
+    yield (
+        f"each of {made.rounds} rounds: one update, clipped to the clip norm C, with noise of "
+        f"z·2C on every number, z = {up(made.noise_multiplier)}, for a change of the records moves "
+        "the update by up to 2C; no sampling is claimed"
+    )
+    yield f"charged when the run starts: ε = {up(made.epsilon)}, δ = {up(made.delta)}"
+    if math.isinf(made.epsilon):
+        yield NOBODY

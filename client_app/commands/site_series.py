@@ -1,0 +1,179 @@
+"""A site's series: its budget, its runs, its refusals, whether its ledger bears out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from client_app.commands.ledger_view import (
+    Books,
+    books_of,
+    ledger_paths,
+    open_chain,
+    runs_that_fit,
+    standing,
+)
+from client_app.commands.ledger import STATUSES
+from client_app.commands.plan import loudness
+from client_app.site.refusals import read_refusals
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.ledger.account import FrozenPlan
+from hdpfl_flower.ledger.hash_chain import BUSY, Chain
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import HDPFLError, LedgerError
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.monitoring.series import Reading
+from hdpfl_flower.printable import site_log
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.wire_arrays import numbers_in
+
+log = site_log()
+
+NEWEST = 20
+"""Runs with series of their own."""
+EVERY = 300.0
+"""Seconds after which a ledger that did not change is checked again."""
+
+Stamp = tuple[object, ...]
+"""What tells that something changed: inode, size and time of the files, and the anchor's text."""
+
+
+class SiteReadings:
+    """What the exporter of one site reads.
+
+    The ledger is checked from its first entry to its last whenever its file, its anchor or the
+    profile changed, and every five minutes; in between the last findings are shown.
+
+    Guarantees:
+        Raises nothing but at the start. A ledger that does not bear out is told as such, and no
+        number of it is shown.
+    """
+
+    def __init__(self, profile: Path) -> None:
+        """Read the profile at ``profile``.
+
+        Raises:
+            ProfileError: it is missing or wrong, or names no ledger.
+        """
+        self._path, self._profile, self._valid = profile, Profile.load(profile), True
+        ledger_paths(self._profile)
+        self._found: list[Reading] = []
+        self._stamp: Stamp = ()
+        self._checked = -math.inf
+        self._sizes: dict[str, int] = {}
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield what the site's series say now."""
+        stamp = self._stamp_of_files()
+        if stamp != self._stamp or time.monotonic() - self._checked > EVERY:
+            self._check()
+            self._stamp, self._checked = stamp, time.monotonic()
+        yield metrics.PROFILE.reads(self._valid)
+        yield from self._found
+        yield from self._refusals()
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        try:
+            self._profile, self._valid = Profile.load(self._path), True
+        except HDPFLError as error:
+            log.error("the last profile that could be read counts: %s", error)
+            self._valid = False
+        try:
+            with open_chain(self._profile) as chain:
+                found = list(self._ledger(chain, books_of(chain)))
+        except HDPFLError as error:
+            if isinstance(error, LedgerError) and BUSY in str(error):
+                return  # what was found last still counts
+            log.error("%s", error)
+            found = [metrics.INTACT.reads(False)]
+        except Exception as error:  # an exporter must not end over what it reads
+            log.error("the ledger cannot be read: %s", type(error).__name__)
+            found = [metrics.INTACT.reads(False)]
+        self._found = [*found, metrics.CHECKED.reads(time.time())]
+
+    def _ledger(self, chain: Chain, books: Books) -> Iterator[Reading]:
+        profile, account = self._profile, books.account
+        now = standing(account, profile.budget)
+        yield metrics.INTACT.reads(True)
+        yield metrics.ENTRIES.reads(len(books.entries))
+        yield metrics.ANCHORED.reads(bool(profile.ledger and profile.ledger.anchor))
+        for (epsilon, delta), amount in (
+            ((metrics.SPENT_EPSILON, metrics.SPENT_DELTA), now.spent),
+            ((metrics.LIMIT_EPSILON, metrics.LIMIT_DELTA), now.cap),
+            ((metrics.LEFT_EPSILON, metrics.LEFT_DELTA), now.left),
+        ):
+            yield epsilon.reads(amount[0])
+            yield delta.reads(amount[1])
+        yield metrics.CHARGED_RUNS.reads(len(account.plans))
+        cost = (profile.run.epsilon, profile.run.delta)
+        yield metrics.LEFT_RUNS.reads(runs_that_fit(account, profile, cost))
+        for run in books.runs[-NEWEST:]:
+            yield from self._run(chain, books, run)
+
+    def _run(self, chain: Chain, books: Books, run: str) -> Iterator[Reading]:
+        releases = {k: r for k, r in books.account.releases.items() if k[0] == run}
+        for kind in sorted({"update", *(key[2] for key in releases)}):
+            for status in STATUSES:
+                yield metrics.RELEASES.reads(books.count(status, run, kind), run, kind, status)
+        frozen = books.account.plans.get(run)
+        if frozen is None:
+            return
+        yield metrics.RUN_EPSILON.reads(frozen.epsilon, run)
+        yield metrics.RUN_DELTA.reads(frozen.delta, run)
+        updates = [release for key, release in releases.items() if key[2] == "update"]
+        for release in reversed(updates):
+            length = chain.blob_size(release.seq)
+            if length is not None and (size := numbers_in(length)) > 1:
+                self._sizes[run] = size
+                break
+        with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
+            yield from _plan(frozen, run, len(updates), self._sizes.get(run))
+
+    def _refusals(self) -> Iterator[Reading]:
+        paths = self._profile.ledger
+        if paths is None:
+            return
+        try:
+            found = read_refusals(paths.path)
+        except LedgerError as error:
+            log.error("%s", error)
+            return
+        for (answer, reason), count in found.counts.items():
+            yield metrics.REFUSED.reads(count, answer, reason)
+        if found.last:
+            yield metrics.LAST_REFUSED.reads(found.last)
+
+    def _stamp_of_files(self) -> Stamp:
+        paths = self._profile.ledger
+        if paths is None:
+            return (_stamp(self._path),)
+        anchor = b""
+        with contextlib.suppress(OSError):  # whoever opens the ledger writes the anchor anew
+            anchor = paths.anchor.read_bytes() if paths.anchor else b""
+        return _stamp(self._path), _stamp(paths.path), anchor
+
+
+def _plan(frozen: FrozenPlan, run: str, taken: int, size: int | None) -> Iterator[Reading]:
+    """Yield what a plan pays for, how loud it is, and how far it was used.
+
+    A plan of an older version, which this one cannot read, raises before anything is yielded.
+    """
+    plan, terms = Plan.from_json(frozen.plan), RunTerms.from_json(frozen.terms)
+    yield metrics.PAID_RELEASES.reads(plan.rounds, run)
+    yield metrics.LEFT_RELEASES.reads(max(0, plan.rounds - taken), run)
+    yield metrics.MULTIPLIER.reads(plan.noise_multiplier, run)
+    if size is not None and terms.noise == "records":
+        yield metrics.SIGNAL.reads(loudness(plan, terms, size).ratio, run)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        there = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return there.st_ino, there.st_size, there.st_mtime_ns

@@ -1,0 +1,1 @@
+"""Personal models, which stay at the site."""

@@ -1,0 +1,36 @@
+"""How good models are on the records that a site holds out: what it may say if it discloses it."""
+
+from __future__ import annotations
+
+from client_app.personal.ditto import load_personal_model, personal_path
+from client_app.site.site import Site
+from client_app.training.trainer import read_model
+from hdpfl_flower import wire
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.models.evaluation import evaluate
+from hdpfl_flower.models.networks import flatten, unflatten
+from hdpfl_flower.wire import Instructions
+
+
+def local_metrics(site: Site, instructions: Instructions) -> bytes:
+    """Return the encoded metrics of the message's model on the site's own test records.
+
+    Beside them stand those of its personal model, where its profile discloses ``personal-metrics``
+    and the run has made one here.
+
+    Raises:
+        Declined: no record is held out.
+        DataError: the personal model that is kept is damaged.
+    """
+    arrays, records = read_model(site, instructions), site.test_records()
+    if records is None:
+        raise Declined("profile: 'data.holdout' is 0, there is nothing to test on")
+    spec, task = instructions.terms.model, task_for(instructions.terms)
+    metrics = evaluate(spec, task, arrays, records)
+    path = personal_path(site) if "personal-metrics" in site.profile.disclose else None
+    own = load_personal_model(path, len(flatten(arrays))) if path else None
+    if own is not None:
+        found = evaluate(spec, task, unflatten(own, arrays), records)
+        metrics |= {f"personal-{name}": value for name, value in found.items()}
+    return wire.encode_metrics(metrics)

@@ -1,0 +1,1 @@
+"""One site and one message: the opened site, its simulated records, reply time, refusals."""

@@ -1,0 +1,136 @@
+"""How often this site refused, and over what: a count beside its ledger, for its operator alone.
+
+A refusal is no release, so the ledger's chain has no entry of it, and a server that asks a million
+times must not make the chain a million entries long. The file holds a row a reason, whoever asks
+and however often; no name, no text and no number of a request is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flwr.app import Context
+
+from hdpfl_flower import wire
+from hdpfl_flower.errors import HDPFLError, LedgerError
+from hdpfl_flower.printable import site_log
+from hdpfl_flower.config.profile import Profile
+
+log = site_log()
+
+ANSWERS = {wire.DECLINED: "declined", wire.FAILED: "failed"}
+"""The constant codes, in words."""
+REASONS: dict[str, tuple[str, ...]] = {
+    "declined": ("budget", "policy", "profile", "replay", "terms", "other"),
+    "failed": ("accounting", "data", "ledger", "model", "terms", "wire", "other"),
+}
+"""Over what; a word of no list counts as other."""
+
+_SECONDS_BUSY = 2.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS refusals (answer TEXT NOT NULL, reason TEXT NOT NULL,
+    count INTEGER NOT NULL, last TEXT NOT NULL, PRIMARY KEY (answer, reason)) STRICT
+"""
+_ADD = """
+INSERT INTO refusals VALUES (?, ?, 1, ?)
+ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last
+"""
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What was refused so far.
+
+    Attributes:
+        counts: (answer, reason) → how often; every pair of ``REASONS``, zeros too.
+        last: time of the last one (UTC), seconds since 1970; 0: never.
+    """
+
+    counts: dict[tuple[str, str], int]
+    last: float
+
+
+def refusals_path(ledger: Path) -> Path:
+    """Return the file beside the ledger at ``ledger``."""
+    return ledger.with_name(ledger.name + ".refusals")
+
+
+def note_refusal(context: Context, code: int, word: str) -> None:
+    """Count a refusal at the site of ``context``, unless it is simulated or has no ledger.
+
+    Guarantees:
+        Raises nothing: a count is not worth a reply. What is kept is a word of ``REASONS``.
+    """
+    try:
+        path = context.node_config.get("profile")
+        if not isinstance(path, str):
+            return
+        profile = Profile.load(Path(path).expanduser())
+        if profile.ledger is None or profile.simulated:
+            return
+        count_refusal(refusals_path(profile.ledger.path), ANSWERS[code], word)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the guard's own call: nothing may pass it
+        log.warning("the refusal could not be counted: %s", type(error).__name__)
+
+
+def count_refusal(path: Path, answer: str, word: str) -> None:
+    """Add one to a count; the file is made, mode 0600, where it is not there.
+
+    Raises:
+        sqlite3.Error, OSError: the file cannot be written.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
+        db.execute(_SCHEMA)
+        db.execute(_ADD, (answer, word, now))
+
+
+def read_refusals(ledger: Path) -> Refusals:
+    """Return the counts beside the ledger at ``ledger``; where there is no file, all are 0.
+
+    Raises:
+        LedgerError: the file cannot be read.
+    """
+    counts = {(answer, word): 0 for answer, words in REASONS.items() for word in words}
+    path, last = refusals_path(ledger), 0.0
+    if not path.exists():
+        return Refusals(counts, last)
+    try:
+        for answer, word, count, at in _rows(path):
+            if (answer, word) in counts:
+                counts[answer, word] = int(count)
+                last = max(last, datetime.fromisoformat(at).timestamp())
+    except (sqlite3.Error, ValueError, TypeError):
+        raise LedgerError(f"the refusals in {path} cannot be read; remove the file") from None
+    return Refusals(counts, last)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, int, str]]:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS_BUSY)) as db:
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'refusals'").fetchone():
+            yield from db.execute("SELECT answer, reason, count, last FROM refusals")
+
+
+def word_of(answer: str, reason: BaseException) -> str:
+    """Return what a refusal is counted under: how its text begins, or whose error it is.
+
+    >>> from hdpfl_flower.errors import DataError, Declined
+    >>> word_of("declined", Declined("budget: …")), word_of("failed", DataError("…"))
+    ('budget', 'data')
+    """
+    if answer == "declined":
+        word = str(reason).partition(":")[0]
+    else:
+        ours = isinstance(reason, HDPFLError)
+        word = type(reason).__name__.removesuffix("Error").lower() if ours else "other"
+    return word if word in REASONS[answer] else "other"

@@ -1,0 +1,150 @@
+"""Simulated sites: their terms are drawn, their noise is seeded, and they protect nobody.
+
+A node is simulated only where its profile has ``[simulation]``, or where it has no profile and
+runs under Ray or in process. A deployed node without a profile refuses.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import load_dataset, task_of
+from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.simulation.groups import parse_groups, seen_by
+from hdpfl_flower.simulation.partitions import rows_of_sites
+from hdpfl_flower.system.paths import available_cores, runs_dir
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.models.task import Records
+
+_TEST_EVERY = 5
+
+
+Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
+"""Ends of local SGD, each shape ``(d,)``, by the request's digest and what they are for."""
+
+
+class InProcessContext(Context):
+    """The context of a node that lives in the server's own process; made by the local grid.
+
+    Attributes:
+        ledger_in_file: whether its ledger outlives the process, however that ends.
+    """
+
+    ledger_in_file = False
+
+    @property
+    def trained(self) -> Trained:
+        """What ``in_process.py`` has done of the node's work for the message it gets next."""
+        found: Trained = self.__dict__.setdefault("_trained", {})
+        return found
+
+
+def may_draw(context: Context) -> bool:
+    """Tell whether a node without a profile is one of a simulation: in process or under Ray.
+
+    Nothing that the server or a configuration file says can bring this about.
+    """
+    if isinstance(context, InProcessContext):
+        return True
+    ray = sys.modules.get("ray")
+    return bool(ray and ray.is_initialized())
+
+
+def node_index(context: Context) -> tuple[int, int]:
+    """Return (partition, number of partitions) of a simulated node.
+
+    Raises:
+        Declined: the node's configuration does not say.
+    """
+    index = context.node_config.get("partition-id")
+    number = context.node_config.get("num-partitions")
+    if type(index) is not int or type(number) is not int or not 0 <= index < number:
+        raise Declined("simulation: the node config needs 'partition-id' and 'num-partitions'")
+    return index, number
+
+
+def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
+    """Return the profile of simulated site ``index`` of ``number``, drawn by the public seed."""
+    rows = len(simulated_records(terms, index, number)[0])
+    budget = {
+        "epsilon": float(_epsilons(terms.epsilons, number, terms.seed)[index]),
+        "delta": terms.delta,
+    }
+    batch_size = int(_batch_sizes(terms.batch_sizes, number, terms.seed)[index])
+    return Profile.parse(
+        {
+            "budget": budget,
+            "run": budget,
+            "training": {
+                "batch-size": min(batch_size, rows),
+                "declared-records": rows,
+                "torch-threads": terms.torch_threads or _actor_cpus(),
+            },
+            "simulation": {"seed": terms.seed},
+            "trust-server": terms.noise == "server",
+            "disclose": [
+                "batch-size",
+                "declared-records",
+                "epsilon",
+                "noise-std",
+                "metrics",
+                "personal-metrics",
+            ],
+        },
+        "simulated profile",
+    )
+
+
+def simulated_records(terms: RunTerms, index: int, number: int) -> tuple[Records, Records | None]:
+    """Return (training, test) records of simulated site ``index``: its part of a data set.
+
+    A site of a group sees its part as its group does (``groups``, split before that by the data
+    set's own labels). Where the terms test at the sites, every fifth record is for that.
+    """
+    records = _parts(
+        terms.dataset, terms.data_dir, terms.partition, terms.groups, terms.seed, number
+    )[index]
+    if terms.evaluation != "sites":
+        return records, None
+    tests = np.arange(len(records)) % _TEST_EVERY == _TEST_EVERY - 1
+    return records.take(np.flatnonzero(~tests)), records.take(np.flatnonzero(tests))
+
+
+def simulated_ledger(terms: RunTerms, index: int) -> Path:
+    """Return where a simulated site's ledger lies: in the run's own folder."""
+    return runs_dir(terms.runs_dir) / terms.run_id / "sites" / str(index) / "ledger.sqlite"
+
+
+_epsilons = lru_cache(maxsize=8)(draw_epsilons)
+_batch_sizes = lru_cache(maxsize=8)(draw_batch_sizes)
+
+
+@lru_cache(maxsize=2)
+def _parts(
+    dataset: str, data_dir: str, partition: str, spec: str, seed: int, number: int
+) -> tuple[Records, ...]:
+    groups = parse_groups(spec, task_of(dataset)) if spec else None
+    of_site = [groups.of_site(site, number) if groups else 0 for site in range(number)]
+    data = load_dataset(dataset, data_dir)
+    rows = rows_of_sites(dataset, data_dir, partition, seed, number)
+    return tuple(
+        seen_by(data.train.take(part), groups, group, data.task)
+        for part, group in zip(rows, of_site, strict=True)
+    )
+
+
+def _actor_cpus() -> int:
+    """Return the CPUs of this Ray actor, or of this process."""
+    ray = sys.modules.get("ray")
+    if ray and ray.is_initialized():
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        return max(1, int(assigned.get("CPU", 1)))
+    return available_cores()

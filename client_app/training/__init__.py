@@ -1,0 +1,1 @@
+"""Local training with DP-SGD, and its engines."""

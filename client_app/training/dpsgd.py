@@ -1,0 +1,156 @@
+"""Local DP-SGD: Poisson batches, flat clipping, a constant divisor, noise on every step.
+
+Reference: Abadi et al., Deep Learning with Differential Privacy (CCS 2016), Algorithm 1, with
+Poisson sampling as the accountant has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from client_app.training.engines import Engine
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.exact import exact_arithmetic
+from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
+from hdpfl_flower.models.task import Records
+
+Pull = tuple[float, npt.NDArray[np.float32]]
+"""(λ ≥ 0, θ*): each step also goes −η·λ·(θ − θ*), to the anchor θ*, shape ``(d,)``."""
+
+
+def train(  # noqa: PLR0913 - the last by name
+    engine: Engine,
+    start: npt.NDArray[np.float32],
+    records: Records,
+    plan: RoundPlan,
+    learning_rate: float,
+    streams: ReleaseStreams,
+    physical_batch: int,
+    *,
+    pull: Pull | None = None,
+) -> npt.NDArray[np.float32]:
+    """Return the noisy update of one round, local − global, shape ``(d,)``.
+
+    Args:
+        engine: the model.
+        start: the global model as one vector, float32, shape ``(d,)``.
+        records: the site's records.
+        plan: gives the steps, q, C, the noise and the divisor b.
+        learning_rate: η.
+        streams: the release's randomness, used up.
+        physical_batch: records in memory at once; a batch larger than that is summed in parts.
+        pull: towards what, and how strongly (MR-MTL, Ditto). θ* must be public or private already.
+
+    Guarantees:
+        Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)) − η·λ·(θ − θ*), also
+        where the Poisson batch is empty. The pull is neither clipped nor noised: θ and θ* are
+        known to whoever sees the noisy sums, so it is post-processing and costs nothing. Steps,
+        divisor and shapes do not depend on the records. The result is the composition of
+        ``plan.steps`` Gaussian mechanisms and post-processing.
+
+    Raises:
+        TermsError: as :func:`pull_share`, or θ* is of another model.
+    """
+    device, probability = engine.theta.device, plan.steps.sampling_prob
+    features = torch.from_numpy(records.features).to(device)
+    targets = torch.from_numpy(records.targets).to(device)
+    begin = torch.from_numpy(start.copy()).to(device)
+    share = pull_share(pull, learning_rate)
+    if pull and pull[1].shape != start.shape:
+        raise TermsError("a model is pulled to one of another size")
+    anchor = torch.from_numpy(pull[1].copy()).to(device) if pull and share else None
+    engine.theta.copy_(begin)
+    total = torch.empty_like(engine.theta)
+    granule = settle(engine, plan.divisor, physical_batch)
+    with _exact_arithmetic(int.from_bytes(streams.sampling.bytes(7), "big")):
+        for _ in range(plan.steps.count):
+            rows = streams.sampling.bernoulli(len(records), probability)
+            total.zero_()
+            for first in range(0, len(rows), physical_batch):
+                part = rows[first : first + physical_batch]
+                place = torch.from_numpy(filled_up(part, granule)).to(device)
+                x, y = features[place], targets[place]
+                engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
+            noisy = add_noise(total, plan.noise_std, streams.noise)
+            if anchor is not None:  # after the clipping, which would eat it
+                engine.theta.lerp_(anchor, share)
+            engine.theta.sub_(noisy, alpha=learning_rate / plan.divisor)
+    update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
+    return update
+
+
+def pull_share(pull: Pull | None, learning_rate: float) -> float:
+    """Return η·λ, the share of the way to the anchor that a step goes; 0 without a pull.
+
+    From η·λ = 2 on the steps lead further and further away. Above 1 they already end beyond the
+    anchor, so 1 is the limit, as in :func:`hdpfl_flower.config.personal_lambda.check_lambdas`.
+
+    Raises:
+        TermsError: λ is negative or no number, or η·λ is above 1.
+
+    >>> pull_share((0.5, np.zeros(3, np.float32)), 0.2)
+    0.1
+    """
+    if pull is None:
+        return 0.0
+    if not (pull[0] >= 0 and pull[0] * learning_rate <= 1):
+        raise TermsError(
+            "a pull λ must be at least 0, and its product with 'learning-rate' at most 1: a step "
+            "would go beyond the model that it is pulled to; lower one of them"
+        )
+    return pull[0] * learning_rate
+
+
+def settle(engine: Engine, divisor: float, physical_batch: int) -> int:
+    """Return the number of rows that ``engine`` takes batches in multiples of, from public numbers.
+
+    Poisson batches have another size at every step. Sizes in memory have few, for each is proven to
+    keep the rows apart (:mod:`hdpfl_flower.rows`), and convolutions are prepared anew for each.
+    """
+    return engine.settle(granule_of(min(divisor, physical_batch)), physical_batch)
+
+
+def granule_of(divisor: float) -> int:
+    """Return the power of two, about b/8 and at least 4, that an engine is asked for first.
+
+    With one or two rows products are added in another order; fewer than 4 where memory holds fewer.
+
+    >>> granule_of(64), granule_of(5), granule_of(1)
+    (8, 4, 1)
+    """
+    wanted: int = 2 ** math.floor(math.log2(max(divisor, 1)))
+    return max(min(wanted, 4), wanted // 8)
+
+
+def filled_up(rows: npt.NDArray[np.int64], granule: int) -> npt.NDArray[np.int64]:
+    """Return ``rows`` with its first entry repeated, up to a multiple of ``granule``.
+
+    >>> filled_up(np.array([7, 9, 11]), 2)
+    array([ 7,  9, 11,  7])
+    """
+    missing = -len(rows) % granule
+    return np.concatenate([rows, np.full(missing, rows[0])]) if missing else rows
+
+
+def rehearsal_size(divisor: float, physical_batch: int) -> int:
+    """Return a batch size that no Poisson batch in memory exceeds, but with probability 1e-14.
+
+    Bernstein's inequality with variance ≤ b: t = L/3 + √(L²/9 + 2Lb), L = ln 1e14.
+    """
+    largest = min(physical_batch, math.ceil(divisor + 11 + math.sqrt(116 + 65 * divisor)))
+    return largest + -largest % granule_of(min(divisor, physical_batch))
+
+
+@contextlib.contextmanager
+def _exact_arithmetic(seed: int) -> Iterator[None]:
+    """Multiply in full float32, and seed torch's own generator, for dropout alone."""
+    with exact_arithmetic(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,327 @@
+"""Clipped sums of per-record gradients, by the fastest way a model allows.
+
+Every engine computes the same thing: Σⱼ gⱼ · min(1, C/‖gⱼ‖) over the records of a batch, where gⱼ
+is the gradient of record j's own loss. A record whose gradient is not finite contributes zero,
+alone. They agree with Opacus' hooks to 1e-5 (``tests/client_app/training/test_engines.py``).
+
+What a record contributes has the same bits whatever the other records are and however many, and
+wherever it stands among them: batches have only numbers of rows for which that is proven on this
+machine (:mod:`hdpfl_flower.rows`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from hdpfl_flower.models.losses import output_gradient, total_loss
+from hdpfl_flower.rows import RowProof, align, aligned, draws, pool
+from hdpfl_flower.models.task import Task
+
+_BLOCK = 1024
+"""Squares that are added one after another, in eight lanes or more: an error of at most
+128 · 2⁻²⁴ of their sum, 4e-6 of the norm."""
+_WANTED, _LARGEST, _NUMBERS = 4, 256, 2**26
+"""Where nobody has settled them: rows that batches are multiples of, rows in memory, and the
+numbers of their gradients (256 MB)."""
+
+
+class Engine(ABC):
+    """A model whose trainable parameters are views of one vector.
+
+    Attributes:
+        theta: the parameters, float32, shape ``(d,)``; write to it to set them.
+        proof: the numbers of rows that are proven.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
+        """Move ``model`` to ``device``, align it and make its parameters views of ``theta``."""
+        self.model, self.task = align(model.to(device).train()), task
+        named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+        self.theta = torch.cat([p.detach().reshape(-1) for _, p in named])
+        self.parameters: dict[str, torch.Tensor] = {}
+        start = 0
+        for name, parameter in named:
+            view = self.theta[start : start + parameter.numel()].view_as(parameter)
+            parameter.data = view
+            self.parameters[name] = view
+            start += parameter.numel()
+        self._drawn = draws(self.theta)
+        self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.proof = RowProof(self._trial)
+        self._wanted = _WANTED, min(_LARGEST, max(_WANTED, _NUMBERS // len(self.theta)))
+
+    def settle(self, wanted: int, largest: int) -> int:
+        """Choose the number of rows that batches are multiples of, and return it.
+
+        Args:
+            wanted: rows, a power of two, from public numbers alone.
+            largest: rows in memory at once.
+        """
+        self._wanted = wanted, largest
+        return self.proof.granule(wanted, largest)
+
+    def add_clipped_sum(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        """Add the batch's clipped gradient sum to ``total``.
+
+        Args:
+            total: float32, shape ``(d,)``; changed in place.
+            x: features, shape ``(b, *input_shape)``, b ≥ 1.
+            y: targets, shape ``(b,)``.
+            count: records that count; the rows after them only fill the batch up.
+            clip_norm: C, the bound on each record's l2 norm.
+
+        Guarantees:
+            The sum is Σⱼ cⱼ with ‖cⱼ‖ ≤ C·(1 + 1e-5), whatever record j's values are (NaN and
+            infinities included), and cⱼ is a function of record j and of ``theta`` alone, to the
+            last bit of its outputs, gates, gradient and clip factor. So one record more or less
+            moves the sum by at most C·(1 + 1e-5), but for the rounding of the sum itself: float32
+            of b terms, none above C, at worst b²·2⁻²⁴·C and about b·2⁻²⁴·C in practice.
+        """
+        granule = self.proof.granule(*self._wanted)
+        missing = -len(x) % granule
+        if missing:
+            x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
+        rows = len(x) if self.proof.holds(granule, len(x)) else granule
+        for first in range(0, -(-count // granule) * granule, rows):
+            some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
+            self._add(total, *some, min(count - first, rows), clip_norm)
+
+    @abstractmethod
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        """Do what :meth:`add_clipped_sum` does, for a proven number of rows."""
+
+    @abstractmethod
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the outputs, then all else that a row's contribution is made of, a row each."""
+
+    def _trial(self, kind: int, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """See :data:`hdpfl_flower.rows.Trial`; without dropout, whose masks follow the place."""
+        if self._pool is None:
+            x, y = pool(self.model, self.task)
+            self._pool = x.to(self.theta.device), y.to(self.theta.device)
+        before = self.theta.clone()
+        self.theta.copy_(self._drawn[kind])
+        try:
+            with _no_dropout(self.model):
+                return self._parts(self._pool[0][rows], self._pool[1][rows])
+        finally:
+            self.theta.copy_(before)
+
+
+class LinearEngine(Engine):
+    """Closed form for one linear layer: gⱼ = rⱼ ⊗ [xⱼ, 1], so ‖gⱼ‖² = ‖rⱼ‖²·(‖xⱼ‖² + 1).
+
+    r is the gradient of the loss in the layer's outputs (Goodfellow 2015, arXiv:1510.01799).
+    """
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
+        """Take a model for which :func:`is_linear` holds."""
+        super().__init__(model, task, device)
+        self._weight, self._bias = self.parameters.values()
+
+    def _rows(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return each record's outputs, residual and squared norm."""
+        outputs = torch.addmm(self._bias, aligned(x), aligned(self._weight).t())
+        residual = output_gradient(self.task, outputs, y)
+        return outputs, residual, outer_squared_norms(residual, x, bias=True)
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        outputs, residual, squared_norm = self._rows(x.flatten(1), y)
+        return outputs, residual, squared_norm.unsqueeze(1)
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        x = x.flatten(1)
+        _, residual, squared_norm = self._rows(x, y)
+        finite, factor = clip_factor(squared_norm, count, clip_norm)
+        if not bool(finite.all()):
+            residual = torch.where(finite.unsqueeze(1), residual, 0.0)
+            x = torch.where(finite.unsqueeze(1), x, 0.0)
+        residual = residual * factor.unsqueeze(1)
+        size = self._weight.numel()
+        total[:size].view_as(self._weight).addmm_(residual.t(), x)
+        total[size:] += residual.sum(0)
+
+
+class _RowEngine(Engine):
+    """An engine that holds every record's gradient at once."""
+
+    @abstractmethod
+    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return each record's outputs and gradients, ``(b, *shape)`` a parameter."""
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        return _parts_of(*self._rows(x, y))
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
+
+
+class VmapEngine(_RowEngine):
+    """Per-record gradients by ``torch.func``: any model without state across records."""
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
+        """Prepare the vectorised gradient of one record's loss."""
+        super().__init__(model, task, device)
+
+        def loss(
+            parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
+            return total_loss(task, outputs, y.unsqueeze(0)), outputs[0]
+
+        one = grad(loss, has_aux=True)
+        self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
+
+    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """See :meth:`_RowEngine._rows`."""
+        gradients, outputs = self._gradients(self.parameters, x, y)
+        return outputs, list(gradients.values())
+
+
+class OpacusEngine(_RowEngine):
+    """Per-record gradients by Opacus' hooks, for layers that ``torch.func`` cannot batch."""
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
+        """Wrap ``model``; its parameters stay views of ``theta``."""
+        from opacus import GradSampleModule
+
+        super().__init__(model, task, device)
+        self._hooked = GradSampleModule(self.model, batch_first=True, loss_reduction="sum")
+
+    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """See :meth:`_RowEngine._rows`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
+            outputs = self._hooked(x)
+            torch.autograd.backward(outputs, output_gradient(self.task, outputs.detach(), y))
+        trained: list[Any] = [p for p in self.model.parameters() if p.requires_grad]
+        gradients = [parameter.grad_sample for parameter in trained]
+        for parameter in trained:
+            parameter.grad = parameter.grad_sample = None
+        if any(len(gradient) != len(x) for gradient in gradients):
+            raise RuntimeError("a layer does not see one row a record")
+        return outputs.detach(), gradients
+
+
+def _add_clipped(
+    total: torch.Tensor, gradients: list[torch.Tensor], count: int, clip_norm: float
+) -> None:
+    """Add Σⱼ of the clipped per-record gradients, each given as ``(b, *shape)``."""
+    flat = [gradient.flatten(1) for gradient in gradients]
+    squared_norm = _squared_norm_of(flat)
+    finite, factor = clip_factor(squared_norm, count, clip_norm)
+    if not bool(finite.all()):  # a factor of 0 would not do: 0 · NaN = NaN
+        flat = [torch.where(finite.unsqueeze(1), g, 0.0) for g in flat]
+    start = 0
+    for g in flat:
+        total[start : start + g.shape[1]].addmv_(g.t(), factor)
+        start += g.shape[1]
+
+
+def _squared_norm_of(flat: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([squared_norms(g) for g in flat]).sum(0)
+
+
+def _parts_of(outputs: torch.Tensor, gradients: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the parts of a row whose gradient itself is at hand."""
+    flat = [gradient.flatten(1) for gradient in gradients]
+    return outputs, *flat, _squared_norm_of(flat).unsqueeze(1)
+
+
+def _placed(rows: torch.Tensor) -> torch.Tensor:
+    """Return ``rows`` at an address that is a multiple of 64: others may be added otherwise."""
+    return rows.contiguous() if rows.data_ptr() % 64 == 0 else rows.clone()
+
+
+@contextlib.contextmanager
+def _no_dropout(model: nn.Module) -> Iterator[None]:
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    before = [layer.p for layer in layers]
+    for layer in layers:
+        layer.p = 0.0
+    try:
+        yield
+    finally:
+        for layer, p in zip(layers, before, strict=True):
+            layer.p = p
+
+
+def clip_factor(
+    squared_norm: torch.Tensor, count: int, clip_norm: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which gradients are finite, and min(1, C/‖gⱼ‖); each of shape ``(b,)``.
+
+    The factor is 0 for records that are not finite, and for all after the first ``count``.
+    """
+    finite = torch.isfinite(squared_norm)
+    factor = torch.where(finite, (clip_norm * squared_norm.rsqrt()).clamp(max=1.0), 0.0)
+    factor[count:] = 0
+    return finite, factor
+
+
+def squared_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Return the squared l2 norm of each row, shape ``(b,)``.
+
+    In blocks, and blocks of blocks: torch adds a whole row one after another, and of 10⁷ equal
+    squares float32 loses 4e-3, so that a record's gradient passes with more than the bound.
+    """
+    return _norms(rows).square()
+
+
+def _norms(rows: torch.Tensor) -> torch.Tensor:
+    if rows.shape[1] > _BLOCK:
+        whole = rows.shape[1] // _BLOCK * _BLOCK
+        blocks = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), -1, _BLOCK), dim=2)
+        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+        return _norms(torch.cat([blocks, rest], dim=1))
+    norms: torch.Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms
+
+
+def outer_squared_norms(delta: torch.Tensor, a: torch.Tensor, bias: bool) -> torch.Tensor:
+    """Return ‖δⱼ ⊗ [aⱼ, 1]‖² of each record (without the 1 where there is no bias), rounded up.
+
+    float32 loses squares below 1e-38, which count when they meet a huge one: hence + 1e-34.
+    """
+    deltas, inputs = squared_norms(delta).add_(1e-34), squared_norms(a)
+    return torch.addcmul(deltas, deltas, inputs) if bias else deltas * inputs.add_(1e-34)
+
+
+def is_linear(model: nn.Module) -> bool:
+    """Tell whether ``model`` flattens its input and applies one linear layer with a bias."""
+    leaves = [m for m in model.modules() if not list(m.children())]
+    *before, last = leaves
+    return (
+        type(model) is nn.Sequential
+        and type(last) is nn.Linear
+        and last.bias is not None
+        and all(p.requires_grad for p in last.parameters())
+        and all(type(m) in (nn.Flatten, nn.Identity) for m in before)
+    )
+
+
+def rehearse(engine: Engine, batch: int) -> None:
+    """Run one batch of zeros: whatever fails for want of memory fails before data is touched."""
+    x = torch.zeros((batch, *engine.task.input_shape), device=engine.theta.device)
+    kind = torch.float32 if engine.task.loss == "squared" else torch.int64
+    y = torch.zeros(batch, dtype=kind, device=engine.theta.device)
+    engine.add_clipped_sum(torch.zeros_like(engine.theta), x, y, batch, math.inf)

@@ -1,0 +1,271 @@
+"""Clipped sums from one backward pass to the layers' outputs, without a gradient per record.
+
+Reference: Bu et al., Differentially Private Optimization on Large Model at Small Cost (ICML 2023,
+arXiv:2210.00038): the per-record norms come from each layer's input a and output gradient δ (the
+"ghost norm" where that is smaller than the gradient itself), and the same a and δ, weighted by the
+clip factors, give the clipped sum: no second backward pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+
+from client_app.training.engines import Engine, clip_factor, outer_squared_norms, squared_norms
+from hdpfl_flower.models.losses import output_gradient
+from hdpfl_flower.models.task import Task
+
+_MAX_CANCELLATION = 1e4
+"""A ghost norm² is never taken below (Σₜ‖aₜ‖‖δₜ‖)² over this: a hundredfold cancellation of the
+terms leaves float32 sums with errors of 1e-5 of their norm, a greater one with worse."""
+
+
+class Layer(ABC):
+    """A layer with parameters, between its norms and its clipped sum of one batch."""
+
+    def __init__(self, module: Any) -> None:
+        """Take the module that the layer stands for."""
+        self.module = module
+
+    def kept(self) -> list[torch.Tensor]:
+        """Return what :meth:`squared_norms` kept for the sums of the same batch, a row each."""
+        return []
+
+    @abstractmethod
+    def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """Return each record's squared gradient norm in this layer, shape ``(b,)``.
+
+        Args:
+            a: the layer's input, shape ``(b, …)``.
+            delta: the gradient of each record's loss in the layer's output, shape ``(b, …)``.
+        """
+
+    @abstractmethod
+    def weighted_sums(
+        self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Return Σⱼ factorⱼ · gⱼ for each parameter, in the module's order."""
+
+
+class LinearLayer(Layer):
+    """A linear layer on vectors: gⱼ = δⱼ ⊗ [aⱼ, 1]."""
+
+    def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """See :meth:`Layer.squared_norms`."""
+        return outer_squared_norms(delta, a, self.module.bias is not None)
+
+    def weighted_sums(
+        self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """See :meth:`Layer.weighted_sums`."""
+        weighted = delta * factor.unsqueeze(1)
+        sums = [weighted.t() @ a]
+        return sums if self.module.bias is None else [*sums, weighted.sum(0)]
+
+
+class ConvLayer(Layer):
+    """A two-dimensional convolution: a gradient per record where that is small, else its ghost."""
+
+    def kept(self) -> list[torch.Tensor]:
+        """See :meth:`Layer.kept`."""
+        both = self._weight_gradients, self._bias_gradients
+        return [gradients for gradients in both if gradients is not None]
+
+    def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """See :meth:`Layer.squared_norms`."""
+        module, flat = self.module, delta.flatten(2)
+        self._weight_gradients, self._bias_gradients = None, None
+        if 16 * flat.shape[2] ** 2 < module.weight.numel():  # where the ghost is the cheaper one
+            norms = ghost_norms(self._patches(a), flat)
+        else:
+            self._weight_gradients = self._gradient_of_each(a, delta)
+            norms = squared_norms(self._weight_gradients)
+        if module.bias is None:
+            return norms
+        self._bias_gradients = flat.sum(2)
+        return norms + squared_norms(self._bias_gradients)
+
+    def weighted_sums(
+        self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """See :meth:`Layer.weighted_sums`."""
+        if self._weight_gradients is None:
+            sums = [self._weight_gradient(a, delta * factor.view(-1, 1, 1, 1), groups=1)]
+        else:
+            sums = [factor @ self._weight_gradients]
+        return sums if self._bias_gradients is None else [*sums, factor @ self._bias_gradients]
+
+    def _gradient_of_each(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """Return every record's weight gradient, shape ``(b, out · in · k · k)``."""
+        one = a.reshape(1, -1, *a.shape[2:]), delta.reshape(1, -1, *delta.shape[2:])
+        return self._weight_gradient(*one, groups=len(a)).view(len(a), -1)
+
+    def _patches(self, a: torch.Tensor) -> torch.Tensor:
+        """Return what the kernel sees at each place, shape ``(b, in · k · k, places)``."""
+        module = self.module
+        (rows, columns), (down, right) = module.kernel_size, module.stride
+        padded = functional.pad(a, (module.padding[1],) * 2 + (module.padding[0],) * 2)
+        windows = padded.unfold(2, rows, down).unfold(3, columns, right)
+        return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(a), module.weight[0].numel(), -1)
+
+    def _weight_gradient(self, a: torch.Tensor, delta: torch.Tensor, groups: int) -> torch.Tensor:
+        module = self.module
+        shape = (groups * module.out_channels, *module.weight.shape[1:])
+        # The weight is not read for its own gradient; an empty one saves copying it.
+        gradients = torch.ops.aten.convolution_backward(
+            delta, a, a.new_empty(shape), None, module.stride, module.padding, (1, 1),
+            False, (0, 0), groups, (False, True, False),
+        )  # fmt: skip
+        gradient: torch.Tensor = gradients[1]
+        return gradient
+
+
+def ghost_norms(patches: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """Return ‖Σₜ aₜ ⊗ δₜ‖² of each record, shape ``(b,)``, or more where its terms cancel.
+
+    In float64, since the terms of the sum over pairs (t, s) cancel; in float32 a constant image
+    gave a negative square, so NaN for the whole batch, and others passed with twice the bound.
+
+    Args:
+        patches: aₜ, shape ``(b, n, places)``.
+        flat: δₜ, shape ``(b, m, places)``.
+    """
+    patches, flat = patches.double(), flat.double()
+    inputs, deltas = patches.mT @ patches, flat.mT @ flat
+    lengths = (inputs.diagonal(dim1=1, dim2=2) * deltas.diagonal(dim1=1, dim2=2)).sqrt()
+    floor = lengths.sum(1).square() / _MAX_CANCELLATION
+    return torch.maximum((inputs * deltas).sum((1, 2)), floor).float()
+
+
+class GroupNormLayer(Layer):
+    """The scale and shift after a group normalisation: gⱼ = (Σ δⱼ·âⱼ, Σ δⱼ), â normalised."""
+
+    def kept(self) -> list[torch.Tensor]:
+        """See :meth:`Layer.kept`."""
+        return self._gradients
+
+    def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """See :meth:`Layer.squared_norms`."""
+        normal = functional.group_norm(a, self.module.num_groups, eps=self.module.eps)
+        self._gradients = [(delta * normal).flatten(2).sum(2), delta.flatten(2).sum(2)]
+        scale, shift = self._gradients
+        return squared_norms(scale) + squared_norms(shift)
+
+    def weighted_sums(
+        self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """See :meth:`Layer.weighted_sums`."""
+        del a, delta
+        return [factor @ gradient for gradient in self._gradients]
+
+
+def layer_of(module: nn.Module) -> Layer | None:
+    """Return the layer that stands for ``module``, or None where this engine does not know it."""
+    if type(module) is nn.Linear:
+        return LinearLayer(module)
+    if type(module) is nn.GroupNorm and module.affine:
+        return GroupNormLayer(module)
+    if (
+        type(module) is nn.Conv2d
+        and (module.groups, module.dilation, module.padding_mode) == (1, (1, 1), "zeros")
+        and not isinstance(module.padding, str)
+    ):
+        return ConvLayer(module)
+    return None
+
+
+class BookkeepingEngine(Engine):
+    """Linear layers, convolutions and group norms, each used once for every record."""
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
+        """Take a model for which :func:`is_bookable` holds."""
+        super().__init__(model, task, device)
+        self._layers: list[tuple[Layer, slice]] = []
+        self._seen: list[tuple[torch.Tensor, int, GradientEdge] | None] = []
+        self._count = 0
+        start = 0
+        for module in self.model.modules():
+            layer = layer_of(module)
+            if layer is None:
+                continue
+            size = sum(parameter.numel() for parameter in module.parameters())
+            self._layers.append((layer, slice(start, start + size)))
+            start += size
+            module.register_forward_hook(self._keep(len(self._layers) - 1))
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(False)
+
+    def _rows(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor], Sequence[torch.Tensor], torch.Tensor]:
+        """Return each record's outputs, its a and δ in every layer, and its squared norm."""
+        self._seen, self._count = [None] * len(self._layers), len(x)
+        with torch.enable_grad():
+            outputs = self.model(x)
+            residual = output_gradient(self.task, outputs.detach(), y)
+            seen = [item for item in self._seen if item is not None]
+            if len(seen) < len(self._layers):
+                raise RuntimeError("a layer was not used")
+            if any(a._version != version for a, version, _ in seen):
+                raise RuntimeError("a layer's input was changed in place")
+            deltas = torch.autograd.grad(outputs, [output for _, _, output in seen], residual)
+        inputs = [a.detach() for a, _, _ in seen]
+        self._seen = []
+        norms = [
+            layer.squared_norms(a, delta)
+            for (layer, _), a, delta in zip(self._layers, inputs, deltas, strict=True)
+        ]
+        return outputs.detach(), inputs, deltas, torch.stack(norms).sum(0)
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        outputs, inputs, deltas, squared_norm = self._rows(x, y)
+        kept = [part for layer, _ in self._layers for part in layer.kept()]
+        return outputs, *inputs, *deltas, *kept, squared_norm.unsqueeze(1)
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        _, inputs, deltas, squared_norm = self._rows(x, y)
+        finite, factor = clip_factor(squared_norm, count, clip_norm)
+        everything = bool(finite.all())
+        for (layer, place), a, delta in zip(self._layers, inputs, deltas, strict=True):
+            if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
+                a, delta = _zeroed(a, finite), _zeroed(delta, finite)  # noqa: PLW2901
+                layer.squared_norms(a, delta)
+            sums = layer.weighted_sums(a, delta, factor)
+            total[place] += torch.cat([part.reshape(-1) for part in sums])
+
+    def _keep(self, index: int) -> Any:
+        def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            if self._seen[index] is not None:
+                raise RuntimeError("a layer is used more than once")
+            if not len(inputs[0]) == len(output) == self._count:  # a row that is not a record's own
+                raise RuntimeError("a layer does not see one row a record")
+            if not output.requires_grad:
+                output.requires_grad_()
+            # The edge, not the tensor: a ReLU in place makes of the tensor the ReLU's own output.
+            self._seen[index] = inputs[0], inputs[0]._version, get_gradient_edge(output)
+
+        return hook
+
+
+def is_bookable(model: nn.Module) -> bool:
+    """Tell whether every parameter belongs to a known layer, is trained, and is not shared."""
+    known = [m for m in model.modules() if layer_of(m) is not None]
+    owned = [id(p) for module in known for p in module.parameters()]
+    everything = list(model.parameters())
+    return (
+        len(owned) == len(everything)
+        and [id(p) for p in everything] == owned
+        and all(p.requires_grad for p in everything)
+    )
+
+
+def _zeroed(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    return torch.where(keep.view(-1, *[1] * (values.dim() - 1)), values, 0.0)

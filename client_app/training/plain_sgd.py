@@ -1,0 +1,99 @@
+"""Plain local SGD: nothing is clipped or noised here, so nothing of it may leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from client_app.training.allocator import keep_freed_memory
+from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.models.task import Records, Task
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, repr=False)
+class Job:
+    """One client's local SGD.
+
+    Attributes:
+        start: the parameters to start from, shape ``(d,)``.
+        records: the client's.
+        batches: rows of each step.
+        pull: (λ, θ): each step also goes −η·λ·(own − θ) (Ditto).
+    """
+
+    start: Vector
+    records: Records
+    batches: tuple[npt.NDArray[np.int64], ...]
+    pull: tuple[float, Vector] | None = None
+
+
+class Network:
+    """A model whose trainable parameters are views of one vector, for steps on a batch's mean."""
+
+    def __init__(self, spec: str, task: Task, device: str) -> None:
+        """Build the model on ``device``; raises ``ModelError`` as ``build_model`` does."""
+        keep_freed_memory()
+        self.model, self.task = build_model(spec, task, seed=0).to(device).train(), task
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.theta = torch.cat([p.detach().reshape(-1) for p in self._parameters])
+        start = 0
+        for parameter in self._parameters:
+            parameter.data = self.theta[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+
+    def train(self, job: Job, learning_rate: float) -> Vector:
+        """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
+        device = self.theta.device
+        features = torch.from_numpy(job.records.features).to(device)
+        targets = torch.from_numpy(job.records.targets).to(device)
+        self.theta.copy_(torch.from_numpy(job.start.copy()))
+        pull = job.pull
+        anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
+        for rows in job.batches:
+            place = torch.from_numpy(rows).to(device)
+            loss = total_loss(self.task, self.model(features[place]), targets[place]) / len(rows)
+            gradients = torch.autograd.grad(loss, self._parameters)
+            if pull:
+                self.theta.lerp_(anchor, learning_rate * pull[0])
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.data.sub_(gradient, alpha=learning_rate)
+        end: Vector = self.theta.cpu().numpy().copy()
+        return end
+
+
+@lru_cache(maxsize=4)
+def network_for(spec: str, task: Task, device: str) -> Network:
+    """Return the network of ``spec``, kept in the process: only its parameters change."""
+    return Network(spec, task, device)
+
+
+def shuffled_batches(
+    count: int, batch_size: int, epochs: int, steps: int, stream: RandomStream
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the rows of each step: every record once an epoch, in a new order each time.
+
+    Args:
+        count: records, 0 yields nothing.
+        batch_size: rows of a step; the last one of an epoch may have fewer.
+        epochs: K.
+        steps: if not 0, so many steps in place of whole epochs.
+        stream: gives the order.
+    """
+    done = 0
+    while count and (done < steps if steps else epochs > 0):
+        epochs -= 1
+        order = np.argsort(np.frombuffer(stream.bytes(8 * count), np.uint64), kind="stable")
+        for first in range(0, count, batch_size):
+            if steps and done >= steps:
+                return
+            done += 1
+            yield order[first : first + batch_size]

@@ -1,0 +1,199 @@
+"""Local SGD of many clients at once: the linear layers of all of them in one batched product.
+
+Ten records through a small model are all overhead: taken one after another, most of a step's time
+is not arithmetic. Here the clients are a leading axis. Each keeps its own parameters, records and
+batches, and no number of one reaches another: client by client the result is that of
+``plain_sgd.Network``, to float32 rounding (sums are taken in another order).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from client_app.training.allocator import keep_freed_memory
+from client_app.training.plain_sgd import Job, Vector
+from hdpfl_flower.models.losses import output_gradient
+from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.models.task import Task
+
+_AT_ONCE = 2**19
+"""Parameters of the clients that take their steps together: 2 MiB, which a core's cache holds."""
+
+
+@dataclass
+class _Linear:
+    """A linear layer: where it begins in the parameter vector, and whether a ReLU follows it."""
+
+    start: int
+    inputs: int
+    outputs: int
+    bias: bool
+    relu: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.outputs * (self.inputs + self.bias)
+
+    def weight_of(self, theta: torch.Tensor) -> torch.Tensor:
+        """Return the clients' weights, shape ``(n, outputs, inputs)``, as a view of ``theta``."""
+        stop = self.start + self.outputs * self.inputs
+        return theta[:, self.start : stop].view(-1, self.outputs, self.inputs)
+
+    def bias_of(self, theta: torch.Tensor) -> torch.Tensor | None:
+        """Return the clients' biases, shape ``(n, 1, outputs)``, as a view; None without one."""
+        stop = self.start + self.size
+        return theta[:, stop - self.outputs : stop].unsqueeze(1) if self.bias else None
+
+
+class Stack:
+    """A model of linear layers and ReLUs, for many clients at once."""
+
+    def __init__(self, layers: Sequence[_Linear], task: Task, device: str) -> None:
+        """Made by :func:`stack_for` only."""
+        self._layers, self._task, self._device = layers, task, torch.device(device)
+        self._size = sum(layer.size for layer in layers)
+
+    def train(self, jobs: Sequence[Job], learning_rate: float) -> list[Vector]:
+        """Return each client's parameters after its own steps, shape ``(d,)``, in their order.
+
+        Args:
+            jobs: the clients'; they may differ in records, batch sizes and numbers of steps.
+            learning_rate: η.
+        """
+        ends: dict[int, Vector] = {}
+        # Those with batches alike are together: a shorter batch is filled up with empty rows.
+        order = sorted(range(len(jobs)), key=lambda i: (_widest(jobs[i]), len(jobs[i].batches)))
+        count = max(_AT_ONCE // self._size, 1)
+        for first in range(0, len(order), count):
+            # The most steps first: in every step, those who still have one are the first ones.
+            some = sorted(order[first : first + count], key=lambda i: -len(jobs[i].batches))
+            theta = self._run([jobs[i] for i in some], learning_rate)
+            ends.update(zip(some, theta.cpu().numpy(), strict=True))
+        return [ends[i] for i in range(len(jobs))]
+
+    def _run(self, jobs: Sequence[Job], learning_rate: float) -> torch.Tensor:
+        """Return the parameters after all steps, shape ``(n, d)``."""
+        theta = self._put(np.stack([job.start for job in jobs]))
+        anchors = rates = None
+        if any(job.pull for job in jobs):
+            pulls = [job.pull or (0.0, job.start) for job in jobs]
+            anchors = self._put(np.stack([anchor for _, anchor in pulls]))
+            rates = self._put(np.array([[learning_rate * pull] for pull, _ in pulls], np.float32))
+        for step in range(len(jobs[0].batches)):
+            active = [job for job in jobs if len(job.batches) > step]
+            x, y, shares = (self._put(array) for array in _batch(active, step))
+            k = len(active)
+            own = theta[:k]
+            inputs, residual = self._forward(own, x, y)
+            residual.mul_(shares)
+            back = self._backward(own, inputs, residual)
+            if anchors is not None and rates is not None:
+                own.lerp_(anchors[:k], rates[:k])
+            for layer, before, gradient in zip(self._layers, inputs, back, strict=True):
+                weight, bias = layer.weight_of(own), layer.bias_of(own)
+                weight.baddbmm_(gradient.transpose(1, 2), before, alpha=-learning_rate)
+                if bias is not None:
+                    bias.sub_(gradient.sum(1, keepdim=True), alpha=learning_rate)
+        return theta
+
+    def _forward(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return what goes into each layer, and the gradient of each record's loss at the end."""
+        inputs = [x]
+        for layer in self._layers:
+            weight, bias = layer.weight_of(theta).transpose(1, 2), layer.bias_of(theta)
+            product = torch.bmm(inputs[-1], weight)
+            outputs = product if bias is None else product.add_(bias)
+            inputs.append(outputs.relu_() if layer.relu else outputs)
+        residual = output_gradient(self._task, inputs[-1].flatten(0, 1), y.flatten())
+        residual = residual.view_as(inputs[-1])
+        if self._layers[-1].relu:
+            residual.mul_(inputs[-1] > 0)
+        return inputs[:-1], residual
+
+    def _backward(
+        self, theta: torch.Tensor, inputs: list[torch.Tensor], residual: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Return the loss's gradient in each layer's outputs, given the last one's."""
+        found = [residual]
+        for index in range(len(self._layers) - 1, 0, -1):
+            below = torch.bmm(found[-1], self._layers[index].weight_of(theta))
+            if self._layers[index - 1].relu:
+                below.mul_(inputs[index] > 0)
+            found.append(below)
+        return found[::-1]
+
+    def _put(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+@lru_cache(maxsize=4)
+def stack_for(spec: str, task: Task, device: str) -> Stack | None:
+    """Return the stack of a model of linear layers and ReLUs; None for any other model.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    keep_freed_memory()
+    layers = _layers_of(build_model(spec, task, seed=0), task)
+    return Stack(layers, task, device) if layers else None
+
+
+def _layers_of(model: nn.Module, task: Task) -> list[_Linear]:
+    """Return the layers; none where the model has anything that is not known to the letter."""
+    layers: list[_Linear] = []
+    known = type(model) is nn.Sequential and len(set(model)) == len(model)
+    flat = len(task.input_shape) == 1
+    for module in model.children():
+        if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+            flat = True
+        elif type(module) is nn.ReLU and layers:
+            layers[-1].relu = True
+        elif type(module) is nn.Linear and flat:
+            start = layers[-1].start + layers[-1].size if layers else 0
+            has_bias = module.bias is not None
+            layers.append(_Linear(start, module.in_features, module.out_features, has_bias))
+        else:
+            known = False
+    sizes = [math.prod(task.input_shape)]
+    for layer in layers:
+        known &= layer.inputs == sizes[-1]
+        sizes.append(layer.outputs)
+    parameters = list(model.parameters())
+    known &= all(p.requires_grad and p.dtype is torch.float32 for p in parameters)
+    known &= sum(p.numel() for p in parameters) == sum(layer.size for layer in layers)
+    return layers if known and sizes[-1] == task.outputs else []
+
+
+def _widest(job: Job) -> int:
+    """Return the size of a client's largest batch."""
+    return max((len(rows) for rows in job.batches), default=0)
+
+
+def _batch(
+    jobs: Sequence[Job], step: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Return a step's features ``(n, b, f)``, targets ``(n, b)`` and shares ``(n, b, 1)``.
+
+    A record counts 1 over the size of its client's batch; a row that fills up is all zeros.
+    """
+    shape = len(jobs), max(len(job.batches[step]) for job in jobs)
+    features = np.zeros((*shape, math.prod(jobs[0].records.features.shape[1:])), np.float32)
+    targets = np.zeros(shape, jobs[0].records.targets.dtype)
+    shares = np.zeros((*shape, 1), np.float32)
+    for i, job in enumerate(jobs):
+        rows = job.batches[step]
+        features[i, : len(rows)] = job.records.features[rows].reshape(len(rows), -1)
+        targets[i, : len(rows)] = job.records.targets[rows]
+        shares[i, : len(rows)] = 1 / len(rows)
+    return features, targets, shares

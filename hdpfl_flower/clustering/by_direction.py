@@ -1,0 +1,102 @@
+"""Clusters of clients by the direction of their updates, whatever their length.
+
+A client that takes ten times the steps sends an update ten times as long. Maps that compare the
+updates themselves (``clusters.py``, ``noise_mixture.py``) find clusters of equal length then, unless all
+clients take one step on all of their records. Groups with different data differ in direction:
+
+* The picture is the weighted PCA of ``noise_mixture.py`` about the origin: the top M directions of the
+  uᵢ/σᵢ. What all clients have in common is one of them.
+* Each client's point is moved onto the unit sphere, and its noise is divided by its distance from
+  the origin: a client of whom nothing but noise can be seen points anywhere.
+* The mixture is that of ``noise_mixture.py``, each client with the variance of its own direction.
+
+Sattler, Müller and Samek (Clustered Federated Learning, IEEE TNNLS 2021) part clients by the
+cosines of their updates, which noise takes to 0; the picture and the variances are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hdpfl_flower.clustering.clusters import Clusters, Matrix, Updates, Vector, candidate_models
+from hdpfl_flower.estimators.factor_analysis import noise_edge
+from hdpfl_flower.clustering.noise_mixture import fit_clusters, noise_of, weighted_picture
+from hdpfl_flower.linalg.projection import inner_products
+from hdpfl_flower.linalg.threads import one_thread
+
+_ANYWHERE, _HIDDEN = 0.1, 100.0
+"""A client is hidden whose variance on the unit sphere is this large, ± .3 radians, and so many
+times the median: it may point anywhere, and others need not wait for it."""
+_CERTAIN = 1e-6
+"""Clients expected in a wrong cluster, below which clusters are as certain as can be."""
+
+
+def cluster_by_direction(
+    updates: Updates, models: int = 0, variances: Vector | None = None
+) -> Clusters:
+    """Return the clusters of the updates' directions.
+
+    Args:
+        updates: noisy updates from one common model, or sums of them, float32, shape ``(n, d)``.
+        models: M; 0: the number from 2 to 10 whose clusters are the most certain.
+        variances: σᵢ² per coordinate, positive, shape ``(n,)``; None: found by factor analysis.
+
+    Guarantees:
+        At most four passes over the updates. The same updates in the same order give the same
+        clusters, and an update times a positive number, with its variance times the square of it,
+        lies in the same cluster. ``above_noise`` is False where fewer than M − 1 directions are
+        stronger than the largest of pure noise is once in a thousand times (not M: two opposite
+        groups have nothing in common, and show one direction). Where only one is, the others are
+        left out: beside what all have in common noise would make two clusters.
+
+    Raises:
+        StrategyError: as :func:`~hdpfl_flower.clustering.noise_mixture.cluster_by_noise`.
+    """
+    candidates = candidate_models(len(updates), models)
+    variances = noise_of(updates, variances)
+    gram, d = inner_products(updates), updates.shape[1]
+    with one_thread():
+        positions, scales, strengths = weighted_picture(gram, d, variances, centred=False)
+        seen = int(np.count_nonzero(strengths > d * noise_edge(len(gram), d)))
+        found, doubts = [], []
+        for count in candidates:
+            kept = count if seen > 1 else 1
+            points, noise = on_sphere(positions[:, :kept], variances[:, None] * scales[:kept])
+            found.append(fit_clusters(points, noise, count, seen >= count - 1))
+            spread = noise.mean(axis=1)
+            shown = spread < max(_ANYWHERE, _HIDDEN * float(np.median(spread)))
+            doubts.append(float((1 - found[-1].confidence)[shown].sum()))
+    return most_certain(found, doubts)
+
+
+def most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> Clusters:
+    """Return the one with the least doubt; of equals the finest.
+
+    Where two groups are taken for one, or one for two, some clients lie between. Fits with a
+    cluster of one client or none do not count, unless all have one.
+
+    Args:
+        found: clusters of the same clients.
+        doubts: of each the expected number of clients in a wrong cluster, without those that noise
+            lets point anywhere: they are in doubt in all.
+    """
+    both = list(zip(found, doubts, strict=True))
+    whole = [(clusters, doubt) for clusters, doubt in both if clusters.sizes.min() > 1] or both
+    return min(whole, key=lambda one: (max(one[1], _CERTAIN), -len(one[0].sizes)))[0]
+
+
+def on_sphere(positions: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the points at distance 1 from the origin, and their noise there.
+
+    Args:
+        positions: shape ``(n, k)``.
+        noise: variance along each direction, shape ``(n, k)``.
+
+    >>> points, noise = on_sphere(np.array([[3.0, 4.0]]), np.array([[5.0, 5.0]]))
+    >>> points, noise
+    (array([[0.6, 0.8]]), array([[0.2, 0.2]]))
+    """
+    square = np.maximum(np.square(positions).sum(axis=1, keepdims=True), 1e-300)
+    return positions / np.sqrt(square), noise / square

@@ -1,0 +1,231 @@
+"""Clusters of clients by their first updates, as R-DPCFL finds them.
+
+Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025):
+a mixture of spherical normals on a picture of the updates in two dimensions, and how well its
+components separate. The picture is that of the authors' code, step by step: the coordinates are
+standardised over the clients, two principal components are fitted to that, the updates themselves,
+not standardised, are laid on them, and each axis is scaled to [0, 1]. Only noisy updates come in,
+so that nothing here costs privacy.
+
+Its measure of separation holds where all clients have the same noise. Under unequal noise the two
+components are the noisiest clients' own noise, and a client in a cluster of its own separates from
+the rest without end: ``noise_mixture.py`` is for that.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.linalg.threads import one_thread
+
+Matrix = npt.NDArray[np.float64]
+Vector = npt.NDArray[np.float64]
+Updates = npt.NDArray[np.float32]
+
+SEPARATED = 2.0
+"""The paper's clusters were right in every run whose MSS was above this, at equal noise."""
+STARTS = 10
+"""Starts of a mixture's fit; the likeliest end counts. Their seed is fixed."""
+
+ONE, LABEL_SKEW, SEVERAL, UNCHECKED = "one cluster", "label skew", "clusters", "labels not checked"
+"""Claims, see ``claims.py``; the last: several clusters, which labels may explain."""
+
+_BLOCK = 16_384
+_MOST = 10
+"""Clusters tried at most where their number is not given, as in the authors' code."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clients in clusters.
+
+    Attributes:
+        shares: πᵢₘ, each client's probability of each cluster, shape ``(n, M)``, rows sum to 1.
+        positions: the picture that was clustered, shape ``(n, k)``.
+        separations: SS of each two clusters, shape ``(M, M)``; the diagonal is infinite.
+        above_noise: whether the picture shows more than noise, as far as the method can tell.
+        claim: ``ONE``, ``LABEL_SKEW``, ``SEVERAL`` or ``UNCHECKED``, as ``claims.py`` finds it;
+            empty: a map's own word, which nobody has looked at.
+    """
+
+    shares: Matrix
+    positions: Matrix
+    separations: Matrix
+    above_noise: bool = True
+    claim: str = ""
+
+    @property
+    def assignment(self) -> npt.NDArray[np.int64]:
+        """The likeliest cluster of each client, shape ``(n,)``."""
+        found: npt.NDArray[np.int64] = np.argmax(self.shares, axis=1)
+        return found
+
+    @property
+    def confidence(self) -> Vector:
+        """The probability of that cluster, shape ``(n,)``."""
+        found: Vector = np.max(self.shares, axis=1)
+        return found
+
+    @property
+    def misplaced(self) -> float:
+        """The expected number of clients that are not in their likeliest cluster."""
+        return float(np.sum(1 - self.confidence))
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The number of clients in each cluster, shape ``(M,)``; 0 for an empty one."""
+        return np.bincount(self.assignment, minlength=self.shares.shape[1])
+
+    @property
+    def mss(self) -> float:
+        """The least separation of two clusters."""
+        return float(self.separations.min())
+
+    @property
+    def mpo(self) -> float:
+        """The largest pairwise overlap, 2·Q(MSS), within [0, 1]."""
+        return math.erfc(self.mss / math.sqrt(2))
+
+    @property
+    def separated(self) -> bool:
+        """Whether to trust the clusters: MSS > 2, none empty, none of one client, above noise.
+
+        A component on one client has next to no width: its separation says nothing. Where a claim
+        was looked at it must be that of clusters.
+        """
+        several = self.claim in ("", SEVERAL, UNCHECKED)
+        apart = self.above_noise and self.mss > SEPARATED and int(self.sizes.min()) > 1
+        return several and apart
+
+
+def cluster_updates(updates: Updates, models: int = 0) -> Clusters:
+    """Return the clusters of the paper's map.
+
+    Args:
+        updates: the noisy first updates from one common model, float32, shape ``(n, d)``.
+        models: M; 0: the number from 2 to 10 with the largest MSS.
+
+    Guarantees:
+        One pass over the updates. The same updates in the same order give the same clusters.
+
+    Raises:
+        StrategyError: fewer than 2 clients, or M that is no number from 2 to that of the clients.
+    """
+    candidates = candidate_models(len(updates), models)
+    positions = embed(updates)
+    return best_separated([_fit(positions, count) for count in candidates])
+
+
+def embed(updates: Updates) -> Matrix:
+    """Return the authors' picture of the updates, float64, shape ``(n, 2)``, within [0, 1].
+
+    With Z the standardised updates and Z = U S Vᵀ, the updates X lie at X V = (X Zᵀ) U S⁻¹: the
+    n × n products are enough, and one pass in blocks gives both. (Z has mean 0 over the clients, so
+    that the fitted mean takes nothing off X.) A sign that is free puts each axis' largest |U| up; a
+    coordinate in which all clients agree counts as 0, an axis without extent likewise.
+    """
+    n, d = updates.shape
+    own, mixed = np.zeros((n, n)), np.zeros((n, n))
+    with one_thread():
+        for start in range(0, d, _BLOCK):
+            block = updates[:, start : start + _BLOCK].astype(np.float64)
+            centred = block - block.mean(axis=0)
+            spread = np.sqrt(np.square(centred).mean(axis=0))
+            centred /= np.where(spread > 0, spread, 1)
+            own += centred @ centred.T
+            mixed += block @ centred.T
+        values, vectors = np.linalg.eigh(own)
+        positions = mixed @ upright(vectors[:, ::-1][:, :2])
+        values = values[::-1][:2]
+        positions /= np.sqrt(np.where(values > 0, values, 1))
+    positions -= positions.min(axis=0)
+    extent = positions.max(axis=0)
+    kept = values > 1e-12 * max(float(np.trace(own)), 1e-300)
+    found: Matrix = np.where(kept & (extent > 0), positions / np.where(extent > 0, extent, 1), 0.0)
+    return found
+
+
+def last_soft_round(mpo: float, rounds: int) -> int:
+    """Return Ec = ⌊(1 − MPO)·E/2⌋, the last round in which clients are drawn into clusters.
+
+    >>> last_soft_round(0.0, 200), last_soft_round(0.31, 200)
+    (100, 69)
+    """
+    return int((1 - mpo) * rounds / 2)
+
+
+def separations_of(means: Matrix, widths: Vector) -> Matrix:
+    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``; ∞ on the diagonal.
+
+    Args:
+        means: shape ``(M, k)``.
+        widths: standard deviations, positive, shape ``(M,)``.
+
+    >>> separations_of(np.array([[0.0], [6.0]]), np.array([1.0, 1.5]))
+    array([[inf,  2.],
+           [ 2., inf]])
+    """
+    apart = np.linalg.norm(means[:, None] - means[None, :], axis=2)
+    found: Matrix = apart / (2 * np.maximum(widths[:, None], widths[None, :]))
+    np.fill_diagonal(found, np.inf)
+    return found
+
+
+def candidate_models(clients: int, models: int) -> Sequence[int]:
+    """Return the numbers of clusters to try: ``models`` alone, or for 0 those from 2 to 10.
+
+    Raises:
+        StrategyError: fewer than 2 clients, or M that is no number from 2 to that of the clients.
+    """
+    if clients < 2:
+        raise StrategyError("clusters need at least 2 clients")
+    if models == 0:
+        return range(2, max(2, min(_MOST, clients - 1)) + 1)
+    if not 2 <= models <= clients:
+        raise StrategyError(
+            f"{models} clusters of {clients} clients; ask for 2 to {clients}, or 0 to have the "
+            "number found"
+        )
+    return (models,)
+
+
+def best_separated(found: Sequence[Clusters]) -> Clusters:
+    """Return the one with the largest MSS, of equal ones the one with the fewest clusters."""
+    return max(found, key=lambda clusters: clusters.mss)
+
+
+def upright(vectors: Matrix) -> Matrix:
+    """Return the columns with the sign that makes the entry of the largest size positive."""
+    largest = np.argmax(np.abs(vectors), axis=0)
+    found: Matrix = vectors * np.where(vectors[largest, range(vectors.shape[1])] < 0, -1, 1)
+    return found
+
+
+def _fit(positions: Matrix, models: int) -> Clusters:
+    """Return the mixture of ``models`` spherical normals, its weights made equal as in the code."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    mixture = GaussianMixture(
+        models,
+        covariance_type="spherical",
+        init_params="k-means++",
+        tol=1e-6,
+        max_iter=1000,
+        n_init=STARTS,
+        random_state=0,
+    )
+    with warnings.catch_warnings(), one_thread():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # as good as it gets is good enough
+        mixture.fit(positions)
+        mixture.weights_ = np.full(models, 1 / models)
+        shares = mixture.predict_proba(positions)
+    widths = np.sqrt(mixture.covariances_)
+    return Clusters(shares, positions, separations_of(mixture.means_, widths))

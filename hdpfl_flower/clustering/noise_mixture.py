@@ -1,0 +1,259 @@
+"""Clusters of clients whose updates differ in noise: each client counts by how exact it is.
+
+R-DPCFL's map (``clusters.py``) takes all clients for equally noisy. Here, with σᵢ² the noise of
+client i's update per coordinate:
+
+* The picture is a weighted PCA: the top M − 1 directions of the updates less their weighted mean,
+  weights 1/σᵢ², so that every client's noise weighs the same in the choice of the directions. It
+  comes from the n × n Gram matrix alone.
+* The mixture has M spherical normals with equal priors, where client i's point has the variance
+  σᵢ²·cₖ + τ² along direction k. τ² is what clients of one cluster differ by beyond noise. It is
+  found with the means by expectation–maximisation from 10 starts. A noisy client moves the means
+  little and can make no narrow cluster of its own.
+
+Dividing the updates by σᵢ instead would move the centres of the clusters: that is no whitening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hdpfl_flower.clustering.clusters import (
+    STARTS,
+    Clusters,
+    Matrix,
+    Updates,
+    Vector,
+    candidate_models,
+    separations_of,
+    upright,
+)
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.estimators.factor_analysis import noise_edge
+from hdpfl_flower.estimators.noise_level import estimate_noise_levels
+from hdpfl_flower.linalg.projection import inner_products
+from hdpfl_flower.linalg.threads import one_thread
+
+_NEARLY = 0.8
+"""Share of the largest MSS that counts as good as it: docs/measured-clusters.md."""
+_ITERATIONS = 500
+_TOLERANCE = 1e-8
+"""The fit stops when no start's mean log-likelihood rises by more."""
+
+
+def cluster_by_noise(
+    updates: Updates, models: int = 0, variances: Vector | None = None
+) -> Clusters:
+    """Return the clusters by weighted PCA and the mixture with each client's own variance.
+
+    Args:
+        updates: noisy updates from one common model, float32, shape ``(n, d)``.
+        models: M; 0: the largest number from 2 to 10 whose MSS in this mixture is nearly the
+            largest, see :func:`finest_separated`.
+        variances: σᵢ² per coordinate, positive, shape ``(n,)``; None: found by factor analysis.
+
+    Guarantees:
+        At most four passes over the updates, for any number of candidates. The same updates in the
+        same order give the same clusters. ``above_noise`` is False where one of the M − 1
+        directions is no stronger than the largest of pure noise is once in a thousand times.
+
+    Raises:
+        StrategyError: fewer than 2 clients, M that is no number from 2 to that of the clients, or
+            variances that are not positive.
+    """
+    candidates = candidate_models(len(updates), models)
+    variances = noise_of(updates, variances)
+    gram, d = inner_products(updates), updates.shape[1]
+    return cluster_gram(gram, d, variances, candidates)
+
+
+def noise_of(updates: Updates, variances: Vector | None) -> Vector:
+    """Return the variances given, or those that factor analysis finds.
+
+    Raises:
+        StrategyError: they are not positive, or not one a client.
+    """
+    if variances is None:
+        variances = estimate_noise_levels(updates, copies=False)
+    if variances.shape != (len(updates),) or not np.all(np.isfinite(variances) & (variances > 0)):
+        raise StrategyError("the noise of every client must be a positive number")
+    return variances
+
+
+def cluster_gram(
+    gram: Matrix, dimension: int, variances: Vector, candidates: Sequence[int]
+) -> Clusters:
+    """Return :func:`cluster_by_noise` from the updates' inner products.
+
+    Args:
+        gram: uᵢ·uⱼ, shape ``(n, n)``.
+        dimension: d.
+        variances: σᵢ² per coordinate, shape ``(n,)``.
+        candidates: the numbers of clusters to try.
+    """
+    with one_thread():
+        positions, scales, strengths = weighted_picture(gram, dimension, variances)
+        edge = dimension * noise_edge(len(gram), dimension)
+        found = []
+        for models in candidates:
+            kept = models - 1
+            noise = variances[:, None] * scales[:kept]
+            above = bool(np.all(strengths[:kept] > edge))
+            found.append(fit_clusters(positions[:, :kept], noise, models, above))
+    return finest_separated(found)
+
+
+def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: bool) -> Clusters:
+    """Return the clusters of :func:`fit_mixture`."""
+    shares, means, widths = fit_mixture(positions, noise, models)
+    return Clusters(shares, positions, separations_of(means, widths), above_noise)
+
+
+def finest_separated(found: Sequence[Clusters]) -> Clusters:
+    """Return the one with the most clusters of those whose MSS is at least .8 of the largest.
+
+    The fewer the clusters, the fewer the gaps whose least one MSS is: where two groups lie closest
+    to each other, the largest MSS is often that of the fit that merges them. Fits with a cluster of
+    one client or none do not count, unless all have one.
+    """
+    whole = [clusters for clusters in found if clusters.sizes.min() > 1] or found
+    enough = _NEARLY * max(clusters.mss for clusters in whole)
+    return max(
+        (clusters for clusters in whole if clusters.mss >= enough),
+        key=lambda clusters: len(clusters.sizes),
+    )
+
+
+def weighted_picture(
+    gram: Matrix, dimension: int, variances: Vector, centred: bool = True
+) -> tuple[Matrix, Vector, Vector]:
+    """Return the clients' points along the directions of the weighted PCA, strongest first.
+
+    With A the inner products of the (uᵢ − ū)/σᵢ and A a = λ a, client i lies at σᵢ·√λ·aᵢ. Noise
+    alone adds d to every eigenvalue: a client's own noise lies partly along a direction that was
+    chosen with it. So the points are drawn in by √((λ − d)/λ), which is the size of the signal, and
+    their noise is σᵢ²·c with c = λ/(λ − d).
+
+    Args:
+        gram: uᵢ·uⱼ, shape ``(n, n)``.
+        dimension: d.
+        variances: σᵢ², shape ``(n,)``.
+        centred: False: about the origin, ū = 0.
+
+    Returns:
+        Points, shape ``(n, k)``, k = n − 1, or n about the origin; c, shape ``(k,)``, at most 1e6;
+        λ, likewise.
+    """
+    n = len(gram)
+    roots = np.sqrt(variances)
+    if centred:
+        weights = (1 / variances) / np.sum(1 / variances)
+        centring = np.eye(n) - weights
+        gram = centring @ gram @ centring.T
+    whitened = gram / np.outer(roots, roots)
+    values, vectors = np.linalg.eigh((whitened + whitened.T) / 2)
+    kept = n - 1 if centred else n
+    values, vectors = values[::-1][:kept], upright(vectors[:, ::-1][:, :kept])
+    signal = np.maximum(values - dimension, 1e-6 * np.maximum(values, 1e-300))
+    return roots[:, None] * vectors * np.sqrt(signal), values.clip(1e-300) / signal, values
+
+
+def fit_mixture(positions: Matrix, noise: Matrix, models: int) -> tuple[Matrix, Matrix, Vector]:
+    """Return (shares (n, M), means (M, k), widths (M,)) of the likeliest fit.
+
+    The width of a cluster is the standard deviation that counts for its mean: the harmonic mean of
+    its clients' variances, so that one noisy member does not widen a cluster of exact ones.
+
+    Args:
+        positions: shape ``(n, k)``.
+        noise: variance of each client along each direction, positive, shape ``(n, k)``.
+        models: M.
+    """
+    tau = np.full(STARTS, float(positions.var()) / 4)
+    fit = climb(positions, noise, starts_of(positions, noise, models), tau)
+    best = int(np.argmax(fit.likelihood))
+    shares, variance = fit.shares[best], noise + fit.tau[best]
+    counted, weighed = shares.sum(axis=0), shares.T @ (1 / variance).mean(axis=1)
+    widths = np.sqrt(np.maximum(counted, 1e-300) / np.maximum(weighed, 1e-300))
+    return shares, fit.means[best], widths
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Fits of a mixture from several starts, s of them.
+
+    Attributes:
+        likelihood: mean log-likelihood of a client, less that of the priors and less
+            k·log(2π)/2, shape ``(s,)``.
+        shares: each client's probability of each cluster, shape ``(s, n, M)``.
+        means: shape ``(s, M, k)``.
+        tau: τ², shape ``(s,)``.
+    """
+
+    likelihood: Vector
+    shares: Matrix
+    means: Matrix
+    tau: Vector
+
+
+def climb(
+    positions: Matrix, noise: Matrix, means: Matrix, tau: Vector, iterations: int = _ITERATIONS
+) -> Fits:
+    """Return the fits that expectation–maximisation reaches from each start.
+
+    Args:
+        positions: shape ``(n, k)``, or ``(s, n, k)``: of each start its own.
+        noise: variance of each client along each direction, positive, shape ``(n, k)``.
+        means: to start from, shape ``(s, M, k)``.
+        tau: τ² to start from, shape ``(s,)``.
+        iterations: at most so many.
+    """
+    # Axes: start, client or model, direction.
+    likelihood = np.full(len(means), -np.inf)
+    floor = 1e-9 * float(noise.min())
+    for _ in range(iterations):
+        used, variance = tau, noise + tau[:, None, None]
+        exact = 1 / variance
+        turned = means.transpose(0, 2, 1)
+        scores = (exact * positions) @ turned - 0.5 * (exact @ turned**2)
+        scores -= 0.5 * (exact * positions**2).sum(axis=2, keepdims=True)
+        highest = scores.max(axis=2, keepdims=True)
+        raised = np.exp(scores - highest)
+        total = raised.sum(axis=2, keepdims=True)
+        shares = raised / total
+        normal = -0.5 * np.log(variance).sum(axis=2)
+        now = (np.log(total[..., 0]) + highest[..., 0] + normal).mean(axis=1)
+        if np.all(now - likelihood < _TOLERANCE):
+            break
+        likelihood = now
+        # τ² as what is left of the gaps once the noise is taken out of them, cluster by cluster.
+        left = positions**2 - 2 * positions * (shares @ means) + shares @ means**2
+        part = tau[:, None, None] / variance
+        tau = np.maximum((part * (noise + part * left)).mean(axis=(1, 2)), floor)
+        members = shares.transpose(0, 2, 1)
+        precision, pull = members @ exact, members @ (exact * positions)
+        means = np.where(precision > 0, pull / np.where(precision > 0, precision, 1), means)
+    return Fits(likelihood, shares, means, used)
+
+
+def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = STARTS) -> Matrix:
+    """Return the means to start from, shape ``(starts, M, k)``: clients far apart for their noise.
+
+    As k-means++ does, each next client is drawn in proportion to its squared distance, here in
+    units of its own noise, to the nearest one drawn.
+    """
+    generator = np.random.default_rng(0)
+    found = np.empty((starts, models, positions.shape[1]))
+    exactness = 1 / noise.mean(axis=1)
+    for start in range(starts):
+        chances, nearest = exactness / exactness.sum(), np.full(len(positions), np.inf)
+        for model in range(models):
+            drawn = positions[generator.choice(len(positions), p=chances)]
+            found[start, model] = drawn
+            nearest = np.minimum(nearest, ((positions - drawn) ** 2 / noise).sum(axis=1))
+            whole = nearest.sum()
+            chances = nearest / whole if whole > 0 else np.full(len(positions), 1 / len(positions))
+    return found

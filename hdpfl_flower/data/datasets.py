@@ -1,0 +1,270 @@
+"""Named public data sets: what a simulation splits over its sites, and the server's test set.
+
+None of this is downloaded: what is not bundled with scikit-learn lies in the folder ``data-dir``.
+Scaling uses the constants written here (or in a schema of this package), never statistics of the
+records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.networks import import_torchvision
+from hdpfl_flower.models.task import Records, Task
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+"""Owners 0 to 3 of the data set ``heart``."""
+
+_DIGITS_TRAIN = 1437
+_SCHOOL_PERCENTAGES = [3, 4]
+_SCHOOL_TOP_MARK = 70
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named data set.
+
+    Attributes:
+        task: the public shape of the problem.
+        train: what the sites share out among them.
+        test: public test set, None where there is none.
+        owners: natural owner of each training record (a hospital, a school), int64, shape
+            ``(len(train),)``, counted from 0; None where there is none.
+        test_owners: natural owner of each test record, shape ``(len(test),)``; None likewise.
+    """
+
+    task: Task
+    train: Records
+    test: Records | None
+    owners: npt.NDArray[np.int64] | None
+    test_owners: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
+class _Images:
+    """How torchvision reads a set of images, and how they are scaled: (pixel/255 − mean) / std."""
+
+    reader: str
+    task: Task
+    mean: float
+    std: float
+    files: str
+
+
+def _idx(reader: str, classes: int, prefix: str, test: str) -> _Images:
+    return _Images(
+        reader,
+        Task.classification((1, 28, 28), classes),
+        0.1307,
+        0.3081,
+        f"{reader}/raw/{prefix}{{train,{test}}}-{{images-idx3,labels-idx1}}-ubyte "
+        "(unpack with: gunzip -k *.gz)",
+    )
+
+
+def _cifar(classes: int, files: str, archive: str) -> _Images:
+    task = Task.classification((3, 32, 32), classes)
+    return _Images(
+        f"CIFAR{classes}", task, 0.5, 0.5, f"{files} (unpack with: tar xf {archive}.tar.gz)"
+    )
+
+
+_IMAGES = {
+    "mnist": _idx("MNIST", 10, "", "t10k"),
+    "fashion-mnist": _idx("FashionMNIST", 10, "", "t10k"),
+    "emnist": _idx("EMNIST", 47, "emnist-balanced-", "test"),
+    "cifar10": _cifar(
+        10, "cifar-10-batches-py/{data_batch_1…5,test_batch,batches.meta}", "cifar-10-python"
+    ),
+    "cifar100": _cifar(100, "cifar-100-python/{train,test,meta}", "cifar-100-python"),
+}
+"""Sets of images; EMNIST is its split 'balanced', scaled as MNIST is."""
+
+NAMES = ("digits", *_IMAGES, "heart", "school")
+"""Every named data set."""
+
+
+def task_of(name: str) -> Task:
+    """Return the public shape of a named data set, without reading any of it.
+
+    Raises:
+        DataError: no data set has this name.
+
+    >>> task_of("cifar100").input_shape, task_of("school").loss
+    ((3, 32, 32), 'squared')
+    """
+    if name in _IMAGES:
+        return _IMAGES[name].task
+    if name == "digits":
+        return Task.classification((1, 8, 8), 10)
+    if name == "school":
+        return Task.regression((28,))
+    if name == "heart":
+        from hdpfl_flower.data.schema import Schema
+
+        return Schema.load("heart").task
+    raise DataError(f"'dataset' is '{name}'; choose {', '.join(NAMES)}, or site")
+
+
+@lru_cache(maxsize=2)
+def load_dataset(name: str, data_dir: str) -> Dataset:
+    """Return a named data set, the same object for the same arguments; do not write into it.
+
+    Args:
+        name: one of
+
+            * ``digits``: scikit-learn's 1797 digits of 8×8, pixel/16. The first 1437 train and the
+              last 360 test: the file goes writer by writer, so the test asks for hands never seen
+              (logistic regression gets .90 right; where every fifth record tests, .97).
+            * ``mnist``, ``fashion-mnist``, ``emnist`` (47 classes, turned upright), ``cifar10``,
+              ``cifar100``: torchvision's files in ``data_dir`` and their official test set.
+            * ``heart``: four hospitals, in ``heart/processed.<hospital>.data`` or in
+              ``<hospital>/data.csv`` with a header line, through the built-in schema.
+            * ``school``: exam marks of 139 schools, in ``school/school.mat``. The two percentages
+              are scaled to [-1, 1], the other 26 features are 0 or 1, the target is mark/70.
+
+            Every 5th record of each hospital and of each school is for the test.
+        data_dir: folder of the data sets; ``digits`` needs none.
+
+    Raises:
+        DataError: no such name, or its files are missing or damaged.
+        ModelError: torchvision is needed and cannot be imported.
+    """
+    task = task_of(name)
+    if name == "digits":
+        return _digits(task)
+    if not data_dir:
+        raise DataError(f"'data-dir' is empty; set it to the folder that holds '{name}'")
+    folder = Path(data_dir).expanduser()
+    if name == "heart":
+        return _heart(folder, task)
+    if name == "school":
+        return _school(folder, task)
+    train, test = (_images(name, folder, is_train) for is_train in (True, False))
+    return Dataset(task, train, test, None)
+
+
+def _digits(task: Task) -> Dataset:
+    """Read scikit-learn's file without its 1,200 modules: a site starts a process a message."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise DataError("'dataset' = 'digits' comes with scikit-learn; run: pip install .")
+    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    try:
+        table = np.loadtxt(path, delimiter=",")
+    except (OSError, ValueError):
+        raise DataError(f"{path} is missing or damaged; install scikit-learn anew") from None
+    pixels, classes = table[:, :-1], table[:, -1]
+    features = (pixels / 16).astype(np.float32).reshape(-1, *task.input_shape)
+    records = Records(features, classes.astype(np.int64))
+    rows = np.arange(len(records))
+    return Dataset(
+        task, records.take(rows[:_DIGITS_TRAIN]), records.take(rows[_DIGITS_TRAIN:]), None
+    )
+
+
+def _images(name: str, folder: Path, is_train: bool) -> Records:
+    """Return the official training or test set."""
+    kind = _IMAGES[name]
+    reader = getattr(import_torchvision("datasets"), kind.reader)
+    options = {"split": "balanced"} if name == "emnist" else {}
+    try:
+        source = reader(str(folder), train=is_train, download=False, **options)
+        pixels, classes = np.asarray(source.data), np.asarray(source.targets, dtype=np.int64)
+        if name == "emnist":
+            pixels = pixels.transpose(0, 2, 1)  # its files hold each image transposed
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+    except Exception as error:  # each reader has its own way to say that files are missing
+        raise _unreadable(name, folder, kind.files) from error
+    shape = (len(classes), *kind.task.input_shape)
+    if not len(classes) or pixels.shape != shape or classes.max() >= kind.task.classes:
+        raise _unreadable(name, folder, kind.files)
+    # A table of the 256 possible pixels scales a whole set in one pass.
+    scaled = ((np.arange(256) / 255 - kind.mean) / kind.std).astype(np.float32)
+    return Records(scaled[np.ascontiguousarray(pixels)], classes)
+
+
+def _heart(folder: Path, task: Task) -> Dataset:
+    from hdpfl_flower.data.schema import Schema
+    from hdpfl_flower.data.table_records import read_table
+
+    files = [folder / "heart" / f"processed.{hospital}.data" for hospital in HOSPITALS]
+    if not files[0].exists():
+        files = [folder / hospital / "data.csv" for hospital in HOSPITALS]
+    if not all(file.exists() for file in files):
+        known = ",".join(HOSPITALS)
+        raise _unreadable(
+            "heart", folder, f"heart/processed.{{{known}}}.data (or {{{known}}}/data.csv)"
+        )
+    schema = Schema.load("heart")
+    try:
+        return _of_owners(task, [read_table(file, "csv", schema).records for file in files])
+    except DataError as error:
+        raise DataError(f"data set 'heart' in {folder}: {error}") from None
+
+
+def _school(folder: Path, task: Task) -> Dataset:
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(folder / "school" / "school.mat")
+        schools = [
+            Records(_school_features(pupils), (marks.ravel() / _SCHOOL_TOP_MARK).astype(np.float32))
+            for pupils, marks in zip(content["X"].ravel(), content["Y"].ravel(), strict=True)
+        ]
+    except Exception as error:  # scipy raises many kinds, by how a file is damaged
+        raise _unreadable("school", folder, "school/school.mat") from error
+    return _of_owners(task, schools)
+
+
+def _school_features(pupils: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return the features (n, 28) float32: percentages to [-1, 1], the others are 0 or 1."""
+    features = pupils.astype(np.float32)
+    features[:, _SCHOOL_PERCENTAGES] = features[:, _SCHOOL_PERCENTAGES] / 50 - 1
+    return features
+
+
+def _of_owners(task: Task, records: list[Records]) -> Dataset:
+    """Return the records of all owners, every 5th of each set aside for the test."""
+    position = np.concatenate([np.arange(len(own)) for own in records])
+    owners = np.repeat(np.arange(len(records)), [len(own) for own in records])
+    together = Records(
+        np.concatenate([own.features for own in records]),
+        np.concatenate([own.targets for own in records]),
+    )
+    is_test = position % 5 == 4
+    return Dataset(
+        task,
+        train=together.take(np.flatnonzero(~is_test)),
+        test=together.take(np.flatnonzero(is_test)),
+        owners=owners[~is_test],
+        test_owners=owners[is_test],
+    )
+
+
+def _unreadable(name: str, folder: Path, files: str) -> DataError:
+    return DataError(
+        f"data set '{name}' cannot be read in 'data-dir' {folder.absolute()}; it must hold {files}"
+    )
+
+
+def task_for(terms: RunTerms) -> Task:
+    """Return what a run learns: a named data set's task, or that of the sites' public schema.
+
+    Raises:
+        DataError: no data set of that name, or the schema is wrong.
+    """
+    if terms.dataset != "site":
+        return task_of(terms.dataset)
+    from hdpfl_flower.data.schema import Schema
+
+    return Schema.load(terms.schema_text).task

@@ -1,0 +1,119 @@
+"""A folder of images, a subfolder a class, becomes records; a broken image is left out, alone."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.task import Records, Task
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_PIXELS = 100_000_000
+"""A larger image is left out unread: one file must not exhaust the memory."""
+
+_MODES = {1: "L", 3: "RGB"}
+
+
+def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]:
+    """Return the images in the subfolders ``0`` to ``C-1`` of ``folder``, ordered by name.
+
+    Each is converted to the task's channels (1: grey, 3: colour), resized to its height and width
+    (bilinear) and scaled to [0, 1]; the first frame counts, turned as its EXIF data say.
+
+    Args:
+        folder: the folder; names that start with a dot are passed over everywhere.
+        task: a classification task with inputs (channels, height, width).
+
+    Returns:
+        The records (features float32, targets int64), the number of files found, and how many of
+        them were left out, by reason.
+
+    Raises:
+        DataError: the folder or a subfolder cannot be listed, or the task is not one on images.
+    """
+    shape = task.input_shape
+    if len(shape) != 3 or shape[0] not in _MODES or not task.classes:
+        raise DataError(
+            "'data.format' names images, but the run's inputs are not images of 1 or 3 channels "
+            "with a class; use csv, parquet or npz"
+        )
+    classes = {str(number): number for number in range(task.classes)}
+    left_out = {"in no class folder": 0, "no readable image": 0}
+    features: list[npt.NDArray[np.float32]] = []
+    targets: list[int] = []
+    rows = 0
+    with warnings.catch_warnings():
+        # Pillow's warnings tell of single images, and a log may leave the site.
+        warnings.simplefilter("ignore")
+        for name, files in _listing(folder):
+            rows += len(files)
+            if name not in classes:
+                left_out["in no class folder"] += len(files)
+                continue
+            images = [_read_image(file, shape) for file in files]
+            good = [image for image in images if image is not None]
+            left_out["no readable image"] += len(images) - len(good)
+            features += good
+            targets += [classes[name]] * len(good)
+    stacked = np.stack(features) if features else np.zeros((0, *shape), dtype=np.float32)
+    return Records(stacked, np.array(targets, dtype=np.int64)), rows, left_out
+
+
+def _listing(folder: Path) -> list[tuple[str, list[Path]]]:
+    """Return the subfolders with their files, by name; files beside them belong to none, ''."""
+    try:
+        entries = _visible(folder)
+        beside = [entry for entry in entries if not entry.is_dir()]
+        folders = [(entry.name, _visible(entry)) for entry in entries if entry.is_dir()]
+    except OSError:
+        raise DataError(
+            "'data.path' is no folder that this user can list; it must hold a subfolder a class, "
+            "named 0, 1, 2, …"
+        ) from None
+    return [("", beside), *folders]
+
+
+def _visible(folder: Path) -> list[Path]:
+    paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return sorted(paths, key=lambda path: path.name)
+
+
+def _read_image(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+    """Return one image as float32 of ``shape`` in [0, 1], or None if it cannot be read."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                return None
+            return _pixels(ImageOps.exif_transpose(image), shape)
+    except Exception:
+        # Decoders raise anything on a broken file, and what a record raises must not get out.
+        return None
+
+
+def _pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return ``image`` converted, resized and scaled to float32 of ``shape`` in [0, 1].
+
+    Raises:
+        ValueError: pixels of a scale that nothing tells (floats).
+    """
+    from PIL.Image import Resampling
+
+    channels, height, width = shape
+    if image.mode == "F":
+        raise ValueError("a floating-point image has no known scale")
+    deep = image.mode.startswith("I")
+    # Pillow would cut 16-bit grey at 255 on its way to 8 bits.
+    converted = image.convert("F" if deep else _MODES[channels])
+    resized = converted.resize((width, height), Resampling.BILINEAR)
+    array = np.asarray(resized, dtype=np.float32).reshape(height, width, -1)
+    scaled = np.clip(array / np.float32(65535 if deep else 255), 0, 1)
+    return np.broadcast_to(scaled, (height, width, channels)).transpose(2, 0, 1).copy()

@@ -1,0 +1,229 @@
+"""What the ``[data]`` section of a site's profile names becomes the site's records.
+
+Shapes and classes come from the run's public terms, never from the files. A record that cannot be
+used contributes nothing, alone, and is counted for the site alone; only what is true of the data as
+a whole raises (PRIVACY.md §4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.data.columns import Mask, decode
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.data.image_folder import read_images
+from hdpfl_flower.config.profile import DataSource
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.table_reader import Redacted
+from hdpfl_flower.data.table_records import Summary, read_table
+from hdpfl_flower.models.task import Records, Task
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SiteData(Redacted):
+    """A site's records, and what was found while reading them.
+
+    Attributes:
+        train: the records that training may use.
+        test: the profile's ``holdout`` share; None if it is 0.
+        summary: private counts, for the site alone.
+        ids: the protected unit of each training record, all different; None without ids.
+    """
+
+    train: Records
+    test: Records | None
+    summary: Summary
+    ids: tuple[bytes, ...] | None
+
+
+def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData:
+    """Return the records that ``source`` names.
+
+    Args:
+        source: the profile's ``[data]``; ``csv`` and ``parquet`` need a schema, ``npz`` holds
+            arrays ``x``, a row of the task's input shape a record, taken as they are, and ``y``
+            (n,); ``images`` is a folder with a subfolder a class, named ``0`` to ``C-1``.
+        task: shapes and classes, from the run's terms.
+        schema_text: the run's ``schema``: TOML text, or a built-in name; empty for the others.
+
+    Raises:
+        DataError: the files are missing or of another kind, or their shape is not the task's.
+
+    Guarantees:
+        No content of a record makes it raise. Whether a record is held out depends on its id (or,
+        without ids, on its own content) alone, so adding a record moves no other one. The number
+        of records may be 0.
+    """
+    records, summary, ids = _read(source, task, schema_text)
+    if source.holdout == 0:
+        return SiteData(records, None, summary, ids)
+    out = _held_out(records, ids, source.holdout)
+    train, test = np.flatnonzero(~out), np.flatnonzero(out)
+    if ids is not None:
+        ids = tuple(ids[row] for row in train)
+    return SiteData(records.take(train), records.take(test), summary, ids)
+
+
+def check_site_data(
+    source: DataSource, task: Task, schema_text: str, declared_records: int
+) -> list[str]:
+    """Return the lines of ``hdpfl-site profile check``, for the site's own eyes.
+
+    A line that starts with ``error:`` must be mended before a run, one with ``warning:`` should
+    be looked at. No line shows a value of a record.
+
+    Args:
+        source: as for :func:`read_site_data`.
+        task: as for :func:`read_site_data`.
+        schema_text: as for :func:`read_site_data`.
+        declared_records: the profile's constant N.
+
+    Raises:
+        DataError: as :func:`read_site_data`.
+    """
+    data = read_site_data(source, task, schema_text)
+    summary, used = data.summary, len(data.train)
+    held = f", {len(data.test)} held out for the site's own test" if data.test is not None else ""
+    lines = [f"records: {summary.rows} found, {used} for training{held}"]
+    lines += [f"left out: {count}, {why}" for why, count in summary.left_out.items() if count]
+    for column in dict.fromkeys((*summary.filled, *summary.clipped)):
+        filled, clipped = summary.filled.get(column, 0), summary.clipped.get(column, 0)
+        if filled or clipped:
+            unreadable = summary.unreadable.get(column, 0)
+            lines.append(
+                f"column '{column}': {filled} filled ({unreadable} of them unreadable), "
+                f"{clipped} clipped to the bounds"
+            )
+    for reason in ("no id", "repeated id"):
+        if summary.left_out.get(reason):
+            lines.append(
+                f"error: {summary.left_out[reason]} records have {reason}: the schema protects "
+                "one record an id; give each its own id, or merge those of one unit"
+            )
+    return lines + list(_against_declared(used, declared_records))
+
+
+def _against_declared(used: int, declared: int) -> Iterator[str]:
+    """Yield a warning where the records for training are not about as many as declared."""
+    if used == 0:
+        yield "warning: no record can be used: the site would send noise alone"
+    if used > 1.1 * declared:
+        yield (
+            f"warning: {used} records for training, more than the {declared} declared: the budget "
+            "holds, but batches are larger than 'training.batch-size' and steps longer than "
+            "planned; raise 'training.declared-records' (the number is public: round it)"
+        )
+    elif used < 0.9 * declared:
+        yield (
+            f"warning: {used} records for training, fewer than the {declared} declared: batches "
+            "are smaller than planned and noise weighs more; lower 'training.declared-records' "
+            "(the number is public: round it)"
+        )
+
+
+Read = tuple[Records, Summary, tuple[bytes, ...] | None]
+
+
+def _read(source: DataSource, task: Task, schema_text: str) -> Read:
+    if source.format == "npz":
+        return *_read_npz(source.path, task), None
+    if source.format == "images":
+        records, rows, left_out = read_images(source.path, task)
+        return records, Summary(rows, left_out), None
+    if not schema_text:
+        raise DataError(
+            "'data.format' names a table, which needs the run's 'schema'; the server must give "
+            "one, or the site 'npz' or 'images'"
+        )
+    schema = Schema.load(schema_text)
+    if schema.task != task:
+        raise DataError("the run's 'schema' describes another task than the run's other terms")
+    if schema.id != source.id:
+        raise DataError(
+            "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
+            "another unit than the site asks for; agree on one with the coordinator"
+        )
+    table = read_table(source.path, source.format, schema)
+    return table.records, table.summary, table.ids
+
+
+def _held_out(records: Records, ids: tuple[bytes, ...] | None, share: float) -> Mask:
+    """Return which records are held out, shape ``(n,)``: those whose hash is below ``share``.
+
+    Records of the same content fall on the same side, so the held-out share of a table with few
+    different records may be far from ``share``; an id makes it finer.
+    """
+    limit = int(share * 2**64)
+    out = np.zeros(len(records), dtype=bool)
+    for row in range(len(records)):
+        content = (
+            ids[row]
+            if ids is not None
+            else records.features[row].tobytes() + records.targets[row].tobytes()
+        )
+        digest = hashlib.blake2b(content, digest_size=8, key=b"hdpfl holdout").digest()
+        out[row] = int.from_bytes(digest, "big") < limit
+    return out
+
+
+def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
+    """Return the records in the arrays ``x`` and ``y`` of an ``.npz`` file."""
+    x, y = (_floats(array) for array in _load_npz(path))
+    if x.shape[1:] != task.input_shape or y.shape != x.shape[:1]:
+        raise DataError(
+            f"the .npz file must hold 'x' of shape (n, {', '.join(map(str, task.input_shape))}) "
+            "and 'y' of shape (n,), as the run's terms say; reshape them"
+        )
+    with np.errstate(over="ignore"):
+        features = x.astype(np.float32)
+    usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
+    kind: type[np.int64 | np.float32] = np.float32
+    if task.classes:
+        known = (y >= 0) & (y < task.classes) & (y == np.floor(y))
+        kind = np.int64
+    else:
+        with np.errstate(over="ignore"):
+            known = np.isfinite(y.astype(np.float32))
+    left_out = {
+        "features not finite": int((~usable).sum()),
+        "no known label": int((usable & ~known).sum()),
+    }
+    kept = usable & known
+    return Records(features[kept], y[kept].astype(kind)), Summary(len(x), left_out)
+
+
+def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file["x"], file["y"]
+    except Exception:
+        # A damaged archive fails in many ways; its own words might quote what it holds.
+        raise DataError(
+            "'data.path' is not there or is no .npz file with arrays 'x' and 'y'; write it with "
+            "numpy.savez, numbers only"
+        ) from None
+
+
+def _floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ``array`` as floats of its shape: what is no number is NaN.
+
+    One text among the numbers makes numpy store texts everywhere, so texts are read cell by cell.
+    """
+    if array.dtype.kind in "biuf":
+        # Exact but for integers of 64 bits, and no wider than that takes.
+        return array.astype(np.result_type(array.dtype, np.float32), copy=False)
+    if array.dtype.kind in "US":
+        import pyarrow as pa
+
+        if array.dtype.kind == "U":
+            array = np.char.encode(array, "utf-8", "surrogatepass")
+        cells = pa.array(array.ravel().tolist(), pa.large_binary())
+        return decode(cells).numbers.reshape(array.shape)
+    raise DataError("the arrays of the .npz file must hold numbers; convert them before saving")

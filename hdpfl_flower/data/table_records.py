@@ -1,0 +1,200 @@
+"""A site's CSV or Parquet file becomes records, against the run's public schema.
+
+What a single record can cause never raises: a cell that is missing, unreadable or out of bounds is
+filled or clipped, and a record without a usable label is left out; both are counted, for the site
+alone. Only what is true of the file as a whole raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.data.columns import Cells, Mask, decode, is_number, is_text, trimmed
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.data.schema import CategoryColumn, NumberColumn, Schema
+from hdpfl_flower.data.table_reader import RawTable, Redacted, load_table
+from hdpfl_flower.models.task import Records
+
+
+@dataclass(frozen=True, repr=False)
+class Summary(Redacted):
+    """What was found in a site's data: for the site alone, never sent.
+
+    Attributes:
+        rows: records in the file, a bad one included.
+        left_out: records left out, by reason.
+        filled: cells filled because they were missing or unreadable, by column.
+        unreadable: those of the filled cells that hold something, but no value of the schema.
+        clipped: numbers moved to the bounds, by column.
+    """
+
+    rows: int
+    left_out: dict[str, int] = field(default_factory=dict)
+    filled: dict[str, int] = field(default_factory=dict)
+    unreadable: dict[str, int] = field(default_factory=dict)
+    clipped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TableRead(Redacted):
+    """A table as read.
+
+    Attributes:
+        records: features float32 ``(n, d)``; targets int64 classes, or float32 in [0, 1].
+        summary: the private counts.
+        ids: the protected unit of each record, all different; None without ``id`` in the schema.
+        positions: int64 ``(n,)``; the row of the file, from 0 and without
+            blank lines, that each record comes from.
+    """
+
+    records: Records
+    summary: Summary
+    ids: tuple[bytes, ...] | None
+    positions: npt.NDArray[np.int64]
+
+
+def read_table(path: Path, file_format: str, schema: Schema) -> TableRead:
+    """Return the records in the file at ``path``.
+
+    Args:
+        path: the file.
+        file_format: ``csv`` (UTF-8, a header line; comma, semicolon or tab) or ``parquet``.
+        schema: the run's public schema.
+
+    Raises:
+        DataError: the file is missing, is no such file, or lacks a column of the schema.
+
+    Guarantees:
+        No content of a record makes it raise, and no record changes what another one becomes. With
+        an ``id`` column the same holds for units: each has at most one record, its first with a
+        label; records without an id are left out.
+    """
+    wanted = [schema.label.column, *(column.name for column in schema.columns)]
+    raw = load_table(path, file_format, [*wanted, schema.id] if schema.id else wanted)
+    features, summary = _encode(raw, schema)
+    targets, labelled = _targets(raw, schema, summary)
+    summary.left_out["no known label"] = int((~labelled).sum())
+    kept, ids = labelled, None
+    if schema.id:
+        names = _ids(raw.columns[schema.id], schema)
+        kept = _first_of_each(names, labelled, summary)
+        ids = tuple(names[row] for row in np.flatnonzero(kept))
+    records = Records(features[kept], targets[kept])
+    return TableRead(records, summary, ids, raw.positions[kept])
+
+
+def features_only(
+    path: Path, file_format: str, schema: Schema
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return the features of a table that needs no label and no id, for prediction.
+
+    Returns:
+        features float32 ``(n, d)``, and int64 ``(n,)``, the row of the file that each comes from,
+        from 0 and without blank lines: a line that cannot be cut into its cells has no features.
+
+    Raises:
+        DataError: as :func:`read_table`.
+    """
+    raw = load_table(path, file_format, [column.name for column in schema.columns])
+    return _encode(raw, schema)[0], raw.positions
+
+
+def _encode(raw: RawTable, schema: Schema) -> tuple[npt.NDArray[np.float32], Summary]:
+    """Return the features (n, d) of all rows of ``raw``, and their counts."""
+    rows = len(raw.positions)
+    summary = Summary(raw.rows, {"cannot be cut into cells": raw.rows - rows})
+    features = np.zeros((rows, len(schema.feature_names)), dtype=np.float32)
+    start = 0
+    for column in schema.columns:
+        block = features[:, start : start + len(column.feature_names)]
+        start += block.shape[1]
+        cells = decode(raw.columns[column.name])
+        missing = cells.missing((*schema.missing, *column.missing))
+        if isinstance(column, NumberColumn):
+            filled, clipped = _encode_number(column, cells, missing, block)
+            summary.clipped[column.name] = clipped
+        else:
+            filled = _encode_category(column, cells, missing, block)
+        summary.filled[column.name] = int(filled.sum())
+        summary.unreadable[column.name] = int((filled & ~missing).sum())
+    return features, summary
+
+
+def _encode_number(
+    column: NumberColumn, cells: Cells, missing: Mask, out: npt.NDArray[np.float32]
+) -> tuple[Mask, int]:
+    """Write the scaled numbers to ``out`` (n, 1); return which were filled, how many clipped."""
+    filled = missing | np.isnan(cells.numbers)
+    values = np.where(filled, column.fill_value, cells.numbers)
+    low, high = column.bounds
+    out[:, 0] = column.scale(values)
+    return filled, int(((values < low) | (values > high)).sum())
+
+
+def _encode_category(
+    column: CategoryColumn, cells: Cells, missing: Mask, out: npt.NDArray[np.float32]
+) -> Mask:
+    """Write ones to ``out`` (n, categories), which holds zeros; return which were filled."""
+    index = cells.lookup(column.categories)
+    filled = missing | (index < 0)
+    index = np.where(filled, column.fill_index, index)
+    rows = np.flatnonzero(index >= 0)
+    out[rows, index[rows]] = 1
+    return filled
+
+
+def _targets(raw: RawTable, schema: Schema, summary: Summary) -> tuple[npt.NDArray[Any], Mask]:
+    """Return the targets (n,) of all rows of ``raw``, and which of them are known."""
+    label = schema.label
+    cells = decode(raw.columns[label.column])
+    missing = cells.missing(schema.missing)
+    if label.bounds is not None:
+        known = ~(missing | np.isnan(cells.numbers))
+        values = np.where(known, cells.numbers, label.bounds[0])
+        outside = (values < label.bounds[0]) | (values > label.bounds[1])
+        summary.clipped[label.column] = int(outside.sum())
+        return label.scale(values), known
+    index = cells.lookup([value for values in label.classes for value in values])
+    classes = [number for number, values in enumerate(label.classes) for _ in values]
+    return np.array(classes, dtype=np.int64)[index], ~missing & (index >= 0)
+
+
+def _ids(column: Any, schema: Schema) -> list[bytes]:
+    """Return the id of each row, empty where it is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    missing = decode(column).missing(schema.missing)
+    if is_number(column.type):
+        column = column.cast(pa.large_utf8())
+    elif not (is_text(column.type) or pa.types.is_null(column.type)):
+        raise DataError(f"column '{schema.id}' has a type that cannot be an id; store it as text")
+    # Writers turn a whole column from 7 into 7.0 when one id is missing: that changes no id.
+    same = pc.replace_substring_regex(trimmed(column), r"^([0-9]+)\.0*$", r"\1")
+    texts: list[bytes] = same.to_pylist()
+    return [b"" if gone else text for text, gone in zip(texts, missing, strict=True)]
+
+
+def _first_of_each(ids: list[bytes], labelled: Mask, summary: Summary) -> Mask:
+    """Return which rows are the first labelled one of their id; count the others.
+
+    Two records of one patient in training would cost the patient twice what the ledger says, and
+    to stop with an error would tell of a record, so the second one is left out.
+    """
+    kept = np.zeros(len(ids), dtype=bool)
+    seen: set[bytes] = set()
+    no_id = 0
+    for row in np.flatnonzero(labelled).tolist():
+        no_id += not ids[row]
+        kept[row] = bool(ids[row]) and ids[row] not in seen
+        seen.add(ids[row])
+    summary.left_out["no id"] = no_id
+    summary.left_out["repeated id"] = int(labelled.sum() - kept.sum()) - no_id
+    return kept

@@ -1,0 +1,1 @@
+"""Noise variance of updates, estimated from the updates alone."""

@@ -1,0 +1,62 @@
+"""Noise levels from what is left of each update when the others have predicted it.
+
+The noise of a DP-SGD update is normal, whatever the signal is. A private part of the signal that is
+sparse or heavy-tailed adds to the mean square of the residuals, which factor analysis rests on, and
+leaves the middle of their distribution almost as it was: the median absolute deviation (MAD) reads
+the noise there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.estimators.factor_analysis import FactorModel, Vector
+
+MAD_OF_NORMAL = 0.6744897501960817
+"""The upper quartile of the standard normal."""
+_SPREAD = 3.44
+"""d · Var ln(MAD² / mean square) of normal residuals: 5.44 of MAD², less 2 of the mean square."""
+_ALARM = 1e-3
+"""Chance that normal residuals are called heavy-tailed, in a round."""
+
+
+def residual_mad(
+    updates: npt.NDArray[np.float32], model: FactorModel
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return noise variances that a private sparse signal does not raise, and how sparse it is.
+
+    The leave-one-out residual of client i is (K u)ᵢ / Kᵢᵢ with K the inverse of the modelled
+    moments. Its variance is 1 / Kᵢᵢ, and σᵢ²·Kᵢᵢ of that is the client's own noise: the same share
+    of its MAD² is the estimate.
+
+    Args:
+        updates: float32, shape ``(n, d)``.
+        model: their factor model.
+
+    Returns:
+        The variances, shape ``(n,)``, and ln(MAD² / mean square) of the residuals in units of its
+        standard error under normality, shape ``(n,)``: far below 0 where the tails are heavy.
+    """
+    moments = model.loadings @ model.loadings.T + np.diag(model.variances)
+    precision = np.linalg.inv(moments)
+    unpredicted = 1 / np.diag(precision)
+    residuals = (precision * unpredicted[:, None]).astype(np.float32) @ updates
+    mean_square = np.array([np.square(row, dtype=np.float64).mean() for row in residuals])
+    spread = np.array([float(np.median(np.abs(row))) for row in residuals])
+    mad = np.maximum(spread / MAD_OF_NORMAL, 1e-6 * np.sqrt(mean_square)) ** 2
+    shares = np.minimum(model.variances / unpredicted, 1.0)
+    return mad * shares, np.log(mad / mean_square) / math.sqrt(_SPREAD / updates.shape[1])
+
+
+def heavy_tailed(scores: Vector) -> bool:
+    """Return whether normal residuals would give such scores less than once in a thousand rounds.
+
+    >>> heavy_tailed(np.array([-1.0, 0.5, 2.0])), heavy_tailed(np.array([-6.0, 0.5, 2.0]))
+    (False, True)
+    """
+    from scipy.special import ndtri
+
+    return bool(scores.min() < ndtri(_ALARM / len(scores)))

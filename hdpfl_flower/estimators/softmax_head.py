@@ -1,0 +1,165 @@
+"""Where a model's last layer lies in an update, and what it says of noise by saying nothing.
+
+The gradient of softmax and cross-entropy adds up to 0 over the classes, record by record, and so
+does every clipped sum of them. Whatever the classes' rows of the last layer add up to in an update
+is noise and nothing else, also in the first round and however few labels a site holds.
+
+These sums are few, one an input, so that their mean square is off by √(2/(inputs + 1)); an estimate
+from all coordinates is off by less, but may mistake signal for noise. :func:`informed` weighs the
+two by how far they disagree. A site can forge a quiet head, and would seem quiet: no level falls
+below a quarter of what the rest of its update says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.models.networks import is_user_code
+from hdpfl_flower.estimators.residual_mad import MAD_OF_NORMAL
+from hdpfl_flower.models.task import Task
+
+BELIEVED = 4.0
+"""How far below the rest of an update its silent sums are believed, as a ratio of variances. On
+recorded updates of honest sites the rest was at most 4.8 times the noise (4 sites, 2 labels each).
+"""
+SPOKEN = "head: sums over the classes, which hold no signal"
+FORGED = "head quieter than the rest of the update allows"
+_STRETCH, _STRETCHES = 500, 16
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layer, linear into a softmax: its weights lie in an update class after class.
+
+    Attributes:
+        start: the first coordinate of the weights; the biases of the classes follow them.
+        classes: number of classes.
+        inputs: number of inputs of the layer.
+    """
+
+    start: int
+    classes: int
+    inputs: int
+
+
+def head_of(spec: str, task: Task, shapes: Mapping[str, tuple[int, ...]]) -> Head | None:
+    """Return the head of the model ``spec``; None for a regression, or for a user's own network.
+
+    Args:
+        spec: as in :func:`~hdpfl_flower.models.networks.build_model`.
+        task: whose loss the model is trained on.
+        shapes: of the model's parameters, in their order.
+    """
+    if is_user_code(spec) or task.loss != "softmax" or len(shapes) < 2:
+        return None
+    weight, bias = list(shapes.values())[-2:]
+    if len(weight) != 2 or bias != (weight[0],):
+        return None
+    size = sum(int(np.prod(shape)) for shape in shapes.values())
+    return Head(size - weight[0] * (weight[1] + 1), weight[0], weight[1])
+
+
+@dataclass(frozen=True)
+class Informed:
+    """Levels after the head has spoken.
+
+    Attributes:
+        variances: σ² per coordinate, shape ``(n,)``, positive.
+        shares: the head's part in each, from 0 to 1, shape ``(n,)``.
+        forged: whose head is quieter than the rest of the update allows, shape ``(n,)``.
+    """
+
+    variances: npt.NDArray[np.float64]
+    shares: npt.NDArray[np.float64]
+    forged: npt.NDArray[np.bool_]
+
+
+def informed(
+    levels: npt.NDArray[np.float64],
+    errors: npt.NDArray[np.float64],
+    silent: npt.NDArray[np.float64],
+    silent_errors: npt.NDArray[np.float64],
+    quietest: npt.NDArray[np.float64],
+) -> Informed:
+    """Return levels from what an estimator says and what the silent sums say.
+
+    Both are taken on a log scale. Where they differ by more than both errors explain, the rest is
+    the estimator's bias: its mean square over the sites (none counted for more than three standard
+    errors) is added to the estimator's error, for a site beyond three standard errors its own; then
+    each gets weight by its precision (DerSimonian and Laird, 1986, has the moments).
+
+    Args:
+        levels: an estimator's variances, shape ``(n,)``, positive; their bias is not known.
+        errors: the variance of their logarithms without bias, shape ``(n,)``.
+        silent: mean squares of the silent sums, shape ``(n,)``: unbiased, if nobody lies.
+        silent_errors: the variance of their logarithms, shape ``(n,)``.
+        quietest: what :func:`quietest_part` says of each, shape ``(n,)``.
+
+    Guarantees:
+        No level is below 1/``BELIEVED`` of the lesser of ``levels`` and ``quietest`` on account of
+        the silent sums: by a forged head a site gains no more weight than by halving its noise.
+    """
+    least = np.minimum(levels, quietest) / BELIEVED
+    forged = silent < least
+    believed = np.log(np.maximum(silent, least)) - np.log(levels)
+    chance = errors + silent_errors
+    squares = np.square(believed)
+    common = max(0.0, float(np.mean(np.minimum(squares, 9 * chance) - chance)))
+    bias = np.where(squares > 9 * chance, np.maximum(squares - chance, common), common)
+    shares = (errors + bias) / (errors + bias + silent_errors)
+    return Informed(levels * np.exp(shares * believed), shares, forged)
+
+
+def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the least noise that a stretch of each update shows, shape ``(n,)``.
+
+    MAD² of stretches of 500 coordinates or more, 16 at most. Signal only adds to it (the median of
+    |signal + noise| is least at signal 0: Anderson 1955), so for honest sites it is not below their
+    noise, but for chance; where networks have quiet stretches it is near.
+
+    Args:
+        rows: float32, shape ``(n, d)``: updates, or some of their coordinates in order.
+    """
+    stretches = min(max(rows.shape[1] // _STRETCH, 1), _STRETCHES)
+    parts = np.array_split(rows, stretches, axis=1)
+    medians = np.array([_medians(np.abs(part)) for part in parts], dtype=np.float64)
+    quietest: npt.NDArray[np.float64] = np.square(medians.min(axis=0) / MAD_OF_NORMAL)
+    return quietest
+
+
+def _medians(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the median of each row, bit by bit that of ``np.median``; ``rows`` is written to.
+
+    Of finite numbers alone. Parted at one place, not at three, which takes a twentieth of the time.
+    """
+    middle = rows.shape[1] // 2
+    rows.partition(middle, axis=1)
+    upper = rows[:, middle]
+    if rows.shape[1] % 2:
+        return upper
+    medians: npt.NDArray[np.float32] = np.mean([rows[:, :middle].max(axis=1), upper], axis=0)
+    return medians
+
+
+def silent_squares(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float64]:
+    """Return the mean square of each update's silent sums, shape ``(n,)``: a row at a time."""
+    rows = (silent_sums(updates[i : i + 1], head) for i in range(len(updates)))
+    return np.array([np.mean(np.square(row, dtype=np.float64)) for row in rows])
+
+
+def silent_sums(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
+    """Return the classes' sums over √classes: each the noise of one coordinate, and no signal.
+
+    Returns:
+        float32, shape ``(n, inputs + 1)``.
+    """
+    middle = head.start + head.classes * head.inputs
+    weights = updates[:, head.start : middle].reshape(len(updates), head.classes, head.inputs)
+    biases = updates[:, middle : middle + head.classes, None]
+    sums = np.concatenate([part.sum(1, dtype=np.float64) for part in (weights, biases)], axis=1)
+    silent: npt.NDArray[np.float32] = (sums / np.sqrt(head.classes)).astype(np.float32)
+    return silent

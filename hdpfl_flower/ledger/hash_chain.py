@@ -1,0 +1,278 @@
+"""An append-only, hash-chained list of entries in one SQLite file, durable against power loss.
+
+The ledger's storage, and nothing of its meaning: entries go in, entries come out in order, a blob
+may hang on an entry for a while. Whoever alters or drops an entry breaks the chain; whoever puts an
+old copy of the file back is found out by the anchor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.ledger.locks import alone_in
+
+_APPLICATION_ID = 0x48445046
+_VERSION = 1
+_FIRST = "0" * 64
+_PATIENCE = 30.0
+"""Seconds to wait for another process, which may have been stopped."""
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_VERSION};
+CREATE TABLE entries (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
+                      body TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+CREATE TABLE blobs (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL) STRICT;
+CREATE TABLE head (seq INTEGER NOT NULL, digest TEXT NOT NULL) STRICT;
+"""
+
+
+BUSY = "another process holds it; try again"
+_SQLITE_SAYS = {
+    "disk is full": "the disk is full; free some space",
+    "disk I/O error": "the disk cannot be read or written; check it",
+    "database is locked": BUSY,
+    "readonly database": "it is read-only; check its permissions",
+    "unable to open": "it cannot be opened; check its folder and permissions",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Entry:
+    """One fact: its number (from 1), its time (UTC, for people), its kind and its body."""
+
+    seq: int
+    at: str
+    kind: str
+    body: dict[str, Any]
+
+
+class Chain:
+    """The file, open.
+
+    Guarantees:
+        An entry that :meth:`append` wrote in a transaction that ended is on disk (``durable``),
+        is followed by no gap, and cannot change unnoticed. Entries are read only after their
+        digests were checked.
+    """
+
+    def __init__(self, path: Path, anchor: Path | None = None, *, durable: bool = True) -> None:
+        """Open the chain at ``path`` and check all of it.
+
+        Args:
+            path: the SQLite file.
+            anchor: small file, best on other storage, that names the last entry known.
+            durable: wait for the disk at every commit; only a simulation goes without.
+
+        Raises:
+            LedgerError: missing, unreadable, damaged, of a newer version, or older than its anchor.
+        """
+        self._anchor, self._last, self._digest = anchor, 0, _FIRST
+        if not path.is_file():
+            raise LedgerError(f"ledger {path} is not there; create it: hdpfl-site ledger init")
+        with _readable_errors():
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=rw",
+                uri=True,
+                timeout=_PATIENCE,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        try:
+            with _readable_errors():
+                self._prepare(path, durable)
+            self._check_anchor()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, anchor: Path | None = None, *, durable: bool = True) -> Chain:
+        """Make a new, empty file, mode 0600.
+
+        Raises:
+            LedgerError: there is one already, or its anchor (then one was deleted, and a new one
+                would forget what was spent), or the disk refuses.
+        """
+        for there in (path, anchor):
+            if there is not None and there.exists():
+                raise LedgerError(f"{there} exists already; a ledger is never made a second time")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if anchor is not None:
+                _write_anchor(anchor, 0, _FIRST)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError as error:
+            raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from None
+        with _readable_errors(), contextlib.closing(sqlite3.connect(path)) as db:
+            _set_durability(db, durable)
+            db.executescript(f"BEGIN; {_SCHEMA}")
+            db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
+            db.commit()
+        return cls(path, anchor, durable=durable)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[list[Entry]]:
+        """Hold the file alone; yields the entries that came since this object last looked.
+
+        What :meth:`append` and :meth:`attach` wrote inside becomes durable at the end, or nothing
+        of it does. Whatever fails, the next transaction yields every entry again.
+
+        Raises:
+            LedgerError: busy for 30 s, disk full, damaged, or the anchor cannot be written (then
+                the entries are durable all the same).
+        """
+        before = self._last
+        try:
+            with _readable_errors():
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._read()
+            last, digest = self._last, self._digest
+            with _readable_errors():
+                self._db.execute("COMMIT")
+            if self._anchor is not None and last > before:
+                _raise_anchor(self._anchor, last, digest)
+        except BaseException:
+            self._last, self._digest = 0, _FIRST
+            if self._db.in_transaction:
+                with contextlib.suppress(sqlite3.Error):  # the first error is the one to tell
+                    self._db.execute("ROLLBACK")
+            raise
+
+    def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
+        """Add an entry, of now or of the time ``at``; only inside a transaction."""
+        at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
+        text = json.dumps(body, sort_keys=True)
+        seq, digest = self._last + 1, _digest(self._digest, self._last + 1, at, kind, text)
+        self._db.execute(
+            "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, at, kind, text, digest)
+        )
+        self._db.execute("UPDATE head SET seq = ?, digest = ?", (seq, digest))
+        self._last, self._digest = seq, digest
+        return Entry(seq, at, kind, body)
+
+    def attach(self, seq: int, blob: bytes) -> None:
+        """Keep ``blob`` with entry ``seq``; only inside a transaction."""
+        self._db.execute("INSERT INTO blobs VALUES (?, ?)", (seq, blob))
+
+    def blob(self, seq: int) -> bytes | None:
+        """Return the blob of entry ``seq``, or None where it was dropped."""
+        with _readable_errors():
+            row = self._db.execute("SELECT blob FROM blobs WHERE seq = ?", (seq,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def blob_size(self, seq: int) -> int | None:
+        """Return how many bytes the blob of entry ``seq`` has, or None where it was dropped."""
+        with _readable_errors():
+            query = "SELECT length(blob) FROM blobs WHERE seq = ?"
+            row = self._db.execute(query, (seq,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def drop_blobs(self, seqs: list[int]) -> None:
+        """Forget the blobs of ``seqs``; only inside a transaction. Entries stay for ever."""
+        self._db.executemany("DELETE FROM blobs WHERE seq = ?", [(seq,) for seq in seqs])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _prepare(self, path: Path, durable: bool) -> None:
+        """Refuse what this version cannot read, before anything is written; then set up."""
+        if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+            raise LedgerError(f"{path} is not a ledger of hdpfl")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise LedgerError("the ledger was written by a newer version; update hdpfl-flower")
+        _set_durability(self._db, durable)
+
+    def _read(self) -> list[Entry]:
+        """Return the entries after the last one seen, their digests checked up to the head."""
+        if self._last == 0:  # at first, and again after whatever failed
+            self._check_anchor()
+        entries = []
+        rows = self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (self._last,))
+        for seq, at, kind, text, digest in rows:
+            right = _digest(self._digest, self._last + 1, at, kind, text)
+            if seq != self._last + 1 or digest != right:
+                raise LedgerError(f"the ledger is damaged at entry {self._last + 1}; restore it")
+            self._last, self._digest = seq, digest
+            entries.append(Entry(seq, at, kind, json.loads(text)))
+        head = self._db.execute("SELECT seq, digest FROM head").fetchone()
+        if head != (self._last, self._digest):  # a damaged page can hide the newest entries
+            raise LedgerError(f"the ledger is damaged after entry {self._last}; restore it")
+        return entries
+
+    def _check_anchor(self) -> None:
+        """Refuse a file that does not contain the entry its anchor names."""
+        if self._anchor is None:
+            return
+        seq, digest = _read_anchor(self._anchor)
+        with _readable_errors():
+            row = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (seq,)).fetchone()
+        if ((_FIRST,) if seq == 0 else row) != (digest,):
+            raise LedgerError(
+                "the ledger is older than its anchor: a copy was put back; restore the newest"
+            )
+
+
+def _set_durability(db: sqlite3.Connection, durable: bool) -> None:
+    """Wait for the disk at every commit, or, in a simulation, for nothing.
+
+    A rollback journal, not a write-ahead log: of a damaged log SQLite drops the newest transactions
+    without a word, and with them what was spent. With a journal, whatever :meth:`Chain.transaction`
+    finished lies in the file itself.
+    """
+    db.execute(f"PRAGMA journal_mode = {'DELETE' if durable else 'MEMORY'}")
+    db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
+
+
+def _digest(before: str, seq: int, at: str, kind: str, text: str) -> str:
+    return hashlib.sha256(json.dumps([before, seq, at, kind, text]).encode()).hexdigest()
+
+
+def _read_anchor(path: Path) -> tuple[int, str]:
+    """Return the number and the digest of the last entry known."""
+    with contextlib.suppress(OSError, ValueError):
+        match json.loads(path.read_text()):
+            case [int(seq), str(digest)] if 0 <= seq < 2**63:
+                return seq, digest
+    raise LedgerError(f"the ledger's anchor {path} is missing or damaged; restore it")
+
+
+def _raise_anchor(path: Path, seq: int, digest: str) -> None:
+    """Let the anchor name entry ``seq``, unless another process had it name a later one."""
+    with alone_in(path.parent, _PATIENCE):
+        if _read_anchor(path)[0] < seq:
+            _write_anchor(path, seq, digest)
+
+
+def _write_anchor(path: Path, seq: int, digest: str) -> None:
+    """Replace the anchor; an interruption leaves the old one, which is still true."""
+    try:
+        replace_file(path, json.dumps([seq, digest]).encode(), durable=True)
+    except OSError as error:
+        raise LedgerError(
+            f"the ledger's anchor {path} cannot be written: {error.strerror}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turn what SQLite says into one line with a remedy."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError, TypeError, ValueError) as error:
+        for said, remedy in _SQLITE_SAYS.items():
+            if said in str(error):
+                raise LedgerError(f"ledger: {remedy}") from None
+        raise LedgerError("the ledger is damaged; restore it from a backup") from None

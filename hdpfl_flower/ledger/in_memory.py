@@ -1,0 +1,104 @@
+"""The ledger of a simulated site that lives in this process: in memory, written when it is closed.
+
+A simulation of thousands would spend more on their files than on their training. Nobody's budget
+rests on these ledgers, and only the one process works on them; the rules are those of every ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hdpfl_flower.ledger.account import Account
+from hdpfl_flower.ledger.hash_chain import Chain, Entry
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.locks import ReleaseLock
+
+
+class MemoryChain(Chain):
+    """A :class:`Chain` in memory; :meth:`close` adds what is new to its file."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin with what the file at ``path`` holds, if there is one; raises ``LedgerError``."""
+        self._path, self._seen = path, 0
+        self._texts: list[tuple[str, str, str]] = []  # a third of the entries' size
+        if path.is_file():
+            with contextlib.closing(Chain(path, durable=False)) as file, file.transaction() as all_:
+                self._texts = [(e.at, e.kind, json.dumps(e.body)) for e in all_]
+        self._written = len(self._texts)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[list[Entry]]:
+        """See :meth:`Chain.transaction`; what was appended inside is undone if it fails."""
+        before = len(self._texts)
+        try:
+            new = [self._entry(seq) for seq in range(self._seen + 1, before + 1)]
+            self._seen = before
+            yield new
+        except BaseException:
+            del self._texts[before:]
+            self._seen = 0
+            raise
+
+    def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
+        """Add an entry, of now or of the time ``at``; only inside a transaction."""
+        at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._texts.append((at, kind, json.dumps(body)))
+        self._seen = len(self._texts)
+        return Entry(self._seen, at, kind, body)
+
+    def blob(self, seq: int) -> bytes | None:
+        """Return None: a seeded simulation makes its payloads again."""
+        del seq
+        return None
+
+    def close(self) -> None:
+        """Write what is new to the file, which is made where it is missing.
+
+        Raises:
+            LedgerError: the disk refuses.
+        """
+        if self._written == len(self._texts):
+            return
+        make = Chain if self._path.is_file() else Chain.create
+        with contextlib.closing(make(self._path, durable=False)) as file, file.transaction():
+            for at, kind, text in self._texts[self._written :]:
+                file.append(kind, json.loads(text), at)
+        self._written = len(self._texts)
+
+    def _entry(self, seq: int) -> Entry:
+        at, kind, text = self._texts[seq - 1]
+        return Entry(seq, at, kind, json.loads(text))
+
+
+class SimulatedLedger(Ledger):
+    """A :class:`Ledger` of one process, in memory until :meth:`close`; it keeps no payload."""
+
+    def __init__(self, path: Path, epsilon: float, delta: float) -> None:
+        """Open the ledger of ``path``, made with this lifetime cap where there is none yet.
+
+        Raises:
+            LedgerError: the file is there and damaged, or the cap is no (ε, δ).
+        """
+        self._chain, self._keeps = MemoryChain(path), False
+        self._account = Account()
+        if not self.account().cap_epsilon:
+            self.raise_cap(epsilon, delta)
+
+    def _lock(self, seq: int) -> ReleaseLock:
+        del seq
+        return _NoLock()
+
+
+class _NoLock(ReleaseLock):
+    """Of a release that no other process can be working on."""
+
+    def __init__(self) -> None:
+        pass
+
+    def free(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,96 @@
+"""What a charged plan costs, computed again from the ledger's own text by two accountants.
+
+Nothing but the frozen plan is read: no profile, no cached noise multiplier. PLD is what the charge
+was made with; RDP is another proof of the same steps, older and looser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from hdpfl_flower.ledger.account import FrozenPlan
+from hdpfl_flower.privacy.accounting import (
+    Gaussians,
+    PureSelections,
+    epsilon_of,
+    event_of,
+    interval_for,
+)
+from hdpfl_flower.errors import AccountingError, HDPFLError
+from hdpfl_flower.privacy.plan import Plan
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+_ORDERS = (*range(2, 256), 512, 1024, 2048, 4096)
+"""Rényi orders: whole ones, for which dp-accounting and Opacus agree to 1e-9."""
+
+
+@dataclass(frozen=True, repr=False)
+class Recount:
+    """ε of a plan at the δ it was charged with, as two accountants find it; both upper bounds.
+
+    Attributes:
+        pld: by privacy-loss distributions, pessimistic.
+        rdp: by Rényi differential privacy.
+    """
+
+    pld: float
+    rdp: float
+
+
+def read_plan(frozen: FrozenPlan) -> Plan | None:
+    """Return the plan in the ledger's text, or None where the text is none of a plan's."""
+    with contextlib.suppress(HDPFLError, ValueError, TypeError, KeyError, AttributeError):
+        plan = Plan.from_json(frozen.plan)
+        if plan.noise_multiplier >= 0 and math.isfinite(plan.noise_multiplier):
+            return plan
+    return None
+
+
+def recount(frozen: FrozenPlan) -> Recount | None:
+    """Return ε of ``frozen`` at its charged δ; None where no plan or no ε can be read from it."""
+    plan = read_plan(frozen)
+    if plan is None:
+        return None
+    if plan.noise_multiplier == 0:
+        return Recount(math.inf, math.inf)
+    try:
+        return _recount(plan, frozen.epsilon, frozen.delta)
+    except (HDPFLError, ArithmeticError, TypeError, ValueError):
+        return None
+
+
+def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
+    """Return ε of ``event`` at ``delta`` by RDP, add/remove one record; ``inf`` for no bound.
+
+    Raises:
+        AccountingError: the accountant returns no number.
+    """
+    from dp_accounting.rdp import RdpAccountant
+
+    try:
+        epsilon = float(RdpAccountant(orders=_ORDERS).compose(event).get_epsilon(delta))
+    except OverflowError:
+        return math.inf
+    if math.isnan(epsilon):
+        raise AccountingError("the accountant gives no epsilon for these steps")
+    return epsilon
+
+
+@lru_cache(maxsize=256)
+def _recount(plan: Plan, epsilon: float, delta: float) -> Recount:
+    event = plan.event()
+    by_rdp = event
+    if isinstance(plan.choices, PureSelections):
+        # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), as a Gaussian of 1/ε has it.
+        as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
+        by_rdp = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian])
+    # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
+    finite = epsilon if 0 < epsilon < math.inf else 1.0
+    interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
+    return Recount(epsilon_of(event, delta, interval), epsilon_by_rdp(by_rdp, delta))

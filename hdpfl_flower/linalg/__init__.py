@@ -1,0 +1,1 @@
+"""Linear algebra of (n, d) matrices of updates."""

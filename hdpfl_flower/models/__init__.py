@@ -1,0 +1,1 @@
+"""Tasks, networks, losses and the evaluation of models."""

@@ -1,0 +1,145 @@
+"""How good a model is on records: one accuracy or error, one loss."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.exact import exact_arithmetic
+from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.models.networks import Arrays, build_model
+from hdpfl_flower.rows import RowProof, align, draws, pool
+from hdpfl_flower.models.task import Records, Task
+
+_BATCH = 2048
+_BLOCKS = (64, 32, 16, 8, 4)
+"""Rows of the blocks in which records are counted; the first at which rows are proven apart."""
+
+
+@lru_cache(maxsize=8)
+def _network(spec: str, task: Task) -> nn.Module:
+    return build_model(spec, task, seed=0).eval()
+
+
+def predict(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -> np.ndarray:
+    """Return the model's outputs, float32, shape ``(n, task.outputs)``.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    network = _network(spec, task)
+    parameters = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    outputs = []
+    with torch.inference_mode():
+        for start in range(0, len(features), _BATCH):
+            batch = torch.from_numpy(features[start : start + _BATCH])
+            outputs.append(torch.func.functional_call(network, parameters, (batch,)))
+    return torch.cat(outputs).numpy() if outputs else np.empty((0, task.outputs), np.float32)
+
+
+def evaluate(spec: str, task: Task, arrays: Arrays, records: Records) -> dict[str, float]:
+    """Return :func:`measures` of a model on ``records``.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    return measures(task, predict(spec, task, arrays, records.features), records.targets)
+
+
+def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Return how good outputs, shape ``(n, task.outputs)``, are for ``targets``, shape ``(n,)``.
+
+    Returns:
+        ``accuracy`` and ``loss`` (mean). For a regression ``accuracy`` is R², the explained share
+        of the variance, and is missing where the targets do not vary; there are also ``mse``, the
+        mean squared error, and ``mae``, the mean absolute error, in units of the target.
+    """
+    found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
+    loss = float(total_loss(task, found, wanted)) / max(len(wanted), 1)
+    if task.loss != "squared":
+        return {"accuracy": _accuracy(task, found, wanted), "loss": loss}
+    errors = (found.squeeze(1) - wanted).double()
+    varies = len(wanted) > 0 and bool(wanted.min() < wanted.max())
+    return {
+        **({"accuracy": _accuracy(task, found, wanted)} if varies else {}),
+        "loss": loss,
+        "mse": float(errors.square().mean()),
+        "mae": float(errors.abs().mean()),
+    }
+
+
+def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    if task.loss == "squared":
+        residual = (outputs.squeeze(1) - targets).square().mean()
+        return float(1 - residual / targets.var(correction=0).clamp(min=1e-12))
+    chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs.squeeze(1) > 0).long()
+    return float((chosen == targets).double().mean())
+
+
+def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> int:
+    """Return how many records the model classifies correctly, each counted as 0 or 1.
+
+    Guarantees:
+        Whether a record is counted depends on that record and on ``arrays`` alone, whatever they
+        are, NaN included: one record more or less changes the count by at most 1. Records are taken
+        in blocks of a constant number of rows, at which that is proven on this machine
+        (:mod:`hdpfl_flower.rows`), or one by one.
+
+    Raises:
+        DataError: the targets are not classes.
+        ModelError: the model cannot be built.
+    """
+    if not task.classes:
+        raise DataError("correct records can be counted for classes alone, not for a regression")
+    if not len(records):
+        return 0
+    outputs = _counting(spec, task).outputs(arrays, torch.from_numpy(records.features)).numpy()
+    chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs[:, 0] > 0)
+    return int(np.count_nonzero(chosen == records.targets))
+
+
+class _Counting:
+    """A network in blocks of rows that have nothing to do with one another."""
+
+    def __init__(self, spec: str, task: Task) -> None:
+        self._network = align(build_model(spec, task, seed=0).eval())
+        named = [(n, p.detach()) for n, p in self._network.named_parameters() if p.requires_grad]
+        drawn = draws(torch.cat([p.reshape(-1) for _, p in named]))
+        sizes, self._pool = [p.numel() for _, p in named], pool(self._network, task)[0]
+        self._trials = [
+            {
+                name: part.view_as(p)
+                for (name, p), part in zip(named, torch.split(one, sizes), strict=True)
+            }
+            for one in drawn
+        ]
+        self._proof = RowProof(lambda kind, rows: [self._run(self._trials[kind], self._pool[rows])])
+
+    def outputs(self, arrays: Arrays, features: torch.Tensor) -> torch.Tensor:
+        """Return the outputs, shape ``(n, task.outputs)``, n ≥ 1."""
+        parameters = {name: torch.tensor(array) for name, array in arrays.items()}
+        block = self._proof.block(_BLOCKS)
+        with exact_arithmetic():
+            found = [self._run(parameters, _filled(x, block)) for x in torch.split(features, block)]
+        return torch.cat(found)[: len(features)]
+
+    def _run(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            outputs: torch.Tensor = torch.func.functional_call(self._network, parameters, (x,))
+        return outputs
+
+
+@lru_cache(maxsize=8)
+def _counting(spec: str, task: Task) -> _Counting:
+    return _Counting(spec, task)
+
+
+def _filled(rows: torch.Tensor, block: int) -> torch.Tensor:
+    """Return a copy of ``rows``, at an address of its own, with zeros up to ``block`` rows."""
+    filled = rows.new_zeros(block, *rows.shape[1:])
+    filled[: len(rows)] = rows
+    return filled

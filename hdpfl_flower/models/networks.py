@@ -1,0 +1,311 @@
+"""Networks that can be trained privately: no batch statistics, only trainable parameters travel.
+
+A model's name comes from the server, and a site builds what it names. So the name is read by a
+strict grammar, and the network's size is known before any of it takes memory: it is built on
+torch's meta device first, whose tensors have shapes and no numbers.
+
+torch is imported where a network is built, so that reading a model's name stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import ModelError
+from hdpfl_flower.models.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+"""A model's parameters by name, in the model's own order."""
+
+MAX_MODEL_MB = 2048.0
+"""No model is larger, in megabytes (float32), whoever asks: Flower's messages end near there."""
+MAX_WIDTHS = 32
+"""Hidden layers of an ``mlp``, at most."""
+_WIDTH = re.compile("[1-9][0-9]{0,6}")
+_OWN = ("logreg", "mlp", "cnn", "resnet18")
+_SHOWN = 60
+"""Characters of a name that an error repeats: it is the server's text."""
+
+
+def is_user_code(spec: str) -> bool:
+    """Tell whether ``spec`` names a user's ``module:function`` rather than one of our models.
+
+    >>> is_user_code("mlp:32:16"), is_user_code("clinic.nets:build"), is_user_code("mlp:²")
+    (False, True, False)
+    """
+    module, colon, function = spec.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
+
+
+def check_name(spec: str) -> None:
+    """Refuse a name that is none of our models' and no ``module:function``.
+
+    Widths are whole numbers from 1 to 9,999,999 in the digits 0 to 9, without leading zeros; there
+    are at most 32 of them.
+
+    Raises:
+        ModelError: says what is wrong.
+    """
+    if is_user_code(spec):
+        return
+    name, *widths = spec.split(":")
+    if name not in _OWN:
+        raise ModelError(
+            f"model '{_shown(spec)}' is not known; choose logreg, mlp:WIDTH, cnn, resnet18 or "
+            "module:function"
+        )
+    if widths and name != "mlp":
+        raise ModelError(f"model '{name}' takes no width")
+    if len(widths) > MAX_WIDTHS or not all(map(_WIDTH.fullmatch, widths)):
+        raise ModelError(
+            f"model '{_shown(spec)}': 'mlp' needs widths of at least 1 and at most 9999999, in "
+            f"plain digits, such as mlp:64:32, and at most {MAX_WIDTHS} of them"
+        )
+
+
+def _shown(spec: str) -> str:
+    """Return the name as one short line of printable ASCII, for an error."""
+    short = spec if len(spec) <= _SHOWN else f"{spec[:_SHOWN]}..."
+    return short.encode("unicode_escape").decode("ascii")
+
+
+@lru_cache(maxsize=32)
+def layout_of(spec: str, task: Task) -> Arrays:
+    """Return the names and shapes of a model's trainable parameters, without their memory.
+
+    Every array is read-only and repeats one zero. A network of ours is built on the meta device
+    alone. So is a user's where that works; where its function needs numbers, it is built as it is,
+    for a site's policy has approved it.
+
+    Raises:
+        ModelError: as :func:`build_model`, but for the size.
+    """
+    model = _on_meta(spec, task)
+    if model is None:
+        model = _initialised(spec, task, seed=0)
+    return {
+        name: np.broadcast_to(np.float32(0), tuple(parameter.shape))
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def size_of(spec: str, task: Task) -> int:
+    """Return d, the number of trainable parameters; nothing is allocated for them.
+
+    Raises:
+        ModelError: as :func:`layout_of`.
+
+    >>> size_of("mlp:1000000:1000000", Task.classification((28,), 2))
+    1000031000001
+    """
+    return sum(math.prod(array.shape) for array in layout_of(spec, task).values())
+
+
+def megabytes_of(spec: str, task: Task) -> float:
+    """Return the size of a model's numbers in megabytes: what one message carries of it."""
+    return 4 * size_of(spec, task) / 1e6
+
+
+def _on_meta(spec: str, task: Task) -> nn.Module | None:
+    """Return the network without numbers; None where a user's function cannot make one."""
+    import torch
+
+    check_name(spec)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return _named(spec, task)
+    except ModelError:
+        if is_user_code(spec):
+            return None
+        raise
+
+
+def build_model(spec: str, task: Task, seed: int) -> nn.Module:
+    """Return the network named by ``spec`` for ``task``, initialised from ``seed``.
+
+    Args:
+        spec: ``logreg`` (one linear layer), ``mlp:WIDTH[:WIDTH…]`` (ReLU; default width 64),
+            ``cnn`` (Robust-HDP's: two 5×5 convolutions and one linear layer; 28,938 parameters on
+            MNIST), ``resnet18`` (GroupNorm of 2 groups in place of BatchNorm; torchvision), or
+            ``module:function``, called with the task.
+        task: shapes and loss.
+        seed: seeds the initial parameters; torch's global generator is left as it was.
+
+    Guarantees:
+        Nothing is allocated for a network of ours that is larger than :data:`MAX_MODEL_MB`.
+
+    Raises:
+        ModelError: unknown name, a shape the model cannot take, layers that mix records, or more
+            parameters than :data:`MAX_MODEL_MB` holds.
+    """
+    check_name(spec)
+    if megabytes_of(spec, task) > MAX_MODEL_MB:
+        raise ModelError(
+            f"model '{_shown(spec)}' has {size_of(spec, task):,} parameters, more than the "
+            f"{MAX_MODEL_MB:,.0f} MB that a model may have; choose a smaller one"
+        )
+    model = _initialised(spec, task, seed)
+    refuse_mixing_layers(model)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ModelError(f"model '{spec}' has no trainable parameter")
+    if any(p.is_meta for p in model.parameters()):
+        raise ModelError(
+            f"model '{spec}' has parameters without numbers (torch's meta device); its function "
+            "must make a new network in every call"
+        )
+    return model
+
+
+def _initialised(spec: str, task: Task, seed: int) -> nn.Module:
+    """Return the network with the parameters that ``seed`` draws."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _named(spec, task)
+
+
+def _named(spec: str, task: Task) -> nn.Module:
+    if is_user_code(spec):
+        return _user_model(spec, task)
+    name, *widths = spec.split(":")
+    builders = {"logreg": _logreg, "mlp": _mlp, "cnn": _cnn, "resnet18": _resnet18}
+    return builders[name](task, *(int(width) for width in widths))
+
+
+def _logreg(task: Task) -> nn.Module:
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(task.input_shape), task.outputs))
+
+
+def _mlp(task: Task, *widths: int) -> nn.Module:
+    from torch import nn
+
+    sizes = [math.prod(task.input_shape), *(widths or (64,))]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], task.outputs))
+
+
+def _cnn(task: Task) -> nn.Module:
+    """Return the Robust-HDP paper's CNN (two conv5x5-ReLU-pool2, then a linear layer)."""
+    from torch import nn
+
+    if len(task.input_shape) != 3 or min(task.input_shape[1:]) < 4:
+        raise ModelError("model 'cnn' needs images of at least 4×4: (channels, height, width)")
+    channels, height, width = task.input_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), task.outputs),
+    )
+
+
+def _resnet18(task: Task) -> nn.Module:
+    """Return torchvision's ResNet-18 with GroupNorm(2), as the Robust-HDP code has it."""
+    from torch import nn
+
+    if len(task.input_shape) != 3:
+        raise ModelError("model 'resnet18' needs images: (channels, height, width)")
+    resnet18 = import_torchvision("models").resnet18
+    model: nn.Module = resnet18(
+        num_classes=task.outputs, norm_layer=lambda channels: nn.GroupNorm(2, channels)
+    )
+    if task.input_shape[0] != 3:
+        model.conv1 = nn.Conv2d(task.input_shape[0], 64, 7, stride=2, padding=3, bias=False)
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    return model
+
+
+def import_torchvision(part: str) -> Any:
+    """Return ``torchvision.<part>``; only what needs it stops where it is missing or broken.
+
+    Raises:
+        ModelError: torchvision is absent, or was built for another torch.
+    """
+    try:
+        return importlib.import_module(f"torchvision.{part}")
+    except (ImportError, RuntimeError, AttributeError) as error:
+        import torch
+
+        raise ModelError(
+            f"torchvision cannot be imported beside torch {torch.__version__} "
+            f"({type(error).__name__}); install the pair together: "
+            "pip install --force-reinstall -c constraints.txt torch torchvision"
+        ) from None
+
+
+def _user_model(spec: str, task: Task) -> nn.Module:
+    from torch import nn
+
+    module, _, function = spec.partition(":")
+    try:
+        built = getattr(importlib.import_module(module), function)(task)
+    except (ImportError, AttributeError):
+        raise ModelError(f"model '{spec}': the module or the function is not there") from None
+    except Exception as error:
+        raise ModelError(f"model '{spec}': its function raised {type(error).__name__}") from None
+    if not isinstance(built, nn.Module):
+        raise ModelError(f"model '{spec}' returned no torch.nn.Module")
+    return built
+
+
+def refuse_mixing_layers(model: nn.Module) -> None:
+    """Refuse layers in which one record changes what another one contributes.
+
+    Raises:
+        ModelError: BatchNorm, or another layer that keeps running statistics.
+    """
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if "BatchNorm" in kind or getattr(module, "track_running_stats", False):
+            raise ModelError(
+                f"layer '{name}' ({kind}) mixes the records of a batch, which breaks "
+                "per-record clipping; use GroupNorm or LayerNorm"
+            )
+
+
+def arrays_of(model: nn.Module) -> Arrays:
+    """Return copies of the trainable parameters by name: all that ever travels."""
+    return {
+        name: parameter.detach().cpu().numpy().astype(np.float32, copy=True)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def flatten(arrays: Arrays) -> npt.NDArray[np.float32]:
+    """Return the parameters as one vector, shape ``(d,)``, in the dictionary's order."""
+    return np.concatenate([array.ravel() for array in arrays.values()]).astype(
+        np.float32, copy=False
+    )
+
+
+def unflatten(vector: npt.NDArray[np.float32], like: Arrays) -> Arrays:
+    """Return ``vector`` cut into the shapes of ``like``; the inverse of :func:`flatten`."""
+    result, start = {}, 0
+    for name, array in like.items():
+        result[name] = vector[start : start + array.size].reshape(array.shape)
+        start += array.size
+    return result

@@ -1,0 +1,317 @@
+"""What a sequence of noisy steps costs, and how much noise a budget asks for.
+
+Events say what happened (dp-accounting's ``DpEvent``), apart from what it costs. Costs come from
+privacy-loss distributions (PLD) with pessimistic estimates; every number is rounded to the side
+that protects: ε up, noise up. Relation: add/remove one record. Sampling: Poisson.
+
+dp-accounting is imported inside the functions: a site that only re-sends or trains a round of a
+frozen plan never pays for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.system.paths import cache_dir
+from hdpfl_flower.config.profile import MIN_DELTA
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+_TOLERANCE = 5e-4
+"""The search stops when the noise multiplier is within this factor of the least that suffices."""
+_DIGITS = 6
+"""Significant digits of a noise multiplier; the last one is rounded up."""
+_CACHE_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Equal DP-SGD steps: ``count`` times, each record is in the batch with ``sampling_prob``."""
+
+    sampling_prob: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """Releases whose noise is given: ``count`` times N(0, z²) on what one record moves by ≤ 1 (l2).
+
+    Private selections are such releases (``noisy_max.py``).
+    """
+
+    noise_multiplier: float
+    count: int
+
+
+@dataclass(frozen=True)
+class PureSelections:
+    """Releases that are ε-DP with δ = 0 (``exponential_mechanism.py``): ``count`` times ``epsilon``.
+
+    Charged as randomized response at ε, of which every such release is a post-processing (Kairouz,
+    Oh and Viswanath, ICML 2015): its loss is ε or −ε, as that of geometric noise on one count.
+    The grid rounds each loss up, by less than the interval: 20 of them by 0.2 % of a run's ε.
+    """
+
+    epsilon: float
+    count: int
+
+
+Beside = Gaussians | PureSelections
+"""Releases of a run that are no steps, with noise of their own."""
+Schedule = Sequence[Steps]
+_Cost = Callable[[float], float]
+
+
+def event_of(
+    schedule: Schedule, noise_multiplier: float, beside: Sequence[Beside] = ()
+) -> dp_accounting.DpEvent:
+    """Return what happens when every step of ``schedule`` adds N(0, (z·C)²) to a clipped sum.
+
+    One full-batch step (``sampling_prob`` 1) is a plain Gaussian under add/remove. The releases
+    ``beside`` the training are part of what happens, with noise of their own.
+
+    Raises:
+        AccountingError: a probability outside (0, 1], a negative count, or noise or an ε ≤ 0.
+    """
+    import dp_accounting
+
+    if not all(noise > 0 for noise in (noise_multiplier, *map(_noise_of, beside))):
+        raise AccountingError(
+            "noise multipliers, and the epsilon of pure releases, must be positive"
+        )
+    if any(one.count < 0 for one in beside):
+        raise AccountingError("a count must be >= 0")
+    events: list[dp_accounting.DpEvent] = []
+    for steps in _merged(schedule):
+        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
+        if steps.sampling_prob < 1:
+            event = dp_accounting.PoissonSampledDpEvent(steps.sampling_prob, event)
+        events.append(dp_accounting.SelfComposedDpEvent(event, steps.count))
+    events += [
+        dp_accounting.SelfComposedDpEvent(_once(one), one.count) for one in beside if one.count
+    ]
+    return dp_accounting.ComposedDpEvent(events) if events else dp_accounting.NoOpDpEvent()
+
+
+def _once(one: Beside) -> dp_accounting.DpEvent:
+    from dp_accounting.dp_event import DiscreteLaplaceDpEvent, GaussianDpEvent
+
+    if isinstance(one, Gaussians):
+        return GaussianDpEvent(one.noise_multiplier)
+    return DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)
+
+
+def _label(one: Beside) -> tuple[str | float, ...]:
+    return (one.noise_multiplier,) if isinstance(one, Gaussians) else ("pure", one.epsilon)
+
+
+def _noise_of(one: Beside) -> float:
+    """Return the multiplier of the Gaussian whose loss varies as much; NaN or ≤ 0: no release."""
+    if isinstance(one, Gaussians):
+        return one.noise_multiplier
+    return 1 / one.epsilon if one.epsilon > 0 else math.nan
+
+
+def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
+    """Return ε of ``event`` at ``delta``, an upper bound.
+
+    Args:
+        event: what happened.
+        delta: the δ of the statement, at least 1e-10.
+        interval: width of the PLD's grid of privacy losses; see :func:`interval_for`.
+
+    Guarantees:
+        Never below the true ε (pessimistic discretization), beyond float64 rounding; ``inf``
+        where no bound is found.
+
+    Raises:
+        AccountingError: δ out of range, or the accountant returns no number.
+    """
+    from dp_accounting.pld import PLDAccountant
+
+    _check_delta(delta)
+    accountant = PLDAccountant(value_discretization_interval=interval)
+    try:
+        epsilon = float(accountant.compose(event).get_epsilon(delta))
+    except OverflowError:  # privacy losses beyond e^709: next to no noise
+        return math.inf
+    if math.isnan(epsilon):
+        raise AccountingError("the accountant gives no epsilon for these steps")
+    return epsilon
+
+
+def _check_delta(delta: float) -> None:
+    if not MIN_DELTA <= delta < 1:
+        raise AccountingError("delta must lie in [1e-10, 1): PLD under-reports below")
+
+
+def interval_for(epsilon: float, steps: int) -> float:
+    """Return the PLD interval for a target ε over so many steps: 1e-4·ε·min(1, 200/√steps).
+
+    It follows ε: at a fixed 1e-3 the bound is useless for small ε and many steps (PRIVACY.md §2),
+    and a large ε costs gigabytes. Rounding to the grid adds interval²/6 to the variance of each
+    step's loss: at 1e-4·ε, 200,000 steps at ε = 8 would take 0.4 % too much noise.
+    """
+    return 1e-4 * epsilon / max(1.0, math.sqrt(steps) / 200)
+
+
+def calibrate(
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Beside] = ()
+) -> float:
+    """Return the noise multiplier z with which ``schedule`` is (ε, δ)-DP.
+
+    Args:
+        schedule: the steps of the whole run, full-batch and subsampled in any order.
+        epsilon: target ε > 0; ``inf`` asks for no noise.
+        delta: target δ.
+        beside: releases of the run that are no steps; they are paid for from the same (ε, δ).
+
+    Returns:
+        z ≥ 0, rounded up at the sixth significant digit, at most 0.3 % above the least that
+        suffices (ε .1–8, q .001–1, up to 200,000 steps).
+
+    Guarantees:
+        ``epsilon_of(event_of(schedule, z, beside), delta, interval_for(epsilon, steps)) <=
+        epsilon``, with ``steps`` those of the schedule.
+
+    Raises:
+        AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or what happens
+            beside the training takes all of ε.
+    """
+    if epsilon == math.inf:
+        return 0.0
+    if not epsilon > 0:
+        raise AccountingError("epsilon must be positive")
+    _check_delta(delta)
+    merged, beside = tuple(_merged(schedule)), tuple(one for one in beside if one.count)
+    if beside:
+        alone = epsilon_of(event_of((), 1.0, beside), delta, interval_for(epsilon, 1))
+        if not alone < epsilon:
+            raise AccountingError(
+                "what is released beside the training takes all of this epsilon; give those "
+                "releases more noise, or ask for fewer of them"
+            )
+    return _calibrate(merged, epsilon, delta, beside) if merged else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _calibrate(
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Beside, ...]
+) -> float:
+    key = json.dumps(
+        [
+            _CACHE_VERSION,
+            version("dp-accounting"),
+            [(s.sampling_prob, s.count) for s in schedule],
+            epsilon,
+            delta,
+            *((*_label(one), one.count) for one in beside),
+        ]
+    )
+    folder = cache_dir() / "noise-multipliers"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+    try:
+        text = path.read_text()
+        value = float(json.loads(text)[1])
+        if text == _entry(key, value):
+            return value
+    except (OSError, ValueError, TypeError, LookupError):
+        pass  # not computed yet, or damaged: compute it
+    value = _search(schedule, epsilon, delta, beside)
+    replace_file(path, _entry(key, value).encode())
+    return value
+
+
+def _entry(key: str, value: float) -> str:
+    """Return the text of a cache file; a flipped digit must not pass for less noise."""
+    return json.dumps([key, value, hashlib.sha256(f"{key} {value!r}".encode()).hexdigest()])
+
+
+def _search(
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Beside, ...] = ()
+) -> float:
+    """Find the least sufficient z: on a coarse grid first, on the right one at the end."""
+
+    def cost_at(interval: float) -> _Cost:
+        return cache(lambda z: epsilon_of(event_of(schedule, z, beside), delta, interval))
+
+    interval = interval_for(epsilon, sum(steps.count for steps in schedule))
+    coarse, fine = cost_at(10 * interval), cost_at(interval)
+    low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta, beside))
+    low, high = _narrow(coarse, epsilon, low, high, 20 * _TOLERANCE)
+    # The fine grid is tighter, so the answer lies at or a little below the coarse one.
+    low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
+    return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]
+
+
+def _gaussian_guess(
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Beside]
+) -> float:
+    """Return a first guess of z by the central limit: μ² = Σ count·q²·(e^{1/z²} − 1)."""
+    whole = (epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))) ** 2
+    spent = sum(one.count / _noise_of(one) ** 2 for one in beside)
+    mass = sum(s.count * s.sampling_prob**2 for s in schedule)
+    return 1 / math.sqrt(math.log1p(max(whole - spent, 0.01 * whole) / mass))
+
+
+def _bracket(cost: _Cost, epsilon: float, start: float, factor: float = 1.5) -> tuple[float, float]:
+    """Return (too little noise, enough noise) around ``start``, widening by growing factors."""
+    z = _round_up(start)
+    enough = cost(z) <= epsilon
+    while 1e-3 < z < 1e6:
+        other = _round_up(z / factor if enough else z * factor)
+        if (cost(other) <= epsilon) != enough:
+            return (other, z) if enough else (z, other)
+        z, factor = other, factor**2
+    raise AccountingError(
+        "no noise multiplier between 1e-3 and 1e6 fits this epsilon; "
+        "ask for fewer steps or a larger epsilon, or for no privacy with 'inf'"
+    )
+
+
+def _narrow(
+    cost: _Cost, epsilon: float, low: float, high: float, tolerance: float
+) -> tuple[float, float]:
+    """Shrink a bracket to high ≤ low·(1 + tolerance): log ε is nearly linear in log z."""
+    cost_low, cost_high = cost(low), cost(high)
+    while high > low * (1 + tolerance):
+        share = 0.5
+        if math.isfinite(cost_low) and cost_high > 0:
+            share = math.log(cost_low / epsilon) / math.log(cost_low / cost_high)
+            share = min(max(share, 0.02), 0.98)
+        guess = low * (high / low) ** share
+        for z in (_round_up(guess * (1 + tolerance / 3)), _round_up(guess * (1 - tolerance / 3))):
+            if not low < z < high:
+                continue
+            value = cost(z)
+            low, cost_low, high, cost_high = (
+                (low, cost_low, z, value) if value <= epsilon else (z, value, high, cost_high)
+            )
+    return low, high
+
+
+def _merged(schedule: Schedule) -> list[Steps]:
+    """Return the schedule with equal probabilities summed, checked: composition has no order."""
+    counts: dict[float, int] = {}
+    for steps in schedule:
+        if not 0 < steps.sampling_prob <= 1 or steps.count < 0:
+            raise AccountingError("a sampling probability must lie in (0, 1], a count be >= 0")
+        counts[steps.sampling_prob] = counts.get(steps.sampling_prob, 0) + steps.count
+    return [Steps(q, counts[q]) for q in sorted(counts) if counts[q]]
+
+
+def _round_up(z: float) -> float:
+    """Return ``z`` with six significant digits, rounded up (more noise)."""
+    digits = _DIGITS - 1 - math.floor(math.log10(z))
+    return math.ceil(z * 10.0**digits - 1e-9) / 10.0**digits

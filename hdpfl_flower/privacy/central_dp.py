@@ -1,0 +1,197 @@
+"""Client-level privacy by a server that is trusted: the plan of each level, and its noisy mean.
+
+FedHDP, Algorithm 1 (the step within a level) with the accounting that it leaves open: the unit is
+one client with all of its records, the relation add/remove one client, the adversary sees the
+models of all rounds and not who took part. Each round takes every client with probability q
+(Poisson), so that q amplifies; sums are divided by the constant q·Nⱼ, never by who came.
+
+The clipping bits of all levels go into one noised sum; each level's update noise is what its (ε, δ)
+asks for after the bits are paid (``adaptive_clipping.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hdpfl_flower.privacy.accounting import Steps, calibrate
+from hdpfl_flower.privacy.adaptive_clipping import enough_bit_noise, update_multiplier
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_flower.updates import exact_sum, square_sum
+
+Floats = npt.NDArray[np.float64]
+
+_BELOW = 1 - 1e-6
+"""Updates are clipped to a little less than S: what is rounded afterwards stays within S."""
+_AT = 1 - 1e-5
+"""An update from here on was clipped: its site sent it with a norm of S·(1 − 1e-6)."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level's part of a run.
+
+    Attributes:
+        epsilon: ε of each of its clients; ``inf`` is no privacy.
+        delta: δ.
+        clients: Nⱼ, those of the run, a public number.
+        noise_multiplier: z of the update; 0 where ε is infinite.
+        expected: q·Nⱼ, the divisor.
+    """
+
+    epsilon: float
+    delta: float
+    clients: int
+    noise_multiplier: float
+    expected: float
+
+    @property
+    def private(self) -> bool:
+        """Whether the level is promised anything."""
+        return math.isfinite(self.epsilon)
+
+
+@dataclass(frozen=True)
+class CentralPlan:
+    """What the server does in every round.
+
+    Attributes:
+        levels: the loosest first.
+        sampling_prob: q, of a client in a round.
+        rounds: T.
+        bit_noise: s, standard deviation of the noise on the sum of all bits less ½; 0: no bits.
+    """
+
+    levels: tuple[Level, ...]
+    sampling_prob: float
+    rounds: int
+    bit_noise: float
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> CentralPlan:
+        """Return the plan that ``dataclasses.asdict`` took apart."""
+        return cls(**{**facts, "levels": tuple(Level(**level) for level in facts["levels"])})
+
+
+def make_central_plan(
+    menu: Sequence[float],
+    counts: Sequence[int],
+    delta: float,
+    sampling_prob: float,
+    rounds: int,
+    bit_noise: float,
+) -> CentralPlan:
+    """Return the plan that gives each level its (ε, δ) over all rounds, bits included.
+
+    Args:
+        menu: ε of each level.
+        counts: clients of each level.
+        delta: δ of every level.
+        sampling_prob: q.
+        rounds: T.
+        bit_noise: s that is asked for; more where the strictest level needs it. 0: the clip norm
+            stays, and there are no bits.
+
+    Guarantees:
+        Noise is rounded up: PLD, pessimistic, for T Poisson-sampled joint Gaussians of update and
+        bit; add/remove one client.
+
+    Raises:
+        AccountingError: no noise can pay for the rounds.
+    """
+    schedule = (Steps(sampling_prob, rounds),)
+    joint = [calibrate(schedule, epsilon, delta) for epsilon in menu]
+    noise = enough_bit_noise(bit_noise, max(joint)) if bit_noise else 0.0
+    levels = tuple(
+        Level(
+            epsilon=epsilon,
+            delta=delta,
+            clients=count,
+            noise_multiplier=update_multiplier(z, noise) if noise else z,
+            expected=sampling_prob * count,
+        )
+        for epsilon, count, z in zip(menu, counts, joint, strict=True)
+    )
+    return CentralPlan(levels, sampling_prob, rounds, noise)
+
+
+def clip_update(update: Floats, clip_norm: float) -> Floats:
+    """Return Δ·min(1, S/‖Δ‖), S rounded down; float64, shape ``(d,)``. Zero where not finite.
+
+    >>> clip_update(np.array([0.3, 0.4]), 1.0), clip_update(np.zeros(2), 1.0)
+    (array([0.3, 0.4]), array([0., 0.]))
+    >>> bool(np.linalg.norm(clip_update(np.array([3.0, 4.0]), 1.0)) <= 1)
+    True
+    """
+    norm = math.sqrt(float(update @ update))
+    if not math.isfinite(norm):
+        return np.zeros_like(update)
+    bound = clip_norm * _BELOW
+    return update if norm <= bound else update * (bound / norm)
+
+
+def clipped_rows(rows: npt.NDArray[np.float32], clip_norm: float) -> npt.NDArray[np.float32]:
+    """Return each row clipped as :func:`clip_update` does, float32, shape ``(n, d)``.
+
+    >>> clipped_rows(np.array([[3.0, 4.0]], np.float32), 10.0)
+    array([[3., 4.]], dtype=float32)
+    """
+    clipped = [clip_update(row.astype(np.float64), clip_norm) for row in rows]
+    return np.array(clipped, np.float32).reshape(rows.shape)
+
+
+def clipped_sum(
+    rows: npt.NDArray[np.float32],
+    clip_norm: float,
+    chosen: npt.NDArray[np.int64] | None = None,
+    squares: Floats | None = None,
+) -> tuple[npt.NDArray[np.float64], int]:
+    """Return the sum of the clipped rows and the number of those that were within S.
+
+    Rows are clipped again, whatever the sites did: the noise is made for S. A site that clips
+    (:func:`clip_update`) leaves a norm from which the bit can be told. One pass where ``squares``
+    are known, else one more for them; without a copy of the rows.
+
+    Args:
+        rows: float32, shape ``(n, d)``; n may be 0.
+        clip_norm: S.
+        chosen: the rows that count, all of them without it.
+        squares: ‖u‖² of all rows, see ``RoundUpdates.squares``, shape ``(n,)``. The promise rests
+            on them: they must be of these very rows.
+    """
+    places = np.arange(len(rows)) if chosen is None else chosen
+    if squares is None:
+        squares = np.array([square_sum(row) for row in rows], dtype=np.float64)
+    norms = np.sqrt(squares[places])
+    kept = np.isfinite(norms)
+    bound = clip_norm * _BELOW
+    scales = np.minimum(1.0, bound / np.maximum(norms[kept], bound))
+    total = exact_sum(scales, rows, places[kept])
+    return total, int((norms < clip_norm * _AT).sum())
+
+
+def noisy_mean(total: Floats, level: Level, clip_norm: float, stream: RandomStream) -> Floats:
+    """Return (total + N(0, (z·S)²)) / (q·Nⱼ) of a private level, shape ``(d,)``.
+
+    Args:
+        total: the sum of the clipped updates, zeros where nobody came: noise all the same.
+        level: gives z and q·Nⱼ.
+        clip_norm: S.
+        stream: the server's noise, used up.
+    """
+    std = level.noise_multiplier * clip_norm
+    noisy = add_noise(torch.from_numpy(total), std, stream).numpy()
+    mean: Floats = noisy / level.expected
+    return mean
+
+
+def mean_variance(level: Level, clip_norm: float, size: int) -> float:
+    """Return Vⱼ of a private level's mean, summed over the coordinates: S²/(qN) + d·(zS/(qN))²."""
+    noise = level.noise_multiplier * clip_norm / level.expected
+    return clip_norm**2 / level.expected + size * noise**2

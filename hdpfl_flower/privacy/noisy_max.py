@@ -1,0 +1,152 @@
+"""A client's private choice of the model that suits it best, by the count of its correct records.
+
+The client counts, for each of M models, the records that the model gets right, adds N(0, s²) to
+every count, and tells which is largest. That index is all that leaves it.
+
+**What a choice costs.** Adding a record adds v ∈ {0, 1}^M to the counts c. The largest of c + noise
+is the largest of P(c + noise), where P takes the mean over the models off, and P·noise is Gaussian
+of variance s² within P's image. So a choice is post-processing of a Gaussian mechanism of
+sensitivity max ‖Pv‖. With k ones in v, ‖Pv‖² = k − k²/M, which is largest at k = ⌊M/2⌋:
+⌊M²/4⌋/M ≤ M/4. Its noise multiplier is therefore s/√(⌊M²/4⌋/M), at least 2s/√M; without P it would
+be half of that. (Adding or removing a record; replacing one has twice the sensitivity.)
+
+R-DPCFL (Malekmohammadi, Taik and Farnadi, TMLR 2025) draws Gumbel noise instead:
+``exponential_mechanism.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.privacy.accounting import Beside, Gaussians, Steps, calibrate
+from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.exponential_mechanism import check_counts, pure_selections
+
+Counts = npt.NDArray[np.int64]
+
+
+def choose_model(correct: Counts, noise_std: float, stream: RandomStream) -> int:
+    """Return the index of the largest noisy count.
+
+    Args:
+        correct: records that each model gets right, whole numbers, shape ``(M,)``; all counted on
+            the same records, every record of the client once.
+        noise_std: s, see :func:`selection_noise_std`; 0: the first of the largest, no privacy.
+        stream: the noise stream of this release alone.
+
+    Guarantees:
+        A Gaussian release of multiplier s/:func:`selection_sensitivity` under adding or removing
+        one record.
+
+    Raises:
+        AccountingError: no counts, not whole numbers, or noise that is negative or not finite.
+    """
+    check_counts(correct)
+    if not 0 <= noise_std < math.inf:
+        raise AccountingError("the noise of a choice must be finite and not negative")
+    noise = stream.normal(len(correct)).numpy()
+    return int(np.argmax(correct + noise_std * noise))
+
+
+def selection_sensitivity(models: int) -> float:
+    """Return how far one record moves the counts less their mean, at most: √(⌊M²/4⌋/M).
+
+    Raises:
+        AccountingError: fewer than one model.
+
+    >>> [round(selection_sensitivity(m), 3) for m in (1, 2, 3, 4)]
+    [0.0, 0.707, 0.816, 1.0]
+    """
+    if models < 1:
+        raise AccountingError("a choice needs at least one model")
+    return math.sqrt(models**2 // 4 / models)
+
+
+def selection_noise_std(noise_multiplier: float, models: int) -> float:
+    """Return s for a choice among ``models`` that costs a Gaussian of ``noise_multiplier``.
+
+    In records; rounded up. One model needs none: its choice tells nothing.
+    """
+    std = noise_multiplier * selection_sensitivity(models)
+    return math.nextafter(std, math.inf) if std else 0.0
+
+
+def two_stage_steps(
+    records: int, batch_size: int, first_batch: int, rounds: int, local_epochs: int = 1
+) -> tuple[Steps, ...]:
+    """Return the steps of each round: the first with large batches, to be clustered by.
+
+    Round 1 takes ⌈K·N/b¹⌉ steps with q = b¹/N, each later one ⌈K·N/b⌉ with q = b/N (R-DPCFL,
+    Algorithm 1; a client takes whole steps, so they are rounded up).
+
+    Args:
+        records: N, declared.
+        batch_size: b, expected.
+        first_batch: b¹, expected; N for the full batch.
+        rounds: E ≥ 1, the first one included.
+        local_epochs: K.
+
+    Raises:
+        AccountingError: a batch that is not within 1 … N, or no round.
+
+    >>> two_stage_steps(100, 30, 100, 3)[:2]
+    (Steps(sampling_prob=1.0, count=1), Steps(sampling_prob=0.3, count=4))
+    """
+    if not (1 <= batch_size <= records and 1 <= first_batch <= records) or rounds < 1:
+        raise AccountingError("batches must lie within 1 and the records, and rounds be at least 1")
+    first, later = (
+        Steps(batch / records, math.ceil(local_epochs * records / batch))
+        for batch in (first_batch, batch_size)
+    )
+    return (first, *(later,) * (rounds - 1))
+
+
+def calibrate_with_selections(
+    steps: Sequence[Steps],
+    epsilon: float,
+    delta: float,
+    selections: int,
+    share: float,
+    *,
+    mechanism: Literal["gaussian", "gumbel"] = "gaussian",
+) -> tuple[float, Beside]:
+    """Return the noise multiplier of all steps, and the selections as they are charged beside them.
+
+    The selections alone would cost ``share``·ε at δ. All of it composes in one privacy-loss
+    distribution with one δ, so that together they cost far less than their sum.
+
+    Args:
+        steps: of every round, :func:`two_stage_steps`.
+        epsilon: the run's ε; ``inf``: no noise.
+        delta: the run's δ.
+        selections: rounds in which the client chooses, all that may be executed.
+        share: of ε, within (0, 1).
+        mechanism: the noise of the choices: Gaussian, for :func:`choose_model`, or Gumbel, for
+            :func:`hdpfl_flower.privacy.exponential_mechanism.choose_model_by_gumbel`.
+
+    Guarantees:
+        Steps and selections together are (ε, δ)-DP; both multipliers are rounded up, and the ε of
+        a Gumbel choice down.
+
+    Raises:
+        AccountingError: a number or a mechanism out of range, or no noise fits.
+    """
+    if not 0 < share < 1 or selections < 0:
+        raise AccountingError("selections need a share of epsilon within (0, 1), and a count >= 0")
+    if mechanism not in ("gaussian", "gumbel"):
+        raise AccountingError("the noise of selections is 'gaussian' or 'gumbel'")
+    beside: Beside
+    if mechanism == "gumbel":
+        beside = pure_selections(share * epsilon, delta, selections)
+    else:
+        multiplier = calibrate([Steps(1.0, selections)], share * epsilon, delta)
+        beside = Gaussians(multiplier, selections)
+    if math.isinf(epsilon) or not selections:
+        return calibrate(steps, epsilon, delta), beside
+    return calibrate(steps, epsilon, delta, [beside]), beside

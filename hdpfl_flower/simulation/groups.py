@@ -1,0 +1,223 @@
+"""Groups of simulated sites whose data differ in a known way: turned images, shifted labels.
+
+Sites are numbered, and the groups follow each other: with sizes 3, 6, 6, 6 the sites 0 to 2 are
+group 0. Group m sees its images turned by m·90°, or its labels y as (y + m) mod C. Every other
+difference between the sites comes from ``partition``. Which site is in which group is the
+simulation's own knowledge: no rule but an oracle may read it (a test holds the strategies to that).
+
+Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning
+(TMLR 2025): sizes 3/6/6/6, rotation for covariate shift, label shift for concept shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.models.evaluation import measures, predict
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.own_tests import OwnTests
+from hdpfl_flower.site_summary import METRICS
+from hdpfl_flower.models.task import Records, Task
+
+Vector = npt.NDArray[np.float64]
+
+ROTATION, LABEL_SHIFT = "rotation", "label-shift"
+MINORITY, BY_GROUP = "accuracy-minority", "accuracy-group-"
+"""Metrics beside ``accuracy``: of the smallest groups, and of group 0, 1, …"""
+
+_TURNS = 4
+_WRITTEN = (
+    f"{ROTATION}:SIZE:SIZE… or {LABEL_SHIFT}:SIZE:SIZE…, the number of sites in each of two or "
+    "more groups"
+)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of simulated sites.
+
+    Attributes:
+        kind: ``rotation`` or ``label-shift``.
+        sizes: the number of sites in each group, in the order of the sites.
+    """
+
+    kind: str
+    sizes: tuple[int, ...]
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """The groups of the smallest size; where all are equal, all."""
+        return tuple(m for m, size in enumerate(self.sizes) if size == min(self.sizes))
+
+    def of_site(self, index: int, number: int) -> int:
+        """Return the group of site ``index`` of ``number``.
+
+        Raises:
+            TermsError: the sizes do not add up to ``number``.
+
+        >>> [Groups("rotation", (1, 2)).of_site(index, 3) for index in range(3)]
+        [0, 1, 1]
+        """
+        if sum(self.sizes) != number:
+            raise TermsError(
+                f"'groups' has sizes for {sum(self.sizes)} sites and the run has {number}; run "
+                f"{sum(self.sizes)} sites, or write sizes that add up to {number}"
+            )
+        ends = accumulate(self.sizes)
+        return next(m for m, end in enumerate(ends) if index < end)
+
+
+def parse_groups(spec: str, task: Task) -> Groups | None:
+    """Return the groups that the term ``groups`` names, None where it is empty.
+
+    Args:
+        spec: ``rotation:SIZE:SIZE…``, ``label-shift:SIZE:SIZE…`` or nothing.
+        task: what the run learns.
+
+    Raises:
+        TermsError: not such a text; no images to turn, or no square ones; no classes to shift; or
+            more groups than there are quarter turns or classes, so that two would be the same.
+
+    >>> parse_groups("rotation:3:6:6:6", Task.classification((1, 28, 28), 10)).minority
+    (0,)
+    """
+    if not spec:
+        return None
+    kind, *texts = spec.split(":")
+    sizes = tuple(int(text) for text in texts if text.isdecimal() and text.isascii())
+    if kind not in (ROTATION, LABEL_SHIFT) or len(sizes) != len(texts) or len(sizes) < 2:
+        raise TermsError(f"'groups' is '{spec}'; write {_WRITTEN}")
+    if min(sizes) < 1:
+        raise TermsError(f"'groups' is '{spec}'; a group needs at least 1 site")
+    shape = task.input_shape
+    if kind == ROTATION and (len(shape) != 3 or shape[1] != shape[2]):
+        raise TermsError(
+            f"'groups' is '{spec}', and the records are no square images; choose a data set of "
+            f"images, or {LABEL_SHIFT}"
+        )
+    if kind == LABEL_SHIFT and not task.classes:
+        raise TermsError(
+            f"'groups' is '{spec}', and the targets are not classes; choose a data set with "
+            f"classes, or {ROTATION} for images"
+        )
+    most = _TURNS if kind == ROTATION else task.classes
+    if len(sizes) > most:
+        raise TermsError(f"'groups' names {len(sizes)} groups; {kind} tells at most {most} apart")
+    return Groups(kind, sizes)
+
+
+def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> Records:
+    """Return ``records`` as a site of ``group`` sees them; group 0 and no groups: as they are.
+
+    Args:
+        records: as the data set has them.
+        groups: the run's, or None.
+        group: m, 0 ≤ m < number of groups.
+        task: what the run learns.
+    """
+    if groups is None or group == 0:
+        return records
+    if groups.kind == ROTATION:
+        turned = np.rot90(records.features, group, axes=(2, 3))
+        return Records(np.ascontiguousarray(turned), records.targets)
+    return Records(records.features, (records.targets + group) % task.classes)
+
+
+def evaluate_models(
+    spec: str,
+    task: Task,
+    models: Sequence[Arrays],
+    of_site: Mapping[str, int],
+    records: Records,
+    groups: Groups | None,
+    own: OwnTests | None = None,
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return how good the sites' models are: on the pooled test set, and for each site.
+
+    Args:
+        spec: of the models.
+        task: what they learn.
+        models: one or more.
+        of_site: simulated site, by its number → its model; one that is not there uses the first.
+        records: the test set, as the data set has it.
+        groups: the run's, or None.
+        own: the same test set as each site's records weigh it; None: sites are not told apart.
+
+    Returns:
+        Two mappings.
+
+        * Pooled: ``accuracy``, ``loss`` and, for a regression, ``mse`` and ``mae`` of the models on
+          the whole test set, the mean over all sites, so that a group counts by its size. With
+          groups each site sees the test set as its group does; then also ``accuracy-minority``: the
+          same over the sites of the smallest groups; and ``accuracy-group-0``, …: of each group.
+        * Each site of ``own`` → ``accuracy``, ``loss``, … of its model on its own distribution, see
+          :class:`hdpfl_flower.own_tests.OwnTests`. Empty for a site without a test.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    views: dict[int, Records] = {}
+
+    @cache
+    def tested(model: int, group: int) -> tuple[dict[str, float], dict[str, Vector]]:
+        if group not in views:
+            views[group] = seen_by(records, groups, group, task)
+        outputs = predict(spec, task, models[model], views[group].features)
+        targets = views[group].targets
+        return measures(task, outputs, targets), own.measures(outputs, targets) if own else {}
+
+    by_site = {}
+    for number in range(len(own.shares)) if own else ():
+        group = groups.of_site(number, len(own.shares)) if groups and own else 0
+        measured = tested(of_site.get(str(number), 0), group)[1]
+        by_site[str(number)] = own.of_site(number, measured) if own else {}
+    if groups is None:
+        counts = np.bincount(list(of_site.values()) or [0], minlength=len(models))
+        used = np.flatnonzero(counts)
+        pooled = [tested(int(m), 0)[0] for m in used]
+        return {
+            metric: float(np.average([one[metric] for one in pooled], weights=counts[used]))
+            for metric in METRICS
+            if metric in pooled[0]
+        }, by_site
+    ends = [0, *accumulate(groups.sizes)]
+    members = [range(start, end) for start, end in pairwise(ends)]
+    found = [
+        [tested(of_site.get(str(site), 0), group)[0] for site in sites_of]
+        for group, sites_of in enumerate(members)
+    ]
+    means = {
+        metric: [float(np.mean([one[metric] for one in group])) for group in found]
+        for metric in METRICS
+        if metric in found[0][0]
+    }
+    accuracies = means.pop("accuracy", [])
+    return {
+        **(summary(accuracies, groups) if accuracies else {}),
+        **{m: float(np.average(values, weights=groups.sizes)) for m, values in means.items()},
+    }, by_site
+
+
+def summary(accuracies: list[float], groups: Groups) -> dict[str, float]:
+    """Return the accuracy over all sites, over the minority's and of each group.
+
+    Args:
+        accuracies: of each group, whichever model its sites use.
+        groups: the run's.
+
+    >>> found = summary([0.2, 0.8], Groups("rotation", (1, 2)))
+    >>> round(found["accuracy"], 3), found["accuracy-minority"], found["accuracy-group-1"]
+    (0.6, 0.2, 0.8)
+    """
+    return {
+        "accuracy": float(np.average(accuracies, weights=groups.sizes)),
+        MINORITY: float(np.mean([accuracies[group] for group in groups.minority])),
+        **{f"{BY_GROUP}{group}": value for group, value in enumerate(accuracies)},
+    }

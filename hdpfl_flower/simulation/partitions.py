@@ -1,0 +1,238 @@
+"""Splits of a named data set over the sites of a simulation, reproducible from a seed.
+
+The splits by label are flwr-datasets' own partitioners. The others are a line of NumPy each (its
+``IidPartitioner`` and ``SizePartitioner`` cut in file order and leave the shuffling to a data set
+of the Hugging Face hub) and do without that library's two seconds of import.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.errors import DataError, TermsError
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
+
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+_WRITTEN = {
+    "contiguous": "contiguous",
+    "iid": "iid, or iid:RECORDS with a whole number of at least 1",
+    "natural": "natural",
+    "sizes": "sizes:WEIGHT:WEIGHT… with one weight above 0 for each site",
+    "dirichlet": "dirichlet:ALPHA with ALPHA above 0",
+    "pathological": "pathological:CLASSES, a whole number of at least 1",
+    "shards": "shards:NUMBER, a whole number of at least 1",
+}
+"""Every split, as users write it."""
+
+
+def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: int) -> list[Rows]:
+    """Return the rows of each site: disjoint, ascending, at least one a site.
+
+    Args:
+        labels: targets of the records, shape ``(n,)``; integer classes where a split goes by label.
+        owners: natural owner of each record, 0 … ``num_sites`` − 1, or None.
+        num_sites: number of sites.
+        spec: one of
+
+            * ``contiguous``: blocks in file order whose sizes differ by at most 1.
+            * ``iid``: the same after a shuffle.
+            * ``iid:RECORDS``: after a shuffle, exactly that many records for each site. Those that
+              no site gets are left out.
+            * ``sizes:W:W:…``: after a shuffle, a share W/ΣW of the records for each site.
+            * ``natural``: each owner is a site.
+            * ``dirichlet:ALPHA``: each class is dealt out in shares drawn from Dirichlet(ALPHA).
+            * ``pathological:CLASSES``: exactly that many classes a site; its first class is site
+              modulo classes, the rest are drawn. Classes that no site has are left out.
+            * ``shards:NUMBER``: sorted by label and cut into NUMBER equal shards a site, which are
+              drawn without order. What is left of an uneven cut, fewer than NUMBER × sites
+              records, is left out.
+        seed: seed of the draw; NumPy's global generator is neither read nor moved.
+
+    Raises:
+        TermsError: ``spec`` is no split, or its numbers are out of range.
+        DataError: the data cannot be split so: too few records, no classes, no natural owners.
+    """
+    name, *arguments = spec.strip().split(":")
+    if name not in _WRITTEN:
+        raise TermsError(f"'partition' is '{spec}'; write {'; '.join(_WRITTEN.values())}")
+    if not 1 <= num_sites <= len(labels):
+        raise DataError(
+            f"'partition': {len(labels)} records cannot be split over {num_sites} sites; run "
+            "from 1 site to as many as there are records"
+        )
+    if name in ("contiguous", "iid", "natural", "sizes"):
+        parts = _plain(name, arguments, owners, len(labels), num_sites, seed)
+    else:
+        parts = _by_label(name, arguments, labels, num_sites, seed)
+    parts = [np.sort(part).astype(np.int64, copy=False) for part in parts]
+    if not all(len(part) for part in parts):
+        raise DataError(_too_uneven(spec, num_sites))
+    return parts
+
+
+@lru_cache(maxsize=2)
+def rows_of_sites(
+    dataset: str, data_dir: str, partition: str, seed: int, number: int
+) -> tuple[Rows, ...]:
+    """Return each simulated site's rows of a named data set's training records, by :func:`split`.
+
+    Sites and server call it alike. The arrays are the same objects for the same arguments; do not
+    write into them.
+
+    Args:
+        dataset: its name.
+        data_dir: folder of the data sets.
+        partition: the split.
+        seed: of the draw.
+        number: of sites.
+
+    Raises:
+        TermsError, DataError, ModelError: as :func:`split` and ``load_dataset`` do.
+    """
+    data = load_dataset(dataset, data_dir)
+    return tuple(split(data.train.targets, data.owners, number, partition, seed))
+
+
+def _plain(
+    name: str, arguments: list[str], owners: Rows | None, count: int, num_sites: int, seed: int
+) -> list[Rows]:
+    """Return a split that looks at no label."""
+    if name == "sizes":
+        weights = np.array(_numbers(name, arguments, float, lambda w: 0 < w < math.inf, num_sites))
+        # Rounding the running total keeps every size within one record of its share.
+        cuts = np.rint(np.cumsum(weights / weights.sum()) * count).astype(np.int64)
+        return np.split(_generator(seed).permutation(count), cuts[:-1])
+    if name == "iid" and arguments:
+        records = _numbers(name, arguments, int, lambda number: number >= 1, 1)[0]
+        return _equal(records, count, num_sites, seed)
+    _numbers(name, arguments, float, lambda _: True, 0)
+    if name == "natural":
+        return _natural(owners, num_sites)
+    rows = np.arange(count) if name == "contiguous" else _generator(seed).permutation(count)
+    return np.array_split(rows, num_sites)
+
+
+def _equal(records: int, count: int, num_sites: int, seed: int) -> list[Rows]:
+    if records * num_sites > count:
+        raise DataError(
+            f"'partition' is 'iid:{records}', and {num_sites} sites of {records} records need "
+            f"{records * num_sites} of the data set's {count}; ask for at most "
+            f"{count // num_sites} a site, or run fewer sites"
+        )
+    return np.split(_generator(seed).permutation(count)[: records * num_sites], num_sites)
+
+
+def _natural(owners: Rows | None, num_sites: int) -> list[Rows]:
+    if owners is None:
+        raise DataError(
+            "'partition' is 'natural', but this data set has no natural owners; choose another "
+            "split, or the data set heart or school"
+        )
+    if (found := int(owners.max()) + 1) != num_sites:
+        raise DataError(
+            f"'partition' is 'natural' and the data set has {found} owners, not {num_sites}; run "
+            f"{found} sites"
+        )
+    return [np.flatnonzero(owners == owner) for owner in range(num_sites)]
+
+
+def _by_label(
+    name: str, arguments: list[str], labels: Labels, num_sites: int, seed: int
+) -> list[Rows]:
+    """Return a split by one of flwr-datasets' partitioners."""
+    number = (
+        _numbers(name, arguments, float, lambda alpha: 0 < alpha < math.inf, 1)
+        if name == "dirichlet"
+        else _numbers(name, arguments, int, lambda count: count >= 1, 1)
+    )[0]
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(
+            f"'partition' is '{name}', which goes by class, and the targets of this data set are "
+            "not classes; choose contiguous, iid, sizes or natural"
+        )
+    classes = len(np.unique(labels))
+    if name == "pathological" and number > classes:
+        raise DataError(
+            f"'partition' asks for {number} classes a site and the data set has {classes}; ask "
+            f"for at most {classes}"
+        )
+    if name == "shards" and number * num_sites > len(labels):
+        raise DataError(_too_uneven(f"shards:{number}", num_sites))
+
+    import datasets
+    from flwr_datasets import partitioner as library
+
+    settings: dict[str, Any] = {
+        "num_partitions": num_sites,
+        "partition_by": "label",
+        "shuffle": False,
+        "seed": int(_generator(seed).integers(2**63)),
+    }
+    partitioner: Partitioner
+    if name == "dirichlet":
+        # The library draws again, up to ten times, while a site is left with nothing.
+        partitioner = library.DirichletPartitioner(alpha=number, min_partition_size=1, **settings)
+    elif name == "pathological":
+        partitioner = library.PathologicalPartitioner(
+            num_classes_per_partition=number,
+            class_assignment_mode="first-deterministic",
+            **settings,
+        )
+    else:
+        partitioner = library.ShardPartitioner(num_shards_per_partition=number, **settings)
+    table = {"label": labels, "row": np.arange(len(labels))}
+    try:
+        with warnings.catch_warnings():
+            # It warns of every draw that it repeats, and pyarrow of an option it is passed.
+            warnings.simplefilter("ignore")
+            partitioner.dataset = datasets.Dataset.from_dict(table)
+            return [
+                partitioner.load_partition(site).with_format("numpy")["row"][:]
+                for site in range(num_sites)
+            ]
+    except ValueError as error:
+        raise DataError(_too_uneven(f"{name}:{number}", num_sites)) from error
+
+
+def _numbers(
+    name: str,
+    arguments: list[str],
+    kind: Callable[[str], Any],
+    valid: Callable[[Any], bool],
+    count: int,
+) -> list[Any]:
+    """Return the numbers written behind a split's name.
+
+    Raises:
+        TermsError: not ``count`` numbers of this ``kind``, or one that is not ``valid``.
+    """
+    try:
+        numbers = [kind(text) for text in arguments]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count or len(arguments) != count or not all(map(valid, numbers)):
+        raise TermsError(f"'partition' is '{':'.join([name, *arguments])}'; write {_WRITTEN[name]}")
+    return numbers
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, *b"partition"])
+
+
+def _too_uneven(spec: str, num_sites: int) -> str:
+    return (
+        f"'partition' '{spec}' leaves one of {num_sites} sites without records; run fewer sites, "
+        "or choose a more even split (a larger ALPHA, fewer CLASSES or SHARDS, closer weights)"
+    )

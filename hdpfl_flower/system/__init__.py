@@ -1,0 +1,1 @@
+"""Files, paths and terminals."""

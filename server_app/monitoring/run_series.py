@@ -1,0 +1,273 @@
+"""What the journal of a run adds up to, event by event: the readings of the coordinator's exporter.
+
+Nothing is taken from an event that is not named here: the terms, the ``privacy`` event and other
+rules' gauges hold ε, δ and batch sizes, of simulations at least.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from hdpfl_flower import wire
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.simulation.groups import BY_GROUP, MINORITY
+from hdpfl_flower.monitoring.journal import Event, finished_rounds
+from hdpfl_flower.monitoring.series import Reading, Series
+from hdpfl_flower.site_summary import SITE, WORST
+from strategies.core.checks import CRASHED, WORDS
+
+MAX_SITES = 200
+"""Sites of a run beyond which none of them gets series of its own."""
+
+REASONS = ("declined", "failed", "late", "undelivered", "guard", "malformed")
+"""Why an update was not used; the last two are bad updates."""
+BAD = frozenset({"guard", "malformed"})
+
+_REMEMBERED = 101
+"""Rounds that the median is taken over."""
+_REASON_OF = {
+    WORDS[wire.DECLINED]: "declined",
+    WORDS[wire.FAILED]: "failed",
+    "no reply in time": "late",
+}
+_STARTS = {"not delivered": "undelivered", WORDS[CRASHED]: "undelivered", "guard:": "guard"}
+_OF_A_SITE: Mapping[str, Series] = {
+    "noise_std": metrics.NOISE,
+    "cluster": metrics.CLUSTER,
+    "cluster_confidence": metrics.CONFIDENCE,
+}
+_STAYS = frozenset({metrics.CLUSTER, metrics.CONFIDENCE})
+"""Gauges of a round with a number a site; what is found once, of clusters, stays."""
+_OF_A_ROUND: Mapping[str, Series] = {
+    "clusters": metrics.CLUSTERS,
+    "clusters_mss": metrics.MSS,
+    "last_soft_round": metrics.LAST_SOFT,
+}
+_MEASURES: Mapping[str, Series] = {
+    "accuracy": metrics.ACCURACY,
+    "loss": metrics.LOSS,
+    "mse": metrics.SQUARED,
+    "mae": metrics.ABSOLUTE,
+}
+_BY_GROUP = BY_GROUP.removeprefix("accuracy")
+_GROUPS = {"": "all", MINORITY.removeprefix("accuracy"): "minority"}
+_OF_SITES = {"": "sites", WORST: "worst-tenth"}
+
+
+@dataclass
+class RunTally:
+    """A run, as far as its journal was read.
+
+    Attributes:
+        run: its id.
+        last_event: when the journal was last written to, seconds since 1970; NaN: never.
+    """
+
+    run: str
+    last_event: float = math.nan
+    _about: tuple[str, str, str] = ("", "", "")
+    _started: float = math.nan
+    _active: bool = False
+    _planned: int = 0
+    _timeout: float = math.nan
+    _last: Event | None = None
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _asked: Counter[str] = field(default_factory=Counter)
+    _accepted: Counter[str] = field(default_factory=Counter)
+    _bad: Counter[str] = field(default_factory=Counter)
+    _rejected: Counter[str] = field(default_factory=Counter)
+    _left_out: set[str] = field(default_factory=set)
+    _received: float = 0.0
+    _sent: float = 0.0
+    _no_quorum: int = 0
+    _found: dict[tuple[Series, str], float] = field(default_factory=dict)
+    _unreadable: int = 0
+
+    def apply(self, event: Event) -> None:
+        """Take one more event into account; one that cannot be read is counted."""
+        try:
+            self._apply(event)
+        except (DataError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
+            self._unreadable += 1
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield what the run's series say now."""
+        yield metrics.RUN.reads(1, self.run, *self._about)
+        values = {
+            metrics.STARTED: self._started,
+            metrics.LAST_EVENT: self.last_event,
+            metrics.ACTIVE: self._active,
+            metrics.PLANNED: self._planned,
+            metrics.TIMEOUT: self._timeout,
+            metrics.NO_QUORUM: self._no_quorum,
+            metrics.LEFT_OUT: len(self._left_out),
+            metrics.UNREADABLE: self._unreadable,
+            metrics.RECEIVED: self._received,
+            metrics.SENT: self._sent,
+            metrics.FINISHED: self._last["round"] if self._last else 0,
+        }
+        for series, value in values.items():
+            if not math.isnan(value):
+                yield series.reads(value, self.run)
+        for reason in REASONS:  # zeros too: Prometheus sees a rise only of what was there before
+            yield metrics.REJECTED.reads(self._rejected[reason], self.run, reason)
+        if self._last is not None:
+            yield from self._round(self._last)
+            yield from self._model(self._last)
+        yield from self._sites()
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _apply(self, event: Event) -> None:
+        at = datetime.fromisoformat(event["at"])
+        when = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        kind = event["event"]
+        if kind == "round":
+            self._apply_round(event)
+        elif kind == "left-out":
+            self._left_out.add(_name(event["site"]))
+        elif kind == "run-started":
+            self._apply_terms(event["terms"])
+            self._started = when if math.isnan(self._started) else self._started
+        self._active = kind != "run-finished"
+        self.last_event = when
+
+    def _apply_terms(self, terms: Mapping[str, Any]) -> None:
+        self._about = _name(terms["strategy"]), _name(terms["model"]), _name(terms["dataset"])
+        self._planned = int(terms["rounds"])
+        self._timeout = float(terms.get("round-timeout", math.nan))
+
+    def _apply_round(self, event: Event) -> None:
+        (found,) = finished_rounds([event])
+        asked, accepted = list(map(_name, found["asked"])), list(map(_name, found["accepted"]))
+        rejected = {_name(s): _reason(why) for s, why in found.get("rejected", {}).items()}
+        received, sent = float(found.get("bytes_up", 0)), float(found.get("bytes_down", 0))
+        seconds = float(found["seconds"]) if "seconds" in found else math.nan
+        self._asked.update(asked)
+        self._accepted.update(accepted)
+        self._rejected.update(rejected.values())
+        self._bad.update(site for site, reason in rejected.items() if reason in BAD)
+        self._received, self._sent = self._received + received, self._sent + sent
+        self._no_quorum += not found["weights"]
+        if not math.isnan(seconds):
+            self._seconds.append(seconds)
+        self._last = {**found, "asked": asked, "accepted": accepted, "seconds": seconds}
+        self._note_gauges(self._last)
+
+    def _round(self, last: Event) -> Iterator[Reading]:
+        run, weights = self.run, last["weights"]
+        yield metrics.ASKED.reads(len(last["asked"]), run)
+        yield metrics.ACCEPTED.reads(len(last["accepted"]), run)
+        if isinstance(last.get("quorum"), int):
+            yield metrics.QUORUM.reads(last["quorum"], run)
+        if weights and math.isfinite(square := sum(weight * weight for weight in weights)):
+            # where there are several models, the weights of each of them sum to 1
+            yield metrics.EFFECTIVE.reads(sum(weights) ** 2 / square if square else 0, run)
+        if self._seconds:
+            yield metrics.MEDIAN.reads(statistics.median(self._seconds), run)
+        if not math.isnan(last["seconds"]):
+            yield metrics.DURATION.reads(last["seconds"], run)
+        for phase, seconds in _numbers(last.get("phases")):
+            if phase in metrics.PHASES:
+                yield metrics.PHASE.reads(seconds, run, phase)
+
+    def _model(self, last: Event) -> Iterator[Reading]:
+        for name, value in last["metrics"].items():
+            of_sites = name.startswith(SITE)
+            for start, series in _MEASURES.items():
+                own = name.removeprefix(SITE)
+                if own.startswith(start):
+                    rest = own.removeprefix(start)
+                    group = _OF_SITES.get(rest, "") if of_sites else _group(rest)
+                    if group:
+                        yield series.reads(value, self.run, group)
+        tested = last.get("tested")
+        if isinstance(tested, dict):
+            counted = tested.get("counted")
+            known = dict(_numbers(counted)).get(f"{SITE}loss", 0.0)
+            yield metrics.TESTED.reads(known, self.run)
+            if not math.isnan(sites := _number(tested.get("sites"))):
+                yield metrics.UNTESTED.reads(sites - known, self.run)
+
+    def _note_gauges(self, round_: Event) -> None:
+        """Keep what the round says of sites and clusters, in place of what was known."""
+        stay = {key: value for key, value in self._found.items() if key[0] in _STAYS or not key[1]}
+        gauges = round_.get("gauges")
+        gauges = gauges if isinstance(gauges, dict) else {}
+        for name, series in _OF_A_ROUND.items():
+            if not math.isnan(value := _number(gauges.get(name))):
+                stay[series, ""] = value
+        columns = [
+            (metrics.WEIGHT, round_["weights"]),
+            (metrics.NORM, round_.get("norms")),
+            *((series, gauges.get(name)) for name, series in _OF_A_SITE.items()),
+        ]
+        for series, column in columns:
+            if isinstance(column, list) and len(column) == len(round_["accepted"]):
+                for site, value in zip(round_["accepted"], map(_number, column), strict=True):
+                    # 0 says of a noise that it is not known
+                    if not math.isnan(value) and not (series is metrics.NOISE and value == 0):
+                        stay[series, site] = value
+        self._found = stay
+
+    def _sites(self) -> Iterator[Reading]:
+        many = len(self._asked) > MAX_SITES
+        for (series, site), value in self._found.items():
+            if not site:
+                yield series.reads(value, self.run)
+            elif not many:
+                yield series.reads(value, self.run, site)
+        for site, count in self._asked.items() if not many else ():
+            yield metrics.SITE_ASKED.reads(count, self.run, site)
+            yield metrics.SITE_ACCEPTED.reads(self._accepted[site], self.run, site)
+            yield metrics.SITE_BAD.reads(self._bad[site], self.run, site)
+
+
+def tally(run: str, events: Iterable[Event]) -> RunTally:
+    """Return what the events of ``run`` add up to."""
+    found = RunTally(run)
+    for event in events:
+        found.apply(event)
+    return found
+
+
+def _reason(why: object) -> str:
+    """Return which of ``REASONS`` the journal's words are."""
+    words = str(why)
+    starts = (reason for start, reason in _STARTS.items() if words.startswith(start))
+    return _REASON_OF.get(words) or next(starts, "malformed")
+
+
+def _group(rest: str) -> str:
+    """Return the group that a metric is of, by what follows its name; empty for another metric."""
+    number = rest.removeprefix(_BY_GROUP) if rest.startswith(_BY_GROUP) else ""
+    return number if number.isdecimal() else _GROUPS.get(rest, "")
+
+
+def _name(value: object) -> str:
+    """Return ``value``, which must be a text: a label."""
+    if not isinstance(value, str):
+        raise TypeError("a name that is no text")
+    return value
+
+
+def _number(value: object) -> float:
+    """Return a number of a journal, infinite ones too, as a float; NaN for none."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _numbers(facts: object) -> Iterator[tuple[str, float]]:
+    """Yield name and value of the numbers among ``facts``; lists and what is no number are none."""
+    for name, value in facts.items() if isinstance(facts, dict) else ():
+        if not math.isnan(number := _number(value)):
+            yield name, number

@@ -1,0 +1,243 @@
+"""A run's report: one page of HTML that needs nothing else, made from the run's folder alone.
+
+Names of sites and the reasons of their replies come from others: everything is escaped, and the
+page forbids scripts and anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
+from hdpfl_flower.site_summary import WORST, is_error
+from server_app.plots import plot_run
+from server_app.reports.clusters import found_clusters, has_clusters, sites_clusters
+from server_app.run.resume import JOURNAL, is_complete
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem}
+body{color:#1b1f24}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
+table{border-collapse:collapse;margin:.6rem 0}
+th,td{border-bottom:1px solid #d8dee4;padding:.25rem .8rem .25rem 0}
+th,td{text-align:left;vertical-align:top}
+td.n{text-align:right;font-variant-numeric:tabular-nums}
+img{max-width:100%;height:auto}code,pre{font:13px/1.5 ui-monospace,monospace}
+pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set td{font-weight:600}
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}pre{background:#161b22}
+th,td{border-color:#30363d}img{background:#fff}}
+"""
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+Cell = str | float | int
+
+
+def write_report(folder: Path, path: Path) -> None:
+    """Write the report of the run in ``folder`` to ``path``.
+
+    Raises:
+        DataError: the folder has no journal, or a damaged one, or no finished round.
+    """
+    path.write_text(make_report(folder), encoding="utf-8")
+
+
+def make_report(folder: Path) -> str:
+    """Return the page; raises as :func:`write_report` does."""
+    events = read_journal(folder / JOURNAL)
+    rounds = finished_rounds(events)
+    if not rounds:
+        raise DataError("the run has finished no round; there is nothing to report")
+    starts = [event for event in events if event["event"] in ("run-started", "run-resumed")]
+    terms: Any = next((e["terms"] for e in starts if "terms" in e), {})
+    if not isinstance(terms, dict) or not terms:
+        raise DataError("the journal is damaged: it does not say how the run began")
+    name = str(terms.get("run-id", folder.name))
+    sections = [
+        f"<h1>Run {escape(name)}</h1>",
+        f"<p>{escape(_status(events, rounds, starts))}</p>",
+        "<h2>Result</h2>",
+        _table(("", "last round", "best round", "sites counted"), _results(rounds)),
+        *_not_counted(rounds[-1]),
+        "<h2>Figures</h2>",
+        f'<img alt="Tests of the models by round, and each site\'s weight by round" '
+        f'src="data:image/png;base64,{_picture(events)}">',
+        "<h2>Privacy</h2>",
+        _table(("", ""), _privacy(events)),
+        "<h2>Sites</h2>",
+        _table(
+            ("site", "asked", "used", "mean weight", "last weight", "why not used"), _sites(rounds)
+        ),
+        *_clusters(rounds),
+        "<h2>Configuration</h2>",
+        "<p>In bold: what is not the default.</p>",
+        _configuration(terms),
+        "<h2>Versions</h2>",
+        _table(("", ""), _versions(starts)),
+        "<h2>To run it again</h2>",
+        f"<pre>{escape(command_of(terms, rounds, starts))}</pre>",
+        "<p>Seeded simulations give the same arrays again; sites with budgets of their own draw "
+        "fresh noise, and charge a new run.</p>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Run {escape(name)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(sections)
+        + "\n</body></html>\n"
+    )
+
+
+def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
+    """Return the command that runs the same terms again, as a run of its own."""
+    default = RunTerms().as_config()
+    said = {
+        k: v for k, v in terms.items() if v != default.get(k) and k not in ("run-id", "runs-dir")
+    }
+    command = ["flwr", "run", "."]
+    engine = starts[0].get("engine") if starts else None
+    if engine == "deployment":
+        command += ["SUPERLINK"]
+    elif sites := max((int(event.get("online", 0)) for event in rounds), default=0):
+        command += ["--federation-config", f"num-supernodes={sites}"]
+    # JSON's numbers, texts, true and false are TOML's, too.
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in said.items()}
+    if any("\\" in text for text in texts.values()):  # more than Flower reads on a command line
+        lines = "".join(f"{key} = {text}\n" for key, text in texts.items())
+        command += ["--run-config", "run.toml", "--stream"]
+        return f"cat > run.toml <<'END'\n{lines}END\n{shlex.join(command)}"
+    if texts:
+        command += ["--run-config", " ".join(f"{key}={text}" for key, text in texts.items())]
+    return shlex.join([*command, "--stream"])
+
+
+def _status(events: Sequence[Event], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
+    state = "complete" if is_complete(events) else "not complete"
+    resumed = sum(event["event"] == "run-resumed" for event in starts)
+    times = "" if not resumed else f", resumed {resumed} time" + "s" * (resumed > 1)
+    first, last = (str(event.get("at", "")) for event in (events[0], events[-1]))
+    return f"{state}: {len(rounds)} rounds{times}; from {first} to {last}"
+
+
+def _results(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+    last = rounds[-1]
+    for name in dict.fromkeys(n for event in rounds for n in event["metrics"]):
+        found = [(e["metrics"][name], e["round"]) for e in rounds if name in e["metrics"]]
+        finite = [pair for pair in found if math.isfinite(pair[0])]
+        best: Cell = ""
+        if finite and not name.endswith("-variance"):  # of which none is best
+            value, number = (min if is_error(name) else max)(finite)
+            best = f"{value:.4f} (round {number})"
+        yield name, last["metrics"].get(name, ""), best, _counted(last, name)
+    yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", "", ""
+    without = sum("gauges" not in event for event in rounds)
+    yield "rounds without a quorum", without, "", ""
+    for key, words in (("bytes_down", "sent to sites"), ("bytes_up", "sent by sites")):
+        total = sum(int(event.get(key, 0)) for event in rounds)
+        yield words, f"{total / 1e6:.2f} MB", "", ""
+
+
+def _counted(last: Event, metric: str) -> str:
+    """Return how many sites a mean over sites is over; empty of another metric, or not known."""
+    tested = last.get("tested", {})
+    number = tested.get("counted", {}).get(metric.removesuffix(WORST))
+    return "" if number is None else f"{number} of {tested['sites']}"
+
+
+def _not_counted(last: Event) -> Iterable[str]:
+    """Yield a table of the sites that the last round's means do not count, where there are some."""
+    missing = last.get("tested", {}).get("missing", {})
+    if missing:
+        yield "<p>Sites whose test the means of the last round do not count:</p>"
+        yield _table(("site", "why"), ((str(site), str(why)) for site, why in missing.items()))
+
+
+def _privacy(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+    said = next((e for e in reversed(events) if e["event"] == "privacy"), {})
+    for key, value in said.items():
+        if key not in ("event", "at"):
+            yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if not said:
+        yield "not known", "the run ended before it was said"
+
+
+def _sites(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+    for site in dict.fromkeys(site for event in rounds for site in event["asked"]):
+        asked = sum(site in event["asked"] for event in rounds)
+        used = sum(site in event["accepted"] for event in rounds)
+        weights = [
+            weight
+            for event in rounds
+            for name, weight in zip(event["accepted"], event["weights"], strict=False)
+            if name == site
+        ]
+        reasons: dict[str, int] = {}
+        for event in rounds:
+            why = event.get("rejected", {}).get(site)
+            if why is not None:
+                reasons[str(why)] = reasons.get(str(why), 0) + 1
+        mean = sum(weights) / len(weights) if weights else ""
+        words = "; ".join(f"{why} ({count} ×)" for why, count in reasons.items())
+        yield site, asked, used, mean, weights[-1] if weights else "", words
+
+
+def _clusters(rounds: Sequence[Event]) -> Iterable[str]:
+    if has_clusters(rounds):
+        yield "<h2>Clusters</h2>"
+        yield _table(("", "in the first round"), found_clusters(rounds))
+        head = ("site", "its clusters in turn", "confidence", "rounds in which it chose")
+        yield _table(head, sites_clusters(rounds))
+
+
+def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+    found: dict[str, list[str]] = {}
+    for event in starts:
+        for name, version in event.get("versions", {}).items():
+            if version not in found.setdefault(name, []):
+                found[name].append(version)
+    yield from ((name, ", then ".join(versions)) for name, versions in found.items())
+    if not found:
+        yield "not known", "the journal is of an earlier version"
+
+
+def _configuration(terms: Mapping[str, Any]) -> str:
+    default = RunTerms().as_config()
+    rows = "".join(
+        f"<tr{' class=set' if value != default.get(key) else ''}>"
+        f"<td><code>{escape(key)}</code></td><td>{escape(json.dumps(value, ensure_ascii=False))}"
+        "</td></tr>"
+        for key, value in terms.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _table(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:
+    top = "".join(f"<th>{escape(word)}</th>" for word in head) if any(head) else ""
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table>{f'<tr>{top}</tr>' if top else ''}{body}</table>"
+
+
+def _cell(value: Cell) -> str:
+    if isinstance(value, str):
+        return f"<td>{escape(value)}</td>"
+    return (
+        f'<td class="n">{value:.4f}</td>'
+        if isinstance(value, float)
+        else f'<td class="n">{value}</td>'
+    )
+
+
+def _picture(events: Sequence[Event]) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        plot_run(events, Path(name) / "run.png")
+        return base64.b64encode((Path(name) / "run.png").read_bytes()).decode()

@@ -1,0 +1,1 @@
+"""The rounds of a run: configure, exchange, aggregate, checkpoint, resume."""

@@ -1,0 +1,194 @@
+"""What a run needs to go on: one file in its folder, replaced as a whole after every round.
+
+``checkpoint.safetensors`` holds the model, whatever arrays the strategy made of it, by name and in
+their order; what the strategy, its guard and its sampler remember; where a seeded simulation's
+randomness stands; and what the journal held. It is on disk before anything of its round leaves the
+server: a model is sent, tested, shown or written elsewhere only after that, so that no round is
+ever released twice with different noise. With ``noise = server`` it is as secret as the journal.
+
+A run that is complete has none any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import CheckpointError, HDPFLError
+from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.versions import VERSION, versions
+from strategies.core.base import HDPStrategy
+from strategies.core.strategy_state import Kept, restore_strategy
+
+log = logging.getLogger("hdpfl.server")
+
+NAME = "checkpoint.safetensors"
+FORMAT = 1
+"""Of the file; one of another format, or of another version of this package, is refused."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run between two rounds.
+
+    Attributes:
+        terms: the run's, settled, before the strategy proposed its own.
+        server_round: the last round whose result is in; 0 before the first.
+        missed: rounds without a quorum up to then, one after another.
+        model: as the strategy returned it.
+        kept: what the strategy remembers.
+        streams: bytes that a seeded simulation took of the server's two streams; else None.
+        journal: bytes that the journal had before the round's own line.
+        facts: what that line says but for metrics and seconds; None before the first round.
+        origin: over what it ran: ``engine``, and what ``hdpfl resume`` needs to start it again.
+    """
+
+    terms: RunTerms
+    server_round: int
+    missed: int
+    model: Arrays
+    kept: Kept
+    streams: tuple[int, int] | None
+    journal: int
+    facts: Event | None
+    origin: Mapping[str, Any]
+
+    def restore(self, strategy: HDPStrategy) -> None:
+        """Bring a new strategy to where the checkpoint's was; raises ``CheckpointError``."""
+        try:
+            restore_strategy(strategy, self.kept)
+        except (LookupError, TypeError, ValueError, AttributeError, HDPFLError):
+            raise CheckpointError(
+                f"the checkpoint of run '{self.terms.run_id}' does not hold what strategy "
+                f"'{strategy.name}' keeps; resume with the version that wrote it"
+            ) from None
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the file at ``path``; an interruption leaves the one before, whole.
+
+    Raises:
+        OSError: the disk refuses; nothing is left behind.
+
+    Guarantees:
+        When it returns the disk has the file under its name. Only its owner can read it.
+    """
+    from safetensors.numpy import save_file
+
+    arrays = [*checkpoint.model.values(), *checkpoint.kept.arrays.values()]
+    numbered = {str(i): np.asarray(array, order="C") for i, array in enumerate(arrays)}
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "versions": versions(),
+        "terms": checkpoint.terms.to_json(),
+        "round": checkpoint.server_round,
+        "missed": checkpoint.missed,
+        "streams": checkpoint.streams,
+        "journal": checkpoint.journal,
+        "facts": checkpoint.facts,
+        "origin": dict(checkpoint.origin),
+        "kept": checkpoint.kept.facts,
+        "model": list(checkpoint.model),
+        "arrays": list(checkpoint.kept.arrays),
+    }
+    text = json.dumps(head)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
+        save_file(numbered, part, {"head": text, "sha256": _digest(text, numbered)})
+        part.chmod(0o600)
+        _sync(part)
+        part.replace(path)
+        _sync(path.parent)  # the name, too
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint at ``path``.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    damaged = CheckpointError(
+        f"the checkpoint {path} is damaged; nothing can go on from it. The model of the last round "
+        "is in model.safetensors beside it"
+    )
+    if not path.is_file():
+        raise CheckpointError(
+            f"there is no checkpoint in {path.parent}; name the folder of a run that was "
+            "interrupted, or its id"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            said = file.metadata()
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        head = json.loads(said["head"])
+        written = head["format"], head["version"]
+    except (SafetensorError, LookupError, TypeError, ValueError, OSError):
+        raise damaged from None
+    if written != (FORMAT, VERSION):
+        raise CheckpointError(
+            f"the checkpoint {path} was written by hdpfl-flower {written[1]} (format {written[0]}),"
+            f" and this is {VERSION} (format {FORMAT}); resume with the version that wrote it"
+        )
+    if said.get("sha256") != _digest(said["head"], arrays):
+        raise damaged
+    _tell_of_other_versions(head["versions"])
+    numbers = iter(range(len(arrays)))
+    model = {name: arrays[str(next(numbers))] for name in head["model"]}
+    kept = {name: arrays[str(next(numbers))] for name in head["arrays"]}
+    sampling_and_noise = head["streams"]
+    return Checkpoint(
+        terms=RunTerms.from_json(head["terms"]),
+        server_round=head["round"],
+        missed=head["missed"],
+        model=model,
+        kept=Kept(head["kept"], kept),
+        streams=sampling_and_noise and (sampling_and_noise[0], sampling_and_noise[1]),
+        journal=head["journal"],
+        facts=head["facts"],
+        origin=head["origin"],
+    )
+
+
+def _digest(head: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    digest = hashlib.sha256(head.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ravel(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _tell_of_other_versions(then: Mapping[str, str]) -> None:
+    now = versions()
+    other = [
+        f"{name} {then[name]}, now {now.get(name)}" for name in then if then[name] != now.get(name)
+    ]
+    if other:
+        log.warning("the run began with %s: its last bits may differ", "; ".join(other))

@@ -1,0 +1,1 @@
+"""Federations in one process: comparison of strategies, attacks, workers."""

@@ -1,0 +1,1 @@
+"""Weighted averages whose weights need no updates: FedAvg, WeiAvg, minimum, Ditto."""

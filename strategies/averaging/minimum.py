@@ -1,0 +1,33 @@
+"""Everyone at the strictest ε: the baseline that needs no weights and wastes everyone's budget.
+
+The "minimum" baseline of Robust-HDP (ICML 2024) and PFA (VLDB 2021): each site trains with
+ε = min over the sites, and updates are averaged as in FedAvg.
+
+Threat model: each site discloses its ε to the server. A site never spends more than its own ε: the
+server can only propose less.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hdpfl_flower.config.terms import RunTerms
+from strategies.core.base import Disclosed
+from strategies.averaging.fedavg import FedAvg
+
+
+class Minimum(FedAvg):
+    """FedAvg after lowering every site to the strictest disclosed ε."""
+
+    name = "minimum"
+
+    @classmethod
+    def discloses(cls, terms: RunTerms) -> frozenset[str]:
+        """See :meth:`HDPStrategy.discloses`."""
+        return super().discloses(terms) | {"epsilon"}
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Return the terms with ``epsilon-cap`` at the least disclosed ε, or at a lower one."""
+        least = min(facts["epsilon"] for facts in disclosed.values())
+        least = min(least, terms.epsilon_cap or math.inf)
+        return terms if math.isinf(least) else terms.updated(epsilon_cap=least)

@@ -1,0 +1,114 @@
+"""What is checked of a reply before a rule sees it, and of a rule's result before it counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Message
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum
+
+MAX_NORM = 1e6
+"""An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
+
+CRASHED = 8
+"""Flower's code of a ClientApp whose process was killed."""
+
+NO_REPLY = "no reply in time"
+
+WORDS = {
+    wire.DECLINED: "declined",
+    wire.FAILED: "failed",
+    1: "app not loaded there: it may have approved another one",
+    CRASHED: "its work broke off",
+    **dict.fromkeys((3, 4, 5), NO_REPLY),  # the SuperLink's, for a site late or gone
+}
+"""What the journal says of a site's code; below 100 they are Flower's."""
+
+
+def read_checked(
+    reply: Message, size: int, *, may_be_projected: bool = False, with_choice: bool = False
+) -> npt.NDArray[np.float32]:
+    """Return the update in ``reply``, shape ``(size,)``; a projected one is its one number.
+
+    Its norm is still to be checked, by :func:`check_norm`.
+
+    Raises:
+        wire.WireError: the site sent a code instead, or something that cannot be used.
+    """
+    _check_delivered(reply)
+    return wire.read_update(
+        reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
+    )
+
+
+def read_test(reply: Message) -> dict[str, float]:
+    """Return the metrics in ``reply``, finite numbers.
+
+    Raises:
+        wire.WireError: the site sent a code instead, or something that cannot be used.
+    """
+    _check_delivered(reply)
+    return wire.read_metrics(reply.content)
+
+
+def _check_delivered(reply: Message) -> None:
+    if reply.has_error():
+        raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
+
+
+def check_norm(update: npt.NDArray[np.float32]) -> float:
+    """Return ‖u‖² of an update, or of the one number of a projected one.
+
+    Raises:
+        wire.WireError: it is beyond ``MAX_NORM``².
+    """
+    square = square_sum(update)
+    if not square <= MAX_NORM**2:
+        raise wire.WireError("update: its norm is out of range")
+    return square
+
+
+def check_tosses(terms: RunTerms) -> None:
+    """Refuse terms that go against amplification by secret tosses, see ``noise = server``.
+
+    Raises:
+        StrategyError: whom the server asks or hears would depend on more than its tosses.
+    """
+    for key, is_set in {
+        "quorum": terms.quorum,
+        "participations": terms.participations,
+        "require-public": terms.require_public,
+        "guard": terms.guard != "none",
+    }.items():
+        if is_set:
+            raise StrategyError(
+                f"'{key}' does not go with noise = 'server': whom the server asks, hears or "
+                "refuses must depend on its secret tosses alone; leave it out"
+            )
+
+
+def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
+    """Refuse a rule's result that no rule may give.
+
+    Raises:
+        StrategyError: weights not finite, negative or not summing to 1 (in every group), or an
+            update that is not finite or has another shape.
+    """
+    weights, update, n = outcome.weights, outcome.update, len(updates.sites)
+    if weights.shape != (n,) or not np.all(weights >= 0):
+        raise StrategyError("the rule gave weights that are not one number >= 0 a site")
+    shape, group = updates.updates.shape[1:], outcome.group
+    if group is not None:
+        shape = (len(update), *shape)
+        if group.shape != (n,) or not np.all((group >= 0) & (group < len(update))):
+            raise StrategyError("the rule gave groups that are not one of its models a site")
+    totals = np.bincount(np.zeros(n, np.int64) if group is None else group, weights)
+    sums = totals[np.unique(group)] if group is not None else totals
+    if np.any(np.abs(sums - 1) > 1e-6):
+        raise StrategyError("the rule gave weights that do not sum to 1")
+    if update.shape != shape or not np.isfinite(update).all():
+        raise StrategyError("the rule gave an update of another shape, or not finite")

@@ -1,0 +1,89 @@
+"""What a run promises to whom, for the journal and ``result.json``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hdpfl_flower.privacy.central_dp import CentralPlan
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.unit import unit_of
+
+NO_PRIVACY = "no privacy"
+PRIVATE = "differential privacy"
+_TRUST = {
+    "records": "the server is trusted with nothing; each client keeps its own account",
+    "server": "the server is trusted: it sees clipped updates without noise and who took part, "
+    "adds the noise and keeps the account; the promise is against whoever sees the models. This "
+    "journal names who took part: keep it with the server",
+    "client": "the server is trusted with nothing; each client noises its whole update and keeps "
+    "its own account, without amplification by sampling",
+}
+
+
+def describe(terms: RunTerms) -> dict[str, Any]:
+    """Return who adds the noise, and what is protected from whom, under every rule.
+
+    The unit is that of the run's terms (``unit.py``): with an ``id`` in its schema no record, but
+    all that one value of it names. Raises ``DataError`` for a schema that is none.
+    """
+    protected = unit_of(terms)
+    facts: dict[str, Any] = {
+        "noise": terms.noise,
+        "unit": protected.unit,
+        "relation": protected.relation,
+        "trust": _TRUST[terms.noise],
+        "scope": "this run alone; the ε of several runs add up",
+    }
+    if terms.epsilon_cap and terms.noise != "server":
+        facts["epsilon-cap"] = terms.epsilon_cap
+    return facts
+
+
+def describe_levels(
+    terms: RunTerms,
+    menu: Sequence[float],
+    level_of: Mapping[str, int],
+    own: Mapping[str, float],
+    plan: CentralPlan | None,
+) -> dict[str, Any]:
+    """Return :func:`describe` with every level's ε and size, and who has no privacy.
+
+    Where the server accounts, a level's ε is that of its menu. Where the sites do, each keeps its
+    own, and a level's ε is the largest of them: what holds for every site of the level that did
+    not opt out.
+
+    Args:
+        terms: the run's.
+        menu: ε of each level.
+        level_of: site → its level.
+        own: site → the ε that the site itself spends, as it discloses it; every site of
+            ``level_of`` is there.
+        plan: the server's, where it adds the noise.
+    """
+    levels, opted_out = [], []
+    for j, epsilon in enumerate(menu):
+        sites = [site for site, level in level_of.items() if level == j]
+        kept = {site: epsilon if plan else own[site] for site in sites}
+        without = [site for site in sites if math.isinf(kept[site])]
+        opted_out += without
+        finite = [value for value in kept.values() if math.isfinite(value)]
+        held = max(finite, default=math.inf if sites else epsilon)
+        level: dict[str, Any] = {
+            "epsilon": held,
+            "sites": len(sites),
+            "promise": NO_PRIVACY if math.isinf(held) else PRIVATE,
+        }
+        if without and finite:
+            level["opted-out"] = len(without)
+        if plan is not None:
+            level["delta"] = plan.levels[j].delta
+            level["noise-multiplier"] = plan.levels[j].noise_multiplier
+            level["divisor"] = plan.levels[j].expected
+        levels.append(level)
+    facts = {**describe(terms), "levels": levels, NO_PRIVACY: opted_out}
+    if plan is not None:
+        facts["sampling-prob"], facts["rounds"] = plan.sampling_prob, plan.rounds
+        facts["bit-noise"] = plan.bit_noise
+    return facts

@@ -1,0 +1,84 @@
+"""What the sites say of models on their own held-out records, as numbers of a round.
+
+Sites keep their counts of records to themselves, so each counts the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from hdpfl_flower.site_summary import METRICS, PERSONAL, SITE, Measured, counts, means
+from strategies.core.rule import Disclosed
+
+BY_LEVEL = ("accuracy", "personal-accuracy")
+"""What is told by privacy level, too: FedHDP's tables (TMLR, Table 1) have these."""
+
+
+def mean_metrics(
+    found: Mapping[str, Mapping[str, float]], disclosed: Disclosed
+) -> dict[str, float]:
+    """Return the mean over the sites of each metric, in the order of their names.
+
+    Where a site that opted out is among them, also ``NAME-LEVEL`` and ``NAME-LEVEL-variance`` for
+    the levels ``private`` and ``opted-out``: mean and variance over the level's sites (that of one
+    site is 0). A site that does not disclose its ε is in no level.
+
+    Args:
+        found: site → metric → value.
+        disclosed: site → fact → number.
+
+    >>> found = {"a": {"accuracy": 0.5}, "b": {"accuracy": 0.75}}
+    >>> mean_metrics(found, {"a": {"epsilon": 1.0}, "b": {"epsilon": 2.0}})
+    {'accuracy': 0.625}
+    """
+    epsilons = {site: disclosed.get(site, {}).get("epsilon", math.nan) for site in found}
+    groups = {"": list(found)}
+    if math.inf in epsilons.values():
+        groups["-private"] = [site for site in found if math.isfinite(epsilons[site])]
+        groups["-opted-out"] = [site for site in found if math.isinf(epsilons[site])]
+    metrics: dict[str, float] = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # any finite number is a site's to say
+        for group, sites in groups.items():
+            for name in sorted({name for site in sites for name in found[site]}):
+                values = [found[site][name] for site in sites if name in found[site]]
+                if not group:
+                    metrics[name] = float(np.mean(values))
+                elif name in BY_LEVEL:
+                    metrics[f"{name}{group}"] = float(np.mean(values))
+                    metrics[f"{name}{group}-variance"] = float(np.var(values))
+    return metrics
+
+
+def measured_at_sites(
+    found: Mapping[str, Mapping[str, float]], missing: Mapping[str, str], disclosed: Disclosed
+) -> Measured:
+    """Return the round's metrics, and the sites that they are of.
+
+    They are those of :func:`mean_metrics` and, as in a simulation that the server tests for each
+    site, the mean over the sites (``site-accuracy``, …) and their worst tenth
+    (``site-accuracy-worst``, ``personal-accuracy-worst``, …).
+
+    Args:
+        found: site → metric → value.
+        missing: site → why it is not in ``found``.
+        disclosed: site → fact → number.
+    """
+    own = {site: {m: facts[m] for m in METRICS if m in facts} for site, facts in found.items()}
+    personal = {
+        site: {m: facts[PERSONAL + m] for m in METRICS if PERSONAL + m in facts}
+        for site, facts in found.items()
+    }
+    counted = {
+        **{name: sum(name in facts for facts in own.values()) for name in METRICS},
+        **counts(own, SITE),
+        **counts(personal, PERSONAL),
+    }
+    return Measured(
+        mean_metrics(found, disclosed) | means(own, SITE) | means(personal, PERSONAL),
+        len(found) + len(missing),
+        {name: number for name, number in counted.items() if number},
+        dict(missing),
+    )

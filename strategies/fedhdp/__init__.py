@@ -1,0 +1,1 @@
+"""FedHDP: privacy levels, two-step averaging, adaptive clipping."""

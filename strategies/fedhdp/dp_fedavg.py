@@ -1,0 +1,69 @@
+"""FedHDP's baselines: DP-FedAvg, everyone at the strictest ε, and the same without any privacy.
+
+McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models (ICLR
+2018) with the adaptive clipping of Andrew et al. (NeurIPS 2021), as FedHDP (TMLR) compares itself
+with: one level, whose ε satisfies the strictest client, opted-out ones included.
+
+Threat model: see ``level_averaging.py``. Every site discloses its ε.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError
+from strategies.core.base import Disclosed
+from strategies.fedhdp.level_averaging import Floats, Ints, Leveled
+
+
+class DPFedAvg(Leveled):
+    """Everyone at the strictest disclosed ε."""
+
+    name, one_level = "dp-fedavg", True
+
+    def menu(self, epsilons: Floats) -> tuple[float, ...]:
+        """Return the strictest ε alone."""
+        return (float(epsilons.min()),)
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Return the terms; where sites add the noise themselves, with the strictest ε as cap."""
+        terms = super().propose(terms, disclosed)
+        strictest = self._menu[0]
+        if terms.noise == "server" or math.isinf(strictest):
+            return terms
+        return terms.updated(epsilon_cap=min(terms.epsilon_cap or math.inf, strictest))
+
+
+class NonPrivate(Leveled):
+    """No noise at all: what privacy costs. It violates every private site (simulations only)."""
+
+    name, one_level = "non-private", True
+
+    def menu(self, epsilons: Floats) -> tuple[float, ...]:
+        """Return no privacy alone."""
+        return (math.inf,)
+
+    def place(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
+        """Return that level for everyone."""
+        return np.zeros(len(epsilons), np.int64)
+
+    def _spending(self) -> dict[str, float]:
+        """Return no privacy for everyone."""
+        return dict.fromkeys(super()._spending(), math.inf)
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Return the terms with every simulated site drawn anew, opted out.
+
+        Raises:
+            StrategyError: the sites have records of their own.
+        """
+        if terms.dataset == "site":
+            raise StrategyError(
+                "strategy 'non-private' violates every private site, so it runs on simulated ones "
+                "alone; take 'dp-fedavg', or a named 'dataset'"
+            )
+        terms = super().propose(terms, disclosed)
+        return terms.updated(epsilons="inf", run_id=f"{terms.run_id}/{self.name}")

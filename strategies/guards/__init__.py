@@ -1,0 +1,1 @@
+"""Bounds and evidence against clients that lie."""

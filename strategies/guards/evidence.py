@@ -1,0 +1,320 @@
+"""Guard ``evidence``: what each site's updates say against the others', gathered over rounds.
+
+Under differential privacy a single update is nearly all noise, and no norm, distance or median of
+one round tells a liar. But n updates have n(n − 1)/2 inner products. With rows û of unit length,
+√d·cos(ûᵢ, ûⱼ) has variance 1 where either is noise, and mean mᵢ·mⱼ/√d, m being a row's
+signal-to-noise ratio: positive for two sites that learn the same, negative for a site and a liar.
+So every site has a vote on every other, of bounded size, and a share aⱼ ∝ 1/‖uⱼ‖ of at most 2/n:
+who is quiet tells more, and nobody tells most.
+
+- **Against the rest.** g₋ᵢ = Σ_{j≠i} aⱼûⱼ is the pilot of all but i. zᵢ = ⟨uᵢ, g₋ᵢ⟩ /
+  (‖g₋ᵢ‖·‖uᵢ‖/√d) is of variance at most 1 given the others, and of mean ≥ 0 for an honest site.
+  Page's CUSUM (Biometrika 1954) Sᵢ ← max(0, Sᵢ − zᵢ − κ) rises for a liar alone. Noise along g₋ᵢ is
+  normal, so a single zᵢ beyond its quantile is enough at once. The site with most against it goes
+  first and the others are judged again without its votes: a liar has n − f sites against it, an
+  honest one f.
+- **Shared noise.** Honest noise is independent. Where the model has a softmax head the updates'
+  silent sums (``softmax_head.py``) are noise and nothing else, and where the terms state a floor two
+  updates differ by that much noise at least: both prove it. Elsewhere a pair that is nearer to each
+  other than the signal that they share with the rest explains is suspect.
+- **Gain.** A site whose step along the pilot is far shorter or longer than the mean of the
+  others' would take all the weight of a rule that weighs by noise, and stop the learning, or blow
+  it up.
+- **No noise at all**: below the floor that the run's terms state, or hardly changed since the last
+  upload.
+
+What is proven, at a rate of false alarms that is stated, is refused however many there are: no
+noise at all, and shared noise. Votes, gains and unexplained likeness are suspicion: honest sites
+can be outvoted, so ``max-liars`` bounds them, and they never refuse half of those who are left.
+Where the proven are too many the round has no quorum, and the model stays as it was.
+
+Known limits: under label skew honest sites disagree, and may be refused; an honest site with 32
+times fewer or 64 times more steps than the others, and little noise, is refused for its gain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.guards.shared_noise import shared_noise, too_alike, too_near
+from strategies.guards.evidence_state import Books, pack, unpack
+from strategies.guards.bounds import REPEATS, Rows, State, Vector, cap_weights
+from hdpfl_flower.estimators.softmax_head import Head, silent_sums
+from hdpfl_flower.estimators.noise_level import sample_coordinates
+from hdpfl_flower.linalg.projection import inner_products
+
+Matrix = npt.NDArray[np.float64]
+
+FALSE_ALARMS = 1e-3
+"""Chance that a run refuses any honest site for its alignment, where none has any signal at all;
+with signal it is smaller."""
+SHARE = 2.0
+"""No site's votes have more than this many times 1/n of all weight."""
+VOTE = 6.0
+"""Most that one site says for or against another in a round, in standard deviations."""
+SLACK = 1.0
+"""κ of the CUSUM: a mean z below −κ is found in the end, and −h − κ at once."""
+SHORT, LONG = 32.0, 64.0
+"""Steps along the pilot so many times shorter or longer than the mean of the others are refused: a
+short step with little noise gets all the weight, a long one is no worse than its length."""
+SURE = 5.0
+"""Standard deviations of every test of a single number: 3e-7 a side."""
+STILL = 1e-4
+"""Less than this share of an upload's square changed since the last one: no noise was drawn."""
+SKETCH = 1024
+"""Coordinates kept of each site's last upload, drawn by a hash of what all sent."""
+
+QUIET = "guard: less noise than the run's floor"
+AGAINST = "guard: evidence, it works against the others"
+SHARED = "guard: evidence, its noise is another site's"
+STRENGTH = "guard: evidence, its step is far from the others' in length"
+ALIKE = "guard: evidence, more like another site's than the rest explains"
+LASTING = (AGAINST, SHARED, STRENGTH, ALIKE)
+"""Who is refused for one of these stays refused."""
+_PROVEN = 1 + LASTING.index(SHARED)
+"""What the books hold of a site whose refusal the limit does not count."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run's evidence is weighed with.
+
+    Attributes:
+        max_liars: f, sites refused at most on suspicion over the run.
+        rounds: of the run, for the threshold.
+        noise_floor: least noise of an honest update, standard deviation a coordinate; 0: unknown.
+    """
+
+    max_liars: int
+    rounds: int
+    noise_floor: float = 0.0
+
+
+def alarm_level(sites: int, rounds: int) -> float:
+    """Return h: no CUSUM of honest sites exceeds it, but with probability ``FALSE_ALARMS``.
+
+    exp(−2κ·Σ(z + κ)) is a supermartingale for a z of mean ≥ 0 and variance ≤ 1, so by Ville's
+    inequality a CUSUM that starts in a given round ever exceeds h with probability e^(−2κh); the
+    union over the sites and starts gives n·T·e^(−2κh), half of the false alarms. Rounded up by the
+    union.
+
+    >>> round(alarm_level(20, 12), 2)
+    6.54
+    """
+    return math.log(2 * sites * rounds / FALSE_ALARMS) / (2 * SLACK)
+
+
+def alarm_at_once(sites: int, rounds: int) -> float:
+    """Return the z that an honest site falls below with the other half of ``FALSE_ALARMS``.
+
+    >>> round(alarm_at_once(20, 12), 2)
+    -4.6
+    """
+    from scipy.special import ndtri
+
+    return float(ndtri(FALSE_ALARMS / (2 * sites * rounds)))
+
+
+def weigh_evidence(
+    state: State,
+    sites: Sequence[str],
+    updates: Rows,
+    settings: Evidence,
+    head: Head | None = None,
+) -> tuple[dict[str, Vector], dict[str, str], dict[str, Vector]]:
+    """Return the state after a round, which sites are refused and why, and gauges.
+
+    Args:
+        state: as the last round left it, at first empty; not changed.
+        sites: the clients of the rows, by names that stay the same over the run.
+        updates: float32, shape ``(n, d)``; no row of zeros, no exact copies.
+        settings: see there.
+        head: where the softmax layer lies, if there is one.
+
+    Returns:
+        The state; site → reason; and ``evidence``, each site's CUSUM over the level of alarm, and
+        ``alignment``, its z of this round, each shape ``(n,)``.
+
+    Guarantees:
+        At most ``settings.max_liars`` sites are refused on suspicion over the run, and never so
+        many that those who are left are no majority of those against whom nothing is proven. Whose
+        noise is proven to be another site's is refused, whatever the limit. Who was refused for
+        either stays so.
+    """
+    books = unpack(state, sites)
+    silent = None if head is None else silent_sums(updates, head)
+    after, refused = _still(state, sites, updates)
+    refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
+    at = np.array([books.order[site] for site in sites])
+    gram = inner_products(updates)
+    # Of all that came: the noise of a site that is refused already proves a new one's, too.
+    books.refused[at[_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN
+    refused |= {s: LASTING[int(books.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
+                if books.refused[i]}  # fmt: skip
+    kept = np.array([site not in refused for site in sites], dtype=np.bool_)
+    gauges = {"evidence": np.zeros(len(sites)), "alignment": np.zeros(len(sites))}
+    if kept.sum() > 2:
+        rows = np.flatnonzero(kept)
+        found = _Round(books, at[rows], gram[np.ix_(rows, rows)], updates.shape[1], settings)
+        found.judge(silent is None)
+        gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
+        for row in rows[~found.kept]:
+            refused[sites[int(row)]] = LASTING[int(books.refused[at[row]]) - 1]
+    after |= pack(books)
+    return after, refused, gauges
+
+
+class _Round:
+    """One round's rows against each other; ``books`` is written to."""
+
+    def __init__(
+        self, books: Books, at: npt.NDArray[np.intp], gram: Matrix, size: int, settings: Evidence
+    ) -> None:
+        n = len(at)
+        self.books, self.at, self.size = books, at, size
+        self.norms = np.sqrt(np.diag(gram))
+        self.cosines = gram / np.outer(self.norms, self.norms)
+        np.fill_diagonal(self.cosines, 0)
+        self.level = alarm_level(n, settings.rounds)
+        self.at_once = alarm_at_once(n, settings.rounds)
+        proven = int(np.count_nonzero(books.refused == _PROVEN))
+        most = min(settings.max_liars, (len(books.order) - proven - 1) // 2)
+        self.left = min(most + proven - int(np.count_nonzero(books.refused)), (n - 1) // 2)
+        self.kept = np.ones(n, dtype=np.bool_)
+        self.sums, self.alignment, self.against = np.zeros(n), np.zeros(n), np.zeros(n)
+
+    def judge(self, by_likeness: bool) -> None:
+        """Refuse what there is evidence against, and keep the books of the rest.
+
+        ``by_likeness``: there is no head, whose sums would tell likeness from shared noise.
+        """
+        pairs = too_alike(self.cosines, self.size) if by_likeness else []
+        alike = {i for pair in pairs for i in pair}
+        if len(alike) <= self.left:  # what more sites than may lie have in common is no noise
+            for i in sorted(alike):
+                self._refuse(i, ALIKE)
+        votes = self._weigh()
+        while self.left > 0 and self.against.max() > 1:
+            self._refuse(int(np.argmax(self.against)), AGAINST)
+            votes = self._weigh()
+        self._measure_gain()
+        self._keep(votes)
+
+    def _shares(self) -> Vector:
+        """Return aⱼ, shape ``(n,)``: convex, at most ``SHARE``/n, 0 for the refused."""
+        shares = np.zeros(len(self.kept))
+        shares[self.kept] = bounded_shares(self.norms.min() / self.norms[self.kept])
+        return shares
+
+    def _pilots(self, shares: Vector) -> Vector:
+        """Return ‖g₋ᵢ‖, from below: as if the others were independent, or more."""
+        own = shares**2
+        pairs = shares @ self.cosines @ shares - 2 * shares * (self.cosines @ shares)
+        independent = np.maximum(own.sum() - own, own.max())
+        lengths: Vector = np.sqrt(np.maximum(own.sum() - own + pairs, independent))
+        return lengths
+
+    def _weigh(self) -> Matrix:
+        """Set the alignments and CUSUMs by the votes of those who are left; return the votes."""
+        shares = self._shares()
+        bounded = np.clip(self.cosines * math.sqrt(self.size), -VOTE, VOTE)
+        votes: Matrix = bounded * shares / self._pilots(shares)[:, None]
+        self.alignment = votes.sum(axis=1)
+        counted = self.books.refused == 0
+        before = self.books.votes[self.at] @ counted.astype(np.float64)
+        sums = -before - self.alignment - SLACK * (self.books.length[self.at] + 1)
+        self.sums = np.where(self.kept, np.maximum(sums, 0), 0) / self.level
+        at_once = np.where(self.kept, self.alignment / self.at_once, 0)
+        self.against = np.maximum(self.sums, at_once)
+        return votes
+
+    def _refuse(self, i: int, reason: str) -> None:
+        if self.left > 0 and self.kept[i]:
+            self.kept[i], self.left = False, self.left - 1
+            self.books.refused[self.at[i]] = 1 + LASTING.index(reason)
+
+    def _measure_gain(self) -> None:
+        """Refuse whose mean step along the pilot, so far, is out of all proportion."""
+        rows, shares = np.flatnonzero(self.kept), self._shares()
+        steps = self.norms * (self.cosines @ shares) / self._pilots(shares)
+        gains = self.books.gains
+        gains[self.at] += np.stack([steps, self.norms**2 / self.size, np.ones_like(steps)], axis=1)
+        if len(rows) < 4:
+            return
+        total, variance, rounds = gains[self.at[rows]].T
+        mean, error = total / rounds, np.sqrt(variance) / rounds
+        others, doubt = means_of_others(mean, error)
+        low, high = others - SURE * doubt, others + SURE * doubt
+        short = (np.abs(mean) + SURE * error) * SHORT < low
+        long = (mean - SURE * error > LONG * high) & (high > 0)
+        for i in rows[short | long]:
+            self._refuse(int(i), STRENGTH)
+
+    def _keep(self, votes: Matrix) -> None:
+        """Add the round to the CUSUMs that are above 0, and begin the others anew."""
+        rising, at, books = (self.sums > 0) & self.kept, self.at, self.books
+        added = np.zeros_like(books.votes)
+        added[np.ix_(at, at)] = votes
+        books.votes[at] = np.where(rising[:, None], books.votes[at] + added[at], 0)
+        books.length[at] = np.where(rising, books.length[at] + 1, 0)
+
+
+def bounded_shares(precise: Vector) -> Vector:
+    """Return convex shares in proportion to ``precise``, none above ``SHARE``/n."""
+    return cap_weights(precise / precise.sum(), SHARE / len(precise))
+
+
+def means_of_others(mean: Vector, error: Vector) -> tuple[Vector, Vector]:
+    """Return for each site the mean of the others and its error, shape ``(n,)``.
+
+    Weighed by 1/error, as votes are; nobody has more than ``SHARE``/n of the weight.
+
+    >>> means_of_others(np.array([1.0, 1, 1, 9]), np.full(4, 0.3))[0].round(2)
+    array([3.67, 3.67, 3.67, 1.  ])
+    """
+    shares = bounded_shares(error.min() / error)
+    rest = 1 - shares
+    doubt = np.sqrt(np.sum((shares * error) ** 2) - (shares * error) ** 2) / rest
+    return (shares @ mean - shares * mean) / rest, doubt
+
+
+def _proven(
+    gram: Matrix, size: int, silent: Rows | None, settings: Evidence
+) -> npt.NDArray[np.bool_]:
+    """Return whose noise is proven to be another site's, shape ``(n,)``."""
+    pairs = too_near(gram, size, settings.noise_floor, settings.rounds)
+    if silent is not None:
+        pairs += shared_noise(silent, np.sqrt(np.diag(gram)), settings.rounds)
+    found = np.zeros(len(gram), dtype=np.bool_)
+    found[[i for pair in pairs for i in pair]] = True
+    return found
+
+
+def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
+    """Return whose mean square lies below the floor's, by more than chance explains."""
+    if not floor:
+        return {}
+    least = floor**2 * (1 - SURE * math.sqrt(2 / noise.shape[1]))
+    levels = [float(np.mean(np.square(row, dtype=np.float64))) for row in noise]
+    return {site: QUIET for site, level in zip(sites, levels, strict=True) if level < least}
+
+
+def _still(
+    state: State, sites: Sequence[str], updates: Rows
+) -> tuple[dict[str, Vector], dict[str, str]]:
+    """Return the state with this round's sketches, and who hardly moved since its last upload."""
+    after, refused = dict(state), {}
+    found = state.get("coordinates")
+    chosen = sample_coordinates(updates, SKETCH) if found is None else found.astype(np.intp)
+    after["coordinates"] = chosen.astype(np.float64)
+    for site, row in zip(sites, updates, strict=True):
+        now, before = row[chosen].astype(np.float64), state.get(f"sketch/{site}")
+        if before is not None and np.sum((now - before) ** 2) < STILL * np.sum(now**2):
+            refused[site] = REPEATS
+        after[f"sketch/{site}"] = now
+    return after, refused

@@ -1,0 +1,1 @@
+"""Strategies that train more than one model: clusters and local models."""

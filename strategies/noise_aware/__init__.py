@@ -1,0 +1,1 @@
+"""Weights from estimated noise: Robust-HDP and its relatives."""

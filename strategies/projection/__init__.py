@@ -1,0 +1,1 @@
+"""Projected averaging: PFA, PFA+ and their controls."""

@@ -1,0 +1,54 @@
+"""PFA: private updates projected on the subspace of the public ones.
+
+Liu, Lou, Xiong, Liu and Meng, Projected Federated Averaging with Heterogeneous Differential Privacy
+(VLDB 2021), Algorithms 2 and 3: sites are split by ε into public and private; the private sites'
+mean is projected on the top directions of the public updates; both are combined by their share of
+Σ ε. Four published maps differ, and ``subspace`` names three: ``mean`` is Algorithm 3 as printed
+(Σ = mean·meanᵀ has rank 1, so any k above 1 is the same), ``span`` is Appendix D.2, ``centred`` is
+the authors' code. The fourth, of Robust-HDP's code, standardises each coordinate over the public
+updates and is not offered. ``subspace-scope = "tensor"`` projects each parameter on its own, as the
+authors' code does. Who is public: ``public-split``,
+among all sites that joined; PFA's own split is ``gmm``.
+
+Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
+does not cover; an overstated ε makes a site public and lets it choose the subspace. Projection is
+post-processing of noisy updates: it costs no budget. Here every site sends its whole
+update; for one number in its place see ``pfa_plus.py``.
+
+Known limit: with tight accounting PFA need not beat WeiAvg, or the public sites alone
+(``public-only``); compare with both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.linalg.projection import inner_products, project_private
+from hdpfl_flower.updates import RoundUpdates, weighted_sum
+from strategies.projection.base import Part, Projected
+from strategies.averaging.weiavg import WeiAvg
+
+
+class PublicSubspace(Projected):
+    """Some rule's weights, the private part projected on the public updates' directions."""
+
+    def project(
+        self,
+        updates: RoundUpdates,
+        part: slice,
+        weights: npt.NDArray[np.float64],
+        public: npt.NDArray[np.bool_],
+    ) -> Part:
+        """See :meth:`Projected.project`."""
+        terms, rows = self.terms, updates.updates[:, part]
+        coefficients, kept = project_private(
+            inner_products(rows), weights, public, terms.subspace_rank, terms.subspace
+        )
+        return weighted_sum(coefficients, rows), kept
+
+
+class PFA(PublicSubspace):
+    """WeiAvg's weights with PFA's projection."""
+
+    name, weighting = "pfa", WeiAvg

@@ -1,0 +1,49 @@
+"""The public sites alone: what PFA's private sites must improve on.
+
+The control beside PFA (Liu et al., Projected Federated Averaging with Heterogeneous Differential
+Privacy, VLDB 2021): the updates of the sites with the loosest ε, weighted by ε; the others get no
+weight. Where this does as well as PFA, the projected private updates add nothing.
+
+Threat model: as ``weiavg``: an untrusted server to which each site discloses its ε. The private
+sites train, send, and spend their budget all the same, so that comparisons are fair. Who is public:
+``public-split``, among all sites that joined; a round without a public site falls back to WeiAvg's
+weights over all, which the journal shows (``public`` is 0 everywhere).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
+from strategies.core.base import HDPStrategy, State
+from strategies.projection.base import check_split, public_sites
+from strategies.averaging.weiavg import epsilon_weights
+
+
+class PublicOnly(HDPStrategy):
+    """Weights by disclosed ε among the public sites."""
+
+    name = "public-only"
+
+    def __init__(self, terms: RunTerms) -> None:
+        """Prepare for the run of ``terms``; raises ``TermsError`` for an unknown split."""
+        check_split(terms)
+        super().__init__(terms)
+
+    @classmethod
+    def discloses(cls, terms: RunTerms) -> frozenset[str]:
+        """See :meth:`HDPStrategy.discloses`."""
+        return frozenset({"epsilon"})
+
+    def combine(
+        self, state: State, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[State, Outcome]:
+        """See :meth:`HDPStrategy.combine`."""
+        public = public_sites(updates, self.sampler)
+        chosen = public if public.any() else np.ones(len(public), dtype=bool)
+        weights = np.zeros(len(public))
+        weights[chosen] = epsilon_weights(updates.disclosed["epsilon"][chosen])
+        gauges = {"public": public.astype(np.float64)}
+        return state, Outcome(weighted_sum(weights, updates.updates), weights, gauges)

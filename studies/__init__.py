@@ -1,0 +1,44 @@
+"""What ``hdpfl reproduce`` can run: a file a paper or a topic, a row in this table."""
+
+from __future__ import annotations
+
+from studies.r_dpcfl.noise_multipliers import CLUSTER_NOISE
+from studies.r_dpcfl.accuracy import LABEL, ROTATION
+from studies.robust_hdp.drift import DRIFT
+from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
+from studies.guards.lying_sites import GUARD_COST, LYING
+from studies.pfa.traffic import MEGABYTES
+from studies.robust_hdp.noise_table import NOISE_TABLE
+from studies.pfa.mixgauss import MIXGAUSS
+from studies.robust_hdp.accuracy import (
+    CLIENTS,
+    CONVERGENCE,
+    DISTRIBUTIONS,
+    FALSIFIED,
+    LABEL_SKEW,
+)
+from studies.framework.study import Study
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        NOISE_TABLE,
+        CONVERGENCE,
+        DISTRIBUTIONS,
+        CLIENTS,
+        FALSIFIED,
+        LABEL_SKEW,
+        DRIFT,
+        MIXGAUSS,
+        MEGABYTES,
+        LYING,
+        GUARD_COST,
+        FEDHDP_MNIST,
+        FEDHDP_SKEWED,
+        FEDHDP_PERSONAL,
+        CLUSTER_NOISE,
+        ROTATION,
+        LABEL,
+    )
+}
+"""Every study by its name."""

@@ -1,0 +1,1 @@
+"""FedHDP's tables."""

@@ -1,0 +1,184 @@
+"""Studies of privacy levels: a search for the server's rate, runs with personal models, one table.
+
+Each row's server learning rate is searched for with a seed of its own, 0, and without personal
+models; the seeds 1, 2, … that are reported run at the rate found. Who is best is said by the
+search, too, so that no number of the table chose itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.simulation.partitions import split
+from server_app.simulation.comparison import Job
+from studies.framework.kept_runs import named
+from studies.fedhdp.level_tables import Found, Place, findings, read_levels
+from studies.framework.results import Value, best_rate, value_of
+from studies.framework.study import Findings, Options, Setting, Study, chosen, run_jobs
+
+SEARCH_SEED = 0
+"""Of the search for the server's learning rate; no reported run has it."""
+
+SITES, RECORDS = 2000, 30
+"""Clients, and records of each; fewer clients where a data set has fewer records."""
+
+OPT_OUT = 0.05
+"""Share of the clients that opt out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelStudy(Study):
+    """A table of two privacy levels, after FedHDP's Table 1.
+
+    Attributes:
+        base: run config keys of every run, with ``personal-lambda``.
+        rows: strategies and what they are set to.
+        quick_rows: labels of the rows of the quick form.
+        columns: settings that get a table each.
+        quick_columns: labels of those of the quick form.
+        rates: server learning rates searched over.
+        quick_rates: those of the quick form; one alone is taken without a search.
+        seeds: reported runs of a row in the full form; the quick form has one.
+        epsilon: of every client that does not opt out.
+        alike: the class that all opted-out clients hold; None: they are drawn from everybody.
+        paper: row → the paper's numbers, see ``level_tables.PAPER_ORDER``.
+    """
+
+    base: Mapping[str, Any]
+    rows: tuple[Setting, ...]
+    quick_rows: tuple[str, ...]
+    columns: tuple[Setting, ...]
+    quick_columns: tuple[str, ...]
+    rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    quick_rates: tuple[float, ...] = (1.0, 2.0)
+    seeds: int = 3
+    epsilon: float = 3.6
+    alike: int | None = None
+    paper: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def conduct(self, options: Options, folder: Path) -> Findings:
+        """See :meth:`Study.conduct`."""
+        places = self.places(options)
+        rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
+        searched = self.search(places, rates, options, folder)
+        seeds = options.seeds or (self.seeds if options.full else 1)
+        jobs = {
+            (place, seed): self.job(place, searched[place].rate, seed, options, folder)
+            for seed in range(1, seeds + 1)
+            for place in places
+        }
+        runs = run_jobs(list(jobs.values()), options, self.name)
+        found = {
+            place: Found(
+                searched[place],
+                value_of([runs[jobs[place, seed].terms.run_id] for seed in range(1, seeds + 1)]),
+                [read_levels(jobs[place, seed]) for seed in range(1, seeds + 1)],
+            )
+            for place in places
+        }
+        paper = {} if options.dataset else self.paper  # of the paper's own data set
+        return findings(found, paper, self.notes, folder / f"{self.name}.png", self.title)
+
+    def places(self, options: Options) -> list[Place]:
+        """Return (column, row) of every row of the tables.
+
+        Raises:
+            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
+        """
+        chosen(("pld",), options.noises, "--noise")
+        rows = tuple(row.label for row in self.rows)
+        columns = tuple(column.label for column in self.columns)
+        some_rows = chosen(rows, options.strategies, "--strategies")
+        some_columns = chosen(columns, options.columns, "--columns")
+        if not options.full:
+            some_rows = options.strategies or self.quick_rows
+            some_columns = options.columns or self.quick_columns
+        return [(column, row) for column in some_columns for row in some_rows]
+
+    def search(
+        self, places: Sequence[Place], rates: Sequence[float], options: Options, folder: Path
+    ) -> dict[Place, Value]:
+        """Return each row's value at its best server learning rate; at the only one without runs.
+
+        Raises:
+            HDPFLError: from the first run that cannot start; finished runs are kept.
+        """
+        if len(rates) == 1:
+            nothing = Value(math.nan, math.nan, np.empty((0, 0)), {}, rates[0])
+            return dict.fromkeys(places, nothing)
+        jobs = {
+            (place, rate): self.job(place, rate, SEARCH_SEED, options, folder)
+            for place in places
+            for rate in rates
+        }
+        runs = run_jobs(list(jobs.values()), options, f"{self.name}, search")
+        return {
+            place: best_rate({r: value_of([runs[jobs[place, r].terms.run_id]]) for r in rates})
+            for place in places
+        }
+
+    def job(self, place: Place, rate: float, seed: int, options: Options, folder: Path) -> Job:
+        """Return a run, named by everything that changes its result.
+
+        Raises:
+            DataError: the data set is missing, or no client holds ``alike``.
+        """
+        column = next(c for c in self.columns if c.label == place[0])
+        row = next(r for r in self.rows if r.label == place[1])
+        config: dict[str, Any] = {
+            **self.base,
+            **column.config,
+            **row.config,
+            "server-learning-rate": rate,
+            "seed": seed,
+            "data-dir": options.data_dir,
+            "runs-dir": str((folder / "runs").absolute()),
+        }
+        if seed == SEARCH_SEED:
+            del config["personal-lambda"]
+        if options.model and "model" not in row.config:
+            config["model"] = options.model
+        if options.dataset:
+            config["dataset"] = options.dataset
+        where = str(config["dataset"]), options.data_dir
+        sites = min(SITES, len(load_dataset(*where).train) // RECORDS)
+        config["epsilons"] = f"{self.epsilon:g}+opt-out:{OPT_OUT:g}"
+        if self.alike is not None:
+            opted_out = alike_opt_outs(*where, str(config["partition"]), sites, seed, self.alike)
+            config["epsilons"] = ",".join(
+                "inf" if site in opted_out else f"{self.epsilon:g}" for site in range(sites)
+            )
+        terms = RunTerms.parse(config)
+        stop = options.rounds if options.rounds < terms.rounds else 0
+        return named(Job(terms, sites, stop))
+
+
+@lru_cache(maxsize=16)
+def alike_opt_outs(
+    dataset: str, data_dir: str, partition: str, sites: int, seed: int, label: int
+) -> frozenset[int]:
+    """Return the clients that opt out where all of them hold one class.
+
+    They are drawn among those with more than half of their records in it: ``OPT_OUT`` of all
+    clients, or as many as there are.
+
+    Raises:
+        DataError: there is none.
+    """
+    targets = load_dataset(dataset, data_dir).train.targets
+    parts = split(targets, None, sites, partition, seed)
+    holders = [site for site, rows in enumerate(parts) if np.mean(targets[rows] == label) > 0.5]
+    if not holders:
+        raise DataError(f"no client holds class {label} alone; take more clients or other data")
+    drawn = np.random.default_rng([seed, *b"alike"]).permutation(holders)
+    return frozenset(drawn[: max(1, round(OPT_OUT * sites))].tolist())

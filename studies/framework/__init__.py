@@ -1,0 +1,1 @@
+"""What all studies share: runs, kept results, tables."""

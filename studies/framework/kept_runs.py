@@ -1,0 +1,129 @@
+"""Runs that outlive their study: each lies under a name that says everything it follows from.
+
+A run is finished when its folder holds ``finished.json``, which is written last. What an
+interruption left has none, counts for nothing and is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from hdpfl_flower.errors import DataError, StrategyError
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
+from server_app.simulation.comparison import Job, OnRound, run_job
+
+_NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
+"""Terms that say where things lie: a data set is the same wherever it lies."""
+
+FINISHED = "finished.json"
+
+
+def name_of(job: Job, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the run's name: its strategy, its seed, and a hash of all that changes its result.
+
+    That is every term, the number of sites, the round it stops after, what liars do, who
+    is absent, this package's version, and whether the GPU is hidden; not the folders.
+
+    Guarantees:
+        Two jobs with different results have different names, within one version of the code;
+        after editing the code, remove the runs.
+    """
+    terms = job.terms.as_config()
+    facts = {
+        "terms": {key: value for key, value in terms.items() if key not in _NOT_IN_THE_NAME},
+        "sites": job.num_sites,
+        "stop-after": job.stop_after,
+        "attack": repr(job.attack),
+        "absent": sorted(job.absent),
+        "devices": environment.get("CUDA_VISIBLE_DEVICES"),
+        "version": _version(),
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return f"{job.terms.strategy.replace('+', '.')}-seed{job.terms.seed}-{digest[:16]}"
+
+
+def named(job: Job) -> Job:
+    """Return the job with :func:`name_of` as its run id, which names its folder."""
+    return replace(job, terms=job.terms.updated(run_id=name_of(job)))
+
+
+def finished_run(job: Job) -> list[Event] | None:
+    """Return the round events of a job that an earlier call finished; None: it has to run."""
+    folder = _folder(job)
+    try:
+        facts = json.loads((folder / FINISHED).read_text())
+        rounds = int(facts["rounds"])
+        events = finished_rounds(read_journal(folder / "journal.jsonl"))
+        events[-1]["metrics"] |= facts.get("metrics", {})
+        if "tested" in facts:
+            events[-1]["tested"] = facts["tested"]
+    except (OSError, ValueError, LookupError, TypeError, DataError):
+        return None
+    return events if len(events) == rounds else None
+
+
+def keep(job: Job, on_round: OnRound) -> list[Event]:
+    """Run a job and keep it under its name; what an interruption left there goes first.
+
+    A run that ends for want of a quorum is a result, too: it keeps the rounds that it had.
+
+    Raises:
+        HDPFLError: the job cannot run.
+    """
+    folder = _folder(job)
+    shutil.rmtree(folder, ignore_errors=True)
+    why = ""
+    try:
+        with quiet():
+            events = run_job(job, on_round)
+    except StrategyError as error:
+        events = _rounds_so_far(folder)
+        if not events:
+            raise
+        why = str(error)
+    shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
+    # Personal models are tested after the journal's last line.
+    facts = {"rounds": len(events), "ended-early": why, "metrics": events[-1]["metrics"]}
+    if "tested" in events[-1]:
+        facts["tested"] = events[-1]["tested"]
+    replace_file(folder / FINISHED, json.dumps(facts).encode(), mode=0o644)
+    return events
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the sites that are refused, of which a study has many, to the journals."""
+    log = logging.getLogger("hdpfl")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _rounds_so_far(folder: Path) -> list[Event]:
+    try:
+        return finished_rounds(read_journal(folder / "journal.jsonl"))
+    except DataError:
+        return []
+
+
+@cache
+def _version() -> str:
+    return version("hdpfl-flower")
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.terms.runs_dir) / job.terms.run_id

@@ -1,0 +1,168 @@
+"""From the rounds of finished runs to the numbers of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.monitoring.journal import Event
+
+LAST = 5
+"""Rounds at the end whose mean accuracy is a run's result."""
+
+PERSONAL = "personal-"
+"""What metrics of personal models begin with; they are tested once, after the last round."""
+
+Place = tuple[str, str, str]
+"""A cell: block, row, column."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What the runs of a cell gave.
+
+    Attributes:
+        mean: over the seeds, of the mean accuracy of the last rounds, in percent.
+        sd: standard deviation over the seeds (n − 1), in percent; NaN for one seed.
+        curves: accuracy after each round, shape ``(seeds, rounds)``, NaN where a run had ended.
+        rates: learning rate → mean, of all that were tried.
+        rate: the one chosen.
+    """
+
+    mean: float
+    sd: float
+    curves: npt.NDArray[np.float64]
+    rates: Mapping[float, float]
+    rate: float
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is the least or largest of several: go on from there."""
+        return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
+
+
+def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value:
+    """Return what the runs of one learning rate gave, a seed each; of personal models the last."""
+    accuracy = [[float(e["metrics"].get(metric, np.nan)) for e in events] for events in runs]
+    last = 1 if metric.startswith(PERSONAL) else LAST
+    finals = [100 * float(np.mean(a[-last:])) for a in accuracy]
+    curves = np.full((len(runs), max(map(len, accuracy))), np.nan)
+    for row, line in zip(curves, accuracy, strict=True):
+        row[: len(line)] = line
+    spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
+    return Value(float(np.mean(finals)), spread, curves, {}, math.nan)
+
+
+def best_rate(values: Mapping[float, Value]) -> Value:
+    """Return the value of the learning rate with the best mean; the smallest of equals."""
+    means = {rate: values[rate].mean for rate in sorted(values)}
+    known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)} or means
+    best = max(known, key=lambda rate: known[rate])
+    return replace(values[best], rates=means, rate=best)
+
+
+def grid_values(
+    cells: Mapping[Place, Mapping[float, Sequence[Sequence[Event]]]],
+    metrics: Mapping[str, str],
+    personal: Collection[str],
+) -> dict[Place, Value]:
+    """Return the values of the cells, one block of the table after another.
+
+    Args:
+        cells: (noise, row, column) → learning rate → runs.
+        metrics: what a block is called beside its noise → the metric that it shows; learning rates
+            are chosen by the first.
+        personal: rows whose personal models count, where they were tested.
+    """
+    blocks: dict[tuple[str, str], dict[Place, Value]] = {}
+    for (noise, row, column), rates in cells.items():
+        tested = {name for runs in rates.values() for run in runs for name in run[-1]["metrics"]}
+        own = PERSONAL if row in personal and f"{PERSONAL}accuracy" in tested else ""
+        chosen = None
+        for name, metric in metrics.items():
+            values = {rate: value_of(events, own + metric) for rate, events in rates.items()}
+            chosen = chosen or best_rate(values)
+            value = replace(values[chosen.rate], rates=chosen.rates, rate=chosen.rate)
+            block = ", ".join(filter(None, (name, noise)))
+            blocks.setdefault((noise, name), {})[block, row, column] = value
+    return {place: value for values in blocks.values() for place, value in values.items()}
+
+
+def cell_text(value: Value, paper: float | None) -> str:
+    """Return a cell: mean ± sd, ``*`` for a rate at the grid's edge, the paper's in brackets."""
+    text = f"{value.mean:.1f}"
+    if not math.isnan(value.sd):
+        text += f" ± {value.sd:.1f}"
+    text += "*" if value.at_edge else ""
+    return text if paper is None else f"{text} ({paper:g})"
+
+
+def grid_tables(
+    values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float], unit: str
+) -> tuple[list[tuple[Any, ...]], dict[str, Any], list[str]]:
+    """Return the tables (title, head, rows) of a grid, its numbers, and notes on reading it."""
+    rows = list(dict.fromkeys(row for _, row, _ in values))
+    columns = list(dict.fromkeys(column for _, _, column in values))
+    tables: list[tuple[Any, ...]] = []
+    for block in dict.fromkeys(block for block, _, _ in values):
+        cells = {(r, c): values[block, r, c] for b, r, c in values if b == block}
+        text = {place: cell_text(v, paper.get(place)) for place, v in cells.items()}
+        tables.append((f"{unit}; {block}", ("", *columns), _rows(rows, columns, text)))
+        if any(len(v.rates) > 1 for v in cells.values()):
+            rates = {place: f"{v.rate:g}" for place, v in cells.items()}
+            head = (f"learning rate chosen; {block}", ("", *columns), _rows(rows, columns, rates))
+            tables.append(head)
+    return (
+        tables,
+        {"cells": [_numbers(p, v, paper) for p, v in values.items()]},
+        _notes(values, paper),
+    )
+
+
+def _rows(
+    rows: list[str], columns: list[str], text: Mapping[tuple[str, str], str]
+) -> tuple[tuple[str, ...], ...]:
+    return tuple((r, *(text.get((r, c), "–") for c in columns)) for r in rows)
+
+
+def _numbers(place: Place, value: Value, paper: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    block, row, column = place
+    return {
+        "noise": block,
+        "row": row,
+        "column": column,
+        "accuracy": value.mean,
+        "sd": None if math.isnan(value.sd) else value.sd,
+        "seeds": len(value.curves),
+        "learning-rate": value.rate,
+        "learning-rates": {f"{rate:g}": mean for rate, mean in value.rates.items()},
+        "at-edge": value.at_edge,
+        "paper": paper.get((row, column)),
+        "curve": [
+            float(x[~np.isnan(x)].mean()) if not np.isnan(x).all() else None for x in value.curves.T
+        ],
+    }
+
+
+def _notes(values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float]) -> list[str]:
+    notes = []
+    if any((row, column) in paper for _, row, column in values):
+        notes.append("In brackets: the paper's number.")
+    if any(value.at_edge for value in values.values()):
+        notes.append(
+            "* the best learning rate lies at the edge of the grid; a wider one may do better."
+        )
+    longest = max(value.curves.shape[1] for value in values.values())
+    short = [f"{r} at {c}" for (_, r, c), v in values.items() if np.isnan(v.curves[:, -1]).any()
+             or v.curves.shape[1] < longest]  # fmt: skip
+    if short:
+        notes.append(
+            "Ended before their last round (no quorum, or budgets used up), with the accuracy of "
+            f"their last {LAST} rounds: {', '.join(short)}."
+        )
+    return notes

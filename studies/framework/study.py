@@ -1,0 +1,317 @@
+"""What a study is: a grid of runs, the table that they fill, and a paper's numbers beside it.
+
+A study declares rows (strategies), columns (settings) and blocks (whose noise formula); the frame
+crosses them with seeds and learning rates, runs what is missing (``kept_runs.py``) and reads each cell
+(``results.py``). Studies that train nothing make their findings themselves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.paths import available_cores
+from server_app.progress import rounds_bar
+from server_app.simulation.comparison import Job, OnRound, compare
+from server_app.plots import plot_columns, plot_panels
+from studies.framework.kept_runs import finished_run, keep, named
+from studies.framework.results import Value, grid_tables, grid_values
+
+NOISES = {"robust-hdp": "the paper's noise", "pfa": "the paper's noise", "pld": "our accountant"}
+"""What the blocks of a table are called, by the term ``calibration``."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may change of a study; what is empty or 0 stays the study's own.
+
+    Attributes:
+        full: as published, in place of the quick form.
+        seeds: runs of each cell.
+        rounds: rounds after which a run ends; the noise stays that of the planned rounds.
+        strategies: the rows to run.
+        columns: the columns to run, by their labels; empty: the study's.
+        learning_rates: the grid that each method is tuned over.
+        noises: which noise formulas: ``paper``, ``pld``.
+        model: the network.
+        dataset: the data set.
+        data_dir: folder of the data sets.
+        processes: runs at a time; 0: a core each.
+    """
+
+    full: bool = False
+    seeds: int = 0
+    rounds: int = 0
+    strategies: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    learning_rates: tuple[float, ...] = ()
+    noises: tuple[str, ...] = ()
+    model: str = ""
+    dataset: str = ""
+    data_dir: str = ""
+    processes: int = 0
+
+    @property
+    def cores(self) -> int:
+        """Runs at a time."""
+        return self.processes or available_cores()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text: a title, the head, and rows of as many cells."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found: tables for people, numbers for programs, and what to know of them."""
+
+    tables: tuple[Table, ...]
+    numbers: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row or a column of the grid.
+
+    Attributes:
+        label: its head in the table.
+        config: run config keys that make it.
+        sites: how many share the records.
+        drawn: seed → more run config keys, for what is drawn anew with each seed.
+        attack: sites that lie, and how; None: nobody does.
+        absent: sites that take no part, by partition.
+        personal: what counts are the sites' personal models, not what the server sends.
+    """
+
+    label: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    sites: int = 20
+    drawn: Callable[[int], Mapping[str, Any]] | None = None
+    attack: Attack | None = None
+    absent: tuple[int, ...] = ()
+    personal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(ABC):
+    """What ``hdpfl reproduce`` runs.
+
+    Attributes:
+        name: as users write it.
+        title: what it shows.
+        source: the paper and its figure or table.
+        minutes: of the quick form, on two cores.
+        notes: what agrees with the paper, what does not, and why.
+    """
+
+    name: str
+    title: str
+    source: str
+    minutes: int
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def conduct(self, options: Options, folder: Path) -> Findings:
+        """Run what is missing, draw ``<name>.png`` into ``folder`` and return what was found.
+
+        Raises:
+            HDPFLError: from the first run that cannot start; finished runs are kept.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridStudy(Study):
+    """A study that trains.
+
+    Attributes:
+        base: run config keys of every run; ``rounds`` is what the noise is planned for.
+        rows: strategies by name, or settings; a column's number of sites counts.
+        columns: settings, as published.
+        quick_columns: labels of those that the quick form runs; empty: all.
+        noises: values of ``calibration``, a block each; the quick form runs the first alone
+            unless ``quick_noises`` says otherwise.
+        rates: learning rates as published, or the grid tuned over.
+        quick_rates: those of the quick form.
+        quick_rounds: rounds after which the quick form stops.
+        seeds: runs of a cell in the full form; the quick form runs one.
+        paper: (row, column) → the paper's number, in the unit of the table.
+        picture: accuracy by round (``curves``), or by column (``columns``).
+        metrics: what a block is called beside its noise → the accuracy that it shows.
+    """
+
+    base: Mapping[str, Any]
+    rows: tuple[str | Setting, ...]
+    columns: tuple[Setting, ...]
+    quick_columns: tuple[str, ...] = ()
+    noises: tuple[str, ...] = ("robust-hdp", "pld")
+    quick_noises: int = 1
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
+    quick_rates: tuple[float, ...] = (0.01,)
+    quick_rounds: int = 20
+    seeds: int = 3
+    paper: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    picture: str = "curves"
+    metrics: Mapping[str, str] = field(default_factory=lambda: {"": "accuracy"})
+
+    def conduct(self, options: Options, folder: Path) -> Findings:
+        """See :meth:`Study.conduct`."""
+        jobs = {key: self.job(key, options, folder) for key in self.keys(options)}
+        runs = run_jobs(list(jobs.values()), options, self.name)
+        values = self.read({key: runs[job.terms.run_id] for key, job in jobs.items()})
+        self.draw(values, folder / f"{self.name}.png")
+        paper = {} if options.dataset else self.paper  # of the paper's own data set
+        tables, numbers, notes = grid_tables(values, paper, self.unit)
+        return Findings(tuple(Table(*table) for table in tables), numbers, (*self.notes, *notes))
+
+    unit = "final accuracy, %: mean of the last 5 rounds, ± sd over seeds"
+
+    def keys(self, options: Options) -> list[Key]:
+        """Return every run's place in the grid.
+
+        Raises:
+            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
+        """
+        rows = chosen([_setting(row).label for row in self.rows], options.strategies,
+                       "--strategies")  # fmt: skip
+        noises = self._noises(options)
+        labels = tuple(column.label for column in self.columns)
+        quick = labels if options.full else self.quick_columns or labels
+        columns = chosen(labels, options.columns or quick, "--columns")
+        rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
+        seeds = options.seeds or (self.seeds if options.full else 1)
+        return [
+            Key(noise, row, column, rate, seed)
+            for seed in range(1, seeds + 1)
+            for rate in rates
+            for noise in noises
+            for column in columns
+            for row in rows
+        ]
+
+    def job(self, key: Key, options: Options, folder: Path) -> Job:
+        """Return the run at a place of the grid, named by everything that changes its result."""
+        column = next(c for c in self.columns if c.label == key.column)
+        row = next(r for r in map(_setting, self.rows) if r.label == key.row)
+        planned = int(self.base["rounds"])
+        stop = options.rounds or (0 if options.full else self.quick_rounds)
+        config: dict[str, object] = {
+            **self.base,
+            **column.config,
+            **row.config,
+            **(column.drawn(key.seed) if column.drawn else {}),
+            "calibration": key.noise,
+            "learning-rate": key.rate,
+            "seed": key.seed,
+            "data-dir": options.data_dir,
+            "runs-dir": str((folder / "runs").absolute()),
+        }
+        if options.model:
+            config["model"] = options.model
+        if options.dataset:
+            config["dataset"] = options.dataset
+        terms = RunTerms.parse(config)
+        return named(
+            Job(
+                terms,
+                column.sites,
+                stop if stop < planned else 0,
+                row.attack or column.attack,
+                row.absent or column.absent,
+            )
+        )
+
+    def read(self, runs: Mapping[Key, Sequence[Any]]) -> dict[tuple[str, str, str], Value]:
+        """Return the value of every cell, by (block, row, column), its learning rate chosen."""
+        cells: dict[tuple[str, str, str], dict[float, list[Sequence[Any]]]] = {}
+        for key, events in runs.items():
+            cell = cells.setdefault((NOISES[key.noise], key.row, key.column), {})
+            cell.setdefault(key.rate, []).append(events)
+        personal = [row.label for row in map(_setting, self.rows) if row.personal]
+        return grid_values(cells, self.metrics, personal)
+
+    def draw(self, values: Mapping[tuple[str, str, str], Value], path: Path) -> None:
+        """Draw the picture: a panel a block, and for curves a panel a column too."""
+        if self.picture == "curves":
+            curves: dict[str, dict[str, Any]] = {}
+            for (block, row, column), value in values.items():
+                curves.setdefault(f"{column}, {block}", {})[row] = value.curves
+            plot_panels(curves, path, self.title)
+            return
+        lines: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+        for (block, row, column), value in values.items():
+            line = lines.setdefault(block, {}).setdefault(row, {})
+            line[column] = (value.mean, value.sd)
+        plot_columns(lines, path, "final accuracy, %", self.title)
+
+    def _noises(self, options: Options) -> tuple[str, ...]:
+        if not options.noises:
+            return self.noises if options.full else self.noises[: self.quick_noises]
+        names = {"pld" if n == "pld" else "paper": n for n in self.noises}
+        return tuple(names[n] for n in chosen(tuple(names), options.noises, "--noise"))
+
+
+@dataclass(frozen=True)
+class Key:
+    """A run's place in a grid."""
+
+    noise: str
+    row: str
+    column: str
+    rate: float
+    seed: int
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    options: Options,
+    title: str,
+    work: Callable[[Job, OnRound], list[Any]] = keep,
+    kept: Callable[[Job], list[Any] | None] = finished_run,
+) -> dict[str, list[Any]]:
+    """Return run id → round events, running what no earlier call has finished.
+
+    ``work`` runs a job and keeps what it gave; ``kept`` finds what an earlier call kept, or None.
+
+    Raises:
+        HDPFLError: from the first job that cannot run; finished ones are kept.
+    """
+    unique = {job.terms.run_id: job for job in jobs}
+    runs = {name: found for name, job in unique.items() if (found := kept(job)) is not None}
+    todo = [job for name, job in unique.items() if name not in runs]
+    total = sum(job.stop_after or job.terms.rounds for job in todo)
+    if todo:
+        text = f"{title}: {len(todo)} runs" + (f", {len(runs)} kept" if runs else "")
+        with rounds_bar(total, text) as tick:
+            for job, events in compare(todo, options.cores, tick, work):
+                runs[job.terms.run_id] = events
+    return runs
+
+
+def _setting(row: str | Setting) -> Setting:
+    return row if isinstance(row, Setting) else Setting(row, {"strategy": row})
+
+
+def chosen(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return what was asked for, or all where nothing was.
+
+    Raises:
+        TermsError: something of what was asked for is not known; ``option`` names it.
+    """
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise TermsError(
+            f"{option}: '{unknown[0]}' is not in this study; it has {', '.join(known)}"
+        )
+    return tuple(asked or known)

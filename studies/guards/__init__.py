@@ -1,0 +1,1 @@
+"""Attacks by clients that lie, and guards against them."""

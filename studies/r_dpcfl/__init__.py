@@ -1,0 +1,1 @@
+"""R-DPCFL's tables."""

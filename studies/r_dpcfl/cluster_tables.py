@@ -1,0 +1,111 @@
+"""Tables and pictures of who finds the clusters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server_app.plots import plot_columns
+from studies.r_dpcfl.first_updates import MAPS, Found
+from studies.framework.study import Table
+
+Places = Mapping[tuple[str, int], Sequence[Found]]
+"""(column, seed) → what the maps found there."""
+
+EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, math.inf)
+"""Of the classes of MSS; the paper trusts clusters above 2."""
+
+
+def finding_tables(found: Places) -> tuple[Table, ...]:
+    """Return how many seeds found all groups, and the minority, by column and map."""
+    columns = list(dict.fromkeys(column for column, _ in found))
+    return tuple(
+        Table(
+            f"first rounds that found {what}, of {_seeds(found)}",
+            ("", *columns),
+            tuple(
+                (
+                    row_name(name, told),
+                    *(str(sum(getattr(f, attribute) for f in _of(found, c, name, told)))
+                      for c in columns),
+                )
+                for name, told in _rows()
+            ),
+        )
+        for what, attribute in (("all four groups", "all"), ("the minority", "minority"))
+    )  # fmt: skip
+
+
+def mss_table(found: Places) -> Table:
+    """Return how often clusters of a separation are right, and how often they are trusted."""
+    bins = list(pairwise(EDGES))
+    head = ["", *(f"≤ {high:g}" if high < math.inf else f"> {low:g}" for low, high in bins)]
+    rows = []
+    for name, told in _rows():
+        ones = [f for events in found.values() for f in events if (f.map, f.told) == (name, told)]
+        inside = [[f for f in ones if low < f.mss <= high] for low, high in bins]
+        cells = (f"{sum(f.all for f in some)} of {len(some)}" if some else "–" for some in inside)
+        trusted = [f for f in ones if f.separated]
+        rows.append(
+            (row_name(name, told), *cells, f"{sum(f.all for f in trusted)} of {len(trusted)}")
+        )
+    return Table(
+        "first rounds with all groups right, by MSS (last: of those that the map calls separated)",
+        (*head, "separated"),
+        tuple(rows),
+    )
+
+
+def numbers_of(found: Places) -> list[dict[str, Any]]:
+    """Return every finding, without its picture."""
+    return [
+        {
+            "column": column,
+            "seed": seed,
+            "map": one.map,
+            "clusters-given": one.told,
+            "all": one.all,
+            "minority": one.minority,
+            "mss": one.mss,
+            "separated": one.separated,
+            "sizes": np.bincount(one.assignment).tolist(),
+        }
+        for (column, seed), ones in found.items()
+        for one in ones
+    ]
+
+
+def plot_found(found: Places, path: Path, title: str) -> None:
+    """Draw the share of first rounds that found all groups, and the minority, by column."""
+    columns = list(dict.fromkeys(column for column, _ in found))
+    panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+    for what, attribute in (("all four groups", "all"), ("the minority", "minority")):
+        for name, told in _rows():
+            line = panels.setdefault(what, {}).setdefault(row_name(name, told), {})
+            for column in columns:
+                share = np.mean([getattr(f, attribute) for f in _of(found, column, name, told)])
+                line[column] = float(share), math.nan
+    plot_columns(panels, path, f"share of {_seeds(found)} seeds", title)
+
+
+def row_name(name: str, told: bool) -> str:
+    """Return the head of a row."""
+    return f"{name}, M {'given' if told else 'found'}"
+
+
+def _rows() -> list[tuple[str, bool]]:
+    return [(name, told) for name in MAPS for told in (True, False)]
+
+
+def _of(found: Places, column: str, name: str, told: bool) -> list[Found]:
+    return [f for (c, _), ones in found.items() if c == column for f in ones
+            if (f.map, f.told) == (name, told)]  # fmt: skip
+
+
+def _seeds(found: Places) -> int:
+    return len({seed for _, seed in found})

@@ -1,0 +1,191 @@
+"""The clusters of first updates: one real first round, and what each map makes of it.
+
+A job is run for one round by its own strategy, and what its sites send is kept on the way, so that
+every map sees the same updates. Each map is asked twice: with the number of clusters told, and left
+to find it. The findings lie in the run's folder; a job that has them is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Message
+
+from hdpfl_flower import wire
+from hdpfl_flower.clustering.clusters import cluster_updates
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.simulation.groups import Groups, parse_groups
+from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
+from hdpfl_flower.models.networks import arrays_of, build_model
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from server_app.simulation.comparison import Job, OnRound
+from server_app.simulation.local import LocalGrid
+from server_app.run.rounds import run
+from studies.framework.kept_runs import quiet
+
+MAPS = {"mixture": cluster_by_noise, "pca": cluster_updates}
+"""Values of ``cluster-map``, and what finds the clusters."""
+
+FOUND = "clusters.json"
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a map made of a run's first updates.
+
+    Attributes:
+        map: which, as ``cluster-map`` names it.
+        told: whether it was told the number of clusters.
+        assignment: each site's cluster, shape ``(n,)``.
+        truth: each site's group.
+        mss: the least separation.
+        separated: whether the map says that its clusters are to be trusted.
+        positions: the picture that was clustered, shape ``(n, k)``.
+    """
+
+    map: str
+    told: bool
+    assignment: Ints
+    truth: Ints
+    mss: float
+    separated: bool
+    positions: npt.NDArray[np.float64]
+
+    @property
+    def all(self) -> bool:
+        """Whether the clusters are the true groups, whatever their numbers.
+
+        >>> rows = np.array([1, 1, 0]), np.array([0, 0, 1])
+        >>> Found("pca", True, *rows, 3.0, True, np.zeros((3, 2))).all
+        True
+        """
+        same, true = (x[:, None] == x[None, :] for x in (self.assignment, self.truth))
+        return bool(np.array_equal(same, true))
+
+    @property
+    def minority(self) -> bool:
+        """Whether the sites of each smallest group, and no others, share a cluster."""
+        sizes = np.bincount(self.truth)
+        smallest = np.flatnonzero(sizes == sizes[sizes > 0].min())
+        own = [self.truth == group for group in smallest]
+        return all(
+            np.array_equal(self.assignment == self.assignment[sites][0], sites) for sites in own
+        )
+
+
+class FirstGrid(LocalGrid):
+    """A local grid that keeps the updates that go over it, by site."""
+
+    def __init__(self, num_sites: int, size: int) -> None:
+        """Make the nodes; ``size`` is the number of a model's parameters."""
+        super().__init__(num_sites)
+        self._size = size
+        self.updates: dict[int, npt.NDArray[np.float32]] = {}
+
+    def reply(self, message: Message, context: Context) -> Message:
+        """Return what the node answers."""
+        reply = super().reply(message, context)
+        if message.metadata.message_type == wire.TRAIN and not reply.has_error():
+            self.updates[context.node_id - 2] = wire.read_update(reply.content, self._size)
+        return reply
+
+
+def first_updates(job: Job) -> dict[int, npt.NDArray[np.float32]]:
+    """Return site → the update that it sent in the first round of ``job``.
+
+    Raises:
+        HDPFLError: the job cannot run.
+    """
+    model = arrays_of(build_model(job.terms.model, task_for(job.terms), job.terms.seed))
+    grid = FirstGrid(job.num_sites, sum(array.size for array in model.values()))
+    terms = job.terms.updated(evaluation="none", min_sites=job.num_sites)
+    try:
+        streams = ReleaseStreams.simulated(terms.seed, "server", 0, "round")
+        run(grid, terms, picture=False, stop_after=1, streams=streams)
+    finally:
+        grid.close()
+    return grid.updates
+
+
+def cluster_first(job: Job, on_round: OnRound) -> list[Event]:
+    """Run the first round of ``job`` and return what each map found, an event each; they are kept.
+
+    Raises:
+        HDPFLError: the job cannot run.
+    """
+    folder = _folder(job)
+    shutil.rmtree(folder, ignore_errors=True)
+    with quiet():
+        updates = first_updates(job)
+    shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
+    sites = sorted(updates)
+    rows = np.stack([updates[site] for site in sites])
+    groups = _groups(job.terms)
+    events: list[Event] = []
+    for name, find in MAPS.items():
+        for told in (True, False):
+            clusters = find(rows, len(groups.sizes) if told else 0)
+            events.append(
+                {
+                    "map": name,
+                    "told": told,
+                    "sites": sites,
+                    "assignment": clusters.assignment.tolist(),
+                    "mss": clusters.mss,
+                    "separated": clusters.separated,
+                    "positions": clusters.positions.tolist(),
+                }
+            )
+    replace_file(folder / FOUND, json.dumps(events).encode(), mode=0o644)
+    on_round()
+    return events
+
+
+def clustered(job: Job) -> list[Event] | None:
+    """Return what :func:`cluster_first` left of a job; None: it has to run."""
+    try:
+        found = json.loads((_folder(job) / FOUND).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, list) else None
+
+
+def read_found(job: Job, events: Sequence[Mapping[str, Any]]) -> list[Found]:
+    """Return the findings of a job that ran."""
+    groups = _groups(job.terms)
+    return [
+        Found(
+            event["map"],
+            event["told"],
+            np.array(event["assignment"]),
+            np.array([groups.of_site(site, job.num_sites) for site in event["sites"]]),
+            event["mss"],
+            event["separated"],
+            np.array(event["positions"]),
+        )
+        for event in events
+    ]
+
+
+def _groups(terms: RunTerms) -> Groups:
+    groups = parse_groups(terms.groups, task_for(terms))
+    if groups is None:
+        raise TermsError("a study of clusters needs 'groups'")
+    return groups
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.terms.runs_dir) / job.terms.run_id

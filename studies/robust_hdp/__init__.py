@@ -1,0 +1,1 @@
+"""Robust-HDP's tables."""

@@ -1,0 +1,143 @@
+"""A profile: wrong ones are refused by key, and none of its values ever shows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hdpfl_flower.errors import ProfileError
+from hdpfl_flower.config.profile import Profile
+
+SECRET = 1.2345678
+GOOD: dict[str, Any] = {
+    "disclose": ["declared-records"],
+    "budget": {"epsilon": 8.0, "delta": 1e-5},
+    "run": {"epsilon": SECRET, "delta": 1e-6},
+    "training": {"batch-size": 17, "declared-records": 1234},
+}
+TOML = f"""
+disclose = ["declared-records"]
+[budget]
+epsilon = 8.0
+delta = 1e-5
+[run]
+epsilon = {SECRET}
+delta = 1e-6
+[training]
+batch-size = 17
+declared-records = 1234
+[policy]
+models = ["clinic.nets:build"]
+[data]
+format = "csv"
+path = "records.csv"
+[ledger]
+path = "/var/lib/hdpfl/ledger.sqlite"
+"""
+
+
+def write(tmp_path: Path, text: str = TOML, mode: int = 0o600) -> Path:
+    path = tmp_path / "profile.toml"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_file_is_read_and_its_paths_start_beside_it(tmp_path: Path) -> None:
+    profile = Profile.load(write(tmp_path))
+    assert profile.run.epsilon == SECRET
+    assert profile.data is not None
+    assert profile.ledger is not None
+    assert profile.data.path == tmp_path / "records.csv"
+    assert profile.ledger.path == Path("/var/lib/hdpfl/ledger.sqlite")
+    assert profile.policy.models == ("clinic.nets:build",)
+    assert not profile.simulated
+
+
+Change = Callable[[dict[str, Any]], object]
+WRONG: list[tuple[str, Change]] = [
+    ("'run' is missing", lambda d: d.pop("run")),
+    ("'training.batch-size' is missing", lambda d: d["training"].pop("batch-size")),
+    ("'run.epsilon' must be greater than 0", lambda d: d["run"].update(epsilon=-SECRET)),
+    ("'run.epsilon'", lambda d: d["run"].update(epsilon=0.0)),
+    ("'run.epsilon'", lambda d: d["run"].update(epsilon=float("nan"))),
+    ("'run.epsilon' must be a number", lambda d: d["run"].update(epsilon=str(SECRET))),
+    ("'run.delta'", lambda d: d["run"].update(delta=1e-12)),
+    ("'run.delta' is not below 1", lambda d: d["run"].update(delta=1 / 1234)),
+    ("'budget.delta' is not below 1", lambda d: d["budget"].update(delta=0.01)),
+    (
+        "larger than 'training.declared-records'",
+        lambda d: d["training"].update({"batch-size": 1235}),
+    ),
+    ("[run] asks for more than [budget]", lambda d: d["budget"].update(epsilon=1.0)),
+    ("[run] asks for more than [budget]", lambda d: d["run"].update(delta=1e-5 + 1e-7)),
+    ("did you mean 'training.batch-size'?", lambda d: d["training"].update({"bach-size": 3})),
+    ("'dislose' is not a known key", lambda d: d.update(dislose=[])),
+    ("'disclose.0'", lambda d: d.update(disclose=["batch"])),
+    ("only where [simulation]", lambda d: d.update(disclose=["noise-std"])),
+    ("without 'metrics'", lambda d: d.update(disclose=["personal-metrics"])),
+    ("'simulation.seed'", lambda d: d.update(simulation={"seed": -1})),
+]
+
+
+@pytest.mark.parametrize(("words", "change"), WRONG)
+def test_each_mistake_is_named_without_its_value(words: str, change: Change) -> None:
+    data = copy.deepcopy(GOOD)
+    change(data)
+    with pytest.raises(ProfileError) as error:
+        Profile.parse(data)
+    text = str(error.value)
+    assert words in text
+    assert "\n" not in text
+    assert "2345678" not in text
+    assert "1234" not in text.replace("12345678", "")
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o777])
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(ProfileError, match="chmod 600"):
+        Profile.load(write(tmp_path, mode=mode))
+
+
+def test_files_that_are_no_profile_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="is not there"):
+        Profile.load(tmp_path / "none.toml")
+    with pytest.raises(ProfileError, match="not valid TOML"):
+        Profile.load(write(tmp_path, f"epsilon {SECRET}"))
+    with pytest.raises(ProfileError, match="cannot be read"):
+        Profile.load(tmp_path)
+    path = write(tmp_path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ProfileError, match="cannot be read as text"):
+        Profile.load(path)
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, "{!r}".format, lambda p: f"{p}"])
+def test_no_value_shows_in_any_text(show: Callable[[object], str]) -> None:
+    profile = Profile.parse(GOOD)
+    for part in (profile, profile.run, profile.budget, profile.training, profile.policy):
+        text = show(part)
+        assert "2345678" not in text
+        assert "17" not in text
+        assert "1234" not in text
+
+
+def test_the_mutant_with_pydantics_own_text_shows_the_value() -> None:
+    """The check above can fail: pydantic's repr prints every field."""
+    from pydantic import BaseModel
+
+    assert "2345678" in BaseModel.__repr__(Profile.parse(GOOD).run)
+
+
+def test_a_profile_is_frozen() -> None:
+    profile = Profile.parse(GOOD)
+    with pytest.raises(ValueError, match="frozen"):
+        profile.run.epsilon = 99.0  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(profile)) == profile

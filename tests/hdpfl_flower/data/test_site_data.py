@@ -1,0 +1,353 @@
+"""A site's data: no record raises, none moves another one, and nothing private is shown."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.config.profile import DataSource
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.site_data import SiteData, check_site_data, read_site_data
+from hdpfl_flower.models.task import Task
+
+SECRET = "PATIENT-123"
+TEXT = """
+[label]
+column = "y"
+classes = [["0"], ["1"]]
+[[columns]]
+name = "a"
+type = "number"
+bounds = [0, 1000]
+"""
+WITH_ID = 'id = "who"\n' + TEXT
+TABLE = Schema.parse(TEXT).task
+VECTORS = Task.classification((3,), 4)
+
+
+def source(path: Path, file_format: str, holdout: float = 0.0, unit: str = "") -> DataSource:
+    data = {"format": file_format, "path": str(path), "holdout": holdout, "id": unit}
+    return DataSource.model_validate(data)
+
+
+def write_csv(path: Path, rows: list[str], header: str = "a,y") -> Path:
+    path.write_text("\n".join([header, *rows]))
+    return path
+
+
+def save(path: Path, **arrays: npt.NDArray[Any]) -> Path:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def read_npz(path: Path, task: Task = VECTORS, **arrays: npt.NDArray[Any]) -> SiteData:
+    return read_site_data(source(save(path / "d.npz", **arrays), "npz"), task, "")
+
+
+def refused(path: Path, file_format: str, task: Task, schema: str = "") -> str:
+    with pytest.raises(DataError) as caught:
+        read_site_data(source(path, file_format), task, schema)
+    text = str(caught.value)
+    assert SECRET not in text
+    assert "\n" not in text
+    assert caught.value.__cause__ is None
+    return text
+
+
+# Tables
+
+
+def test_a_table_needs_the_schema_of_the_runs_task(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", ["10,1", "20,0"])
+    data = read_site_data(source(path, "csv"), TABLE, TEXT)
+    assert data.train.targets.tolist() == [1, 0]
+    assert data.test is None
+    assert data.ids is None
+    assert "needs the run's 'schema'" in refused(path, "csv", TABLE)
+    assert "another task" in refused(path, "csv", VECTORS, TEXT)
+    assert "no built-in" in refused(path, "csv", TABLE, "hart")
+    assert "not there" in refused(tmp_path / SECRET, "csv", TABLE, TEXT)
+
+
+# The holdout
+
+
+def test_the_share_is_held_out_and_the_parts_are_the_whole(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", [f"{i / 4},{i % 2}" for i in range(4000)])
+    whole = read_site_data(source(path, "csv"), TABLE, TEXT).train
+    data = read_site_data(source(path, "csv", 0.25), TABLE, TEXT)
+    assert data.test is not None
+    # Binomial(4000, 1/4): beyond 6 standard deviations in fewer than 1e-8 of all keys.
+    assert abs(len(data.test) - 1000) < 6 * np.sqrt(4000 * 0.25 * 0.75)
+    both = np.concatenate([data.train.features, data.test.features])
+    np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(whole.features, axis=0))
+    again = read_site_data(source(path, "csv", 0.25), TABLE, TEXT)
+    np.testing.assert_array_equal(again.train.features, data.train.features)
+
+
+@settings(
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 999), st.sampled_from("01x"))),
+    more=st.tuples(st.integers(100, 199), st.integers(0, 999), st.sampled_from("01x")),
+    at=st.integers(0, 99),
+    named=st.booleans(),
+)
+def test_adding_a_record_moves_no_other_one(
+    tmp_path: Path,
+    rows: list[tuple[int, int, str]],
+    more: tuple[int, int, str],
+    at: int,
+    named: bool,
+) -> None:
+    schema = WITH_ID if named else TEXT
+    sides = []
+    for table in (rows, [*rows[:at], more, *rows[at:]]):
+        lines = [f"{who},{a},{y}" for who, a, y in table]
+        path = write_csv(tmp_path / "t.csv", lines, "who,a,y")
+        data = read_site_data(source(path, "csv", 0.5, "who" if named else ""), TABLE, schema)
+        assert data.test is not None
+        sides.append([part.features[:, 0].tolist() for part in (data.train, data.test)])
+    before, after = sides
+    gained = [len(after[i]) - len(before[i]) for i in (0, 1)]
+    assert sorted(gained) in ([0, 0], [0, 1])
+    for i in (0, 1):
+        if gained[i] == 0:
+            assert after[i] == before[i]
+        else:
+            assert any(after[i][:j] + after[i][j + 1 :] == before[i] for j in range(len(after[i])))
+
+
+def test_a_unit_stays_on_its_side_whatever_its_record_says(tmp_path: Path) -> None:
+    sides = []
+    for value in ("1", "2", "999"):
+        lines = [f"p{i},{value},1" for i in range(50)]
+        path = write_csv(tmp_path / "t.csv", lines, "who,a,y")
+        data = read_site_data(source(path, "csv", 0.5, "who"), TABLE, WITH_ID)
+        assert data.ids is not None
+        assert len(data.ids) == len(data.train)
+        sides.append(data.ids)
+    assert sides[0] == sides[1] == sides[2]
+    assert 0 < len(sides[0]) < 50
+
+
+def test_a_record_is_held_out_where_its_hash_lies_below_the_share_and_not_at_it(
+    tmp_path: Path,
+) -> None:
+    """Of a unit whose hash is a float64's share of 2⁶⁴ exactly, and of the next larger share."""
+
+    def place(who: str) -> int:
+        digest = hashlib.blake2b(who.encode(), digest_size=8, key=b"hdpfl holdout").digest()
+        return int.from_bytes(digest, "big")
+
+    who = next(f"p{i}" for i in itertools.count() if place(f"p{i}") % 2**12 == 0)
+    share = place(who) / 2**64
+    path = write_csv(tmp_path / "t.csv", [f"{who},1,1"], "who,a,y")
+    for holdout, expected in ((share, 1), (np.nextafter(share, 1), 0), (share / 2, 1)):
+        data = read_site_data(source(path, "csv", float(holdout), "who"), TABLE, WITH_ID)
+        assert len(data.train) == expected
+
+
+# Arrays
+
+
+def test_npz_records_are_taken_by_the_terms(tmp_path: Path) -> None:
+    x = np.arange(18.0).reshape(6, 3)
+    x[1, 2], x[2, 0] = np.nan, 1e300
+    y = np.array([0, 1, 2, 4, -1, 3])
+    data = read_npz(tmp_path, x=x, y=y)
+    np.testing.assert_array_equal(data.train.features, x[[0, 5]])
+    assert data.train.features.dtype == np.float32
+    assert data.train.targets.tolist() == [0, 3]
+    assert data.train.targets.dtype == np.int64
+    assert data.summary.rows == 6
+    assert data.summary.left_out == {"features not finite": 2, "no known label": 2}
+    y = np.array([0.0, 0.5, np.nan, np.inf, 3.0, 1e300])
+    assert read_npz(tmp_path, x=np.ones((6, 3)), y=y).train.targets.tolist() == [0, 3]
+    data = read_npz(tmp_path, Task.regression((3,)), x=np.ones((6, 3)), y=y)
+    assert data.train.targets.tolist() == [0, 0.5, 3]
+    assert data.train.targets.dtype == np.float32
+
+
+def test_a_number_next_to_a_class_is_none(tmp_path: Path) -> None:
+    """Rounded to float32 these would be classes; as float64, and as 32-bit integers, they stay."""
+    y = np.array([1 - 1e-12, 1 + 1e-12, 1.0, -1e-12, 0.0, 4 - 1e-12])
+    assert read_npz(tmp_path, x=np.ones((6, 3)), y=y).train.targets.tolist() == [1, 0]
+    many = Task.classification((3,), 2**25)
+    y = np.array([2**24 + 1, 2**25 - 1, 2**25], dtype=np.int32)
+    data = read_npz(tmp_path, many, x=np.ones((3, 3)), y=y)
+    assert data.train.targets.tolist() == [2**24 + 1, 2**25 - 1]
+
+
+def test_npz_images_are_read(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
+    data = read_npz(tmp_path, Task.classification((3, 2, 2), 4), x=x, y=np.array([0, 3]))
+    np.testing.assert_array_equal(data.train.features, x)
+
+
+@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i8", "u8", "f2", "f4", "f8", "g", ">i4", ">f8"])
+def test_npz_numbers_of_any_type_are_read(tmp_path: Path, kind: str) -> None:
+    x, y = np.eye(3, dtype=kind), np.array([0, 1, 1], dtype=kind)
+    data = read_npz(tmp_path, x=x, y=y)
+    np.testing.assert_array_equal(data.train.features, np.eye(3))
+    assert data.train.targets.tolist() == [0, 1, 1]
+
+
+def test_npz_no_record_is_no_error(tmp_path: Path) -> None:
+    data = read_npz(tmp_path, x=np.zeros((0, 3)), y=np.zeros(0))
+    assert data.train.features.shape == (0, 3)
+    nothing = read_npz(tmp_path, x=np.full((2, 3), np.nan), y=np.zeros(2))
+    assert nothing.train.features.shape == (0, 3)
+
+
+def test_npz_one_text_among_the_numbers_is_left_out_alone(tmp_path: Path) -> None:
+    labels = np.array(["0", "1", SECRET, "\ud800", "", " 2.0", "１"])
+    x = np.ones((7, 3))
+    assert read_npz(tmp_path, x=x, y=labels).train.targets.tolist() == [0, 1, 2]
+    texts = x.astype("U20")
+    texts[3, 1] = SECRET
+    data = read_npz(tmp_path, x=texts, y=np.arange(7) % 4)
+    assert data.train.targets.tolist() == [0, 1, 2, 0, 1, 2]
+    assert [repr(data), f"{data}"] == ["SiteData(<private>)"] * 2
+    octets = read_npz(tmp_path, x=x[:2], y=np.array([b"\xff", b"1"]))
+    assert octets.train.targets.tolist() == [1]
+
+
+def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / f"{SECRET}.npz"
+    y = np.zeros(2)
+    for shape in ((2, 4), (2, 3, 1), (2, 5, 3), (2,), (), (3, 3)):
+        x = np.zeros(shape)
+        assert "'x' of shape (n, 3)" in refused(save(path, x=x, y=y), "npz", VECTORS)
+    assert "'y' of shape" in refused(save(path, x=np.zeros((2, 3)), y=y[:, None]), "npz", VECTORS)
+    assert "must hold numbers" in refused(
+        save(path, x=np.zeros((2, 3)), y=y.astype("c16")), "npz", VECTORS
+    )
+    words = "no .npz file with arrays 'x' and 'y'"
+    assert words in refused(save(path, x=np.zeros((2, 3))), "npz", VECTORS)
+    pickled = np.array([0, SECRET], dtype=object)
+    assert words in refused(save(path, x=np.zeros((2, 3)), y=pickled), "npz", VECTORS)
+    assert words in refused(tmp_path / "absent.npz", "npz", VECTORS)
+    assert words in refused(tmp_path, "npz", VECTORS)
+    good = save(path, x=np.zeros((2, 3)), y=y).read_bytes()
+    for data in (b"", b"rubbish " + SECRET.encode(), good[:100], good[:-40]):
+        path.write_bytes(data)
+        assert words in refused(path, "npz", VECTORS)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': PATIENT")
+        archive.writestr("y.npy", b"")
+    assert words in refused(path, "npz", VECTORS)
+    np.save(tmp_path / "one.npy", y)
+    assert words in refused(tmp_path / "one.npy", "npz", VECTORS)
+
+
+# The check
+
+
+def test_the_check_tells_the_site_what_it_must_know(tmp_path: Path) -> None:
+    rows = [
+        *(f"p{i},{i},1" for i in range(8)),
+        *("p1,3,0", ",3,1", f"q,{SECRET},1", "r,5000,0", "s,?,1", f"t,1,{SECRET}", "ragged"),
+    ]
+    path = write_csv(tmp_path / "t.csv", rows, "who,a,y")
+    lines = check_site_data(source(path, "csv", unit="who"), TABLE, WITH_ID, 20)
+    text = "\n".join(lines)
+    assert "records: 15 found, 11 for training" in text
+    assert "column 'a': 2 filled (1 of them unreadable), 1 clipped" in text
+    assert "left out: 1, cannot be cut into cells" in text
+    assert sum(line.startswith("error:") for line in lines) == 2
+    assert sum(line.startswith("warning:") for line in lines) == 1
+    assert "fewer than the 20 declared" in text
+    assert SECRET not in text
+
+
+def test_the_check_counts_what_is_changed_a_line_a_column(tmp_path: Path) -> None:
+    """A column that is only filled or only clipped has a line; a label has no filled cells."""
+    schema = """
+[label]
+column = "y"
+bounds = [0, 1]
+[[columns]]
+name = "filled"
+type = "number"
+bounds = [0, 9]
+[[columns]]
+name = "clipped"
+type = "number"
+bounds = [0, 9]
+[[columns]]
+name = "kind"
+type = "category"
+categories = ["a", "b"]
+[[columns]]
+name = "good"
+type = "number"
+bounds = [0, 9]
+"""
+    rows = [",1,a,1,0", "x,10,b,2,1", "3,11,c,3,2", "4,12,,4,-1", "5,5,,5,1"]
+    path = write_csv(tmp_path / "t.csv", rows, "filled,clipped,kind,good,y")
+    task = Schema.parse(schema).task
+    lines = check_site_data(source(path, "csv", 1 - 2**-53), task, schema, 5)
+    assert lines[:5] == [
+        "records: 5 found, 0 for training, 5 held out for the site's own test",
+        "column 'filled': 2 filled (1 of them unreadable), 0 clipped to the bounds",
+        "column 'clipped': 0 filled (0 of them unreadable), 3 clipped to the bounds",
+        "column 'kind': 3 filled (1 of them unreadable), 0 clipped to the bounds",
+        "column 'y': 0 filled (0 of them unreadable), 2 clipped to the bounds",
+    ]
+    assert all(line.startswith("warning:") for line in lines[5:])
+
+
+@pytest.mark.parametrize(("used", "words"), [(8, "fewer"), (9, ""), (11, ""), (12, "more")])
+def test_a_tenth_more_or_fewer_than_declared_is_no_warning(
+    tmp_path: Path, used: int, words: str
+) -> None:
+    path = write_csv(tmp_path / "t.csv", ["1,1"] * used)
+    first, *found = check_site_data(source(path, "csv"), TABLE, TEXT, 10)
+    assert first == f"records: {used} found, {used} for training"
+    assert len(found) == bool(words)
+    for line in found:
+        assert line.startswith(
+            f"warning: {used} records for training, {words} than the 10 declared"
+        )
+
+
+def test_the_check_compares_with_the_declared_records(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", [f"{i},{i % 2}" for i in range(100)])
+    where = source(path, "csv")
+    assert check_site_data(where, TABLE, TEXT, 100) == ["records: 100 found, 100 for training"]
+    for close in (91, 110):
+        assert len(check_site_data(where, TABLE, TEXT, close)) == 1
+    assert "more than the 90 declared" in check_site_data(where, TABLE, TEXT, 90)[-1]
+    assert "fewer than the 112 declared" in check_site_data(where, TABLE, TEXT, 112)[-1]
+    assert "held out" in check_site_data(source(path, "csv", 0.5), TABLE, TEXT, 50)[0]
+    empty = write_csv(tmp_path / "t.csv", [])
+    assert "noise alone" in check_site_data(source(empty, "csv"), TABLE, TEXT, 5)[1]
+
+
+def test_a_schema_of_another_unit_than_the_sites_is_refused(tmp_path: Path) -> None:
+    """The schema is the server's; the unit of protection is the site's."""
+    path = write_csv(tmp_path / "d.csv", ["p1,1,0", "p1,2,0", "p2,3,1"], header="who,a,y")
+    asked = source(path, "csv", unit="who")
+    assert len(read_site_data(asked, TABLE, WITH_ID).train) == 2
+    for where, schema in (
+        (asked, TEXT),
+        (asked, WITH_ID.replace("who", "a2")),
+        (source(path, "csv"), WITH_ID),
+    ):
+        with pytest.raises(DataError, match="another unit"):
+            read_site_data(where, TABLE, schema)

@@ -1,0 +1,202 @@
+"""Robust PCA: the fused sweep against the textbook's iteration, float64 and full SVD.
+
+The reference is written from Lin, Chen and Ma (arXiv 1009.5055, algorithm 5) and shares no code
+with the package: it stores L, S and Y, and takes singular values from the matrix itself.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from threadpoolctl import threadpool_limits
+
+from hdpfl_flower.estimators import robust_pca as module
+from hdpfl_flower.estimators.noise_level import estimate_noise_levels
+from hdpfl_flower.estimators.robust_pca import blockwise_rpca, robust_pca
+from tests.client_app.training.oracle import mutant
+
+Matrix = npt.NDArray[np.float64]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with threadpool_limits(1):  # more would spin between products this small
+        yield
+
+
+def reference(updates: npt.NDArray[np.float32]) -> Matrix:
+    """Return the mean square of each row of S, converged to ‖M − L − S‖ ≤ 1e-7·‖M‖."""
+    m = updates.astype(np.float64)
+    lam, spectral = 1 / math.sqrt(max(m.shape)), np.linalg.norm(m, 2)
+    y, s, mu = m / max(spectral, np.abs(m).max() / lam), np.zeros_like(m), 1.25 / spectral
+    for _ in range(200):
+        u, values, v = np.linalg.svd(m - s + y / mu, full_matrices=False)
+        low_rank = (u * np.maximum(values - 1 / mu, 0)) @ v
+        t = m - low_rank + y / mu
+        s = np.sign(t) * np.maximum(np.abs(t) - lam / mu, 0)
+        rest = m - low_rank - s
+        y, mu = y + mu * rest, 1.5 * mu
+        if np.linalg.norm(rest) <= 1e-7 * np.linalg.norm(m):
+            return np.square(s).mean(axis=1)
+    raise RuntimeError("the reference did not converge")
+
+
+def drawn(
+    kind: str, n: int = 20, d: int = 3_000, seed: int = 1
+) -> tuple[npt.NDArray[np.float32], Matrix]:
+    generator = np.random.default_rng(seed)
+    variances = 10 ** generator.uniform(-3, 0, n)
+    shared = generator.standard_normal((4, d))
+    signal = {
+        "weak": 0.01 * shared[[0] * n],
+        "strong": shared[[0] * n],
+        "clusters": shared[np.arange(n) % 4],
+        "sparse": shared[[0] * n] + (generator.random((n, d)) < 0.01) * 1.0,
+    }[kind]
+    noise = np.sqrt(variances)[:, None] * generator.standard_normal((n, d))
+    return (signal + noise).astype(np.float32), variances
+
+
+def weights(variances: Matrix) -> Matrix:
+    precision = variances.min() / variances
+    return precision / precision.sum()
+
+
+def distance(one: Matrix, other: Matrix) -> float:
+    return float(np.abs(weights(one) - weights(other)).max())
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("kind", ["weak", "strong", "clusters", "sparse"])
+def test_the_weights_are_those_of_the_converged_reference(kind: str, seed: int) -> None:
+    updates, _ = drawn(kind, seed=seed)
+    assert distance(robust_pca(updates).variances, reference(updates)) <= 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["strong", "sparse"])
+def test_large_matrices_take_twelve_sweeps(kind: str) -> None:
+    updates, _ = drawn(kind, d=50_000)
+    found = robust_pca(updates)
+    assert found.sweeps <= 12
+    assert distance(found.variances, reference(updates)) <= 1e-3
+
+
+@pytest.mark.parametrize(("kind", "d", "seed"), [("strong", 30, 2), ("sparse", 100, 1)])
+def test_a_row_whose_sparse_part_is_not_there_yet_hides_nothing(
+    kind: str, d: int, seed: int
+) -> None:
+    """S of one row is 0 for the first sweeps, so that all weight is its own: that is no limit."""
+    updates, _ = drawn(kind, 20, d, seed)
+    exact = reference(updates)
+    assert distance(robust_pca(updates).variances, exact) <= 1e-3
+    assert distance(robust_pca(updates, max_sweeps=6).variances, exact) > 0.1
+
+
+@pytest.mark.parametrize("d", [2, 3, 5])
+def test_few_coordinates_give_finite_weights(d: int) -> None:
+    for seed in range(5):
+        updates, _ = drawn("strong", 6, d, seed)
+        levels = robust_pca(updates).variances
+        assert np.all(levels > 0)
+        assert np.all(np.isfinite(weights(levels)))
+
+
+@pytest.mark.parametrize(("n", "d"), [(2, 300), (4, 29), (13, 650), (30, 20)])
+def test_run_to_its_end_it_is_the_reference_for_any_shape(n: int, d: int) -> None:
+    """float32 keeps T to 6e-8 of the largest entry; 1e-3 of a mean square leaves it room."""
+    updates, _ = drawn("strong", n, d)
+    found = robust_pca(updates, max_sweeps=60, weights_tolerance=0, residual_tolerance=1e-5)
+    assert found.residual < 1e-5
+    exact = reference(updates)
+    np.testing.assert_allclose(found.variances, exact, rtol=1e-2, atol=1e-3 * exact.max())
+    assert distance(found.variances, exact) <= 2e-3
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        ("bound * _GROWTH)", "bound)"),  # T was clipped where μ had not yet grown
+        ("dual *= real(1 / _GROWTH)", "pass"),  # Y/μ without the growth of μ
+        ("1 - threshold / singular[above]", "1.0"),  # cut off, not shrunk
+        ("-before, before)", "-before, np.inf)"),  # clipped on one side
+    ],
+)
+def test_a_wrong_sweep_is_told_from_the_reference(
+    bug: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{module.__name__}_mutant"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # where dataclasses look
+    updates, _ = drawn("strong")
+    wrong = mutant(module, bug).robust_pca(updates)
+    assert not distance(wrong.variances, reference(updates)) <= 1e-3
+
+
+def test_a_planted_sparse_part_is_found() -> None:
+    """Candès et al., theorem 1.1: rank 1 and few large entries are told apart exactly."""
+    generator = np.random.default_rng(3)
+    low_rank = np.outer(generator.choice([-1.0, 1.0], 20), generator.choice([-1.0, 1.0], 5_000))
+    sparse = (generator.random((20, 5_000)) < 0.05) * generator.choice([-5.0, 5.0], (20, 5_000))
+    found = robust_pca((low_rank + sparse).astype(np.float32), max_sweeps=40, weights_tolerance=0)
+    np.testing.assert_allclose(found.variances, np.square(sparse).mean(axis=1), rtol=1e-2)
+
+
+def test_it_takes_less_than_one_and_a_half_matrices_and_leaves_the_updates() -> None:
+    updates, _ = drawn("strong", 20, 200_000)
+    before = updates.copy()
+    tracemalloc.start()
+    robust_pca(updates, max_sweeps=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(updates, before)
+    assert peak <= 1.5 * updates.nbytes
+
+
+@pytest.mark.parametrize("generator", [None, np.random.default_rng(7)])
+def test_blocks_stand_for_the_whole(generator: np.random.Generator | None) -> None:
+    """On 4,000 of 16,000 coordinates a variance has √(2/4,000) = 2 % error; five times that."""
+    updates, _ = drawn("weak", 10, 16_000)
+    whole = robust_pca(updates).variances
+    for blocks in (1, 4):
+        part = blockwise_rpca(updates, 4_000, blocks, generator).variances
+        # λ follows the block's size, which moves the level but hardly the ratios
+        np.testing.assert_allclose(part / part.mean(), whole / whole.mean(), rtol=0.12)
+
+
+def test_all_blocks_see_every_coordinate_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[npt.NDArray[np.float32]] = []
+
+    def spy(updates: npt.NDArray[np.float32]) -> module.PrincipalComponentPursuit:
+        seen.append(updates[0])
+        return module.PrincipalComponentPursuit(np.ones(2), 1, 0.0)
+
+    monkeypatch.setattr(module, "robust_pca", spy)
+    rows = np.arange(2 * 10_000, dtype=np.float32).reshape(2, 10_000)
+    for generator in (None, np.random.default_rng(1)):
+        seen.clear()
+        blockwise_rpca(rows, 2_500, 4, generator)
+        np.testing.assert_array_equal(np.sort(np.concatenate(seen)), rows[0])
+
+
+def test_the_estimator_by_its_name() -> None:
+    updates, _ = drawn("strong", 10, 2_000)
+    np.testing.assert_array_equal(
+        estimate_noise_levels(updates, "rpca"), robust_pca(updates).variances
+    )
+
+
+def test_identical_and_sparse_rows_give_positive_levels() -> None:
+    same = np.repeat(drawn("weak", 1, 500)[0], 4, axis=0)
+    one = np.zeros((4, 500), np.float32)
+    one[:, 3] = 1
+    for updates in (same, one):
+        levels = robust_pca(updates).variances
+        assert np.all(levels > 0)
+        assert np.all(np.isfinite(levels))

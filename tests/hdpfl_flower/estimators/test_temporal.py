@@ -1,0 +1,254 @@
+"""Noise over time: consecutive uploads tell it, add up, and stand down where they cannot.
+
+Every statistical bound is computed from FALSE_ALARM (seeds are fixed, so that right code passes for
+good), and the same check is run at wrong scales, which must fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import load, save
+from scipy import stats
+
+from hdpfl_flower.estimators import temporal as module
+from hdpfl_flower.estimators.temporal import KEPT, Memory, Tracked, track
+from tests.client_app.training.oracle import mutant
+
+FALSE_ALARM = 1e-6
+Rows = npt.NDArray[np.float32]
+
+
+class Sites:
+    """Clients with a private signal each, all of it steady, and noise of their own."""
+
+    def __init__(self, n: int = 6, d: int = 2_000, signal: float = 3.0, seed: int = 1) -> None:
+        self._draw = np.random.default_rng(seed)
+        self.variances = 10 ** self._draw.uniform(-2, 0, n)
+        self.signal = signal * self._draw.standard_normal((n, d))
+        self.names = [str(i) for i in range(n)]
+
+    def round(self) -> Rows:
+        noise = self._draw.standard_normal(self.signal.shape)
+        return (self.signal + np.sqrt(self.variances)[:, None] * noise).astype(np.float32)
+
+
+def follow(sites: Sites, rounds: Sequence[int], **how: object) -> tuple[Memory, Tracked]:
+    memory: Memory = {}
+    for server_round in rounds:
+        memory, tracked = track(memory, server_round, sites.names, sites.round(), **how)  # type: ignore[arg-type]
+    return memory, tracked
+
+
+def spread(pairs: int, d: int) -> float:
+    """Relative standard error over m pairs of neighbours: √((3m − 1)/m² / d)."""
+    return math.sqrt((3 * pairs - 1) / pairs**2 / d)
+
+
+def right(levels: npt.NDArray[np.float64], true: npt.NDArray[np.float64], error: float) -> bool:
+    """Return whether all levels lie within what FALSE_ALARM allows, shared among them."""
+    bound = stats.norm.isf(FALSE_ALARM / (2 * len(true))) * error
+    return bool(np.all(np.abs(levels / true - 1) < bound))
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 9])
+def test_private_signals_cancel_and_pairs_add_up(pairs: int) -> None:
+    sites = Sites()
+    _, tracked = follow(sites, range(1, pairs + 2))
+    error = spread(pairs, 2_000)
+    assert right(tracked.variances, sites.variances, error)
+    for wrong in (2 / 3, 1.5):  # of σ
+        assert not right(tracked.variances * wrong**2, sites.variances, error)
+    np.testing.assert_array_equal(tracked.pairs, pairs)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        ("nan_to_num(paired.variances) > bound", "nan_to_num(paired.variances * pairs) > bound"),
+        ("= paired.variances[timed],", "= paired.variances[timed] * paired.pairs[timed],"),
+        ("(gaps >= 1)", "(gaps >= 2)"),
+        ("variances * clip_norm**2, tuple", "variances * clip_norm, tuple"),
+    ],
+)
+def test_a_slip_is_seen(bug: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import ModuleType
+
+    name = f"{module.__name__}_mutant"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # where dataclasses look
+    wrong, sites, memory = mutant(module, bug).track, Sites(signal=0.1), {}
+    for server_round in range(1, 7):
+        memory, tracked = wrong(memory, server_round, sites.names, sites.round(), clip_norm=3.0)
+    timed = all(reason.startswith("temporal") for reason in tracked.reasons)
+    assert not (timed and right(tracked.variances, sites.variances, spread(5, 2_000)))
+
+
+def test_a_change_that_all_share_is_no_noise() -> None:
+    """The global model turns: each update changes by the same vector, ten times the quietest σ."""
+    sites = Sites(n=8)
+    memory, _ = track({}, 1, sites.names, sites.round())
+    turned = sites.round() + np.random.default_rng(5).standard_normal(2_000).astype(np.float32)
+    _, tracked = track(memory, 2, sites.names, turned)
+    raw = Sites(n=8).variances + 0.5  # what half the mean square of the differences would say
+    assert np.all(np.abs(tracked.variances / sites.variances - 1) < 0.5)
+    assert np.all(tracked.variances < raw)
+
+
+@pytest.mark.parametrize("gap", [1, 2, 32])
+def test_pairs_over_gaps_count_up_to_32_rounds(gap: int) -> None:
+    sites = Sites()
+    _, tracked = follow(sites, [1, 1 + gap])
+    np.testing.assert_array_equal(tracked.pairs, 1)
+    assert right(tracked.variances, sites.variances, spread(1, 2_000))
+    _, beyond = follow(sites, [1, 34])
+    np.testing.assert_array_equal(beyond.pairs, 0)
+    assert all("no pair of uploads yet" in reason for reason in beyond.reasons)
+    _, later = follow(sites, [1, 2, 50])
+    np.testing.assert_array_equal(later.pairs, 1)
+    assert all(reason.startswith("temporal") for reason in later.reasons)
+
+
+def test_sites_that_come_and_go_are_told_apart_by_name() -> None:
+    sites, memory = Sites(), {}
+    present = [[0, 1, 2, 3], [1, 2, 3, 4], [0, 2, 3, 4, 5], [5, 4, 0]]
+    for server_round, these in enumerate(present, start=1):
+        names = [sites.names[i] for i in these]
+        memory, tracked = track(memory, server_round, names, sites.round()[these])
+    np.testing.assert_array_equal(tracked.pairs, [1, 2, 2])
+    true = sites.variances[present[-1]]
+    assert right(tracked.variances, true, spread(1, 2_000))
+
+
+def test_a_repeated_upload_is_no_measurement() -> None:
+    sites = Sites()
+    first = sites.round()
+    memory, _ = track({}, 1, sites.names, first)
+    second = sites.round()
+    second[2] = first[2] * np.float32(1 + 1e-6)
+    _, tracked = track(memory, 2, sites.names, second)
+    np.testing.assert_array_equal(tracked.pairs, [1, 1, 0, 1, 1, 1])
+    assert "repeats the one before" in tracked.reasons[2]
+    assert tracked.variances[2] > sites.variances[2] / 2, "it must not pass for noiseless"
+
+
+def test_differences_beyond_the_uploads_are_not_believed() -> None:
+    """A signal that turns its sign doubles in the difference: auto reads the round alone."""
+    sites = Sites(n=2, signal=1.0)
+    first, second = sites.round(), sites.round()
+    second -= 2 * sites.signal.astype(np.float32)
+    memory, _ = track({}, 1, sites.names, first)
+    _, tracked = track(memory, 2, sites.names, second)
+    assert all("differences exceed the uploads" in reason for reason in tracked.reasons)
+    _, stubborn = track(memory, 2, sites.names, second, method="temporal")
+    assert all(reason.startswith("temporal") for reason in stubborn.reasons)
+    assert np.all(tracked.variances < stubborn.variances)
+
+
+def test_pure_noise_hardly_ever_seems_to_move() -> None:
+    """One round in 1,000 by _ALARM: more than 6 of 400 have probability 2e-6 (binomial)."""
+    assert stats.binom.sf(6, 400, 1e-3) < FALSE_ALARM * 2
+    moved = 0
+    for seed in range(200):
+        sites, memory = Sites(n=5, d=200, signal=0.0, seed=seed), {}
+        for server_round in (1, 2, 3):
+            memory, tracked = track(memory, server_round, sites.names, sites.round())
+            moved += any("exceed" in reason for reason in tracked.reasons)
+    assert moved <= 6
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_few_clients_are_bounds_at_first_and_known_from_the_second_upload(n: int) -> None:
+    sites = Sites(n=n)
+    memory, first = track({}, 1, sites.names, sites.round())
+    assert not first.identified.any()
+    assert all("upper bounds" in reason for reason in first.reasons)
+    assert np.all(first.variances > sites.variances)
+    _, second = track(memory, 2, sites.names, sites.round())
+    assert second.identified.all()
+    assert right(second.variances, sites.variances, spread(1, 2_000))
+
+
+def test_levels_are_kept_after_so_many_uploads_of_each_site() -> None:
+    sites, memory = Sites(), {}
+    late = sites.names[1:]
+    memory, _ = track(memory, 1, late, sites.round()[1:], uploads=2)
+    memory, two = track(memory, 2, sites.names, sites.round(), uploads=2)
+    memory, three = track(memory, 3, sites.names, sites.round(), uploads=2)
+    memory, four = track(memory, 4, sites.names, sites.round(), uploads=2)
+    np.testing.assert_array_equal(two.variances[1:], three.variances[1:])
+    assert three.variances[0] != two.variances[0], "the late site has had one upload before"
+    np.testing.assert_array_equal(three.variances, four.variances)
+    assert set(four.reasons) == {"kept after 2 uploads"}
+
+
+def test_the_clip_norm_is_the_unit() -> None:
+    """Half the clip norm, half the update: nothing but the unit has changed."""
+    one, other = Sites(), Sites()
+    memory, same = {}, {}
+    for server_round, clip_norm in ((1, 2.0), (2, 2.0), (3, 1.0)):
+        scale = np.float32(clip_norm / 2)
+        memory, found = track(
+            memory, server_round, one.names, one.round() * scale, clip_norm=clip_norm
+        )
+        same, fixed = track(same, server_round, other.names, other.round(), clip_norm=2.0)
+    np.testing.assert_allclose(found.variances, fixed.variances / 4, rtol=1e-5)
+
+
+def test_large_updates_are_kept_in_part_and_the_part_stays_the_same() -> None:
+    sites = Sites(n=4, d=5 * KEPT)
+    memory, tracked = follow(sites, [1, 2, 3])
+    chosen = memory["coordinates"]
+    assert KEPT * 0.99 <= len(chosen) <= KEPT
+    assert len(np.unique(chosen)) == len(chosen)
+    assert memory["upload/0"].shape == chosen.shape
+    assert right(tracked.variances, sites.variances, spread(2, len(chosen)))
+
+
+def test_the_memory_survives_a_checkpoint_and_is_not_written_to() -> None:
+    sites = Sites()
+    memory, _ = follow(sites, [1, 2])
+    stored = load(save(dict(memory)))
+    updates = sites.round()
+    _, one = track(memory, 3, sites.names, updates)
+    _, other = track(stored, 3, sites.names, updates)
+    np.testing.assert_array_equal(one.variances, other.variances)
+    assert set(stored) == set(memory)
+    for name, array in stored.items():
+        np.testing.assert_array_equal(memory[name], array)
+
+
+@pytest.mark.parametrize("method", ["factor-analysis", "residual-mad", "rpca", "column-norm"])
+def test_a_named_estimator_reads_every_round_alone(method: str) -> None:
+    sites = Sites(signal=0.05)
+    _, tracked = follow(sites, [1, 2, 3], method=method)
+    assert all(reason.startswith(method) for reason in tracked.reasons)
+
+
+@pytest.mark.parametrize("d", [2_000, 2 * KEPT])
+@pytest.mark.parametrize("silent", ["zeros", "denormal", "one entry"])
+def test_an_update_next_to_zeros_is_worth_nothing_and_does_not_end_the_round(
+    d: int, silent: str
+) -> None:
+    sites, memory = Sites(d=d, signal=0.1), {}
+    for server_round in (1, 2, 3):
+        updates = sites.round()
+        updates[3] = 1e-30 if silent == "denormal" else 0
+        if silent == "one entry":
+            updates[3, -1] = 1e-6
+        memory, tracked = track(memory, server_round, sites.names, updates)
+        assert np.isinf(tracked.variances[3])
+        assert tracked.reasons[3] == module.SILENT
+    others = [0, 1, 2, 4, 5]
+    np.testing.assert_array_equal(tracked.pairs[others], 2)
+    seen = len(memory.get("coordinates", np.empty(d)))
+    assert right(tracked.variances[others], sites.variances[others], spread(2, seen))
+
+
+def test_nothing_but_zeros() -> None:
+    _, tracked = track({}, 1, ["a", "b"], np.zeros((2, 5), np.float32))
+    assert np.all(np.isinf(tracked.variances))

@@ -1,0 +1,208 @@
+"""Projections by inner products: the same as by Lanczos on the updates themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.sparse.linalg import LinearOperator, eigsh, svds
+
+from hdpfl_flower.linalg import projection as module
+from hdpfl_flower.linalg.projection import inner_products, project_at_random, project_private
+
+FALSE_ALARM = 1e-6
+"""Chance that one statistical check below rejects right code."""
+EPS = np.finfo(np.float64).eps
+D = 500
+PUBLIC = np.array([True, False, True, True, False, False, True, False])
+WEIGHTS = np.array([0.2, 0.05, 0.15, 0.25, 0.05, 0.1, 0.1, 0.1])
+KINDS = ("span", "centred", "mean")
+
+
+def rows_of(seed: int = 0, spread: float = 1.0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    scale = spread ** np.linspace(0, 1, len(WEIGHTS))
+    rows = 0.5 * generator.standard_normal(D) + generator.standard_normal((len(WEIGHTS), D))
+    return (scale[:, None] * rows).astype(np.float32)
+
+
+def aggregate(rows: np.ndarray, rank: int, kind: str, public: np.ndarray = PUBLIC) -> np.ndarray:
+    coefficients, _ = project_private(inner_products(rows), WEIGHTS, public, rank, kind)  # type: ignore[arg-type]
+    result: np.ndarray = coefficients @ rows.astype(np.float64)
+    return result
+
+
+def by_lanczos(rows: np.ndarray, rank: int, kind: str) -> np.ndarray:
+    """The papers' way: Lanczos over R^d, then VVᵀ on the private mean itself."""
+    rows = rows.astype(np.float64)
+    public, start = rows[PUBLIC], np.ones(D)
+    centre = np.zeros(D)
+    if kind == "mean":
+        mean = WEIGHTS[PUBLIC] @ public / WEIGHTS[PUBLIC].sum()
+        rank_one = LinearOperator((D, D), matvec=lambda x: mean * (mean @ x), dtype=np.float64)
+        basis = eigsh(rank_one, 1, v0=start, tol=EPS)[1]
+    else:
+        centre = public.mean(axis=0) if kind == "centred" else centre
+        basis = svds((public - centre).T, rank, v0=np.arange(1.0, 5), tol=EPS)[0]
+    share = WEIGHTS[~PUBLIC].sum()
+    private = WEIGHTS[~PUBLIC] @ rows[~PUBLIC] / share
+    projected = centre + basis @ (basis.T @ (private - centre))
+    result: np.ndarray = WEIGHTS[PUBLIC] @ public + share * projected
+    return result
+
+
+def check_same(ours: np.ndarray, other: np.ndarray, condition: float = 1.0) -> None:
+    """Directions of a Gram matrix turn by d·eps·λ₁/gap at most, the gap that below λ_k.
+
+    Ten times that leaves room for Lanczos; ``condition`` bounds λ₁/gap: 100 for the rows here.
+    """
+    assert np.linalg.norm(ours - other) < 10 * D * EPS * condition * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_aggregate_is_that_of_lanczos(kind: str, rank: int) -> None:
+    for seed in range(3):
+        rows = rows_of(seed)
+        check_same(aggregate(rows, rank, kind), by_lanczos(rows, rank, kind), 100)
+
+
+def test_the_check_tells_the_maps_and_the_ranks_apart() -> None:
+    rows = rows_of()
+    maps = [by_lanczos(rows, k, kind) for kind, k in (("span", 1), ("span", 2), ("centred", 1),
+                                                      ("centred", 2), ("mean", 1))]  # fmt: skip
+    for i, one in enumerate(maps):
+        for other in maps[:i]:
+            with pytest.raises(AssertionError):
+                check_same(one, other, 100)
+
+
+def test_public_updates_of_very_different_size() -> None:
+    """Singular values over three decades: squares over six, far above the floor of rounding."""
+    rows = rows_of(spread=1e3)
+    values = np.linalg.svd(rows[PUBLIC].astype(np.float64), compute_uv=False) ** 2
+    condition = float(values[0] / (values[2] - values[3]))
+    check_same(aggregate(rows, 3, "span"), by_lanczos(rows, 3, "span"), condition)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("span", 4), ("centred", 3), ("mean", 1)])
+def test_a_rank_above_what_there_is_gives_what_there_is(kind: str, most: int) -> None:
+    for rank, kept in ((1, 1), (most, most), (most + 1, most), (1000, most)):
+        found = project_private(inner_products(rows_of()), WEIGHTS, PUBLIC, rank, kind)  # type: ignore[arg-type]
+        assert found[1] == kept
+
+
+def test_a_private_mean_in_the_span_is_kept_and_one_beside_it_is_lost() -> None:
+    rows = rows_of().astype(np.float64)
+    inside = np.random.default_rng(1).standard_normal((4, 4)) @ rows[PUBLIC]
+    basis = np.linalg.svd(rows[PUBLIC].T, full_matrices=False)[0]
+    beside = rows[~PUBLIC] - rows[~PUBLIC] @ basis @ basis.T
+    for private, kept in ((inside, 1), (beside, 0)):
+        rows[~PUBLIC] = private
+        gram = rows @ rows.T
+        coefficients, _ = project_private(gram, WEIGHTS, PUBLIC, 4, "span")
+        expected = WEIGHTS[PUBLIC] @ rows[PUBLIC] + kept * (WEIGHTS[~PUBLIC] @ private)
+        check_same(coefficients @ rows, expected, 1e4)
+
+
+def test_one_public_site_is_not_centred() -> None:
+    rows, public = rows_of(), np.arange(8) == 2
+    one = {kind: aggregate(rows, 1, kind, public) for kind in KINDS}
+    check_same(one["centred"], one["span"])
+    check_same(one["mean"], one["span"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_are_one_direction(kind: str) -> None:
+    rows = rows_of()
+    rows[PUBLIC] = rows[0]
+    gram = inner_products(rows)
+    coefficients, kept = project_private(gram, WEIGHTS, PUBLIC, 3, kind)  # type: ignore[arg-type]
+    assert np.isfinite(coefficients).all()
+    assert kept == (0 if kind == "centred" else 1)  # less their mean, copies are nothing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_public_or_private_sites_nothing_is_projected(kind: str) -> None:
+    gram = inner_products(rows_of())
+    for public in (np.zeros(8, bool), np.ones(8, bool)):
+        coefficients, kept = project_private(gram, WEIGHTS, public, 2, kind)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(coefficients, WEIGHTS)
+        assert kept == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_public_updates_of_zeros_leave_the_private_part_out(kind: str) -> None:
+    rows = rows_of()
+    rows[PUBLIC] = 0
+    assert not aggregate(rows, 2, kind).any()
+
+
+def test_public_sites_without_weight_still_have_a_mean() -> None:
+    """A noise-aware rule may give all its weight to private sites."""
+    rows, weights = rows_of(), np.where(PUBLIC, 0, 0.25)
+    coefficients, kept = project_private(inner_products(rows), weights, PUBLIC, 1, "mean")
+    mean = rows[PUBLIC].mean(axis=0, dtype=np.float64)
+    private = weights @ rows.astype(np.float64)
+    check_same(coefficients @ rows.astype(np.float64), mean * (mean @ private) / (mean @ mean), 100)
+    assert kept == 1
+
+
+@pytest.mark.parametrize("size", [1, 16_383, 16_384, 16_385, 40_000])
+def test_inner_products_are_those_of_whole_rows(size: int) -> None:
+    rows = np.random.default_rng(size).standard_normal((3, size)).astype(np.float32)
+    exact = rows.astype(np.float64) @ rows.astype(np.float64).T
+    # A sum of d products, in any order, is off by d·eps·Σ|products| at most
+    bound = size * EPS * (np.abs(rows).astype(np.float64) @ np.abs(rows).T)
+    assert (np.abs(inner_products(rows) - exact) <= bound).all()
+
+
+# Random directions.
+
+
+def kept_shares(project: object, rank: int) -> np.ndarray:
+    update = np.random.default_rng(9).standard_normal(60)
+    draws = (project(update, rank, np.random.default_rng([rank, i])) for i in range(2_000))  # type: ignore[operator]
+    return np.array([float(x @ x) for x in draws]) / float(update @ update)
+
+
+def check_shares(shares: np.ndarray, rank: int) -> None:
+    """‖Πx‖²/‖x‖² is Beta(k/2, (d − k)/2) for k uniform orthonormal directions."""
+    assert stats.kstest(shares, "beta", (rank / 2, (60 - rank) / 2)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("rank", [1, 7])
+def test_random_directions_are_uniform_and_orthonormal(rank: int) -> None:
+    shares = kept_shares(project_at_random, rank)
+    check_shares(shares, rank)
+    for wrong in (2 / 3, 1.5):
+        with pytest.raises(AssertionError):
+            check_shares(wrong**2 * shares, rank)
+
+
+def test_the_check_rejects_a_plain_gaussian_matrix() -> None:
+    def plain(update: np.ndarray, rank: int, generator: np.random.Generator) -> np.ndarray:
+        drawn = generator.standard_normal((len(update), rank)) / np.sqrt(len(update))
+        result: np.ndarray = drawn @ (drawn.T @ update)
+        return result
+
+    with pytest.raises(AssertionError):
+        check_shares(kept_shares(plain, 7), 7)
+
+
+def test_a_random_projection_is_one() -> None:
+    update = np.random.default_rng(0).standard_normal(50)
+    once = project_at_random(update, 5, np.random.default_rng(1))
+    again = project_at_random(once, 5, np.random.default_rng(1))
+    np.testing.assert_allclose(again, once, atol=1e-6)  # of float32, and |x| < 3
+    everything = project_at_random(update, 99, np.random.default_rng(1))
+    np.testing.assert_allclose(everything, update, rtol=1e-6)
+
+
+def test_blocks_of_the_random_matrix_are_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = np.random.default_rng(0).standard_normal(5_000)
+    whole = project_at_random(update, 3, np.random.default_rng(1))
+    monkeypatch.setattr(module, "_BLOCK", 400)
+    parts = project_at_random(update, 3, np.random.default_rng(1))
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    assert np.abs(whole).max() > 1e-2

@@ -1,0 +1,138 @@
+"""Networks: their sizes, their seeds, and what is refused with the remedy."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hdpfl_flower.errors import ModelError
+from hdpfl_flower.models.networks import (
+    arrays_of,
+    build_model,
+    flatten,
+    import_torchvision,
+    is_user_code,
+    unflatten,
+)
+from hdpfl_flower.models.task import Task
+
+MNIST, HEART = Task.classification((1, 28, 28), 10), Task.classification((28,), 2)
+
+
+def size(spec: str, task: Task) -> int:
+    return sum(p.numel() for p in build_model(spec, task, 0).parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("spec", "task", "parameters"),
+    [
+        ("logreg", MNIST, 784 * 10 + 10),
+        ("logreg", HEART, 28 + 1),
+        ("mlp", HEART, 28 * 64 + 64 + 64 + 1),
+        ("mlp:32:16", MNIST, 784 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10),
+        ("cnn", MNIST, 28_938),  # Robust-HDP, section 5
+        ("resnet18", Task.classification((3, 32, 32), 10), 11_181_642),  # torchvision's, 10 classes
+    ],
+)
+def test_a_model_has_the_parameters_of_its_definition(
+    spec: str, task: Task, parameters: int
+) -> None:
+    assert size(spec, task) == parameters
+    output = build_model(spec, task, 0)(torch.zeros(2, *task.input_shape))
+    assert output.shape == (2, task.outputs)
+
+
+def test_resnet_takes_images_of_one_channel() -> None:
+    assert build_model("resnet18", MNIST, 0)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_the_seed_alone_decides_and_torchs_own_generator_stays() -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    one, same, other = (arrays_of(build_model("mlp:8", HEART, seed)) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(np.array_equal(one[name], same[name]) for name in one)
+    assert not all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("spec", "task", "words"),
+    [
+        ("vgg", MNIST, "model 'vgg' is not known; choose logreg, mlp:WIDTH, cnn, resnet18 or"),
+        ("logreg:3", MNIST, "model 'logreg' takes no width"),
+        ("mlp:0", MNIST, "needs widths of at least 1"),
+        ("cnn", HEART, "needs images"),
+        ("resnet18", HEART, "needs images"),
+        ("no.such.module:build", HEART, "the module or the function is not there"),
+        (f"{__name__}:nothing", HEART, "the module or the function is not there"),
+        (f"{__name__}:raises", HEART, "its function raised ValueError"),
+        (f"{__name__}:no_module", HEART, "returned no torch.nn.Module"),
+        (f"{__name__}:frozen", HEART, "has no trainable parameter"),
+    ],
+)
+def test_what_cannot_be_built_is_one_clear_line(spec: str, task: Task, words: str) -> None:
+    with pytest.raises(ModelError, match=words) as caught:
+        build_model(spec, task, 0)
+    assert "\n" not in str(caught.value)
+    assert "PATIENT-123" not in str(caught.value)
+
+
+def raises(task: Task) -> nn.Module:
+    raise ValueError("PATIENT-123")
+
+
+def no_module(task: Task) -> object:
+    return "a text"
+
+
+def frozen(task: Task) -> nn.Module:
+    return nn.Linear(28, 1).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.BatchNorm1d(28), nn.SyncBatchNorm(28), nn.InstanceNorm1d(28, track_running_stats=True)],
+)
+def test_layers_with_statistics_of_a_batch_are_refused(
+    layer: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys.modules[__name__], "made", lambda _: nn.Sequential(layer, nn.Linear(28, 1)), False
+    )
+    with pytest.raises(ModelError, match=r"mixes the records of a batch.*use GroupNorm"):
+        build_model(f"{__name__}:made", HEART, 0)
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError, AttributeError])
+def test_a_broken_torchvision_stops_only_what_needs_it(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build for another torch fails with "operator torchvision::nms does not exist"."""
+
+    def broken(name: str) -> object:
+        raise error("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("hdpfl_flower.models.networks.importlib.import_module", broken)
+    with pytest.raises(ModelError, match="install the pair together: pip install"):
+        import_torchvision("models")
+    with pytest.raises(ModelError, match="install the pair together"):
+        build_model("resnet18", MNIST, 0)
+    assert size("cnn", MNIST) == 28_938
+
+
+def test_flat_and_back() -> None:
+    arrays = arrays_of(build_model("mlp:8", HEART, 1))
+    vector = flatten(arrays)
+    assert vector.dtype == np.float32
+    assert vector.shape == (size("mlp:8", HEART),)
+    for name, array in unflatten(vector, arrays).items():
+        np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_a_width_is_no_users_code() -> None:
+    assert not any(map(is_user_code, ("mlp:32:16", "mlp:", "logreg")))
+    assert all(map(is_user_code, ("nets:build", "os:getcwd")))

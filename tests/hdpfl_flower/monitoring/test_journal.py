@@ -1,0 +1,83 @@
+"""The journal: append-only, one JSON object a line, a torn last line tolerated."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.monitoring.journal import Journal, finished_rounds, read_journal
+
+
+def test_events_come_back_in_order_with_arrays_as_lists(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run" / "journal.jsonl")
+    journal.write("started", terms={"rounds": 3})
+    journal.write(
+        "round", weights=np.array([0.25, 0.75]), gauges={"x": np.float64("inf"), "n": np.int64(3)}
+    )
+    journal.close()
+    started, event = read_journal(tmp_path / "run" / "journal.jsonl")
+    assert started["terms"] == {"rounds": 3}
+    assert event["weights"] == [0.25, 0.75]
+    assert event["gauges"] == {"x": "inf", "n": 3}
+    assert started["at"] <= event["at"]
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"event": "rou', '{"event"', "\x00\x00", '{"event": "round", "x": "ü']
+)
+def test_a_torn_last_line_is_passed_over_and_mended(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    first = Journal(path)
+    first.write("started")
+    first.close()
+    with path.open("ab") as file:
+        file.write(torn.encode()[:-1])
+    assert [event["event"] for event in read_journal(path)] == ["started"]
+    second = Journal(path)
+    second.write("resumed")
+    second.close()
+    assert [event["event"] for event in read_journal(path)] == ["started", "resumed"]
+
+
+def test_lines_of_another_kind_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('3\n"text"\n{"no": "event"}\n\n' + json.dumps({"event": "round"}) + "\n")
+    assert read_journal(path) == [{"event": "round"}]
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no journal at"):
+        read_journal(tmp_path / "journal.jsonl")
+
+
+ROUND = {"event": "round", "round": 1, "asked": ["a", "b"], "accepted": ["a"], "metrics": {}}
+
+
+def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    event = {**ROUND, "metrics": {"loss": float("inf"), "accuracy": float("nan")}, "weights": [1]}
+    journal.write(**event)  # type: ignore[arg-type]
+    journal.write("run-ended")
+    (found,) = finished_rounds(read_journal(tmp_path / "journal.jsonl"))
+    assert found["metrics"]["loss"] == float("inf")
+    assert math.isnan(found["metrics"]["accuracy"])
+    assert found["weights"] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"round": None}, {"asked": None}, {"accepted": ["c"]}, {"metrics": [1]}, {"weights": 3},
+        {"metrics": {"loss": "PATIENT-123"}}, {"round": "one"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_round_is_one_clear_line(damage: dict[str, object]) -> None:
+    assert finished_rounds([ROUND])[0]["round"] == 1
+    with pytest.raises(DataError, match=r"^the journal is damaged: a round in it is not whole$"):
+        finished_rounds([{**ROUND, **damage}])

@@ -1,0 +1,104 @@
+"""Readings as Prometheus reads them: text, OpenMetrics, HTTP, a file; nothing of another place."""
+
+from __future__ import annotations
+
+import stat
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.monitoring.prometheus import Address, Exposition, keep_writing, serve, write_textfile
+from hdpfl_flower.monitoring.series import Reading
+
+ODD = 'a "b"\n\\c ü'
+
+
+def readings() -> Iterator[Reading]:
+    yield metrics.RUN.reads(1, "r", "fedavg", "logreg", "digits")
+    yield metrics.RECEIVED.reads(3, "r")
+    yield metrics.WEIGHT.reads(0.25, "r", ODD)
+    yield metrics.LOSS.reads(float("nan"), "r", "all")
+    yield metrics.SPENT_EPSILON.reads(3.217391)
+
+
+def test_text_and_openmetrics_say_the_same_and_parse() -> None:
+    shown = Exposition("coordinator", readings)
+    plain = {s.name: s for f in parse(shown.text().decode()) for s in f.samples}
+    opened = {s.name: s for f in parse_open(shown.openmetrics().decode()) for s in f.samples}
+    assert plain.keys() == opened.keys()
+    assert plain["hdpfl_run_info"].labels["strategy"] == "fedavg"
+    assert plain["hdpfl_run_received_bytes_total"].value == 3
+    for found in (plain, opened):
+        assert found["hdpfl_site_weight_ratio"].labels == {"run": "r", "site": ODD}
+
+
+@pytest.mark.parametrize(("place", "shown"), [("coordinator", False), ("site", True)])
+def test_only_series_of_its_own_place_are_shown(place: metrics.Place, shown: bool) -> None:
+    """Whatever an exporter reads, ε is shown at the site alone, and updates at the coordinator."""
+    text = Exposition(place, readings).text()
+    assert (b"3.217391" in text) == shown
+    assert (b"weight" in text) != shown
+
+
+def test_times_are_told_and_a_series_stands_together() -> None:
+    values = [(0.5, 1.0), (0.25, 2.0)]
+    found = [
+        metrics.WEIGHT.reads(value * (1 + n), "r", str(n))._replace(at=at)
+        for value, at in values
+        for n in range(2)
+    ]
+    (family,) = parse_open(Exposition("coordinator", lambda: found).openmetrics().decode())
+    assert [(s.labels["site"], s.value, float(s.timestamp)) for s in family.samples] == [
+        ("0", 0.5, 1.0), ("0", 0.25, 2.0), ("1", 1.0, 1.0), ("1", 0.5, 2.0),
+    ]  # fmt: skip
+
+
+def test_it_answers_over_http_until_it_is_stopped() -> None:
+    stop, at = serve(Exposition("coordinator", readings), Address("127.0.0.1", 0))
+    try:
+        with urllib.request.urlopen(f"http://{at}/metrics", timeout=10) as reply:
+            assert b"hdpfl_site_weight_ratio" in reply.read()
+        with pytest.raises(DeploymentError, match="--port"):
+            serve(Exposition("coordinator", readings), Address("127.0.0.1", int(at.split(":")[1])))
+    finally:
+        stop()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://{at}/metrics", timeout=10)
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    shown, path = Exposition("site", readings), tmp_path / "site.prom"
+    keep_writing(shown, path, 0, mode=0o640)
+    assert b"3.217391" in path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    with pytest.raises(DeploymentError, match=r"\.prom"):
+        write_textfile(shown, tmp_path / "site.txt", mode=0o640)
+    with pytest.raises(DeploymentError, match="cannot be written"):
+        write_textfile(shown, tmp_path / "nowhere" / "site.prom", mode=0o640)
+    assert [p.name for p in tmp_path.iterdir()] == ["site.prom"]
+
+
+def test_tls_needs_all_of_its_files(tmp_path: Path) -> None:
+    here = tmp_path / "a.pem"
+    here.write_text("")
+    assert not Address("127.0.0.1", 1).mutual
+    assert Address("127.0.0.1", 1, here, here, here).mutual
+    with pytest.raises(DeploymentError, match="--clients"):
+        _ = Address("127.0.0.1", 1, here, here).mutual
+    with pytest.raises(DeploymentError, match="--key"):
+        _ = Address("127.0.0.1", 1, here, tmp_path / "none", here).mutual
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.0.1", True),
+     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("site.example.org", False)],
+)  # fmt: skip
+def test_what_is_this_machine_alone(host: str, local: bool) -> None:
+    assert Address(host, 1).local == local

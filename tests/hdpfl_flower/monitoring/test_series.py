@@ -1,0 +1,44 @@
+"""The list of series: names as the house has them, and a document that lists each of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hdpfl_flower.monitoring.series import SERIES, Series, series_at
+
+ROOT = Path(__file__).parents[2]
+BUDGET = ("epsilon", "delta", "multiplier", "releases", "requests", "entries")
+"""Units that tell of a site's budget: its own exporter alone may have them."""
+
+
+def test_names_are_unique_and_as_prometheus_wants_them() -> None:
+    names = [series.name for series in SERIES]
+    assert len(set(names)) == len(names) > 40
+    for series in SERIES:
+        assert re.fullmatch(r"hdpfl(_[a-z]+)+", series.name), series.name
+        assert series.counter == series.name.endswith("_total")
+        assert series.meaning.endswith("."), series.name
+        assert len(set(series.labels)) == len(series.labels)
+
+
+def test_every_series_has_one_place_and_no_budget_is_the_coordinators() -> None:
+    ours, sites = set(series_at("coordinator")), set(series_at("site"))
+    assert ours | sites == set(SERIES)
+    assert not ours & sites
+    assert all(series.labels[0] == "run" for series in ours)
+    assert [series.name for series in ours if series.unit in BUDGET] == []
+    assert {series.unit for series in sites} >= set(BUDGET)
+
+
+def test_a_reading_holds_its_labels_in_order() -> None:
+    series = Series("site", "x", "seconds", "X.", ("a", "b"))
+    assert series.reads(2, "1", "2") == (series, ("1", "2"), 2.0, None)
+
+
+def test_the_document_lists_every_series() -> None:
+    text = (ROOT / "docs/metrics.md").read_text()
+    rows = re.findall(r"^\| `(hdpfl_[a-z_]+)` \| (.*?) \| (.*) \|$", text, re.M)
+    assert rows == [
+        (s.name, ", ".join(f"`{label}`" for label in s.labels) or "-", s.meaning) for s in SERIES
+    ]

@@ -1,0 +1,100 @@
+"""What a plan pays for beside equal steps: a first round on all records, choices, two models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hdpfl_flower.privacy.accounting import Gaussians, epsilon_of, event_of, interval_for
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.privacy.plan import Plan, check_policy, make_plan
+from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
+
+CHOOSING = {"selections": 2, "selection_share": 0.3}
+PERSONAL = {"personal_lambda": "0.1", "personal_noise": "records"}
+FULL = {"first_batch": "full"}
+DELTA = 1e-5
+
+
+def check_cost(plan: Plan, doubled: int = 1, choices: int = 0) -> None:
+    """Fail where what the round plans do, written out by hand, costs more than was charged."""
+    done = [plan.round(r, 1.0).steps for r in range(1, plan.rounds + 1)] * doubled
+    beside = [plan.choices] if plan.choices else []
+    assert sum(one.count for one in beside) == choices
+    event = event_of(done, plan.noise_multiplier, beside)
+    assert epsilon_of(event, DELTA, interval_for(SECRET, 10)) <= 1.002 * plan.epsilon
+    assert 0.98 * plan.epsilon < cost_of(plan) <= plan.epsilon == SECRET
+
+
+def test_choices_are_charged_beside_the_steps() -> None:
+    plan, without = make_plan(profile(), terms(**CHOOSING)), make_plan(profile(), terms())
+    check_cost(plan, choices=2)
+    assert plan.noise_multiplier > without.noise_multiplier
+    assert without.choices is None
+    same = make_plan(profile(), terms(selections=2, selection_share=0.0))
+    assert same == without
+
+
+def test_gumbel_choices_are_charged_as_well() -> None:
+    plan = make_plan(profile(), terms(**CHOOSING, selection_mechanism="gumbel"))
+    check_cost(plan, choices=2)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.choices != make_plan(profile(), terms(**CHOOSING)).choices
+
+
+def test_a_private_personal_model_is_charged_like_the_update() -> None:
+    plan, without = make_plan(profile(), terms(**PERSONAL)), make_plan(profile(), terms())
+    check_cost(plan, doubled=2)
+    assert plan.noise_multiplier > 1.1 * without.noise_multiplier
+    plain = make_plan(profile(), terms(personal_lambda="0.1"))
+    assert plain == without
+
+
+def test_round_1_takes_all_records_once_an_epoch_and_divides_by_the_declared() -> None:
+    plan = make_plan(profile(), terms(local_epochs=2, **FULL))
+    first, later = plan.round(1, 1.0), plan.round(2, 1.0)
+    assert (first.steps.sampling_prob, first.steps.count, first.divisor) == (1.0, 2, 200.0)
+    assert (later.steps.sampling_prob, later.steps.count, later.divisor) == (0.25, 8, 50.0)
+    check_cost(plan)
+
+
+def test_all_of_it_together() -> None:
+    check_cost(make_plan(profile(), terms(**CHOOSING, **PERSONAL, **FULL)), 2, 2)
+
+
+def test_it_survives_json_and_an_older_plan_has_none_of_it() -> None:
+    plan = make_plan(profile(), terms(**CHOOSING, **PERSONAL, **FULL))
+    assert Plan.from_json(plan.to_json()) == plan
+    old = json.loads(make_plan(profile(), terms()).to_json())
+    for key in ("first_divisor", "models", "choices"):
+        del old[key]
+    assert Plan.from_json(json.dumps(old)) == make_plan(profile(), terms())
+
+
+@pytest.mark.parametrize("extra", [CHOOSING, PERSONAL, FULL], ids=["choices", "personal", "full"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"noise": "client"},
+        {"noise_multiplier": 2.0},
+        {"participations": 2},
+        {"calibration": "robust-hdp"},
+    ],
+    ids=str,
+)
+def test_what_counts_equal_steps_alone_is_declined_with_more(
+    extra: dict[str, Any], more: dict[str, Any]
+) -> None:
+    with pytest.raises(Declined, match="'first-batch', 'selections' and 'personal-noise'"):
+        check_policy(profile(policy={"client-noise": True}), terms(**extra, **more))
+    check_policy(profile(), terms(**extra))
+
+
+def test_without_privacy_there_is_no_noise_anywhere() -> None:
+    open_ = {"epsilon": float("inf")}
+    plan = make_plan(profile(budget=open_, run=open_), terms(**CHOOSING, **FULL))
+    assert plan.noise_multiplier == 0
+
+    assert plan.choices == Gaussians(0.0, 2)

@@ -1,0 +1,98 @@
+"""``hdpfl reproduce`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hdpfl_flower.errors import TermsError
+from server_app.commands import app
+from studies import STUDIES
+
+
+def reproduce(*words: str) -> str:
+    done = CliRunner().invoke(app, ["reproduce", *words], env={"COLUMNS": "100"})
+    if done.exception:
+        raise done.exception
+    return done.output
+
+
+@pytest.fixture(autouse=True)
+def _own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+def test_the_list_names_every_study() -> None:
+    output = reproduce("--list")
+    assert all(name in output for name in STUDIES)
+    assert reproduce() == output
+
+
+def test_what_is_not_known_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TermsError, match="'no-such' is not known; choose one of robust-hdp-noise"):
+        reproduce("no-such")
+    with pytest.raises(TermsError, match="--learning-rate: 'fast'"):
+        reproduce("drift", "--learning-rate", "fast", "--out", str(tmp_path))
+    with pytest.raises(TermsError, match="--strategies: 'x'"):
+        reproduce("drift", "--strategies", "x", "--out", str(tmp_path))
+
+
+def test_no_gpu_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TermsError, match="no GPU here"):
+        reproduce("drift", "--device", "cuda", "--out", str(tmp_path))
+
+
+def test_every_study_is_in_the_document() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    assert all(f"`{name}`" in text for name in STUDIES)
+
+
+@pytest.mark.slow
+def test_a_study_leaves_a_table_numbers_and_a_picture(tmp_path: Path) -> None:
+    words = ["robust-hdp-convergence", "--dataset", "digits", "--rounds", "1", "--strategies",
+             "fedavg", "--learning-rate", "0.1", "--noise", "paper", "--jobs", "1",
+             "--device", "cpu", "--out", str(tmp_path)]  # fmt: skip
+    output = reproduce(*words)
+    assert "Dist6" in output
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert [cell["row"] for cell in content["cells"]] == ["fedavg"]
+    assert content["command"].startswith("hdpfl reproduce robust-hdp-convergence --rounds 1")
+    assert str(tmp_path) not in (tmp_path / "results.json").read_text()
+    assert f"{content['cells'][0]['accuracy']:.1f}" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "robust-hdp-convergence.png").stat().st_size > 10_000
+
+
+SMALLER = {
+    "robust-hdp-noise": ["--columns", "Dist6"],
+    "robust-hdp-distributions": ["--columns", "Dist2,Dist6"],
+    "robust-hdp-label-skew": ["--columns", "Dist2,Dist6"],
+    "pfa-mixgauss": ["--columns", "MixGauss1 (M = 30)"],
+    "robust-hdp-clients": ["--columns", "20 clients,40 clients"],
+    "drift": ["--columns", "Dist2,Dist2 ≤ 2 labels"],
+    "guards": ["--columns", "Dist2,Dist2 ≤ 2 labels", "--strategies", "none,evidence"],
+    "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
+    "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
+    "fedhdp-personal": ["--strategies", "local training alone"],
+    "r-dpcfl-noise": ["--columns", "ε 10 b 32 first 32"],
+    "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
+    "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
+}
+"""A part of those that take a minute or more on digits."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_study_runs_on_digits(name: str, tmp_path: Path) -> None:
+    words = [] if name in {
+        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise"
+    } else ["--learning-rate", "0.1"]  # fmt: skip
+    words += [*SMALLER.get(name, []), "--dataset", "digits", "--rounds", "2", "--jobs", "1"]
+    reproduce(name, *words, "--out", str(tmp_path))
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["cells"]
+    assert (tmp_path / "table.md").exists()
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000

@@ -1,0 +1,154 @@
+"""How a user takes up a run: ``hdpfl resume``, ``resume-from``, and what they are told."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import CheckpointError, TermsError
+from hdpfl_flower.monitoring.journal import Journal, read_journal
+from server_app.app import run_or_resume
+from server_app.commands.resume import resume
+from server_app.run.resume import run_folder
+from tests.federation import ScriptedGrid
+from tests.server_app.run.resuming import (
+    Killed,
+    interrupted,
+    memory_folder,  # noqa: F401
+    noisy,
+)
+
+APP = Path(__file__).parents[2]
+
+
+def test_ctrl_c_says_how_to_go_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = interrupted(folder)
+    assert f"the run can go on: hdpfl resume {own}" in caplog.text
+
+
+# --- hdpfl resume RUN SUPERLINK: tests/e2e/test_resume.py runs it to its good end -----------------
+
+
+def test_without_the_app_it_says_how_to_name_it(folder: Path) -> None:
+    own = interrupted(folder)
+    with pytest.raises(CheckpointError, match=f"no app in {folder}; .*--app"):
+        resume(str(own), "consortium", folder)
+
+
+def test_a_run_that_was_not_submitted_is_no_failed_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = interrupted(folder)
+    before = (own / "journal.jsonl").read_text()
+    monkeypatch.setenv("FLWR_HOME", str(folder / "flwr"))
+    with pytest.raises(CheckpointError, match="was not submitted; flwr run says why, above"):
+        resume(str(own), "consortium", APP)
+    assert "consortium" in "".join(capfd.readouterr())
+    assert (own / "journal.jsonl").read_text() == before
+
+
+def test_a_run_that_goes_on_without_its_log_is_not_called_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = interrupted(folder)
+    command = importlib.import_module("server_app.commands.resume")
+    monkeypatch.setattr(command, "flower_command", lambda *_: ["true"])
+    journal = Journal(own / "journal.jsonl")
+    assert journal.hold()
+    with pytest.raises(CheckpointError, match="the log broke off; the run goes on"):
+        resume(str(own), "consortium", APP)
+    journal.close()
+    with pytest.raises(CheckpointError, match="has not come to its end"):
+        resume(str(own), "consortium", APP)
+
+
+def test_a_run_of_another_user_is_said(folder: Path) -> None:
+    own, root = interrupted(folder), os.geteuid() == 0
+    folder.chmod(0o700 if root else 0)
+    try:
+        if root:
+            os.seteuid(65534)
+        with pytest.raises(CheckpointError, match="cannot be read by this user"):
+            run_folder(str(own))
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+
+
+# --- flwr run -c "resume-from=…" ----------------------------------------------------------------
+
+
+@pytest.fixture
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server_app.run.rounds.plot_run", lambda *_: None)
+
+
+def config_of(folder: Path, **more: Any) -> dict[str, Any]:
+    terms = {"strategy": "fedavg", "rounds": 4, "min-sites": 1, "evaluation": "none"}
+    return {**RunTerms().as_config(), **terms, "runs-dir": str(folder), "run-id": "f", **more}
+
+
+class StopsIn(ScriptedGrid):
+    """A grid that dies when it is to send a round."""
+
+    at = 3
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        if messages and wire.read_instructions(messages[0].content).server_round == self.at:
+            raise Killed
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+@pytest.mark.usefixtures("no_picture")
+def test_resume_from_is_the_servers_own_and_needs_no_other_key(folder: Path) -> None:
+    """Terms that are not said are the run's; no site hears of the key, and the run id stays."""
+    sites = {str(i): noisy(i) for i in range(4)}
+    with pytest.raises(Killed):
+        run_or_resume(StopsIn(sites), {**config_of(folder), "resume-from": ""})
+    seen: set[str] = set()
+
+    class Listens(ScriptedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            messages = list(messages)
+            seen.update(wire.read_instructions(m.content).terms.to_json() for m in messages)
+            return super().send_and_receive(messages, timeout=timeout)
+
+    defaults = RunTerms().as_config()
+    result = run_or_resume(Listens(sites), {**defaults, "resume-from": str(folder / "f")})
+    assert [event["round"] for event in result.rounds] == [1, 2, 3, 4]
+    assert result.run_id == "f"
+    (text,) = seen
+    assert "resume" not in text
+    events = [event["event"] for event in read_journal(folder / "f" / "journal.jsonl")]
+    assert events.count("run-started") == events.count("run-resumed") == 1
+    again = {**defaults, "runs-dir": str(folder), "resume-from": "f"}
+    with pytest.raises(CheckpointError, match="complete"):
+        run_or_resume(Listens(sites), again)
+
+
+@pytest.mark.usefixtures("no_picture")
+@pytest.mark.parametrize(
+    ("key", "value"), [("rounds", 40), ("clip-norm", 3.0), ("run-id", "g"), ("quorum", 1)]
+)
+def test_a_term_that_differs_is_refused_by_name(folder: Path, key: str, value: Any) -> None:
+    sites = {str(i): noisy(i) for i in range(4)}
+    with pytest.raises(Killed):
+        run_or_resume(StopsIn(sites), config_of(folder))
+    with pytest.raises(CheckpointError, match=f"'{key}' is not what run 'f' began with"):
+        run_or_resume(
+            ScriptedGrid(sites),
+            config_of(folder, **{key: value, "resume-from": str(folder / "f")}),
+        )
+
+
+def test_resume_from_is_a_text(folder: Path) -> None:
+    with pytest.raises(TermsError, match="'resume-from' must be a text"):
+        run_or_resume(ScriptedGrid({}), {"resume-from": 3})

@@ -1,0 +1,304 @@
+"""The coordinator's exporter: journals of all kinds, and no value of a profile."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+
+from client_app.site.simulated import draw_profile
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.monitoring.prometheus import Exposition
+from hdpfl_flower.monitoring.journal import Journal, read_journal
+from hdpfl_flower.monitoring.series import Reading
+from server_app.commands import main
+from server_app.monitoring.exporter import Runs, history
+from server_app.simulation.local import run_in_process
+from server_app.monitoring.run_series import MAX_SITES, REASONS, tally
+
+Hdpfl = Callable[..., tuple[int, str, str]]
+
+TERMS = RunTerms.parse({"rounds": 3, "round-timeout": 60.0})
+ROUND: dict[str, Any] = {
+    "round": 1, "asked": ["a", "b", "c"], "accepted": ["a", "b"],
+    "rejected": {"c": "array: not finite"}, "quorum": 2, "bytes_down": 30, "bytes_up": 20,
+    "weights": [0.75, 0.25], "norms": [2.0, 3.0], "seconds": 2.0,
+    "phases": {"prepare": 0.5, "exchange": 1.0, "aggregate": 0.25, "evaluate": 0.25},
+    "gauges": {"noise_std": [0.5, 0.0], "cluster": [0, 1], "cluster_confidence": [0.9, 0.6],
+               "clusters": 2.0, "clusters_mss": 0.8, "last_soft_round": 4.0},
+    "metrics": {"accuracy": 0.5, "accuracy-minority": 0.25, "accuracy-group-1": 0.75, "loss": 1.5,
+                "mse": 3.0, "mae": 2.0, "site-accuracy": 0.625, "site-loss": 1.25,
+                "site-accuracy-worst": 0.125},
+    "tested": {"sites": 3, "counted": {"site-accuracy": 2, "site-loss": 2}, "missing": {"c": "x"}},
+}  # fmt: skip
+AFTER_ROUND = {
+    ("round_asked_sites",): 3, ("round_accepted_sites",): 2, ("round_quorum_sites",): 2,
+    ("round_effective_sites",): 1.6, ("round_duration_seconds",): 2, ("round_median_seconds",): 2,
+    ("round_timeout_seconds",): 60, ("round_phase_seconds", "exchange"): 1,
+    ("run_rejected_updates_total", "malformed"): 1, ("run_rejected_updates_total", "guard"): 0,
+    ("run_received_bytes_total",): 20, ("run_sent_bytes_total",): 30,
+    ("run_planned_rounds",): 3, ("run_finished_rounds",): 1, ("run_active_bool",): 1,
+    ("run_no_quorum_rounds_total",): 0, ("run_unreadable_events",): 0,
+    ("model_accuracy_ratio", "all"): 0.5, ("model_accuracy_ratio", "minority"): 0.25,
+    ("model_accuracy_ratio", "1"): 0.75, ("model_loss_mean", "all"): 1.5,
+    ("model_squared_error_mean", "all"): 3, ("model_absolute_error_mean", "all"): 2,
+    ("model_accuracy_ratio", "sites"): 0.625, ("model_accuracy_ratio", "worst-tenth"): 0.125,
+    ("model_loss_mean", "sites"): 1.25, ("model_tested_sites",): 2, ("model_untested_sites",): 1,
+    ("site_weight_ratio", "a"): 0.75, ("site_update_norm", "b"): 3, ("site_noise_std", "a"): 0.5,
+    ("site_cluster_index", "b"): 1, ("site_cluster_confidence_ratio", "a"): 0.9,
+    ("site_asked_rounds_total", "c"): 1, ("site_accepted_rounds_total", "c"): 0,
+    ("site_bad_updates_total", "c"): 1, ("site_bad_updates_total", "a"): 0,
+    ("clustering_clusters",): 2, ("clustering_mss_score",): 0.8,
+    ("clustering_last_soft_round",): 4,
+}  # fmt: skip
+
+
+def write(folder: Path, *rounds: dict[str, Any], ended: str = "") -> Path:
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("run-started", terms=TERMS.as_config(), parameters=650)
+    for facts in rounds:
+        journal.write("round", **facts)
+    if ended:
+        journal.write("run-finished", status=ended)
+    journal.close()
+    return folder / "journal.jsonl"
+
+
+def values(readings: Iterable[Reading], run: str = "r") -> dict[tuple[str, ...], float]:
+    """Return value by name, without ``hdpfl_``, and labels, without the run's."""
+    return {
+        (r.series.name.removeprefix("hdpfl_"), *r.labels[1:]): r.value
+        for r in readings
+        if r.labels[0] == run
+    }
+
+
+def test_every_fact_of_a_round_is_a_reading(tmp_path: Path) -> None:
+    write(tmp_path / "r", ROUND)
+    found = values(Runs(tmp_path).readings())
+    assert {key: found.get(key) for key in AFTER_ROUND} == AFTER_ROUND
+    assert ("site_noise_std", "b") not in found  # 0 says that it is not known
+    shown = {key[0] for key in found}
+    assert shown == {s.name.removeprefix("hdpfl_") for s in metrics.series_at("coordinator")}
+
+
+def test_a_run_in_progress_is_followed_and_a_half_written_line_waits(tmp_path: Path) -> None:
+    path, runs = write(tmp_path / "r", ROUND), Runs(tmp_path)
+    assert values(runs.readings())["run_received_bytes_total",] == 20
+    line = json.dumps({"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND, "round": 2})
+    with path.open("a") as file:
+        file.write(line[:200])
+        file.flush()
+        assert values(runs.readings())["run_finished_rounds",] == 1
+        file.write(line[200:] + "\n")
+    for _ in range(2):
+        found = values(runs.readings())
+        assert found["run_finished_rounds",] == 2
+        assert found["run_received_bytes_total",] == 40
+        assert found["site_bad_updates_total", "c"] == 2
+    path.unlink()
+    write(tmp_path / "r", ROUND, ended="completed")
+    found = values(runs.readings())
+    assert found["run_received_bytes_total",] == 20
+    assert found["run_active_bool",] == 0
+
+
+def test_what_is_found_of_clusters_once_stays(tmp_path: Path) -> None:
+    """R-DPCFL tells how they separate in round 1 alone; who misses a round keeps its own."""
+    later = {**ROUND, "round": 2, "accepted": ["b"], "weights": [1.0], "norms": [1.0]}
+    write(tmp_path / "r", ROUND, {**later, "gauges": {"cluster": [0.0]}})
+    found = values(Runs(tmp_path).readings())
+    assert (found["clustering_mss_score",], found["clustering_last_soft_round",]) == (0.8, 4)
+    assert (found["site_cluster_index", "a"], found["site_cluster_index", "b"]) == (0, 0)
+    assert found["site_cluster_confidence_ratio", "b"] == 0.6
+    assert not any(("site_" + name, "a") in found for name in ("weight_ratio", "noise_std"))
+
+
+def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", ROUND)
+    with path.open("ab") as file:
+        file.write(b'{"event": "round", "at": "20\xff')
+    assert values(Runs(tmp_path).readings())["run_finished_rounds",] == 1
+    write(tmp_path / "r", {**ROUND, "round": 2}, ended="completed")  # a resume mends the line
+    found = values(Runs(tmp_path).readings())
+    assert (found["run_finished_rounds",], found["run_unreadable_events",]) == (2, 0)
+
+
+OLD = {key: ROUND[key] for key in ("round", "asked", "accepted", "rejected", "metrics")}
+
+
+@pytest.mark.parametrize(
+    ("facts", "unreadable"),
+    [(OLD, 0), ({**ROUND, "weights": []}, 0), ({**ROUND, "gauges": [1]}, 0),
+     ({**ROUND, "gauges": {"noise_std": "x", "clusters": None}}, 0),
+     ({**ROUND, "norms": [1.0], "phases": 3, "quorum": None}, 0),
+     ({**ROUND, "metrics": {"accuracy": "nan", "loss": "inf", "recall": 1}}, 0),
+     ({**ROUND, "weights": ["nan", "inf"]}, 0), ({**ROUND, "seconds": "soon"}, 1),
+     ({**ROUND, "accepted": ["z"]}, 1), ({**ROUND, "asked": [1, 2], "accepted": [1]}, 1),
+     ({**ROUND, "rejected": ["c"]}, 1), ({"round": None}, 1), ({**ROUND, "round": 10**400}, 0)],
+)  # fmt: skip
+def test_old_and_damaged_rounds_hide_no_other_run(
+    tmp_path: Path, facts: dict[str, Any], unreadable: int
+) -> None:
+    write(tmp_path / "odd", facts)
+    write(tmp_path / "r", ROUND)
+    readings = list(Runs(tmp_path).readings())
+    assert Exposition("coordinator", lambda: readings).text()
+    assert values(readings)["run_finished_rounds",] == 1
+    odd = values(readings, "odd")
+    assert not odd or odd["run_unreadable_events",] == unreadable
+
+
+def test_the_newest_runs_are_shown(tmp_path: Path) -> None:
+    for number in range(23):
+        path = write(tmp_path / f"run-{number:02}", ROUND)
+        os.utime(path, (number, number))
+    shown = {reading.labels[0] for reading in Runs(tmp_path).readings()}
+    assert shown == {f"run-{number:02}" for number in range(3, 23)}
+    assert list(Runs(tmp_path / "none").readings()) == []
+
+
+def test_many_sites_get_no_series_of_their_own() -> None:
+    sites = [str(number) for number in range(MAX_SITES + 1)]
+    facts = {"round": 1, "asked": sites, "accepted": sites, "rejected": {}, "metrics": {},
+             "weights": [1 / len(sites)] * len(sites)}  # fmt: skip
+    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
+    found = values(tally("r", [event]).readings())
+    assert found["round_effective_sites",] == pytest.approx(len(sites))
+    assert not any(key[0].startswith("site_") for key in found)
+
+
+def test_clients_count_alike_whatever_the_number_of_models() -> None:
+    """Where there are several models, the weights of each sum to 1."""
+    sites = ["a", "b", "c", "d", "e", "f"]
+    facts = {"round": 1, "asked": sites, "accepted": sites, "metrics": {}, "weights": [1 / 3] * 6}
+    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
+    found = values(tally("r", [event]).readings())
+    assert found["round_effective_sites",] == pytest.approx(6)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [("declined", "declined"), ("failed", "failed"), ("no reply in time", "late"),
+     ("not delivered: 1", "undelivered"), ("its work broke off", "undelivered"),
+     ("guard: an update of zeros", "guard"), ("update: unexpected keys", "malformed")],
+)  # fmt: skip
+def test_every_rejection_has_a_reason(words: str, reason: str) -> None:
+    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND, "rejected": {"c": words}}
+    found = values(tally("r", [event]).readings())
+    counts = {each: found["run_rejected_updates_total", each] for each in REASONS}
+    assert counts == {**dict.fromkeys(REASONS, 0), reason: 1}
+
+
+def test_history_has_every_round_at_its_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", ROUND, {**ROUND, "round": 2, "weights": [0.5, 0.5]})
+    events = read_journal(path)
+    for number, event in enumerate(events):
+        event["at"] = f"2026-11-22T03:00:0{number}.5+00:00"
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    text = Exposition("coordinator", lambda: history(path)).openmetrics().decode()
+    families = {family.name: family.samples for family in parse_open(text)}
+    weights = [
+        (float(s.timestamp) % 60, s.value)
+        for s in families["hdpfl_site_weight_ratio"]
+        if s.labels["site"] == "a"
+    ]
+    assert weights == [(1.5, 0.75), (2.5, 0.5)]
+
+
+# --- what must not be shown -----------------------------------------------------------------------
+
+
+def test_what_a_journal_may_hold_of_a_profile_is_not_shown(tmp_path: Path) -> None:
+    secret = 3.217391
+    gauges = {"level-1-epsilon": secret, "epsilon": [secret, secret], "batch_size": secret}
+    write(
+        tmp_path / "r",
+        {**ROUND, "gauges": gauges, "metrics": {"epsilon": secret}, "phases": {"x": secret}},
+    )
+    journal = Journal(tmp_path / "r" / "journal.jsonl")
+    journal.write("privacy", levels=[{"epsilon": secret}], trust="3.217391", unit="a record")
+    journal.write("3.217391", epsilon=secret)
+    journal.close()
+    assert b"3.217391" not in Exposition("coordinator", Runs(tmp_path).readings).text()
+
+
+@pytest.mark.parametrize("strategy", ["weiavg", "fedhdp"])
+def test_no_profile_value_is_shown_of_a_run_whose_sites_disclose_them(
+    tmp_path: Path, strategy: str
+) -> None:
+    terms = RunTerms.parse({
+        "strategy": strategy, "epsilons": "3.217391,7.654321,5.432109", "batch-sizes": "137",
+        "delta": 1.7e-6, "rounds": 2, "local-steps": 1, "run-id": "r", "runs-dir": str(tmp_path),
+    })  # fmt: skip
+    run_in_process(terms, 3)
+    secrets = {terms.delta, 137.0}
+    for site in range(3):
+        profile = draw_profile(terms, site, 3)
+        secrets |= {profile.run.epsilon, float(profile.training.declared_records)}
+    assert len(secrets) > 5
+    found = list(Runs(tmp_path).readings()) + list(history(tmp_path / "r" / "journal.jsonl"))
+    assert len(found) > 100
+    told = [reading.value for reading in found]
+    assert [s for s in secrets if any(math.isclose(s, v, rel_tol=1e-6) for v in told)] == []
+    labels = " ".join(label for reading in found for label in reading.labels)
+    assert not any(f"{secret:g}" in labels for secret in secrets)
+
+
+def test_norms_are_those_of_the_updates_unless_they_have_no_noise_yet(tmp_path: Path) -> None:
+    """With ``noise = server`` an update comes without noise: its norm would tell of its records."""
+    terms = RunTerms.parse({
+        "strategy": "fedhdp", "rounds": 1, "local-steps": 1, "epsilons": "8", "runs-dir":
+        str(tmp_path), "batch-sizes": "16", "clip-norm": 0.5,
+    })  # fmt: skip
+    (event,) = run_in_process(terms, 3).rounds
+    assert len(event["norms"]) == 3 and all(norm > 0 for norm in event["norms"])
+    (event,) = run_in_process(terms.updated(noise="server"), 3).rounds
+    assert event["weights"] and "norms" not in event
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hdpfl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Hdpfl:
+    """Call ``hdpfl`` with its home in ``tmp_path``; gives exit status, output and errors."""
+    monkeypatch.setenv("HDPFL_HOME", str(tmp_path))
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hdpfl", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def test_export_and_textfile_write_what_is_shown(tmp_path: Path, hdpfl: Hdpfl) -> None:
+    write(tmp_path / "runs" / "r", ROUND, ended="completed")
+    assert hdpfl("exporter", "--textfile", tmp_path / "hdpfl.prom") == (0, "", "")
+    assert hdpfl("metrics", "export", "r") == (0, (tmp_path / "hdpfl.prom").read_text(), "")
+    out = tmp_path / "r.om"
+    assert hdpfl("metrics", "export", "r", "--openmetrics", "--out", out)[0] == 0
+    assert len(list(parse_open(out.read_text()))) == len(metrics.series_at("coordinator"))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [(["exporter", "--runs-dir", "/nowhere"], "--runs-dir"),
+     (["metrics", "export", "no-such-run"], "no journal at")],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(hdpfl: Hdpfl, words: list[str], line: str) -> None:
+    status, _, said = hdpfl(*words)
+    assert (status, said.count("\n")) == (1, 1)
+    assert line in said

@@ -1,0 +1,218 @@
+"""A run's report: one page that stands alone, says what the journal says, and runs nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import DataError
+from server_app.commands import app
+from server_app.reports.run_page import _results, command_of, make_report
+from server_app.reports.clusters import found_clusters
+from tests.server_app.run.resuming import federation, terms_of
+
+EVIL = "<script>document.title='broken'</script>"
+VOID = {"meta", "img", "br", "hr", "link"}
+
+
+class Page(HTMLParser):
+    """What a page holds, and whether its tags close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.links += [value for key, value in attrs if key in ("src", "href", "action")]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+        if self.open and {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder with a site of an evil name."""
+    from server_app.run.rounds import run
+
+    runs = tmp_path_factory.mktemp("runs")
+    grid = federation()
+    grid.names = {node: EVIL if name == "2" else name for node, name in grid.names.items()}
+    grid.sites[EVIL] = grid.sites["2"]
+    terms = terms_of(runs, "r", strategy="fedavg").updated(evaluation="server", rounds=3)
+    run(grid, terms, picture=False)
+    return runs / "r"
+
+
+def test_the_page_stands_alone_and_says_what_the_journal_says(folder: Path) -> None:
+    text = make_report(folder)
+    page = Page(text)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert page.tags.count("img") == 1
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    assert "http" not in text.replace("http-equiv", "")
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    rounds = [event for event in events if event["event"] == "round"]
+    cells = {row[0]: row[1:] for table in page.tables for row in table if row}
+    assert cells["accuracy"][0] == f"{rounds[-1]['metrics']['accuracy']:.4f}"
+    for site in rounds[0]["asked"]:
+        asked, used, mean, *_ = cells[site]
+        assert asked == "3"
+        assert used == str(sum(site in event["accepted"] for event in rounds))
+        weights = [e["weights"][e["accepted"].index(site)] for e in rounds if site in e["accepted"]]
+        assert mean == (f"{sum(weights) / len(weights):.4f}" if weights else "")
+    assert cells[EVIL][4] == "declined (1 ×)"
+    assert set(RunTerms.keys()) <= set(cells)
+    assert json.loads(cells["rounds"][0]) == 3
+    assert {"python", "flwr", "torch", "numpy", "hdpfl-flower"} <= set(cells)
+    assert "flwr run . --federation-config num-supernodes=8" in "".join(page.text)
+
+
+def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
+    names = ("accuracy", "loss", "personal-loss", "accuracy-private-variance")
+    facts = {"asked": [], "accepted": [], "gauges": {}}
+    rounds = [
+        {"round": number, "metrics": dict.fromkeys(names, value), **facts}
+        for number, value in ((1, 0.5), (2, 0.25), (3, 0.75))
+    ]
+    best = {str(row[0]): row[2] for row in _results(rounds)}
+    assert best["accuracy"] == "0.7500 (round 3)"
+    assert best["loss"] == best["personal-loss"] == "0.2500 (round 2)"
+    assert best["accuracy-private-variance"] == ""
+
+
+def test_clusters_are_told_where_there_are_some(folder: Path, tmp_path: Path) -> None:
+    from server_app.simulation.local import run_in_process
+
+    terms = RunTerms.parse({
+        "strategy": "r-dpcfl", "groups": "rotation:2:2", "partition": "iid", "clusters": 2,
+        "rounds": 10, "epsilons": "8", "runs-dir": str(tmp_path), "run-id": "r",
+        "evaluation": "none",
+    })  # fmt: skip
+    run_in_process(terms, 4)
+    text = make_report(tmp_path / "r")
+    events = [json.loads(line) for line in (tmp_path / "r/journal.jsonl").read_text().splitlines()]
+    rounds = [event for event in events if event["event"] == "round"]
+    first = rounds[0]["gauges"]
+    cells = {row[0]: row[1:] for table in Page(text).tables for row in table if len(row) == 2}
+    assert cells["least separation (MSS)"] == [f"{float(first['clusters_mss']):.4f}"]
+    last = f"{float(first['last_soft_round']):.4f}"
+    assert cells["last round of models drawn by probability (E_c)"] == [last]
+    sites = {row[0]: row[1:] for table in Page(text).tables for row in table if len(row) == 4}
+    for i, site in enumerate(rounds[0]["accepted"]):
+        clusters, confidence, chose = sites[site]
+        assert clusters.split(" → ")[0] == f"{first['cluster'][i]:.0f}"
+        assert confidence == f"{first['cluster_confidence'][i]:.3f}"
+        at = [e["accepted"].index(site) for e in rounds]
+        told = [e["gauges"].get("chose", [0] * 4)[i] for e, i in zip(rounds, at, strict=True)]
+        chosen = [str(e["round"]) for e, yes in zip(rounds, told, strict=True) if yes]
+        assert chose == ", ".join(chosen)
+        assert chosen
+    assert "Clusters" not in make_report(folder)
+
+
+def test_the_last_look_for_clusters_is_the_one_that_counts() -> None:
+    """Late clusters look again and again; R-DPCFL once; IFCA never."""
+    looks = [
+        {"cluster": [0.0]},
+        {"cluster": [0.0], "clusters_mss": 1.0},
+        {"cluster": [1.0], "clusters_mss": 5.0, "clusters": 2.0},
+        {"cluster": [1.0]},
+    ]
+    rounds = [{"round": i, "gauges": gauges} for i, gauges in enumerate(looks, 1)]
+    assert dict(found_clusters(rounds)) == {"clusters (M)": 2.0, "least separation (MSS)": 5.0}
+    assert dict(found_clusters([{"gauges": {"cluster": [0.0], "clusters": 3.0}}])) == {
+        "clusters (M)": 3.0
+    }
+
+
+def test_the_command_gives_the_same_terms(folder: Path) -> None:
+    """Read as Flower reads it."""
+    from flwr.common.config import parse_config_args
+
+    terms = terms_of(folder, "r", seed=7, strategy="fedhdp", fraction=0.25)
+    terms = terms.updated(require_public=True, levels="1,3.6,inf")
+    words = shlex.split(command_of(terms.as_config(), [{"online": 8}], []))
+    assert words[:5] == ["flwr", "run", ".", "--federation-config", "num-supernodes=8"]
+    config = parse_config_args([words[words.index("--run-config") + 1]])
+    again = RunTerms.parse(config).updated(run_id=terms.run_id, runs_dir=terms.runs_dir)
+    assert again == terms
+    told = command_of(terms.updated(schema_text='[label]\nname = "it\'s"').as_config(), [{}], [])
+    head, *lines, end, command = told.splitlines()
+    assert (head, end) == ("cat > run.toml <<'END'", "END")
+    assert command == "flwr run . --run-config run.toml --stream"
+    config = tomllib.loads("\n".join(lines))
+    assert config.pop("schema") == '[label]\nname = "it\'s"'
+    assert RunTerms.parse(config).updated(run_id=terms.run_id, runs_dir=terms.runs_dir) == terms
+    there = command_of(RunTerms().as_config(), [{}], [{"engine": "deployment"}])
+    assert there == "flwr run . SUPERLINK --stream"
+
+
+def test_the_command_line_writes_it(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert out.read_text().startswith("<!doctype html>")
+
+
+def test_a_run_without_a_round_has_no_report(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text('{"event": "run-started", "terms": {}}\n')
+    with pytest.raises(DataError, match="no round"):
+        make_report(tmp_path)
+
+
+def test_chromium_shows_it(folder: Path, tmp_path: Path) -> None:
+    """The picture is drawn, and the evil name is text."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    page = tmp_path / "report.html"
+    page.write_text(make_report(folder))
+    common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+              f"--user-data-dir={tmp_path / 'profile'}"]  # fmt: skip
+    dump = subprocess.run(
+        [*common, "--dump-dom", page.as_uri()], capture_output=True, text=True, check=True,
+        timeout=120,
+    )  # fmt: skip
+    assert "<title>Run r</title>" in dump.stdout
+    assert "&lt;script&gt;document.title" in dump.stdout
+    shot = tmp_path / "shot.png"
+    subprocess.run(
+        [*common, f"--screenshot={shot}", "--window-size=1000,1400", page.as_uri()],
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    from matplotlib.image import imread
+
+    pixels = imread(shot)
+    assert pixels.shape[:2] == (1400, 1000)
+    assert pixels[:, :, :3].std() > 0.05, "an empty page"

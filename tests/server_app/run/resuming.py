@@ -1,0 +1,105 @@
+"""Runs that a test kills and takes up again, under every rule, over scripted sites."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, RecordDict
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from server_app.run.checkpoint import Checkpoint
+from server_app.run.checkpointing import Checkpoints
+from server_app.run.rounds import RunResult, run
+from strategies import STRATEGIES
+from tests.federation import NEEDED, ScriptedGrid, Site
+
+SIZE, ROUNDS = 650, 6
+SIGNAL = 0.01 * np.concatenate([np.repeat([1.0, -1.0] * 5, 64), [1.0, -1.0] * 5])
+"""What all sites learn, shape ``(SIZE,)``; a softmax layer's sums over the classes are 0."""
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(name="folder")
+def memory_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder where waiting for the disk costs nothing."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path) as name:
+        yield Path(name)
+
+
+class Killed(BaseException):
+    """Ends a run where it is; what it would still write is taken away by the test."""
+
+
+def liar(_: int) -> RecordDict:
+    return wire.write_update(wire.encode_update(np.full(SIZE, 0.02, np.float32)), SIZE)
+
+
+def noisy(seed: int) -> Site:
+    def site(server_round: int) -> RecordDict | Error | None:
+        if (seed + server_round) % 7 == 3:
+            return Error(wire.DECLINED, "declined")
+        noise = np.random.default_rng([seed, server_round]).standard_normal(SIZE)
+        update = SIGNAL + 0.002 * (1 + seed) * noise.astype(np.float32)
+        return wire.write_update(wire.encode_update(update.astype(np.float32)), SIZE)
+
+    return site
+
+
+def federation() -> ScriptedGrid:
+    sites = {str(i): noisy(i) for i in range(7)}
+    facts = {
+        str(i): {"declared-records": 100.0 + i, "batch-size": 10.0, "noise-std": 0.1 * (1 + i)}
+        | {"epsilon": float("inf") if i > 4 else 0.5 * (1 + i)}
+        for i in range(8)
+    }
+    return ScriptedGrid({**sites, "7": liar}, facts)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"strategy": name} for name in STRATEGIES},
+    "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
+    "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.6},
+    "moving clip norm": {"strategy": "dp-fedavg", "noise": "server", "clip-lr": 0.5},
+    "evidence": {"strategy": "robust-hdp", "guard": "evidence"},
+    "centred-clipping": {"strategy": "robust-hdp", "guard": "centred-clipping"},
+    "drawn sites": {"strategy": "fedavg", "fraction": 0.4, "participations": 3},
+    "who has left": {"strategy": "fedavg", "noise-multiplier": 1.0},
+    "a public site": {"strategy": "weiavg", "fraction": 0.4, "require-public": True},
+}
+
+
+def terms_of(folder: Path, run_id: str, **more: Any) -> RunTerms:
+    config = {"rounds": ROUNDS, "runs-dir": str(folder), "run-id": run_id, "evaluation": "none"}
+    needed = NEEDED.get(more.get("strategy", ""), {})
+    return RunTerms.parse({"min-sites": 1, "quorum": 0, **config, **needed, **more})
+
+
+def go(
+    terms: RunTerms, at: Checkpoint | None = None, stop: int = 0, grid: ScriptedGrid | None = None
+) -> RunResult:
+    """Run, or go on; with ``stop`` only as far as that round's line in the journal."""
+
+    def on_event(event: dict[str, Any]) -> None:
+        if stop and event["event"] == "round" and event["round"] == stop:
+            raise Killed
+
+    streams = ReleaseStreams.simulated(1, "server", 0, "round", (at and at.streams) or (0, 0))
+    checkpoints = Checkpoints({"engine": "test"}, at, seeded=True)
+    return run(
+        grid or federation(), terms, on_event, picture=False, streams=streams,
+        checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def interrupted(runs: Path, **more: Any) -> Path:
+    """Return the folder of a run that was killed after its second round."""
+    with pytest.raises(Killed):
+        go(terms_of(runs, "r", strategy="robust-hdp", **more), stop=2)
+    return runs / "r"

@@ -1,0 +1,190 @@
+"""Whole runs with noise at the server: over scripted sites, and over simulated ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.monitoring.journal import read_journal
+from server_app.simulation.local import run_in_process
+from server_app.run.rounds import RunResult, run
+from tests.federation import ScriptedGrid, sends
+
+SIZE = 650
+
+
+def terms_of(folder: Path, **more: Any) -> RunTerms:
+    config = {
+        "strategy": "fedhdp", "noise": "server", "rounds": 3, "runs-dir": str(folder),
+        "run-id": "r", "min-sites": 1, "delta": 1e-3, "batch-sizes": "10", "level-ratio": "0.5",
+    }  # fmt: skip
+    return RunTerms.parse({**config, **more})
+
+
+def scripted(epsilons: dict[str, float], **sites: Any) -> ScriptedGrid:
+    update = np.full(SIZE, 0.01, np.float32)
+    everybody = {name: sites.get(name.replace("-", "_"), sends(update)) for name in epsilons}
+    return ScriptedGrid(everybody, {name: {"epsilon": e} for name, e in epsilons.items()})
+
+
+def test_a_round_in_which_nobody_answers_is_released_all_the_same(tmp_path: Path) -> None:
+    gone = {f"s{i}": (lambda _: Error(wire.FAILED, "failed")) for i in range(4)}
+    result = run(
+        scripted({f"s{i}": 2.0 for i in range(4)}, **gone), terms_of(tmp_path), picture=False
+    )
+    assert len(result.rounds) == 3
+    weights = [event["weights"] for event in result.rounds]
+    assert all(len(each) == 0 for each in weights)
+    assert all(np.isfinite(array).all() and array.any() for array in result.arrays.values())
+
+
+def test_the_journal_says_what_is_promised_before_the_first_round_ends(tmp_path: Path) -> None:
+    run(scripted({"a": 2.0, "b": float("inf")}), terms_of(tmp_path), picture=False)
+    events = read_journal(tmp_path / "r" / "journal.jsonl")
+    kinds = [event["event"] for event in events]
+    assert kinds.index("privacy") < kinds.index("round")
+    promised = events[kinds.index("privacy")]
+    assert [level["promise"] for level in promised["levels"]] == [
+        "no privacy", "differential privacy",
+    ]  # fmt: skip
+    content = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert content["privacy"]["noise"] == "server"
+
+
+def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server sees a constant code; what its terms ask of a profile it knows itself."""
+    grid = scripted({"a": 2.0, "b": 2.0, "c": 2.0})
+    grid.facts = {"a": {"epsilon": 2.0}, "b": Error(wire.DECLINED, "declined"), "c": {}}
+    run(grid, terms_of(tmp_path), picture=False)
+    left_out = {
+        event["site"]: event["reason"]
+        for event in read_journal(tmp_path / "r" / "journal.jsonl")
+        if event["event"] == "left-out"
+    }
+    trust = "noise = 'server' needs 'trust-server = true' in its profile"
+    assert left_out["b"] == f"declined; its own log says why, for instance that {trust}"
+    assert left_out["c"].startswith("it does not disclose epsilon; 'disclose' in its profile")
+    for site, reason in left_out.items():
+        assert f"site {site} is left out: {reason}" in caplog.text
+
+
+def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: Path) -> None:
+    grid = scripted({"a": 2.0, "b": 2.0, "c": math.inf})
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "round" and event["round"] == 1:  # c is back, and opted out no more
+            grid.names = {node: name for node, name in grid.names.items() if name != "c"}
+            grid.names[11], grid.facts = "c", {**grid.facts, "c": {"epsilon": 2.0}}
+
+    run(grid, terms_of(tmp_path), heard, picture=False)
+    rounds = [e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "round"]
+    why = "claims another level than it joined with"
+    assert [event["rejected"].get("c", "") == why for event in rounds] == [False, True, True]
+    assert ("c", wire.TRAIN, 1) in grid.asked
+    assert not {("c", wire.TRAIN, 2), ("c", wire.TRAIN, 3)} & set(grid.asked)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("personal-lambda", "-1", "'personal-lambda' is '-1'"),
+        ("personal-lambda", "11", "their product is above 1"),
+        ("level-ratio", "1.5", "'level-ratio' is '1.5'"),
+        ("level-ratio", "-0.1", "'level-ratio' is '-0.1'"),
+        ("levels", "0,1", "'levels' is '0,1'"),
+        ("clip-floor", 101.0, "'clip-floor' is above"),
+    ],
+)
+def test_what_is_wrong_with_the_terms_is_said_before_anybody_is_asked(
+    tmp_path: Path, key: str, value: object, words: str
+) -> None:
+    grid = scripted({"a": 2.0, "b": math.inf})
+    with pytest.raises(TermsError, match=words):
+        run(grid, terms_of(tmp_path, **{key: value}), picture=False)
+    assert grid.asked == []
+
+
+@pytest.mark.parametrize("quantile", [0.0, 1.0, -0.5, math.nan])
+def test_a_quantile_is_between_0_and_1(tmp_path: Path, quantile: float) -> None:
+    with pytest.raises(TermsError, match="'clip-quantile' must be"):
+        terms_of(tmp_path, **{"clip-quantile": quantile})
+
+
+@pytest.mark.parametrize("noise", ["records", "client", "server"])
+@pytest.mark.parametrize("epsilons", ["inf", "inf,2,2"])
+def test_levels_of_one_site_or_none_end_their_run(
+    tmp_path: Path, noise: str, epsilons: str
+) -> None:
+    result = run_in_process(terms_of(tmp_path, noise=noise, epsilons=epsilons, rounds=2), 3)
+    out = [str(i) for i, text in enumerate((epsilons.split(",") * 3)[:3]) if text == "inf"]
+    assert result.privacy["no privacy"] == out
+    assert [len(event["accepted"]) for event in result.rounds] == [3, 3]
+    assert all(np.isfinite(array).all() for array in result.arrays.values())
+
+
+def test_a_run_that_every_site_declines_says_so(tmp_path: Path) -> None:
+    grid = scripted({"a": 2.0, "b": 2.0})
+    grid.facts = dict.fromkeys("ab", Error(wire.DECLINED, "declined"))
+    with pytest.raises(StrategyError, match=r"no site takes part: declined; .*'trust-server"):
+        run(grid, terms_of(tmp_path), picture=False)
+    with pytest.raises(StrategyError, match=r"no site takes part: declined; its own log says why$"):
+        run(grid, terms_of(tmp_path / "own", noise="records"), picture=False)
+
+
+def test_the_log_of_a_run_names_who_opted_out(caplog: pytest.LogCaptureFixture) -> None:
+    from server_app.app import NAMED, _tell
+
+    caplog.set_level("INFO", logger="hdpfl.server")
+    facts = {"event": "privacy", "unit": "a unit", "trust": "whom"}
+    _tell({**facts, "no privacy": [f"s{i}" for i in range(NAMED + 3)]})
+    assert f"s{NAMED - 1} and 3 more (opted out)" in caplog.text
+    assert f"s{NAMED}" not in caplog.text
+    caplog.clear()
+    _tell({**facts, "no privacy": []})
+    assert "protected: a unit; whom" in caplog.text
+    assert "no privacy" not in caplog.text
+
+
+def simulated(folder: Path, **more: Any) -> RunResult:
+    return run_in_process(
+        terms_of(folder, epsilons="4+opt-out:0.2", fraction=0.5, **more), num_sites=30
+    )
+
+
+def test_a_simulation_is_reproducible_and_its_clip_norm_reaches_the_sites(tmp_path: Path) -> None:
+    one, other = (simulated(tmp_path / name) for name in ("one", "other"))
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(other.arrays[name], array)
+    norms = [event["gauges"]["clip_norm"] for event in one.rounds]
+    assert len(set(norms)) == len(norms)
+    assert all(not event["rejected"] for event in one.rounds)
+
+
+@pytest.mark.parametrize("strategy", ["fedhdp", "non-private"])
+def test_personal_models_are_tested_by_level(tmp_path: Path, strategy: str) -> None:
+    result = simulated(
+        tmp_path, **{"strategy": strategy, "personal-lambda": "0.05", "partition": "shards:1"}
+    )
+    rows = json.loads((result.folder / "personal.json").read_text())
+    found = {(row["level"], row["model"]): row for row in rows}
+    assert found["opted out", "global"]["sites"] == 6
+    assert found["private", "constant"]["sites"] == 24
+    assert 0 < found["private", "personal"]["sites"] <= 24
+    assert found["private", "personal"]["accuracy"] > found["private", "global"]["accuracy"]
+    kept = list(result.folder.glob("**/personal.safetensors"))
+    assert len(kept) == sum(r["sites"] for (_, name), r in found.items() if name == "personal")
+
+
+def test_without_personal_models_there_is_no_table(tmp_path: Path) -> None:
+    assert not (simulated(tmp_path).folder / "personal.json").exists()

@@ -1,0 +1,287 @@
+"""The round runner: it survives every bad reply, records it, and keeps the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Error, RecordDict
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.monitoring.journal import read_journal
+from server_app.run.rounds import RunResult, run, settle
+from strategies import STRATEGIES, make_strategy
+from tests.federation import NEEDED, ScriptedGrid, Site, sends
+
+SIZE = 650
+HONEST = np.full(SIZE, 0.01, np.float32)
+FACTS = {"declared-records": 100.0, "epsilon": 1.0, "noise-std": 0.1}
+
+
+def terms_of(tmp_path: Path, **more: Any) -> RunTerms:
+    config = {
+        "strategy": "fedavg",
+        "rounds": 3,
+        "runs-dir": str(tmp_path),
+        "run-id": "r",
+        "min-sites": 1,
+    }
+    return RunTerms.parse({**config, **more})
+
+
+def noisy(seed: int) -> Site:
+    def site(server_round: int) -> RecordDict:
+        noise = np.random.default_rng([seed, server_round]).standard_normal(SIZE)
+        update = HONEST + 0.01 * noise.astype(np.float32)
+        return wire.write_update(wire.encode_update(update), SIZE)
+
+    return site
+
+
+def federation(odd: Site, honest: int = 5, **more: Site) -> ScriptedGrid:
+    sites = {f"site-{i}": noisy(i) for i in range(honest)}
+    sites = {**sites, "odd": odd, **more}
+    return ScriptedGrid(sites, {name: FACTS for name in sites})
+
+
+def rounds_of(tmp_path: Path) -> list[dict[str, Any]]:
+    return [e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "round"]
+
+
+def answer(values: Any) -> Site:
+    return lambda _: RecordDict({"update": ArrayRecord({"update": Array(np.asarray(values))})})
+
+
+def lying_header(_: int) -> RecordDict:
+    data = Array(HONEST).data.replace(b"(650,), }      ", b"(650000000,), }")
+    return RecordDict(
+        {"update": ArrayRecord({"update": Array("float32", (SIZE,), "numpy.ndarray", data)})}
+    )
+
+
+FAULTS: dict[str, tuple[Site, str]] = {
+    "NaN": (answer(np.full(SIZE, np.nan, np.float32)), "not finite"),
+    "Inf": (answer(np.full(SIZE, np.inf, np.float32)), "not finite"),
+    "1e30": (answer(np.full(SIZE, 1e30, np.float32)), "norm"),
+    "wrong shape": (answer(np.zeros(SIZE + 1, np.float32)), "shape"),
+    "broadcastable shape": (answer(np.zeros(1, np.float32)), "shape"),
+    "wrong dtype": (answer(np.zeros(SIZE)), "type"),
+    "extra key": (lambda _: RecordDict({**answer(HONEST)(1), "x": ArrayRecord()}), "keys"),  # type: ignore[dict-item]
+    "missing key": (lambda _: RecordDict(), "keys"),
+    "header of 2 GiB": (lying_header, "header"),
+    "declined": (lambda _: Error(wire.DECLINED, "declined"), "declined"),
+    "failed": (lambda _: Error(wire.FAILED, "failed"), "failed"),
+    "an exception's text": (lambda _: Error(2, "Traceback: PATIENT-123"), "not delivered: 2"),
+    "too late": (lambda _: Error(3, "Message unavailable"), "no reply in time"),
+    "killed": (lambda _: Error(8, "ClientApp stopped responding."), "its work broke off"),
+    "gone": (lambda _: Error(5, "Node unavailable"), "no reply in time"),
+    "dead": (lambda _: None, "no reply in time"),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
+    tmp_path: Path, fault: str, strategy: str
+) -> None:
+    site, words = FAULTS[fault]
+    terms = terms_of(tmp_path, strategy=strategy, **NEEDED.get(strategy, {}))
+    with_it = run(federation(site), terms, picture=False)
+    without = run(
+        ScriptedGrid(
+            {f"site-{i}": noisy(i) for i in range(5)}, {f"site-{i}": FACTS for i in range(5)}
+        ),
+        terms.updated(run_id="without"),
+        picture=False,
+    )
+    for name, array in without.arrays.items():
+        np.testing.assert_array_equal(with_it.arrays[name], array)
+    for event in rounds_of(tmp_path):
+        assert words in event["rejected"]["odd"]
+        assert event["accepted"] == [f"site-{i}" for i in range(5)]
+        assert "PATIENT" not in json.dumps(event)
+
+
+def test_the_check_above_can_fail(tmp_path: Path) -> None:
+    """A finite, small, well-formed lie is an update like any other (to FedAvg)."""
+    lie = run(
+        federation(lambda t: sends(-HONEST * np.float32(t))(t)), terms_of(tmp_path), picture=False
+    )
+    assert all("odd" in event["accepted"] for event in lie.rounds)
+
+
+def test_a_second_reply_of_a_site_is_ignored(tmp_path: Path) -> None:
+    grid = federation(noisy(9))
+    once = run(grid, terms_of(tmp_path), picture=False)
+    grid.duplicated = {"odd"}
+    twice = run(grid, terms_of(tmp_path, **{"run-id": "twice"}), picture=False)
+    for name, array in once.arrays.items():
+        np.testing.assert_array_equal(twice.arrays[name], array)
+
+
+def test_without_a_quorum_the_model_stays_and_three_in_a_row_end_the_run(tmp_path: Path) -> None:
+    failed: Site = lambda _: Error(wire.FAILED, "failed")  # noqa: E731
+    grid = ScriptedGrid({"a": noisy(1), "b": failed, "c": failed})
+    with pytest.raises(StrategyError, match="3 rounds in a row without a quorum"):
+        run(grid, terms_of(tmp_path, rounds=10), picture=False)
+    events = rounds_of(tmp_path)
+    assert len(events) == 3
+    assert all("weights" not in event for event in events)
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["rounds"] == 3
+
+
+@pytest.mark.parametrize(("rounds", "words"), [(1, "^1 round without"), (2, "^2 rounds in a row")])
+def test_a_short_run_that_learned_nothing_does_not_pass_for_completed(
+    tmp_path: Path, rounds: int, words: str
+) -> None:
+    failed: Site = lambda _: Error(wire.DECLINED, "declined")  # noqa: E731
+    with pytest.raises(StrategyError, match=words):
+        run(ScriptedGrid(dict.fromkeys("abc", failed)), terms_of(tmp_path, rounds=rounds))
+
+
+def test_a_round_lost_is_not_a_run_lost(tmp_path: Path) -> None:
+    def now_and_then(seed: int) -> Site:
+        return lambda t: None if t == 2 else noisy(seed)(t)
+
+    grid = ScriptedGrid({"a": noisy(1), "b": now_and_then(7), "c": now_and_then(8)})
+    result = run(grid, terms_of(tmp_path), picture=False)
+    assert [len(event["accepted"]) for event in result.rounds] == [3, 1, 3]
+    assert "weights" not in result.rounds[1]
+
+
+@pytest.mark.parametrize(("quorum", "survives"), [(1, True), (2, False)])
+def test_the_quorum_is_a_term(tmp_path: Path, quorum: int, survives: bool) -> None:
+    failed: Site = lambda _: None  # noqa: E731
+    grid = ScriptedGrid({"a": noisy(1), "b": failed, "c": failed})
+    terms = terms_of(tmp_path, quorum=quorum)
+    if survives:
+        assert run(grid, terms, picture=False).rounds[-1]["accepted"] == ["a"]
+    else:
+        with pytest.raises(StrategyError):
+            run(grid, terms, picture=False)
+
+
+def test_too_few_sites_is_one_clear_line(tmp_path: Path) -> None:
+    terms = terms_of(tmp_path, **{"min-sites": 4, "join-timeout": 0.1})
+    with pytest.raises(
+        StrategyError, match="3 of 'min-sites' = 4 sites came within 'join-timeout'"
+    ):
+        run(ScriptedGrid({n: noisy(1) for n in "abc"}), terms, picture=False)
+
+
+def test_a_rule_that_no_site_informs_says_what_to_do(tmp_path: Path) -> None:
+    grid = ScriptedGrid({n: noisy(1) for n in "abc"})
+    with pytest.raises(StrategyError, match="needs epsilon, which no site discloses"):
+        run(grid, terms_of(tmp_path, strategy="minimum"), picture=False)
+
+
+def test_a_site_that_does_not_inform_the_rule_is_left_out(tmp_path: Path) -> None:
+    grid = ScriptedGrid({n: noisy(ord(n)) for n in "abc"}, {"a": FACTS, "b": FACTS})
+    result = run(grid, terms_of(tmp_path, weights="records"), picture=False)
+    assert result.rounds[0]["asked"] == ["a", "b"]
+
+
+def test_sites_are_sampled_by_the_seed_and_the_round_alone(tmp_path: Path) -> None:
+    def asked(seed: int, run_id: str) -> list[list[str]]:
+        terms = terms_of(tmp_path, **{"fraction": 0.3, "seed": seed, "run-id": run_id, "rounds": 6})
+        grid = ScriptedGrid({str(i): noisy(i) for i in range(10)})
+        return [event["asked"] for event in run(grid, terms, picture=False).rounds]
+
+    one = asked(1, "one")
+    assert one == asked(1, "again")
+    assert one != asked(2, "other")
+    assert all(len(sites) == 3 for sites in one)
+    assert len({tuple(sites) for sites in one}) > 1
+
+
+def test_sites_are_ordered_by_name_two_before_ten(tmp_path: Path) -> None:
+    grid = ScriptedGrid(
+        {name: noisy(i) for i, name in enumerate(("10", "2", "site-b", "0", "site-a"))}
+    )
+    event = run(grid, terms_of(tmp_path), picture=False).rounds[0]
+    assert event["accepted"] == ["0", "2", "10", "site-a", "site-b"]
+
+
+def test_sites_without_a_name_are_asked_for_their_partition(tmp_path: Path) -> None:
+    grid = ScriptedGrid({"x": noisy(1), "y": noisy(2), "z": noisy(3)})
+    grid.facts = {"x": {"partition": 0}, "y": {"partition": 11}, "z": {}}
+    nameless = dict.fromkeys(grid.names, "")
+    real, grid.get_nodes = (
+        grid.names,
+        lambda: [  # type: ignore[method-assign]
+            __import__("flwr.proto.node_pb2", fromlist=["NodeInfo"]).NodeInfo(
+                node_id=n, name=nameless[n]
+            )
+            for n in real
+        ],
+    )
+    accepted = run(grid, terms_of(tmp_path), picture=False).rounds[0]["accepted"]
+    assert accepted[:2] == ["0", "11"]
+    assert accepted[2].startswith("node-")
+
+
+def test_every_site_gets_the_final_model(tmp_path: Path) -> None:
+    grid = federation(noisy(1))
+    run(grid, terms_of(tmp_path), picture=False)
+    assert {name for name, kind, _ in grid.asked if kind == wire.FINISH} == set(grid.sites)
+
+
+def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    seen: list[str] = []
+    result = run(
+        federation(noisy(1)), terms_of(tmp_path), lambda event: seen.append(event["event"])
+    )
+    assert seen == ["run-started", "privacy", "round", "round", "round", "run-finished"]
+    folder = tmp_path / "r"
+    assert {path.name for path in folder.iterdir()} == {
+        "journal.jsonl", "model.safetensors", "result.json", "run.png",
+    }  # fmt: skip
+    saved = load_file(folder / "model.safetensors")
+    for name, array in result.arrays.items():
+        np.testing.assert_array_equal(saved[name], array)
+    content = json.loads((folder / "result.json").read_text())
+    assert content["run-id"] == "r"
+    assert 0 <= content["metrics"]["accuracy"] <= 1
+
+
+def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
+    def interrupts(server_round: int) -> Any:
+        if server_round == 3:
+            raise KeyboardInterrupt
+        return noisy(1)(server_round)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(ScriptedGrid({"a": interrupts}), terms_of(tmp_path))
+    events = read_journal(tmp_path / "r" / "journal.jsonl")
+    assert events[-1]["event"] == "run-finished"
+    assert events[-1]["status"] == "interrupted"
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["rounds"] == 2
+    assert (tmp_path / "r" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("run_id", ["../x", "a/b", ".hidden", "a b", "x\n"])
+def test_a_run_id_is_a_plain_name(run_id: str) -> None:
+    with pytest.raises(TermsError, match="'run-id'"):
+        settle(RunTerms.parse({"run-id": run_id}))
+
+
+def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
+    """Any ServerApp can run an HDPStrategy with Flower's Strategy.start."""
+    terms = settle(terms_of(tmp_path))
+    ours: RunResult = run(federation(noisy(8)), terms, picture=False)
+    from hdpfl_flower.data.datasets import task_for
+    from hdpfl_flower.models.networks import arrays_of, build_model
+
+    initial = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    theirs = make_strategy(terms).start(
+        federation(noisy(8)), wire.write_model(initial), num_rounds=3
+    )
+    for name, array in ours.arrays.items():
+        np.testing.assert_array_equal(theirs.arrays[name].numpy(), array)

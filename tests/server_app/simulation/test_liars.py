@@ -1,0 +1,92 @@
+"""Simulated liars in a real federation of digits: what they send, and what guards make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import TermsError
+from strategies.guards.bounds import REPEATS, ZEROS
+from server_app.simulation.liars import LiarsGrid
+from server_app.simulation.local import LocalGrid, run_in_process
+from server_app.run.rounds import settle
+from tests.federation import first_updates
+
+SITES = 10
+LIARS = (3, 7)
+
+
+def terms_of(tmp_path: Path, **more: Any) -> RunTerms:
+    config = {
+        "strategy": "robust-hdp", "rounds": 3, "dataset": "digits", "partition": "iid",
+        "epsilons": "8", "batch-sizes": "16", "runs-dir": str(tmp_path), "run-id": "r",
+        "calibration": "pfa", "delta": 1e-4,
+    }  # fmt: skip
+    return RunTerms.parse({**config, **more})
+
+
+def uploads(grid: LocalGrid, tmp_path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return what the sites of ``grid`` send in round 1."""
+    return first_updates(grid, settle(terms_of(tmp_path)))
+
+
+def test_liars_reverse_their_own_update_and_the_others_send_theirs(tmp_path: Path) -> None:
+    honest = uploads(LocalGrid(SITES), tmp_path / "a")
+    found = uploads(LiarsGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path / "b")
+    for site, update in honest.items():
+        if int(site) not in LIARS:
+            np.testing.assert_array_equal(found[site], update)
+            continue
+        # A reversed update without noise: against the honest one, and 5 times its signal.
+        clean = found[site] / -5
+        assert clean @ update > 0
+        assert np.linalg.norm(clean) < np.linalg.norm(update)
+        weights = clean[: 10 * 64].reshape(10, 64)
+        np.testing.assert_allclose(weights.sum(0), 0, atol=1e-5)  # no noise in the silent sums
+
+
+def test_colluders_send_what_the_first_of_them_would(tmp_path: Path) -> None:
+    attack = Attack("minus-5+same", LIARS)
+    found = uploads(LiarsGrid(SITES, attack=attack), tmp_path)
+    np.testing.assert_array_equal(found["3"], found["7"])
+
+
+def test_a_run_with_liars_refuses_them_and_says_why(tmp_path: Path) -> None:
+    for name, reason, first in (("zero", ZEROS, 1), ("repeated", REPEATS, 2)):
+        terms = terms_of(tmp_path / name, guard="none")
+        result = run_in_process(terms, SITES, attack=Attack(name, LIARS))
+        for event in result.rounds:
+            expected = {"3": reason, "7": reason} if event["round"] >= first else {}
+            assert event["rejected"] == expected
+
+
+def test_evidence_gives_the_model_of_the_honest_alone(tmp_path: Path) -> None:
+    attack = Attack("minus-50", LIARS)
+    guarded = run_in_process(terms_of(tmp_path / "a", guard="evidence"), SITES, attack=attack)
+    assert all(set(event["rejected"]) == {"3", "7"} for event in guarded.rounds)
+    present = [index for index in range(SITES) if index not in LIARS]
+    alone = run_in_process(terms_of(tmp_path / "b", guard="evidence"), SITES, present=present)
+    for name, array in alone.arrays.items():
+        np.testing.assert_array_equal(guarded.arrays[name], array)
+    unguarded = run_in_process(terms_of(tmp_path / "c"), SITES, attack=attack)
+    accuracy = [r.rounds[-1]["metrics"]["accuracy"] for r in (guarded, unguarded)]
+    assert accuracy[0] > accuracy[1] + 0.1
+
+
+def test_an_overstated_epsilon_buys_weight_where_epsilon_is_trusted(tmp_path: Path) -> None:
+    terms = terms_of(tmp_path, strategy="weiavg", rounds=1, epsilons="1")
+    result = run_in_process(terms, SITES, attack=Attack("overstated-epsilon", (3,)))
+    assert result.rounds[0]["weights"][3] == pytest.approx(20 / 29)
+    terms = terms_of(tmp_path / "c", strategy="weiavg", rounds=1, epsilons="1", guard="cap")
+    result = run_in_process(terms, SITES, attack=Attack("overstated-epsilon", (3,)))
+    assert result.rounds[0]["weights"][3] == pytest.approx(0.3)
+
+
+def test_a_liar_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(TermsError, match="takes no part"):
+        run_in_process(terms_of(tmp_path), SITES, attack=Attack("zero", (SITES,)))

@@ -1,0 +1,149 @@
+"""Who is public: the published settings, no seed, no order, and never a stricter site."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hdpfl_flower.simulation.budgets import draw_epsilons
+from hdpfl_flower.errors import TermsError
+from strategies.core.public_split import CEILING, counted_epsilons, split_public
+from hdpfl_flower.simulation.published_budgets import epsilons
+
+METHODS = ("gmm", "kmeans", "top:0.3", "threshold:1")
+MIXTURES = ("mixgauss1", "mixgauss2", "mixgauss3", "mixgauss4")
+
+
+@pytest.mark.parametrize("method", ["gmm", "kmeans"])
+@pytest.mark.parametrize("spec", MIXTURES)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sites_around_ten_are_public_in_pfas_mixtures(
+    spec: str, method: str, seed: int
+) -> None:
+    """The components lie at most at 1 and at least at 10 (PFA, section 6): 5 is between them."""
+    drawn = draw_epsilons(spec, 50, seed)
+    assert (drawn > 5).any()
+    np.testing.assert_array_equal(split_public(drawn, method), drawn > 5)
+
+
+def test_kmeans_is_the_best_of_all_splits_in_two() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        values = generator.pareto(1.0, 8) + 0.1
+        values = np.minimum(values, CEILING)
+        public = split_public(values, "kmeans")
+        least = min(squares(values, np.array(mask)) for mask in product([False, True], repeat=8))
+        assert squares(values, public) == pytest.approx(least, rel=1e-9)
+
+
+def squares(values: np.ndarray, mask: np.ndarray) -> float:
+    parts = [part for part in (values[mask], values[~mask]) if len(part)]
+    return sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+
+
+def seeded_gmm(values: np.ndarray, seed: int) -> np.ndarray:
+    """The split of Robust-HDP's PFA baseline: scaled to [0, 1], from a random start."""
+    from sklearn.mixture import GaussianMixture
+
+    scaled = ((values - values.min()) / np.ptp(values))[:, None]
+    model = GaussianMixture(2, random_state=seed).fit(scaled)
+    return model.predict(scaled) == np.argmax(model.means_[:, 0])
+
+
+def check_no_seed(split: object, values: np.ndarray) -> None:
+    """The same answer whatever the seed and the order."""
+    answers = set()
+    for seed in range(8):
+        order = np.random.default_rng(seed).permutation(len(values))
+        back = np.argsort(order)
+        answers.add(tuple(split(values[order], seed)[back]))  # type: ignore[operator]
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("dist", range(1, 10))
+def test_the_mixture_has_no_seed(dist: int) -> None:
+    def ours(values: np.ndarray, seed: int) -> np.ndarray:
+        np.random.seed(seed)
+        return split_public(values, "gmm")
+
+    check_no_seed(ours, np.array(epsilons(dist, 20)))
+
+
+def test_the_check_for_seeds_rejects_a_random_start() -> None:
+    """On Dist6 it finds 1 or 12 public sites, by the seed."""
+    with pytest.raises(AssertionError):
+        check_no_seed(seeded_gmm, np.array(epsilons(6, 20)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(st.lists(st.floats(0.01, 1e3) | st.just(np.inf), min_size=1, max_size=12))
+def test_no_private_site_has_a_looser_epsilon_than_a_public_one(
+    method: str, values: list[float]
+) -> None:
+    given_, public = np.array(values), split_public(np.array(values), method)
+    assert public.any() or method.startswith("threshold")
+    if public.any() and not public.all():
+        assert given_[~public].max() <= given_[public].min()
+
+
+def test_the_widest_component_does_not_make_the_strictest_site_public() -> None:
+    """A normal around 5 with a long reach explains 0.01 better than a narrow one around 1 does."""
+    values = np.array([0.01, *np.linspace(0.99, 1.01, 12), 3.0, 5.0, 9.0])
+    assert seeded_gmm(values, 1)[0]  # the plain mixture calls it public
+    np.testing.assert_array_equal(split_public(values, "gmm"), values > 2)
+
+
+def test_top_takes_a_share_with_its_ties() -> None:
+    values = np.array([1.0, 5.0, 3.0, 5.0, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6])
+    assert np.flatnonzero(split_public(values, "top:0.1")).tolist() == [1, 3]
+    assert np.flatnonzero(split_public(values, "top:0.3")).tolist() == [1, 2, 3]
+    assert np.flatnonzero(split_public(values[:5], "top:0.1")).tolist() == [1, 3]
+    assert split_public(values, "top:1").all()
+
+
+def test_a_threshold_may_leave_nobody() -> None:
+    values = np.array([1.0, 3.0, np.inf])
+    assert split_public(values, "threshold:3").tolist() == [False, True, True]
+    assert split_public(values, "threshold:30").tolist() == [False, False, True]
+    assert not split_public(values[:2], "threshold:30").any()
+
+
+@pytest.mark.parametrize("method", ["gmm", "kmeans"])
+def test_equal_sites_are_all_public(method: str) -> None:
+    assert split_public(np.full(7, 0.3), method).all()
+    assert split_public(np.array([0.3]), method).all()
+    assert split_public(np.array([np.inf, 50.0]), method).all()
+
+
+def test_no_epsilon_counts_for_more_than_the_ceiling() -> None:
+    np.testing.assert_array_equal(counted_epsilons(np.array([0.1, 25.0, np.inf])), [0.1, 20, 20])
+
+
+@pytest.mark.parametrize(
+    "method", ["", "GMM", "gmm:2", "top", "top:0", "top:1.5", "top:nan", "top:x",
+               "threshold:-1", "threshold:0", "median:2"]
+)  # fmt: skip
+def test_an_unknown_split_is_refused_on_one_line(method: str) -> None:
+    with pytest.raises(TermsError, match=r"'public-split' is .*; write auto, gmm, kmeans,"):
+        split_public(np.array([1.0, 2.0]), method)
+
+
+def test_under_auto_no_sites_leaving_moves_the_others() -> None:
+    """PFA's mixture moves from 1 to many public sites when one of an even list of ε leaves."""
+    jumps = 0
+    for seed in range(60):
+        epsilons = np.random.default_rng(seed).uniform(0.3, 8, 12)
+        public, mixture = split_public(epsilons, "auto"), split_public(epsilons, "gmm")
+        for away in range(len(epsilons)):
+            rest = np.arange(len(epsilons)) != away
+            last = bool(public[away]) and int(public.sum()) == 1
+            after = split_public(epsilons[rest], "auto")
+            assert last or not after.any() or not public.any() or (after == public[rest]).all()
+            moved = split_public(epsilons[rest], "gmm") != mixture[rest]
+            jumps += int(moved.sum()) >= 3
+        assert np.array_equal(public, mixture) or not public.any()
+    assert jumps > 0, "the mixture itself does jump"

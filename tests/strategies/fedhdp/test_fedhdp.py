@@ -1,0 +1,354 @@
+"""FedHDP over its levels: weights, noise at the server, and what a round may tell."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
+from tests.oracles.point_estimation import Federation, best_ratio, variance
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies import make_strategy
+from strategies.core.checks import check_outcome
+from strategies.fedhdp.level_averaging import Leveled
+
+EPSILONS = [math.inf] * 4 + [2.0] * 16
+D = 500
+
+
+def rule_of(epsilons: list[float] = EPSILONS, **more: Any) -> Leveled:
+    """Return a rule after its sites joined."""
+    config = {
+        "strategy": "fedhdp", "noise": "server", "rounds": 20, "fraction": 0.5, "delta": 1e-3,
+        "clip-norm": 1.0, **more,
+    }  # fmt: skip
+    rule = make_strategy(RunTerms.parse(config))
+    assert isinstance(rule, Leveled)
+    rule.terms = rule.propose(
+        rule.terms, {str(i): {"epsilon": epsilon} for i, epsilon in enumerate(epsilons)}
+    )
+    return rule
+
+
+def updates_of(
+    rows: np.ndarray, sites: list[int] | None = None, epsilons: list[float] = EPSILONS
+) -> RoundUpdates:
+    sites = list(range(len(rows))) if sites is None else sites
+    return RoundUpdates(
+        1,
+        tuple(map(str, sites)),
+        rows.astype(np.float32),
+        {"epsilon": np.array([epsilons[i] for i in sites], dtype=np.float64)},
+    )
+
+
+def combine(rule: Leveled, updates: RoundUpdates, key: int = 0, state: Any = None) -> Outcome:
+    _, outcome = rule.combine(state or {}, updates, RandomStream(bytes([key]) * 32))
+    check_outcome(outcome, updates)
+    return outcome
+
+
+def small_rows(sites: int) -> np.ndarray:
+    return np.random.default_rng(sites).normal(0, 0.01, (sites, D))
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 1.0])
+def test_the_weights_across_levels_are_the_papers(ratio: float) -> None:
+    rule = rule_of(**{"level-ratio": str(ratio)})
+    gauges = combine(rule, updates_of(small_rows(20))).gauges
+    assert gauges["level-1-weight"] == pytest.approx(4 / (4 + ratio * 16))
+    assert gauges["level-2-weight"] == pytest.approx(ratio * 16 / (4 + ratio * 16))
+
+
+def test_an_opted_out_level_that_did_not_come_counts_nothing() -> None:
+    outcome = combine(
+        rule_of(**{"level-ratio": "0.1"}), updates_of(small_rows(16), [*range(4, 20)])
+    )
+    assert (outcome.gauges["level-1-weight"], outcome.gauges["level-2-weight"]) == (0.0, 1.0)
+
+
+def test_a_private_level_that_did_not_come_releases_its_noise() -> None:
+    rule = rule_of(**{"level-ratio": "0.5"})
+    opted_out = updates_of(np.zeros((4, D)), [0, 1, 2, 3])
+    one, other = (combine(rule, opted_out, key) for key in (1, 2))
+    assert one.gauges["level-2-weight"] == pytest.approx(8 / 12)
+    assert one.update.std() > 0
+    assert not np.array_equal(one.update, other.update)
+
+
+def test_a_round_without_anybody_is_released_like_any_other() -> None:
+    rule = rule_of()
+    outcome = combine(rule, updates_of(np.zeros((0, D)), []))
+    assert outcome.update.std() > 0
+    assert len(outcome.weights) == 0
+
+
+def test_the_noise_does_not_depend_on_who_came() -> None:
+    """The same stream, one client more: the releases differ by that client alone, over q·N."""
+    rule = rule_of(**{"level-ratio": "1", "clip-lr": 0})
+    row = np.zeros((1, D))
+    row[0, 0] = 5.0
+    rest = small_rows(12)
+    without = combine(rule, updates_of(rest, [*range(4, 16)]))
+    with_it = combine(rule, updates_of(np.vstack([rest, row]), [*range(4, 17)]))
+    difference = (with_it.update - without.update).astype(np.float64)
+    assert difference[0] == pytest.approx(1.0 / (0.5 * 16), rel=1e-4)  # clipped to S = 1
+    assert np.abs(difference[1:]).max() < 1e-6
+
+
+def test_the_clip_norm_moves_towards_the_quantile_within_its_bounds() -> None:
+    epsilons = [2.0] * 2000
+    for scale, sign in ((1e-4, -1), (1e4, 1)):
+        rows = np.random.default_rng(1).normal(0, scale, (1000, 20))
+        updates = updates_of(rows, None, epsilons)
+        for rate, bounds in ((0.2, (0.01, 100.0)), (50.0, (0.25, 4.0))):
+            rule = rule_of(
+                epsilons, **{"clip-lr": rate, "clip-floor": bounds[0], "clip-ceiling": bounds[1]}
+            )
+            state, _ = rule.combine({}, updates, RandomStream(bytes(32)))
+            expected = min(max(math.exp(sign * rate * 0.5), bounds[0]), bounds[1])
+            assert float(state["clip_norm"][0]) == pytest.approx(expected, rel=0.02)
+
+
+def test_auto_shares_where_opted_out_sites_are_unlike_the_others() -> None:
+    def weight(gap: float, **more: Any) -> float:
+        rule = rule_of(
+            [math.inf] * 40 + [2.0] * 360, **{"delta": 1e-3, "clip-ceiling": 1.0, **more}
+        )
+        generator = np.random.default_rng(5)
+        state: Any = {}
+        found = 0.0
+        for t in range(12):
+            rows = generator.normal(0, 0.2 / math.sqrt(D), (200, D))
+            rows[:20, 0] += gap
+            sites = [*range(20), *range(40, 220)]
+            updates = updates_of(rows, sites, [math.inf] * 40 + [2.0] * 360)
+            state, outcome = rule.combine(state, updates, RandomStream(bytes([t]) * 32))
+            found = float(outcome.gauges["level-1-weight"])
+        return found
+
+    assert weight(0.0) > 0.5  # the private level is all noise, and nothing speaks against it
+    assert weight(0.8, rounds=20) < 0.2  # their share is 0.1
+    assert weight(0.8, rounds=200) < 0.2
+
+
+def test_opted_out_sites_that_are_all_alike_look_noiseless_to_precision_weights() -> None:
+    """They hold one class, say; ``auto`` sees that the others are elsewhere."""
+    rows = small_rows(20)
+    rows[:4] = 0.0
+    rows[:4, 0] = 0.9
+    rows[:4, 1] = [0.01, -0.01, 0.01, -0.01]
+
+    def weight(ratio: str) -> float:
+        rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
+        for t in range(8):
+            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+        return float(outcome.gauges["level-1-weight"])
+
+    assert weight("precision") > 0.99
+    assert weight("auto") < 0.3  # their share is 0.2
+
+
+def test_auto_leaves_the_noise_out_where_nobody_moves() -> None:
+    """And only there: where they do move, the many private sites still count."""
+    moved = 5
+
+    def last(ratio: str) -> tuple[np.ndarray, float]:
+        rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
+        generator = np.random.default_rng(3)
+        for t in range(10):
+            rows = np.zeros((20, D))
+            rows[:, :moved] = 0.1 + generator.normal(0, 0.1, (20, moved))
+            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+        return np.asarray(outcome.update), float(outcome.gauges["level-1-weight"])
+
+    (auto, loose), (plain, _) = last("auto"), last("1")
+    assert auto[moved:].std() < 0.5 * plain[moved:].std()
+    assert loose < 0.9  # one weight for both parts is above 0.99
+
+
+def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
+    rows = small_rows(20)
+    same_sum = rows.copy()
+    same_sum[4:10] = rows[4:10].mean(0)
+
+    def last(rows: np.ndarray) -> np.ndarray:
+        rule, state = rule_of(**{"level-ratio": "auto", "clip-lr": 0.0}), {}
+        for t in range(3):
+            state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
+        return np.asarray(outcome.update)
+
+    np.testing.assert_allclose(last(rows), last(same_sum), atol=1e-8)
+
+
+@pytest.mark.parametrize("bad", [{"level-ratio": "1.5"}, {"level-ratio": "x"}, {"levels": "1,1"}])
+def test_wrong_levels_are_refused_before_anybody_is_asked(bad: dict[str, str]) -> None:
+    with pytest.raises(TermsError, match="'level"):
+        make_strategy(RunTerms.parse({"strategy": "fedhdp", **bad}))
+
+
+def test_clip_bounds_that_leave_no_clip_norm_are_refused() -> None:
+    with pytest.raises(TermsError, match="'clip-floor' is above 'clip-ceiling'"):
+        rule_of(**{"clip-floor": 2.0, "clip-ceiling": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("quorum", 3), ("participations", 2), ("require-public", True), ("guard", "evidence")],
+)
+def test_whom_the_server_hears_depends_on_its_tosses_alone(key: str, value: object) -> None:
+    """A quorum would tell who came; a refusal would depend on what others send."""
+    with pytest.raises(StrategyError, match=f"'{key}' does not go"):
+        rule_of(**{key: value})
+
+
+@pytest.mark.parametrize("name", ["fedavg", "robust-hdp", "fedhdp+pfa", "pfa-plus"])
+def test_a_trusted_server_adds_noise_or_the_rule_is_refused(name: str) -> None:
+    with pytest.raises(StrategyError, match=f"'{re.escape(name)}' adds no noise"):
+        make_strategy(RunTerms.parse({"strategy": name, "noise": "server"}))
+
+
+def test_a_trusted_server_counts_copies_too() -> None:
+    """Or one client's part would depend on another's; elsewhere copies are refused."""
+    rows = np.ones((2, 4), np.float32)
+    came = RoundUpdates(1, ("0", "1"), rows, {"epsilon": np.array([math.inf, 1.0])})
+    assert rule_of()._screen(came).sites == ("0", "1")
+    assert rule_of(noise="records")._screen(came).sites == ()
+
+
+def test_sites_stricter_than_every_level_stay_out() -> None:
+    rule = rule_of([math.inf, 2.0, 0.5], levels="1,inf")
+    assert rule._level_of == {"0": 0, "1": 1}
+    with pytest.raises(StrategyError, match="every site asks for more privacy"):
+        rule_of([0.5, 0.4], levels="1,inf")
+
+
+def test_a_site_that_comes_back_with_another_level_is_not_asked() -> None:
+    rule = rule_of()
+    rule.roster.nodes = {"0": 1, "1": 2}
+    rule.roster.disclosed = {"0": {"epsilon": math.inf}, "1": {"epsilon": 2.0}}
+    rule.terms = rule.terms.updated(fraction=1.0)
+    assert rule._sample(1) == ["0"]  # site 1 had opted out when it joined
+    assert rule._trouble("0") == ""
+    assert rule._trouble("1") == "claims another level than it joined with"
+
+
+def test_a_newcomer_joins_a_level_that_has_noise_and_no_other() -> None:
+    rule = rule_of([2.0, 2.0], levels="2,inf")
+    rule.roster.disclosed = {"new": {"epsilon": 3.0}, "out": {"epsilon": math.inf}}
+    rule.roster.disclosed["strict"] = {"epsilon": 0.1}
+    rule.roster.nodes = {"new": 1, "out": 2, "strict": 3}
+    rule.terms = rule.terms.updated(fraction=1.0)
+    assert rule._sample(2) == ["new"]
+    assert "had no site when the run began" in rule._trouble("out")
+    assert rule._trouble("strict") == "asks for more privacy than any level gives"
+    assert rule.privacy()["levels"][1]["sites"] == 3
+
+
+def test_who_is_asked_is_a_secret_toss_and_no_number_of_the_terms() -> None:
+    rule = rule_of([2.0] * 2000)
+    rule.roster.nodes = {str(i): i + 1 for i in range(2000)}
+    rule.roster.disclosed = {str(i): {"epsilon": 2.0} for i in range(2000)}
+    one = rule._sample(1)
+    assert 850 < len(one) < 1150  # 6.7 standard deviations: q = ½, each on its own
+    assert rule._sample(1) != one
+    rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
+    again = rule._sample(1)
+    rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
+    assert rule._sample(1) == again
+
+
+def test_all_or_none_opted_out() -> None:
+    for epsilons in ([math.inf] * 5, [2.0] * 5):
+        rule = rule_of(epsilons)
+        outcome = combine(rule, updates_of(small_rows(5), None, epsilons))
+        assert outcome.gauges["level-1-weight"] == 1.0
+        assert "level-2-weight" not in outcome.gauges
+
+
+def test_what_is_promised_names_every_level_and_the_unit() -> None:
+    facts = rule_of().privacy()
+    assert (facts["noise"], facts["unit"]) == ("server", "one client with all of its records")
+    loose, strict = facts["levels"]
+    assert (loose["promise"], loose["sites"]) == ("no privacy", 4)
+    assert (strict["epsilon"], strict["delta"], strict["sites"]) == (2.0, 1e-3, 16)
+    assert strict["noise-multiplier"] > 0
+    records = rule_of(noise="records").privacy()
+    assert records["unit"] == "one record of one client"
+    assert "noise-multiplier" not in records["levels"][1]
+
+
+def test_where_sites_account_a_level_has_the_largest_epsilon_that_one_of_them_spends() -> None:
+    """What holds for all of them: FedHDP leaves each site its own."""
+    epsilons = [math.inf, 6.0, 3.0, 1.5]
+    facts = rule_of(epsilons, noise="records").privacy()
+    loose, strict = facts["levels"]
+    assert (loose["epsilon"], loose["promise"], loose["sites"]) == (math.inf, "no privacy", 1)
+    assert (strict["epsilon"], strict["promise"], strict["sites"]) == (
+        6.0, "differential privacy", 3,
+    )  # fmt: skip
+    assert facts["no privacy"] == ["0"]
+    capped = rule_of(epsilons, noise="client", **{"epsilon-cap": 2.0}).privacy()
+    assert [level["epsilon"] for level in capped["levels"]] == [2.0, 2.0]
+    assert (capped["no privacy"], capped["epsilon-cap"]) == ([], 2.0)
+
+
+def test_who_opted_out_has_no_privacy_in_whatever_level_it_is() -> None:
+    """Its own account promises nothing, unless the server adds the noise of its level."""
+    facts = rule_of([math.inf, 4.0, 1.0], noise="records", levels="4,1").privacy()
+    loose = facts["levels"][0]
+    assert (loose["epsilon"], loose["sites"], loose["opted-out"]) == (4.0, 2, 1)
+    assert facts["no privacy"] == ["0"]
+    trusted = rule_of([math.inf, 4.0, 1.0], levels="4,1").privacy()
+    assert trusted["no privacy"] == []
+    assert "opted-out" not in trusted["levels"][0]
+
+
+def test_dp_fedavg_holds_everyone_to_the_strictest() -> None:
+    rule = rule_of([math.inf, 8.0, 2.0], strategy="dp-fedavg")
+    assert [level["epsilon"] for level in rule.privacy()["levels"]] == [2.0]
+    own = rule_of([math.inf, 8.0, 2.0], strategy="dp-fedavg", noise="records")
+    assert own.terms.epsilon_cap == 2.0
+    assert [level["epsilon"] for level in own.privacy()["levels"]] == [2.0]
+    assert own.privacy()["no privacy"] == []
+
+
+def test_non_private_runs_on_simulated_sites_alone() -> None:
+    rule = rule_of([8.0, 2.0], strategy="non-private")
+    assert rule.terms.epsilons == "inf"
+    assert rule.privacy()["levels"][0]["promise"] == "no privacy"
+    assert rule.privacy()["no privacy"] == ["0", "1"]
+    with pytest.raises(StrategyError, match="simulated ones alone"):
+        rule_of([8.0], strategy="non-private", dataset="site")
+
+
+def test_the_servers_rate_falls_to_0() -> None:
+    rule = rule_of(**{"server-learning-rate": 2.0, "server-schedule": "linear"})
+    assert [rule._rate(t) for t in (1, 11, 20)] == pytest.approx([2.0, 1.0, 0.1])
+
+
+@pytest.mark.parametrize("ratio", ["best", 1.0])
+def test_a_federation_that_estimates_a_point_has_the_predicted_variance(
+    ratio: str | float,
+) -> None:
+    """FedHDP's Section 3 through the real rule: each of 20,000 coordinates is a draw of its own.
+
+    The mean square lies within 6 standard errors, √(2/20,000) of it, of the prediction: two in 10⁹
+    healthy builds fail, and 10 % more variance does not pass.
+    """
+    f = Federation(clients=20, private=16, alpha2=1.0, tau2=0.5, gamma2=0.2)
+    r = best_ratio(f) if ratio == "best" else float(ratio)
+    size, generator = 20_000, np.random.default_rng(7)
+    own = generator.normal(0, math.sqrt(f.spread), (20, size))
+    own[4:] += generator.normal(0, math.sqrt(f.noise), (16, size))
+    rule = rule_of(noise="records", **{"level-ratio": str(r)})
+    found = float(np.mean(combine(rule, updates_of(own)).update.astype(np.float64) ** 2))
+    predicted = variance(f, r)
+    assert abs(found / predicted - 1) < 6 * math.sqrt(2 / size)
+    assert abs(found / (1.1 * predicted) - 1) > 6 * math.sqrt(2 / size)

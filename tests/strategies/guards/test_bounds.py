@@ -1,0 +1,176 @@
+"""What every guard refuses, and the two that bound one site: caps and radii by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.guards.bounds import (
+    COPY,
+    REPEATS,
+    ZEROS,
+    State,
+    cap_weights,
+    clip_around,
+    refuse_copies,
+)
+
+SITES = ("a", "b", "c", "d")
+
+
+def rows(seed: int, n: int = 4, d: int = 50) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    return np.random.default_rng(seed).standard_normal((n, d)).astype(np.float32)
+
+
+def test_honest_updates_pass_round_after_round() -> None:
+    state: State = {}
+    for server_round in range(5):
+        state, refused = refuse_copies(state, SITES, rows(server_round))
+        assert refused == {}
+
+
+def test_zeros_are_refused_and_minus_zero_is_zero() -> None:
+    updates = rows(1)
+    updates[1], updates[3] = 0.0, -0.0
+    _, refused = refuse_copies({}, SITES, updates)
+    assert refused == {"b": ZEROS, "d": ZEROS}
+
+
+def test_of_two_equal_updates_both_are_refused() -> None:
+    updates = rows(2)
+    updates[0, 7] = 0.0
+    updates[2] = updates[0]
+    updates[2, 7] = -0.0
+    _, refused = refuse_copies({}, SITES, updates)
+    assert refused == {"a": COPY, "c": COPY}
+
+
+@pytest.mark.parametrize("place", [0, 1, 4_998, 4_999])
+def test_one_number_of_many_tells_two_updates_apart(place: int) -> None:
+    updates = rows(9, 2, 5_000)
+    updates[1] = updates[0]
+    _, refused = refuse_copies({}, ("a", "b"), updates)
+    assert refused == {"a": COPY, "b": COPY}
+    updates[1, place] = np.nextafter(updates[0, place], np.float32(9))
+    _, refused = refuse_copies({}, ("a", "b"), updates)
+    assert refused == {}
+
+
+def test_who_repeats_itself_is_refused_every_time_but_the_first() -> None:
+    state: State = {}
+    same = rows(3)[0]
+    for server_round in range(3):
+        updates = rows(10 + server_round)
+        updates[1] = same
+        before = dict(state)
+        state, refused = refuse_copies(state, SITES, updates)
+        assert refused == ({"b": REPEATS} if server_round else {})
+        assert before.keys() <= state.keys()
+    _, refused = refuse_copies(state, SITES, rows(20))
+    assert refused == {}
+
+
+def test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same() -> None:
+    """A, B, A, B of one site, and what another site sent before: refused, and nobody else."""
+    one, two, state = rows(30)[0], rows(31)[0], {}
+    for server_round in range(6):
+        updates = rows(40 + server_round)
+        updates[1] = (one, two)[server_round % 2]
+        state, refused = refuse_copies(state, SITES, updates)
+        assert refused == ({"b": REPEATS} if server_round > 1 else {})
+    updates = rows(50)
+    updates[3] = two
+    state, refused = refuse_copies(state, SITES, updates)
+    assert refused == {"d": COPY}
+    assert state["digest/a"].shape == (7, 2)
+    assert state["digest/b"].shape == (3, 2), "each upload once"
+
+
+def test_a_state_of_one_digest_a_site_is_taken_up() -> None:
+    """As checkpoints of earlier versions hold it."""
+    updates = rows(60)
+    state, _ = refuse_copies({}, SITES, updates)
+    former = {name: digests[-1] for name, digests in state.items()}
+    assert refuse_copies(former, ("a",), updates[:1])[1] == {"a": REPEATS}
+
+
+def test_few_numbers_are_compared_with_the_last_round_alone() -> None:
+    """Three float32 of a small range meet again by chance; honest sites are not refused for it."""
+    state: State = {}
+    for numbers in ([1, 2, 3], [4, 5, 6], [1, 2, 3]):
+        state, refused = refuse_copies(state, ("a",), np.array([numbers], np.float32))
+        assert refused == {}
+    assert refuse_copies(state, ("a",), np.array([[1, 2, 3]], np.float32))[1] == {"a": REPEATS}
+
+
+def test_a_site_is_remembered_over_rounds_it_missed() -> None:
+    updates = rows(4)
+    state, _ = refuse_copies({}, SITES, updates)
+    state, _ = refuse_copies(state, ("b", "c"), rows(5, 2))
+    _, refused = refuse_copies(state, ("a",), updates[:1])
+    assert refused == {"a": REPEATS}
+
+
+def test_the_state_holds_whole_numbers_that_float64_holds() -> None:
+    state, _ = refuse_copies({}, SITES, rows(6))
+    found = np.concatenate(list(state.values()))
+    assert found.dtype == np.float64
+    assert np.array_equal(found, np.floor(found))
+    assert found.max() < 2**53
+
+
+def test_what_is_cut_off_is_shared_in_proportion() -> None:
+    weights = np.array([0.6, 0.3, 0.06, 0.04])
+    np.testing.assert_allclose(cap_weights(weights, 0.5), [0.5, 0.375, 0.075, 0.05])
+    np.testing.assert_allclose(cap_weights(weights, 0.35), [0.35, 0.35, 0.18, 0.12])
+
+
+def test_all_the_weight_on_one_site_is_shared_among_those_without() -> None:
+    np.testing.assert_allclose(cap_weights(np.array([1.0, 0, 0, 0]), 0.4), [0.4, 0.2, 0.2, 0.2])
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=30).filter(lambda w: sum(w) > 1e-6),
+    st.floats(0.01, 1.5),
+)
+def test_capped_weights_are_convex_in_order_and_below_the_cap(
+    given_weights: list[float], limit: float
+) -> None:
+    weights = np.array(given_weights) / sum(given_weights)
+    capped = cap_weights(weights, limit)
+    assert abs(capped.sum() - 1) < 1e-9
+    assert (capped >= 0).all()
+    assert capped.max() <= max(limit, 1 / len(weights)) * (1 + 1e-9)
+    order = np.argsort(weights, kind="stable")
+    assert (np.diff(capped[order]) >= -1e-12).all()
+    if weights.max() <= limit:
+        np.testing.assert_allclose(capped, weights, atol=1e-12)
+
+
+def test_updates_are_clipped_at_the_median_distance_from_the_centre() -> None:
+    centre = np.array([1.0, 0.0])
+    updates = np.array([[2, 0], [1, 2], [1, -40]], np.float32)  # distances 1, 2 and 40
+    moved, factors = clip_around(centre, np.array([0.25, 0.25, 0.5]), updates)
+    np.testing.assert_allclose(factors, [1, 1, 0.05])
+    np.testing.assert_allclose(moved, [1.25, 0.5 - 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e5])
+def test_one_loud_update_moves_the_aggregate_by_no_more_than_the_radius(factor: float) -> None:
+    updates, weights = rows(7, 5), np.full(5, 0.2)
+    centre = np.zeros(50)
+    before, _ = clip_around(centre, weights, updates)
+    updates[2] *= np.float32(factor)
+    after, _ = clip_around(centre, weights, updates)
+    radius = np.sort(np.linalg.norm(updates, axis=1))[2]
+    assert np.linalg.norm(after - before) <= 2 * 0.2 * radius * 1.1
+
+
+def test_equal_updates_are_their_own_aggregate() -> None:
+    updates = np.tile(rows(8, 1), (4, 1))
+    moved, factors = clip_around(updates[0].astype(np.float64), np.full(4, 0.25), updates)
+    np.testing.assert_allclose(moved, updates[0], rtol=1e-6)
+    assert (factors <= 1).all()

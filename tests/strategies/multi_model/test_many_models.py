@@ -1,0 +1,364 @@
+"""Rules with several models: who is sent what, what is remembered, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import RoundUpdates
+from server_app.simulation.local import run_in_process
+from server_app.run.rounds import RunResult, run
+from strategies import check_strategy, make_strategy
+from strategies.multi_model.private_choice import choices_of
+from strategies.multi_model.groups import Ask, group_of, models_of
+from strategies.multi_model.base import ManyModels
+from strategies.core.rule import State
+from tests.federation import Answer, ScriptedGrid, Site, sends
+
+SIZE = 650
+SITES = tuple(f"site-{i}" for i in range(6))
+TRUE = np.array([0, 0, 0, 1, 1, 1])
+
+
+def rule_of(**more: Any) -> ManyModels:
+    config = {"strategy": "r-dpcfl", "rounds": 20, "clusters": 2, "selections": 3, **more}
+    rule = make_strategy(RunTerms.parse(config))
+    assert isinstance(rule, ManyModels)
+    return rule
+
+
+def first_updates(apart: float = 1.0, noise: float = 0.05) -> RoundUpdates:
+    generator = np.random.default_rng(5)
+    centres = apart * generator.standard_normal((2, SIZE))
+    rows = centres[TRUE] + noise * generator.standard_normal((6, SIZE))
+    return RoundUpdates(1, SITES, rows.astype(np.float32))
+
+
+def begun(rule: ManyModels, updates: RoundUpdates | None = None) -> tuple[State, dict[str, Any]]:
+    """Return the state after round 1, and its gauges."""
+    stream = RandomStream(bytes(32))
+    state, outcome = rule.combine(rule.initial_state(), updates or first_updates(), stream)
+    return state, dict(outcome.gauges)
+
+
+def later(
+    rule: ManyModels, state: State, group: list[int], chose: bool, sites: tuple[str, ...] = SITES
+) -> State:
+    """Return the state after one more round, in which sites trained ``group``."""
+    rows = np.random.default_rng(1).standard_normal((len(sites), SIZE)).astype(np.float32)
+    updates = RoundUpdates(2, sites, rows, group=np.array(group), chose=np.full(len(sites), chose))
+    return rule.combine(state, updates, RandomStream(bytes(32)))[0]
+
+
+# --- R-DPCFL ---------------------------------------------------------------------------------
+
+
+def test_the_papers_map_is_another_one() -> None:
+    """It looks along two axes: for three groups both show something."""
+    generator = np.random.default_rng(5)
+    centres = generator.standard_normal((3, SIZE))[np.repeat(range(3), 4)]
+    rows = (centres + 0.05 * generator.standard_normal((12, SIZE))).astype(np.float32)
+    updates = RoundUpdates(1, tuple(map(str, range(12))), rows)
+    stds = {}
+    for kind in ("mixture", "pca"):
+        _, gauges = begun(rule_of(**{"cluster-map": kind, "clusters": 3}), updates)
+        assert len({tuple(part) for part in gauges["cluster"].reshape(3, 4).tolist()}) == 3
+        stds[kind] = gauges["clusters_mss"]
+    assert stds["mixture"] != stds["pca"]
+
+
+def test_clusters_are_found_told_and_trained() -> None:
+    rule = rule_of()
+    state, gauges = begun(rule)
+    found = gauges["cluster"]
+    assert len(set(found[TRUE == 0])) == len(set(found[TRUE == 1])) == 1
+    assert found[0] != found[5]
+    assert gauges["clusters"] == models_of(state) == 2
+    assert gauges["clusters_mss"] > 2
+    assert gauges["clusters_separated"] == 1
+    assert gauges["last_soft_round"] == 10
+    assert gauges["cluster_confidence"].min() > 0.9
+    assert [rule.ask(state, 5, s) for s in SITES] == [Ask(int(c)) for c in found]
+
+
+def test_a_site_is_drawn_by_its_shares_while_they_are_soft() -> None:
+    """Sites of shares (0.3, 0.7): 1,000 draws lie within the bounds of a false alarm of 1e-6."""
+    from scipy import stats
+
+    rule = rule_of(rounds=2500)
+    state, _ = begun(rule)
+    state = {**state, "clusters/shares/site-0": np.array([0.3, 0.7]),
+             "clusters/last-soft-round": np.array([1100.0])}  # fmt: skip
+    draws = [rule.ask(state, t, "site-0").model for t in range(2, 1002)]
+    low, high = stats.binom.interval(1 - 1e-6, 1000, 0.7)
+    assert low <= sum(draws) <= high
+    assert not low <= 500 <= high  # an even coin would be found out
+    assert draws == [rule.ask(state, t, "site-0").model for t in range(2, 1002)]
+
+
+def test_after_the_soft_rounds_sites_choose_as_often_as_is_paid_for_and_keep_their_votes() -> None:
+    rule = rule_of()
+    state, gauges = begun(rule)
+    mine, other = int(gauges["cluster"][0]), 1 - int(gauges["cluster"][0])
+    assert rule.ask(state, 11, "site-0") == Ask(mine, wire.CHOOSE)
+    for choice in (other, mine, mine):
+        assert rule.ask(state, 11, "site-0").use == wire.CHOOSE
+        state = later(rule, state, [choice] * 6, chose=True)
+    assert choices_of(state, "site-0") == 3
+    assert rule.ask(state, 14, "site-0") == Ask(mine)  # 1 vote against 2 + 3
+    state = later(rule, state, [other] * 6, chose=False)
+    assert rule.ask(state, 15, "site-0") == Ask(mine)
+
+
+def test_the_last_of_two_choices_wins() -> None:
+    rule = rule_of(selections=2)
+    state, _ = begun(rule)
+    for choice in (0, 1):
+        state = later(rule, state, [choice] * 6, chose=True)
+    assert rule.ask(state, 15, "site-0") == Ask(1)
+
+
+def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
+    rule = rule_of()
+    present = RoundUpdates(1, SITES[1:], first_updates().updates[1:])
+    state, _ = begun(rule, present)
+    for site in ("site-0", "new"):
+        assert group_of(state, site) == -1
+        assert rule.ask(state, 2, site).use == wire.CHOOSE
+    state = later(rule, state, [1], chose=True, sites=("new",))
+    assert rule.home(state, "new") == 1
+    without = rule_of(**{"selections": 0, "selection-share": 0.0})
+    state, gauges = begun(without, RoundUpdates(1, SITES[:5], first_updates().updates[:5]))
+    assert without.ask(state, 5, "new") == Ask(int(gauges["cluster"][0]))  # three of five
+
+
+def test_clusters_that_do_not_separate_are_told_and_sites_choose_from_round_2(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rule = rule_of()
+    state, gauges = begun(rule, first_updates(apart=0.0, noise=1.0))
+    assert gauges["clusters_separated"] == 0
+    assert gauges["last_soft_round"] == 1
+    assert rule.ask(state, 2, "site-3").use == wire.CHOOSE
+    assert "no clusters are certain" in caplog.text
+
+
+@pytest.mark.parametrize("clusters", [0, 2])
+def test_one_client_has_one_model(clusters: int) -> None:
+    rule = rule_of(clusters=clusters)
+    one = RoundUpdates(1, SITES[:1], first_updates().updates[:1])
+    state, _ = begun(rule, one)
+    assert models_of(state) == 1
+    assert rule.ask(state, 2, "site-0") == Ask(0)
+
+
+def test_weights_of_another_rule_count_within_the_clusters() -> None:
+    rule = rule_of(strategy="weiavg+r-dpcfl")
+    epsilons = np.array([1.0, 2.0, 1.0, 4.0, 4.0, 8.0])
+    updates = first_updates()
+    given = RoundUpdates(1, SITES, updates.updates, {"epsilon": epsilons})
+    _, outcome = rule.combine(rule.initial_state(), given, RandomStream(bytes(32)))
+    np.testing.assert_allclose(outcome.weights, [0.25, 0.5, 0.25, 0.25, 0.25, 0.5])
+    group = outcome.group
+    assert group is not None
+    np.testing.assert_allclose(
+        outcome.update[group[0]], outcome.weights[:3] @ updates.updates[:3], atol=1e-5
+    )
+
+
+# --- whole runs ------------------------------------------------------------------------------
+
+
+def scripted(sites: dict[str, Site], folder: Path, **more: Any) -> tuple[RunResult, ScriptedGrid]:
+    config = {"strategy": "r-dpcfl", "rounds": 6, "clusters": 2, "runs-dir": str(folder),
+              "run-id": "r", "min-sites": 1, "selections": 2, **more}  # fmt: skip
+    grid = ScriptedGrid(sites)
+    return run(grid, RunTerms.parse(config), picture=False), grid
+
+
+def moving(row: np.ndarray, seed: int) -> Site:
+    """Return a site that sends next to the same every round: to repeat itself would refuse it."""
+
+    def site(server_round: int) -> Answer:
+        noise = np.random.default_rng([seed, server_round]).standard_normal(SIZE)
+        return sends(row + 1e-3 * noise.astype(np.float32))(server_round)
+
+    return site
+
+
+def two_groups() -> dict[str, Site]:
+    rows = first_updates().updates
+    return {name: moving(row, i) for i, (name, row) in enumerate(zip(SITES, rows, strict=True))}
+
+
+def test_a_model_a_cluster_moves_with_its_own_sites_alone(tmp_path: Path) -> None:
+    result, _ = scripted(two_groups(), tmp_path, **{"selections": 0, "selection-share": 0.0})
+    rows = first_updates().updates
+    models = wire.unpack_models(wire.write_model(result.arrays))
+    assert len(models) == 2
+    assert len({result.models[s] for s in SITES[:3]}) == 1
+    moved = [np.concatenate([a.numpy().ravel() for a in m.values()]) for m in models]
+    apart = moved[result.models["site-0"]] - moved[result.models["site-5"]]
+    np.testing.assert_allclose(apart, 6 * (rows[:3].mean(0) - rows[3:].mean(0)), atol=0.02)
+
+
+def test_only_those_who_choose_are_sent_more_than_one_model(tmp_path: Path) -> None:
+    result, _ = scripted(two_groups(), tmp_path, rounds=8)
+    down = [event["bytes_down"] for event in result.rounds]
+    chose = [sum(event["gauges"].get("chose", [0])) for event in result.rounds]
+    assert chose == [0, 0, 0, 0, 6, 6, 0, 0]  # rounds 5 and 6: after ⌊8/2⌋
+    assert down[1] == down[2] == down[3] == down[6] == down[7]
+    assert 4 * SIZE * 6 < down[4] - down[3] < 1.1 * (4 * SIZE * 6) + 6000
+
+
+@pytest.mark.parametrize("fault", [lambda _: Error(wire.FAILED, "failed"), lambda _: None])
+def test_a_site_dead_in_round_1_joins_by_choosing(tmp_path: Path, fault: Site) -> None:
+    late = moving(first_updates().updates[0], 0)
+    sites = {**two_groups(), "site-0": lambda t: fault(t) if t == 1 else late(t)}
+    result, _ = scripted(sites, tmp_path)
+    told = [dict(zip(e["accepted"], e["gauges"]["cluster"], strict=True)) for e in result.rounds]
+    assert "site-0" not in told[0]
+    assert "site-0" in told[1]
+    chose = dict(
+        zip(result.rounds[1]["accepted"], result.rounds[1]["gauges"]["chose"], strict=True)
+    )
+    assert [site for site, is_choice in chose.items() if is_choice] == ["site-0"]
+
+
+@pytest.mark.parametrize("choice", [None, 2, -1, 1.0], ids=str)
+def test_a_choice_that_is_none_is_dropped(tmp_path: Path, choice: Any) -> None:
+    class Odd(ScriptedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            for reply in replies:
+                name = self.names[reply.metadata.src_node_id]
+                if name == "site-0" and "choice" in reply.content:
+                    del reply.content["choice"]
+                    if choice is not None:
+                        reply.content["choice"] = ConfigRecord({"choice": choice})
+            return replies
+
+    config = {"strategy": "r-dpcfl", "rounds": 6, "clusters": 2, "runs-dir": str(tmp_path),
+              "run-id": "r", "min-sites": 1, "selections": 2}  # fmt: skip
+    result = run(Odd(two_groups()), RunTerms.parse(config), picture=False)
+    refused = [event["rejected"].get("site-0", "") for event in result.rounds]
+    assert refused[:3] == ["", "", ""]
+    assert all("choice" in words or "keys" in words for words in refused[3:])
+
+
+def test_ifca_tosses_first_and_chooses_then(tmp_path: Path) -> None:
+    result, _ = scripted(two_groups(), tmp_path, strategy="ifca", rounds=5)
+    chose = [sum(event["gauges"].get("chose", [0])) for event in result.rounds]
+    assert chose == [0, 6, 6, 0, 0]
+
+
+def test_local_models_follow_their_site_and_newcomers_start_one(tmp_path: Path) -> None:
+    sites = two_groups()
+    late = sites["site-5"]
+    sites["site-5"] = lambda t: late(t) if t > 2 else Error(wire.FAILED, "failed")
+    result, _ = scripted(sites, tmp_path, strategy="local", clusters=0, selections=0)
+    assert [event["gauges"]["clusters"] for event in result.rounds] == [5, 5, 6, 6, 6, 6]
+    models = wire.unpack_models(wire.write_model(result.arrays))
+    rows, ends = first_updates().updates, []
+    for i, site in enumerate(SITES):
+        end = np.concatenate([a.numpy().ravel() for a in models[result.models[site]].values()])
+        ends.append(end - (6 if i < 5 else 4) * rows[i])
+    np.testing.assert_allclose(ends, np.broadcast_to(ends[0], (6, SIZE)), atol=0.02)
+
+
+def simulated(folder: Path, strategy: str, **more: Any) -> RunResult:
+    config = {"strategy": strategy, "rounds": 5, "epsilons": "inf", "partition": "iid",
+              "groups": "label-shift:3:3", "learning-rate": 0.5, "runs-dir": str(folder),
+              "run-id": f"{strategy}-{len(list(folder.iterdir()))}", **more}  # fmt: skip
+    return run_in_process(RunTerms.parse(config), 6)
+
+
+def test_clusters_beat_one_model_where_groups_differ(tmp_path: Path) -> None:
+    """Without noise the groups are found, and each cluster's model is for its group."""
+    for strategy, more in {"r-dpcfl": {"clusters": 2}, "oracle-clusters": {}}.items():
+        result = simulated(tmp_path, strategy, **more)
+        assert result.rounds[-1]["metrics"]["accuracy"] > 0.68, strategy
+        groups = [result.models[str(i)] for i in range(6)]
+        assert groups == [groups[0]] * 3 + [1 - groups[0]] * 3
+        assert (result.folder / "result.json").read_text().count('"models"') == 1
+    assert simulated(tmp_path, "global").rounds[-1]["metrics"]["accuracy"] < 0.6
+
+
+def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
+    ends = {
+        name: simulated(tmp_path, strategy, **more)
+        for name, strategy, more in [
+            ("local", "local", {}),
+            ("mr-mtl 0", "mr-mtl", {"prox-lambda": 0}),
+            ("mr-mtl auto", "mr-mtl", {}),
+            ("mr-mtl 1", "mr-mtl", {"prox-lambda": 1.0}),
+            ("ditto", "ditto", {}),
+        ]
+    }
+    spread = {}
+    for name in ("local", "mr-mtl 0", "mr-mtl auto", "mr-mtl 1"):
+        models = wire.unpack_models(wire.write_model(ends[name].arrays))
+        flat = [np.concatenate([a.numpy().ravel() for a in m.values()]) for m in models]
+        spread[name] = float(np.std(flat, axis=0).mean())
+    assert spread["mr-mtl 0"] == spread["local"]
+    assert spread["mr-mtl auto"] < 0.97 * spread["local"]
+    assert spread["mr-mtl 1"] < 0.5 * spread["local"]
+    metrics = ends["ditto"].rounds[-1]["metrics"]
+    assert metrics["personal-accuracy"] > metrics["accuracy"] + 0.2
+    assert "personal-accuracy-minority" in metrics
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"clusters": 7}, "'clusters' = 7, and 6 sites take part"),
+        ({"clusters": 1}, "'clusters' = 1 is 'fedavg'"),
+        ({"strategy": "ifca", "clusters": 0}, "set 'clusters' to 2"),
+        ({"strategy": "ifca", "selection-share": 0.0}, "'selection-share' above 0"),
+        ({"strategy": "oracle-clusters", "selections": 0}, "needs 'groups'"),
+        ({"strategy": "fedavg"}, "'selections': 'fedavg' asks for no choices"),
+        ({"strategy": "oracle-clusters"}, "'selections': 'oracle-clusters' asks for no"),
+        ({"noise-multiplier": 1.0}, "leave 'noise-multiplier'"),
+        ({"participations": 2}, "leave 'noise-multiplier', 'participations'"),
+        ({"noise": "client"}, "'noise' does not go with 'r-dpcfl'"),
+        ({"guard": "evidence"}, "'guard' does not go with"),
+        ({"personal-lambda": "0.1"}, "'personal-lambda' does not go with"),
+        ({"strategy": "ditto+r-dpcfl"}, "'personal-lambda' does not go with"),
+    ],
+    ids=str,
+)
+def test_terms_that_cannot_be_are_refused_before_anything_is_trained(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StrategyError, match=words):
+        scripted(two_groups(), tmp_path, **more)
+    journal = tmp_path / "r" / "journal.jsonl"
+    assert not journal.exists() or not [
+        event for event in read_journal(journal) if event["event"] == "round"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("r-dpcfl+pfa", "'r-dpcfl' has several models by itself"),
+        ("pfa+r-dpcfl", "'pfa' projects by itself"),
+        ("fedhdp+r-dpcfl", "'fedhdp' is more than weights"),
+        ("fedavg+local", "after '\\+' comes a projection or a clustering: pfa, random, r-dpcfl"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_named(name: str, words: str) -> None:
+    with pytest.raises(StrategyError, match=words):
+        check_strategy(name)

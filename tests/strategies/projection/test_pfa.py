@@ -1,0 +1,180 @@
+"""PFA: the printed algorithm and the published variants, step by step on d × d matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies import make_strategy
+from strategies.core.base import HDPStrategy
+
+EPSILONS = np.array([0.1, 10.0, 0.3, 9.0, 0.2, 0.1, 11.0])
+PUBLIC = EPSILONS > 5
+SHARES = EPSILONS / EPSILONS.sum()
+TENSORS = {"1.weight": (4, 3), "1.bias": (4,), "2.weight": (1, 4), "2.bias": (3,)}
+PARTS = (slice(12), slice(12, 16), slice(16, 20), slice(20, 23))
+D = 23
+
+
+def rows_of(seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal(D) + generator.standard_normal((len(EPSILONS), D))
+    return rows.astype(np.float32)
+
+
+def combine(rows: np.ndarray, epsilons: np.ndarray = EPSILONS, **terms: Any) -> Outcome:
+    config = {key.replace("_", "-"): value for key, value in {"strategy": "pfa", **terms}.items()}
+    rule: HDPStrategy = make_strategy(RunTerms.parse(config))
+    rule._like = {name: np.zeros(shape, np.float32) for name, shape in TENSORS.items()}
+    names = tuple(map(str, range(len(rows))))
+    updates = RoundUpdates(1, names, rows, {"epsilon": epsilons})
+    return rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
+
+
+def top(matrix: np.ndarray, k: int) -> np.ndarray:
+    """The projection on the k leading eigenvectors."""
+    vectors = np.linalg.eigh(matrix)[1][:, -k:]
+    result: np.ndarray = vectors @ vectors.T
+    return result
+
+
+def algorithm_3(rows: np.ndarray) -> np.ndarray:
+    """As printed: Σ = mean·meanᵀ of the ε-weighted public mean; shares of Σ ε on both parts."""
+    e_public, e_private = EPSILONS[PUBLIC].sum(), EPSILONS[~PUBLIC].sum()
+    public = EPSILONS[PUBLIC] @ rows[PUBLIC] / e_public
+    private = EPSILONS[~PUBLIC] @ rows[~PUBLIC] / e_private
+    projected = top(np.outer(public, public), 1) @ private
+    return (e_public * public + e_private * projected) / (e_public + e_private)
+
+
+def appendix_d2(rows: np.ndarray, k: int) -> np.ndarray:
+    """A holds the public updates as columns; V its k leading left singular vectors."""
+    projection = top(rows[PUBLIC].T @ rows[PUBLIC], k)
+    return SHARES[PUBLIC] @ rows[PUBLIC] + projection @ (SHARES[~PUBLIC] @ rows[~PUBLIC])
+
+
+def authors_code(rows: np.ndarray, k: int) -> np.ndarray:
+    """Public updates less their plain mean; VVᵀ(x − mean) + mean for the private mean x."""
+    mean = rows[PUBLIC].mean(axis=0)
+    centred = rows[PUBLIC] - mean
+    share = SHARES[~PUBLIC].sum()
+    private = SHARES[~PUBLIC] @ rows[~PUBLIC] / share
+    projected = top(centred.T @ centred, k) @ (private - mean) + mean
+    return SHARES[PUBLIC] @ rows[PUBLIC] + share * projected
+
+
+def check_same(update: np.ndarray, expected: np.ndarray) -> None:
+    """The update is stored in float32: half a unit in the last place of the largest number."""
+    assert np.abs(update - expected).max() < 2**-24 * max(1, np.abs(expected).max()) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_algorithm_3_as_printed(seed: int) -> None:
+    rows = rows_of(seed)
+    expected = algorithm_3(rows.astype(np.float64))
+    for k in (1, 2, 7):  # rank 1, whatever k
+        outcome = combine(rows, subspace="mean", subspace_rank=k)
+        check_same(outcome.update, expected)
+        assert outcome.gauges["subspace_rank"] == 1
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_appendix_and_the_authors_code(k: int) -> None:
+    rows = rows_of()
+    exact = rows.astype(np.float64)
+    check_same(combine(rows, subspace_rank=k).update, appendix_d2(exact, k))
+    centred = combine(rows, subspace="centred", subspace_rank=k)
+    check_same(centred.update, authors_code(exact, min(k, 2)))  # three sites, centred: rank 2
+    assert centred.gauges["subspace_rank"] == min(k, 2)
+
+
+def test_the_published_maps_differ_by_far_more_than_the_check_lets_pass() -> None:
+    rows = rows_of().astype(np.float64)
+    maps = [algorithm_3(rows), appendix_d2(rows, 1), appendix_d2(rows, 2), authors_code(rows, 1)]
+    for i, one in enumerate(maps):
+        for other in maps[:i]:
+            with pytest.raises(AssertionError):
+                check_same(one, other)
+
+
+@pytest.mark.parametrize("subspace", ["span", "centred"])
+def test_tensor_by_tensor(subspace: str) -> None:
+    rows = rows_of()
+    whole = {"span": appendix_d2, "centred": authors_code}[subspace]
+    parts = [whole(rows[:, part].astype(np.float64), 1) for part in PARTS]
+    outcome = combine(rows, subspace=subspace, subspace_scope="tensor")
+    check_same(outcome.update, np.concatenate(parts))
+    with pytest.raises(AssertionError):
+        check_same(outcome.update, whole(rows.astype(np.float64), 1))
+
+
+def test_the_weights_are_weiavgs_and_the_journal_says_who_is_public() -> None:
+    outcome = combine(rows_of())
+    np.testing.assert_allclose(outcome.weights, SHARES, rtol=1e-12)
+    np.testing.assert_array_equal(outcome.gauges["public"], PUBLIC)
+
+
+def test_updates_in_the_public_span_are_not_changed() -> None:
+    rows = rows_of().astype(np.float64)
+    rows[~PUBLIC] = np.random.default_rng(5).standard_normal((4, 3)) @ rows[PUBLIC]
+    rows32 = rows.astype(np.float32)
+    outcome = combine(rows32, subspace_rank=3)
+    # float32 moves a private row out of the span by 2⁻²⁴ of itself, and the update as much again
+    bound = 4 * 2**-24 * np.abs(rows).max() * D
+    assert np.abs(outcome.update - SHARES @ rows).max() < bound
+
+
+@pytest.mark.parametrize("rule", ["pfa", "random-projection", "fedavg+pfa", "robust-hdp+random"])
+@pytest.mark.parametrize(
+    ("epsilons", "split", "who"),
+    [
+        (EPSILONS, "threshold:30", "public"),
+        (np.full(7, 0.3), "gmm", "private"),
+        (EPSILONS, "top:1", "private"),
+    ],
+)
+def test_where_nothing_can_be_projected_the_weights_are_used_and_it_is_said(
+    caplog: pytest.LogCaptureFixture, epsilons: np.ndarray, split: str, who: str, rule: str
+) -> None:
+    rows = rows_of()
+    outcome = combine(rows, epsilons, strategy=rule, public_split=split)
+    check_same(outcome.update, outcome.weights @ rows.astype(np.float64))
+    assert outcome.gauges["subspace_rank"] == 0
+    assert f"round 1: no {who} site; nothing is projected" in caplog.text
+
+
+def test_one_site_gets_its_way() -> None:
+    rows = rows_of()[:1]
+    np.testing.assert_array_equal(combine(rows, EPSILONS[:1]).update, rows[0])
+
+
+def test_an_update_of_zeros_is_not_public() -> None:
+    """Alone among the public ones, it would project everybody else's update to nothing."""
+    rows = rows_of()
+    rows[PUBLIC] = 0
+    outcome = combine(rows)
+    check_same(outcome.update, SHARES @ rows.astype(np.float64))
+    assert not np.any(outcome.gauges["public"])
+
+
+def test_tensors_of_the_same_size_get_random_directions_of_their_own() -> None:
+    rows = np.tile(rows_of()[:, :1], D)  # every coordinate alike
+    update = combine(rows, strategy="random-projection", subspace_scope="tensor").update
+    assert not np.allclose(update[PARTS[1]], update[PARTS[2]])
+
+
+def test_random_projection_leaves_the_public_part_as_it_is() -> None:
+    rows = rows_of()
+    outcome = combine(rows, strategy="random-projection", subspace_rank=2)
+    private = SHARES[~PUBLIC] @ rows[~PUBLIC].astype(np.float64)
+    moved = outcome.update - SHARES[PUBLIC] @ rows[PUBLIC].astype(np.float64)
+    # An orthogonal projection: what is left is perpendicular to what is lost
+    assert 0 < np.linalg.norm(moved) < np.linalg.norm(private)
+    assert abs(moved @ (private - moved)) < 1e-6 * float(private @ private)
+    everything = combine(rows, strategy="random-projection", subspace_rank=D)
+    assert np.abs(everything.update - SHARES @ rows.astype(np.float64)).max() < 1e-6

@@ -1,0 +1,167 @@
+"""Studies of privacy levels: who opts out, what is searched, what the tables say."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.simulation.budgets import draw_epsilons
+from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.simulation.partitions import split
+from server_app.simulation.comparison import Job
+from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
+from studies.fedhdp.level_tables import Found, findings, read_levels
+from studies.fedhdp.level_study import SEARCH_SEED, LevelStudy, alike_opt_outs
+from studies.framework.results import Value, best_rate, value_of
+from studies.framework.study import Options
+
+DIGITS = Options(dataset="digits")
+
+
+def value(mean: float, sd: float = math.nan) -> Value:
+    return Value(mean, sd, np.array([[mean / 100]]), {}, 1.0)
+
+
+def found(mean: float, **levels: tuple[float, float]) -> Found:
+    searched = best_rate({1.0: value(mean - 1), 2.0: value(mean - 2)})
+    pairs = {tuple(name.split("_", 1)): pair for name, pair in levels.items()}
+    return Found(searched, value(mean), [pairs])  # type: ignore[list-item]
+
+
+# --- what is run -----------------------------------------------------------------------------
+
+
+def test_all_who_opt_out_hold_the_one_class() -> None:
+    sites, seed = 47, 3
+    chosen = alike_opt_outs("digits", "", "shards:1", sites, seed, 7)
+    targets = load_dataset("digits", "").train.targets
+    parts = split(targets, None, sites, "shards:1", seed)
+    assert len(chosen) == 2  # 5 % of 47
+    assert all(np.mean(targets[parts[site]] == 7) > 0.5 for site in chosen)
+    assert chosen != alike_opt_outs("digits", "", "shards:1", sites, seed + 1, 7)
+    with pytest.raises(DataError, match="no client holds class 7"):
+        alike_opt_outs("digits", "", "iid", sites, seed, 7)
+
+
+def test_the_skewed_runs_say_who_opts_out() -> None:
+    place = FEDHDP_SKEWED.places(DIGITS)[0]
+    job = FEDHDP_SKEWED.job(place, 1.0, 2, DIGITS, Path("x"))
+    epsilons = draw_epsilons(job.terms.epsilons, job.num_sites, 2)
+    opted_out = set(np.flatnonzero(np.isinf(epsilons)).tolist())
+    assert opted_out == alike_opt_outs("digits", "", "shards:1", job.num_sites, 2, 7)
+    assert set(epsilons[np.isfinite(epsilons)]) == {3.6}
+
+
+def test_the_search_has_a_seed_of_its_own_and_no_personal_models() -> None:
+    for place in FEDHDP_PERSONAL.places(DIGITS):
+        searched = FEDHDP_PERSONAL.job(place, 1.0, SEARCH_SEED, DIGITS, Path("x")).terms
+        reported = FEDHDP_PERSONAL.job(place, 1.0, 1, DIGITS, Path("x")).terms
+        assert (searched.seed, searched.personal_lambda) == (0, "")
+        assert reported.seed == 1
+        assert reported.personal_lambda
+
+
+@pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_SKEWED, FEDHDP_PERSONAL])
+def test_no_two_rows_are_the_same_run(study: LevelStudy) -> None:
+    options = replace(DIGITS, full=True)
+    places = study.places(options)
+    jobs = [study.job(place, 1.0, 1, options, Path("x")) for place in places]
+    assert len({job.terms.run_id for job in jobs}) == len(places)
+    assert all(job.terms.noise == "server" or "noise" in place[1]
+               for place, job in zip(places, jobs, strict=True))  # fmt: skip
+    assert not [label for place in places for label in place if "," in label]  # --strategies a,b
+    assert set(study.paper) <= {row for _, row in places}
+    assert set(study.quick_rows) <= {row for _, row in places}
+
+
+def test_what_is_not_in_the_study_is_named() -> None:
+    for options, named in (
+        (Options(strategies=("x",)), "--strategies: 'x'"),
+        (Options(columns=("T = 1",)), "--columns: 'T = 1'"),
+        (Options(noises=("paper",)), "--noise: 'paper'"),
+    ):
+        with pytest.raises(TermsError, match=named):
+            FEDHDP_MNIST.places(options)
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def test_the_variance_is_over_clients_and_the_deviation_over_seeds() -> None:
+    levels = [{("private", "global"): (0.8, 0.02)}, {("private", "global"): (0.9, 0.04)}]
+    one = Found(value(1), value(1), levels)
+    assert one.mean("private", "global") == pytest.approx((85, 10 / math.sqrt(2), 3))
+    assert all(map(math.isnan, one.mean("opted out", "global")))
+
+
+def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
+    rows = {
+        ("T", "dp-fedavg"): found(88, private_global=(0.87, 0.01), private_personal=(0.99, 0.0)),
+        ("T", "fedhdp r = 0.1"): found(
+            90.0, **{"private_global": (0.89, 0.01), "opted out_global": (0.93, 0.02),
+                   "private_personal": (0.97, 0.0), "opted out_personal": (0.95, 0.0),
+                   "private_constant": (0.6, 0.01)},
+        ),
+        ("T", "fedhdp auto"): found(89.5),
+    }  # fmt: skip
+    paper = {"fedhdp r = 0.1": (92.0, 91.0, 94.0, 99.0, math.nan)}
+    result = findings(rows, paper, ("said before",), tmp_path / "x.png", "t")
+    main, search = result.tables
+    lines = {line[0]: line[1:] for line in main.rows}
+    assert lines["fedhdp r = 0.1"] == (
+        "90.0 [92]", "89.0 (1.00) [91]", "93.0 (2.00) [94]", "+4.0",
+        "97.0 (0.00) [99]", "95.0 (0.00)", "-2.0", "1*",
+    )  # fmt: skip
+    assert lines["dp-fedavg"][2:4] == ("–", "–")
+    assert lines["constant predictor"][4] == "–"  # that of the first row, which has none
+    assert search.rows[0] == ("dp-fedavg", "87.0", "86.0")
+    notes = " ".join(result.notes)
+    assert "'fedhdp r = 0.1', the best by the search, is +2.0 points from 'dp-fedavg'" in notes
+    assert "'fedhdp auto' is -0.5 points from 'fedhdp r = 0.1'" in notes
+    assert "more than a point: fedhdp r = 0.1 -2.0." in notes
+    assert "* the best rate lies at the edge" in notes
+    assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_who_is_best_is_said_by_the_search(tmp_path: Path) -> None:
+    """Not by the numbers that are reported: the best of several draws flatters itself."""
+    lucky = Found(best_rate({1.0: value(80), 2.0: value(70)}), value(95), [{}])
+    rows = {("T", "dp-fedavg"): found(88), ("T", "fedhdp r = 0.1"): found(90),
+            ("T", "fedhdp r = 1"): lucky}  # fmt: skip
+    notes = " ".join(findings(rows, {}, (), tmp_path / "x.png", "t").notes)
+    assert "'fedhdp r = 0.1', the best by the search" in notes
+
+
+def test_a_run_without_its_levels_is_no_result(tmp_path: Path) -> None:
+    terms = RunTerms().updated(run_id="r", runs_dir=str(tmp_path))
+    with pytest.raises(DataError, match="missing or damaged"):
+        read_levels(Job(terms, 3))
+    row: dict[str, Any] = {"level": "private", "model": "global", "sites": 1}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "personal.json").write_text(
+        json.dumps([{**row, "accuracy": 0.5, "variance": 0.1}])
+    )
+    assert read_levels(Job(terms, 3)) == {("private", "global"): (0.5, 0.1)}
+
+
+@pytest.mark.slow
+def test_a_search_is_made_and_kept(tmp_path: Path) -> None:
+    options = replace(
+        DIGITS, rounds=2, learning_rates=(0.5, 2.0), strategies=("dp-fedavg", "fedhdp auto"),
+        processes=1,
+    )  # fmt: skip
+    one = FEDHDP_SKEWED.conduct(options, tmp_path)
+    assert len(list((tmp_path / "runs").iterdir())) == 2 * 2 + 2
+    assert FEDHDP_SKEWED.conduct(options, tmp_path) == one
+    for cell in one.numbers["cells"]:
+        assert set(cell["search"]) == {"0.5", "2"}
+        assert cell["levels"]["personal: private"]["accuracy"] > 50
+    assert value_of([[{"metrics": {"accuracy": 0.5}}]]).mean == 50

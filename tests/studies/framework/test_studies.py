@@ -1,0 +1,269 @@
+"""Studies: what names a run, what is reused, what is chosen and what is printed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import StrategyError, TermsError
+from server_app.simulation.comparison import Job, OnRound
+from studies import STUDIES
+from studies.framework import kept_runs as kept
+from studies.framework.kept_runs import FINISHED, finished_run, keep, name_of, named
+from studies.pfa.traffic import MIB, traffic
+from studies.pfa.mixgauss import PUBLIC_FROM, with_public
+from studies.framework.results import best_rate, cell_text, value_of
+from studies.framework.study import GridStudy, Options, Setting
+
+SMALL = GridStudy(
+    name="small",
+    title="a small study",
+    source="none",
+    minutes=0,
+    base={"dataset": "digits", "rounds": 4, "batch-sizes": "64", "min-sites": 1},
+    rows=("fedavg", "oracle"),
+    columns=(Setting("three", {"epsilons": "1,2,4"}, 3),),
+    noises=("robust-hdp", "pld"),
+    quick_rates=(0.1, 0.3),
+    quick_rounds=2,
+    paper={("fedavg", "three"): 12.5},
+)
+
+NOWHERE = {"run_id": "x", "runs_dir": "/x", "data_dir": "/x"}
+
+OTHER: dict[str, Any] = {
+    "prox_lambda": 0.5,
+    "clip_quantile": 0.7,
+    "level_ratio": "0.5",
+    "levels": "1,inf",
+    "personal_lambda": "0.1",
+    "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
+    "groups": "rotation:2:4",
+    "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
+    "delta": 1e-3, "fraction": 0.5, "selection_share": 0.3,
+}  # fmt: skip
+
+
+def job(**changes: Any) -> Job:
+    return Job(RunTerms().updated(**changes), 3)
+
+
+def other(name: str) -> object:
+    """Return another value of a term than its default."""
+    field = RunTerms.model_fields[name]
+    if name in OTHER:
+        return OTHER[name]
+    if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
+        return next(c for c in choices if c != field.default)
+    return not field.default if isinstance(field.default, bool) else field.default + 1
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("term", sorted(set(RunTerms.model_fields) - set(NOWHERE)))
+def test_a_runs_name_changes_with_every_term(term: str) -> None:
+    assert name_of(job(**{term: other(term)})) != name_of(job())
+
+
+def test_a_runs_name_changes_with_all_else_that_makes_it() -> None:
+    plain = job()
+    others = [
+        replace(plain, num_sites=4),
+        replace(plain, stop_after=1),
+        replace(plain, absent=(1,)),
+        replace(plain, attack=Attack("zero", (1,))),
+        replace(plain, attack=Attack("zero", (2,))),
+        replace(plain, attack=Attack("tiny", (1,))),
+    ]
+    names = {name_of(one, {}) for one in (plain, *others)}
+    assert len(names | {name_of(plain, {"CUDA_VISIBLE_DEVICES": ""})}) == len(others) + 2
+
+
+def test_a_runs_name_says_nothing_of_where_things_lie() -> None:
+    assert name_of(job(**NOWHERE)) == name_of(job())
+
+
+def test_no_two_runs_of_a_study_share_a_name() -> None:
+    for study in STUDIES.values():
+        if isinstance(study, GridStudy):
+            options = Options(full=True, seeds=1, learning_rates=(0.1, 0.2))
+            jobs = [study.job(key, options, Path("x")) for key in study.keys(options)]
+            assert len({one.terms.run_id for one in jobs}) == len(jobs), study.name
+
+
+def test_every_column_can_be_named_on_the_command_line() -> None:
+    """``--columns`` takes labels with commas between."""
+    for study in STUDIES.values():
+        if isinstance(study, GridStudy):
+            assert not [one.label for one in study.columns if "," in one.label], study.name
+            for column in study.columns:
+                assert {key.column for key in study.keys(Options(columns=(column.label,)))} == {
+                    column.label
+                }
+
+
+# --- what is kept ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the run ids that were trained, as they are."""
+    runs: list[str] = []
+    real: Callable[[Job, OnRound], Any] = kept.run_job
+
+    def counted(one: Job, on_round: OnRound) -> Any:
+        runs.append(one.terms.run_id)
+        return real(one, on_round)
+
+    monkeypatch.setattr(kept, "run_job", counted)
+    return runs
+
+
+def test_finished_runs_are_reused_and_more_seeds_add_their_own(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    options = Options(processes=1)
+    first = SMALL.conduct(options, tmp_path)
+    assert len(trained) == 4  # two strategies, two learning rates
+    assert SMALL.conduct(options, tmp_path) == first
+    assert len(trained) == 4
+    SMALL.conduct(replace(options, seeds=2), tmp_path)
+    assert len(trained) == len(set(trained)) == 8
+    assert (tmp_path / "small.png").stat().st_size > 10_000
+
+
+def test_a_run_that_was_interrupted_is_made_again(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(processes=1, strategies=("oracle",), learning_rates=(0.1,))
+    whole = SMALL.conduct(options, tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    (folder / FINISHED).unlink()
+    assert SMALL.conduct(options, tmp_path) == whole
+    lines = (folder / "journal.jsonl").read_text().splitlines(keepends=True)
+    half = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "round") + 1
+    (folder / "journal.jsonl").write_text("".join(lines[:half]))  # a round of two
+    assert SMALL.conduct(options, tmp_path) == whole
+    assert len(trained) == 3
+
+
+def test_an_interruption_keeps_what_was_finished(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = kept.run_job
+
+    def interrupted(one: Job, on_round: OnRound) -> Any:
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(one, on_round)
+
+    monkeypatch.setattr(kept, "run_job", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SMALL.conduct(Options(processes=1), tmp_path)
+    monkeypatch.setattr(kept, "run_job", real)
+    SMALL.conduct(Options(processes=1), tmp_path)
+    assert len(trained) == len(set(trained)) == 4
+
+
+def test_a_run_without_a_quorum_is_a_result_if_it_had_rounds(tmp_path: Path) -> None:
+    terms = RunTerms().updated(
+        rounds=4, epsilons="1,2,4", batch_sizes="64", quorum=4, calibration="robust-hdp",
+        runs_dir=str(tmp_path),
+    )  # fmt: skip
+    one = named(Job(terms, 3))
+    events = keep(one, lambda: None)
+    assert len(events) == 3
+    assert finished_run(one) == events
+    assert (
+        "quorum" in json.loads((tmp_path / one.terms.run_id / FINISHED).read_text())["ended-early"]
+    )
+    with pytest.raises(StrategyError):
+        keep(named(Job(terms.updated(min_sites=9, join_timeout=0.1, strategy="nothing"), 3)),
+             lambda: None)  # fmt: skip
+
+
+def test_stopping_early_leaves_the_noise_of_all_rounds(tmp_path: Path) -> None:
+    def noise(rounds: int, stop: int) -> list[float]:
+        terms = RunTerms().updated(
+            strategy="oracle", rounds=rounds, epsilons="1,2,4", batch_sizes="64",
+            calibration="robust-hdp", runs_dir=str(tmp_path),
+        )  # fmt: skip
+        events = keep(named(Job(terms, 3, stop)), lambda: None)
+        assert len(events) == (stop or rounds)
+        return list(events[0]["gauges"]["noise_std"])
+
+    assert noise(4, 2) == noise(4, 0)
+    assert min(noise(4, 2)) > 1.1 * min(noise(2, 0))
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def run(*accuracies: float) -> list[dict[str, Any]]:
+    return [{"metrics": {"accuracy": accuracy}} for accuracy in accuracies]
+
+
+def test_a_value_is_the_mean_of_the_last_five_rounds() -> None:
+    value = value_of([run(0, 0.1, 0.2, 0.3, 0.4, 0.5), run(0, 0.3, 0.4, 0.5, 0.6, 0.7)])
+    assert value.mean == pytest.approx(40)
+    assert value.sd == pytest.approx(20 / math.sqrt(2))
+    assert math.isnan(value_of([run(0.5)]).sd)
+
+
+def test_the_best_rate_is_taken_and_the_edge_is_said() -> None:
+    low, middle, high = (value_of([run(x)]) for x in (0.2, 0.6, 0.4))
+    inside = best_rate({0.01: low, 0.1: middle, 1.0: high})
+    assert (inside.rate, inside.mean, inside.at_edge) == (0.1, pytest.approx(60), False)
+    for edge in (best_rate({0.01: low, 0.1: middle}), best_rate({0.1: middle, 1.0: high})):
+        assert edge.rate == 0.1
+        assert edge.at_edge
+    assert cell_text(best_rate({0.01: low, 0.1: middle}), 84.84) == "60.0* (84.84)"
+    assert not best_rate({0.1: middle}).at_edge  # one rate is no grid
+
+
+def test_a_run_that_diverged_never_wins() -> None:
+    broken = value_of([[{"metrics": {}}]])
+    assert best_rate({0.1: value_of([run(0.2)]), 1.0: broken}).rate == 0.1
+
+
+def test_the_papers_number_stands_beside_its_own_data_alone(tmp_path: Path) -> None:
+    options = Options(processes=1, strategies=("fedavg",), learning_rates=(0.1,))
+    table = SMALL.conduct(options, tmp_path).tables[0]
+    assert table.rows[0][1].endswith(" (12.5)")
+    again = SMALL.conduct(replace(options, dataset="digits"), tmp_path)
+    assert "(" not in again.tables[0].rows[0][1]
+
+
+def test_unknown_rows_and_noises_are_named() -> None:
+    with pytest.raises(TermsError, match="--strategies: 'fedavgg'"):
+        SMALL.keys(Options(strategies=("fedavgg",)))
+    with pytest.raises(TermsError, match="--noise: 'papers'"):
+        SMALL.keys(Options(noises=("papers",)))
+
+
+# --- the studies' own arithmetic --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_every_list_of_pfa_has_a_public_site(number: int) -> None:
+    for seed in range(1, 30):
+        drawn = [float(e) for e in with_public(f"mixgauss{number}", 5, seed)["epsilons"].split(",")]
+        assert len(drawn) == 5
+        assert max(drawn) > PUBLIC_FROM
+
+
+def test_a_warm_up_round_is_counted_once() -> None:
+    events = [{"bytes_up": up, "bytes_down": 7 * MIB} for up in (50 * MIB, 2 * MIB, 4 * MIB)]
+    sent = traffic(events, 10)
+    assert (sent.up, sent.down) == (50 + 9 * 3, 70)
+    assert sent.total == 147
+    assert traffic(events, 2).up == 52
