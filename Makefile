@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo lint check test test-gpu test-wards test-prometheus \
-  test-docker bench audit mutants mutants-fuzz up run-up down demo-docker down-docker lock clean
+.PHONY: demo lint docs check test test-gpu test-wards test-prometheus test-docker \
+  test-package bench audit mutants mutants-fuzz up run-up down demo-docker down-docker lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -13,6 +13,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory docs
+
+# The documentation site, in build/site; fails on a broken link, an undescribed key, a docstring out of form.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
 check: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu and not prometheus and not docker"
@@ -36,6 +41,10 @@ test-prometheus: $(READY)
 # Where there is Docker, and debootstrap or HDPFL_BASE: minutes, 7 GB.
 test-docker: $(READY)
 	$(BIN)/pytest -m docker tests/docker
+
+# The wheel, built, installed into an environment of its own, and its demo.
+test-package: $(READY)
+	$(BIN)/pytest tests/test_package.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
@@ -74,17 +83,20 @@ down-docker:
 	$(COMPOSE) down
 
 # Needs uv (https://docs.astral.sh/uv). Versions stay but for what pyproject.toml asks; UPGRADE=1 renews.
+# requirements-site.lock: what a site needs that trains on CSV and has an exporter.
+COMPILE = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+  --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet
+
 lock:
-	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
-	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet \
-	  $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(COMPILE) --all-extras $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 	sed -n 's/^\([A-Za-z0-9._-]*==[^ ;\\]*\).*/\1/p' requirements.lock > constraints.txt
+	$(COMPILE) --extra metrics --constraint constraints.txt --output-file requirements-site.lock
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
 	  "error: Python %d.%d; this needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ..." % v)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 clean:

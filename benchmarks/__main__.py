@@ -17,6 +17,7 @@ NAMES = (
     "clusters",
     "deployed",
     "scale",
+    "stacked",
     "noise_level",
     "signals",
     "gaps",

@@ -15,12 +15,12 @@ import torch
 from benchmarks.timing import interleaved, show
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
-from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.models.losses import total_loss
-from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.models.networks import build_model
-from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 
 RECORDS = 2400
 TASK = Task.classification((1, 28, 28), 10)

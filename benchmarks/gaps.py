@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.noise_level import LABELS, MNIST
 from benchmarks.recorded import excess, record
 from benchmarks.timing import console, show
-from hdpfl_flower.estimators.temporal import Memory, track
+from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 
 RUNS = ((0.15, 11), (0.3, 11), (0.3, 12), (0.3, 13), (0.5, 11), (1.0, 11))
 """Share of the sites asked each round, and the seed. Seeds 1 and 2 were looked at before."""
@@ -29,11 +29,15 @@ def main() -> None:
         return
     for fraction, seed in RUNS:
         terms = {**MNIST, **LABELS, "data-dir": folder, "fraction": fraction, "seed": seed}
-        memory: Memory = {}
+        memory = NoiseMemory()
         found, known, seen = [], [], set[str]()
         for updates in record({**terms, "rounds": ROUNDS}, SITES):
             memory, tracked = track(
-                memory, updates.server_round, updates.sites, updates.updates, method="temporal"
+                memory,
+                updates.server_round,
+                updates.sites,
+                updates.updates,
+                TrackOptions("temporal"),
             )
             q = excess(tracked.variances, updates.disclosed["noise-std"] ** 2)
             if updates.server_round > EARLY:

@@ -24,9 +24,9 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from benchmarks.timing import console, show
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import Arrays
-from server_app.simulation.local import LocalGrid
+from server_app.simulation.grid import LocalGrid
 from strategies import make_strategy
 
 SITES = 20
@@ -44,11 +44,11 @@ STRATEGIES: dict[str, dict[str, str | int]] = {
     "oracle": {},
     "public-only": {},
     "pfa": {},
-    "pfa, tensor": {"subspace-scope": "tensor", "subspace-rank": 5},
-    "random-projection": {"subspace-rank": 5},
+    "pfa, tensor": {"pfa.subspace-scope": "tensor", "pfa.subspace-rank": 5},
+    "random-projection": {"random-projection.subspace-rank": 5},
     "robust-hdp": {},
-    "robust-hdp, residual-mad": {"estimator": "residual-mad"},
-    "robust-hdp, rpca": {"estimator": "rpca"},
+    "robust-hdp, residual-mad": {"robust-hdp.estimator": "residual-mad"},
+    "robust-hdp, rpca": {"robust-hdp.estimator": "rpca"},
     "robust-hdp, one silent": {},
     "robust-hdp-drift": {},
     "robust-hdp, evidence": {"guard": "evidence"},
@@ -107,7 +107,7 @@ def measure(name: str, megabytes: int) -> float:
 
 def two_rounds(config: dict[str, str | int], width: int, name: str) -> tuple[int, int]:
     """Run two rounds; return what was taken before any replies, and the size of an update."""
-    strategy = make_strategy(RunTerms.parse({**config, "model": f"mlp:{width}"}))
+    strategy = make_strategy(RunConfig.parse({**config, "model": f"mlp:{width}"}))
     shapes = {"0.weight": (width, INPUTS), "0.bias": (width,),
               "2.weight": (CLASSES, width), "2.bias": (CLASSES,)}  # fmt: skip
     model: Arrays = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}

@@ -16,7 +16,11 @@ import numpy.typing as npt
 
 from benchmarks.recorded import excess, record
 from benchmarks.timing import console, interleaved, show
-from hdpfl_flower.estimators.noise_level import estimate_noise_levels, measure_noise, sample_coordinates
+from hdpfl_flower.estimators.noise_level import (
+    estimate_noise_levels,
+    measure_noise,
+    sample_coordinates,
+)
 from hdpfl_flower.estimators.temporal import KEPT, track
 
 CLIENTS, PARAMETERS = 20, 1_000_000
@@ -157,7 +161,7 @@ def _recorded() -> None:
             after, tracked = track(
                 memory, updates.server_round, updates.sites, updates.updates, head=updates.head
             )
-            memory = dict(after)
+            memory = after
             if updates.server_round not in ROUNDS:
                 continue
             true = updates.disclosed["noise-std"] ** 2

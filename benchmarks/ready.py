@@ -13,9 +13,9 @@ from unittest import mock
 
 import numpy as np
 
-from hdpfl_flower.config.terms import RunTerms
-from server_app.simulation.local import run_in_process
+from hdpfl_flower.config.run_config import RunConfig
 from server_app.run.rounds import RunResult
+from server_app.simulation.in_process_run import run_in_process
 
 
 def ready_updates(number: int, size: int) -> Iterator[np.ndarray]:
@@ -31,4 +31,4 @@ def run_ready(updates: Iterator[np.ndarray], clients: int, **terms: Any) -> RunR
         mock.patch("client_app.training.trainer.train", lambda *_, **__: next(updates)),
     ):
         common = {"runs-dir": folder, "evaluation": "none", "epsilons": "1", "batch-sizes": "16"}
-        return run_in_process(RunTerms.parse({**common, **terms}), clients)
+        return run_in_process(RunConfig.parse({**common, **terms}), clients)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.simulation.local import run_in_process
+from server_app.simulation.in_process_run import run_in_process
 from strategies import STRATEGIES
 from strategies.core.base import State
 from strategies.noise_aware.oracle import Oracle
@@ -28,7 +28,9 @@ def record(config: dict[str, Any], num_sites: int) -> list[RoundUpdates]:
     """
     with _recording() as rounds, tempfile.TemporaryDirectory() as folder:
         run_in_process(
-            RunTerms.parse({"evaluation": "none", **config, "strategy": _NAME, "runs-dir": folder}),
+            RunConfig.parse(
+                {"evaluation": "none", **config, "strategy": _NAME, "runs-dir": folder}
+            ),
             num_sites,
         )
     return rounds

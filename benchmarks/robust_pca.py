@@ -19,14 +19,13 @@ from benchmarks.noise_level import signal_class
 from benchmarks.timing import show
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
 from hdpfl_flower.estimators.robust_pca import robust_pca
+from hdpfl_flower.linalg.types import Matrix
 
 CLIENTS, PARAMETERS = 20, 200_000
 TIMED = 50
 """Iterations of the published method that are timed."""
 COUNTED_AT = 2_000
 """Coordinates at which its iterations to convergence are counted; more need more of them."""
-
-Matrix = npt.NDArray[np.float64]
 
 
 def svd_shrinking(x: Matrix, threshold: float) -> Matrix:

@@ -30,17 +30,19 @@ import torch
 
 from benchmarks.memory import resident
 from benchmarks.timing import interleaved, show
-from client_app.training.plain_sgd import Job, network_for, shuffled_batches
+from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
 from client_app.training.stacked_sgd import stack_for
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import Dataset, task_of
-from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.linalg.update_matrix import give_back_freed_memory
+from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
-from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.models.task import Records
-from hdpfl_flower.updates import RoundUpdates, square_sum
-from server_app.simulation.local import LocalGrid, run_in_process
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import RoundUpdates
+from server_app.simulation.grid import LocalGrid
+from server_app.simulation.in_process_run import run_in_process
 from strategies.fedhdp.fedhdp import FedHDP
 
 CLIENTS, ASKED, RECORDS, BATCH, RATE, ROUNDS = 2000, 100, 30, 10, 0.1, 9
@@ -77,13 +79,13 @@ def _training() -> None:
     show(title, ["model", "stacked / one after another", "bar"], rows)
 
 
-def _jobs(start: np.ndarray) -> list[Job]:
+def _jobs(start: np.ndarray) -> list[LocalJob]:
     draws, jobs = np.random.default_rng(0), []
     for number in range(ASKED):
         features = draws.random((RECORDS, *TASK.input_shape), dtype=np.float32)
         stream = RandomStream(bytes(30) + number.to_bytes(2, "big"))
         batches = tuple(shuffled_batches(RECORDS, BATCH, 1, 0, stream))
-        jobs.append(Job(start, Records(features, draws.integers(0, 10, RECORDS)), batches))
+        jobs.append(LocalJob(start, Records(features, draws.integers(0, 10, RECORDS)), batches))
     return jobs
 
 
@@ -163,10 +165,10 @@ def _run(
             "strategy": "fedhdp", "noise": "server", "model": model, "rounds": rounds,
             "dataset": "mnist", "data-dir": _FOLDER, "partition": "shards:1", "fraction": fraction,
             "epsilons": "3.6+opt-out:0.05", "batch-sizes": str(BATCH), "delta": 1e-4,
-            "clip-norm": 0.5, "learning-rate": RATE, "level-ratio": "0.1", "evaluation": "none",
-            "runs-dir": folder, "personal-lambda": personal,
+            "clip-norm": 0.5, "learning-rate": RATE, "fedhdp.level-ratio": "0.1",
+            "evaluation": "none", "runs-dir": folder, "personal-lambda": personal,
         }  # fmt: skip
-        run_in_process(RunTerms.parse(terms), clients, heard)
+        run_in_process(RunConfig.parse(terms), clients, heard)
 
 
 def _aggregation() -> None:
@@ -193,14 +195,15 @@ def _aggregation() -> None:
 
 def _combine(updates: np.ndarray, epsilons: Sequence[float], noise: str) -> Callable[[], object]:
     menu = ",".join(str(e) for e in sorted(set(epsilons)))
-    terms = {"strategy": "fedhdp", "noise": noise, "levels": menu, "level-ratio": "0.1",
-             "fraction": 0.05, "rounds": 10, "clip-norm": 0.5}  # fmt: skip
+    terms = {"strategy": "fedhdp", "noise": noise, "fedhdp.levels": menu,
+             "fedhdp.level-ratio": "0.1", "fraction": 0.05, "rounds": 10,
+             "clip-norm": 0.5}  # fmt: skip
     sites = tuple(map(str, range(len(epsilons))))
-    rule = FedHDP(RunTerms.parse(terms))
-    rule.propose(rule.terms, {s: {"epsilon": e} for s, e in zip(sites, epsilons, strict=True)})
+    rule = FedHDP(RunConfig.parse(terms))
+    rule.settle({s: {"epsilon": e} for s, e in zip(sites, epsilons, strict=True)})
     squares = np.array([square_sum(row) for row in updates])
     came = RoundUpdates(1, sites, updates, {"epsilon": np.array(epsilons)}, squares=squares)
-    return lambda: rule.combine({}, came, rule.streams.noise)
+    return lambda: rule.combine(rule.state, came, rule.streams.noise)
 
 
 def _memory() -> None:

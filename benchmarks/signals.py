@@ -1,8 +1,8 @@
 """What ``identified`` is worth: signals of many kinds, tuned on some seeds, measured on others.
 
 q is the aggregate's noise over the least there is, 1 being as good as told. Thresholds of
-``identification.py`` and ``pairs.py`` were chosen without ``HELD_OUT``: on ``TUNING``, and those of
-``pairs.py`` on seeds up to 1,600 too.
+``identification.py`` and ``near_copies.py`` were chosen without ``HELD_OUT``: on ``TUNING``, and
+those of ``near_copies.py`` on seeds up to 1,600 too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from benchmarks.recorded import excess
 from benchmarks.timing import show
 from hdpfl_flower.estimators.noise_level import measure_noise
+from hdpfl_flower.linalg.types import Vector
 
 TUNING, HELD_OUT = range(400), range(30_000, 30_400)
 BEYOND = "mostly private"
@@ -25,7 +26,6 @@ LOOKED_AT = range(400, 1_600)
 KINDS = ("none", "shared", "clusters", "factors", "labels", "dense private", "sparse private",
          "heavy tail", "copy", BEYOND)  # fmt: skip
 Rows = npt.NDArray[np.float32]
-Vector = npt.NDArray[np.float64]
 
 
 def draw(seed: int) -> tuple[str, Rows, Vector]:

@@ -1,1 +1,1 @@
-"""A site: it decodes, plans, reserves, trains, seals and encodes, and trusts the server nothing."""
+"""The site: decodes, plans, reserves, trains, seals, encodes; it trusts no message."""

@@ -1,28 +1,33 @@
-"""The ClientApp: one guard around every handler; decode → plan → reserve → train → seal → encode.
+"""The ClientApp: one guard around every handler, and the handlers of the four message types.
 
-Nothing but what ``wire.py`` lists leaves here. Whatever goes wrong, the server learns one of two
-constant codes; the reason goes to the site's own log.
+A round's order: decode → plan → read the records → reserve → train → seal → encode. Nothing but
+what ``wire.py`` lists leaves the site. Whatever goes wrong, the server receives one of two constant
+codes; the reason is written to the site's own log.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import client_app.fast_torch_import  # noqa: F401 - before all that imports torch
 from client_app.site import refusals
+from client_app.site.reply_time import Arrival, arrival, stamp, wait_until_due
 from client_app.site.site import Site, open_site
-from client_app.site.reply_time import Arrival, arrival, hold, stamp
 from hdpfl_flower import wire
-from hdpfl_flower.ledger.account import FrozenPlan, Request
-from hdpfl_flower.errors import Declined, HDPFLError
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import Declined, HDPFLError, Reason
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.privacy.plan import Plan, check_policy
-from hdpfl_flower.printable import site_log
-from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
+from hdpfl_flower.linalg.step_direction import Vector
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, check_policy
+from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
 
 log = site_log()
@@ -33,11 +38,11 @@ Handler = Callable[[Site, Instructions], RecordDict]
 def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
     """Wrap ``handler`` so that every message gets a reply, and no reply carries a reason.
 
-    Every reply, a refusal, too, leaves when the profile's ``reply-after`` says, and is built then:
-    its metadata say nothing of when the work was done.
+    Every reply, a refusal too, leaves when the profile's ``reply-after`` says, and is built then:
+    its metadata do not reveal when the work was done.
 
     Args:
-        handler: of messages of one type; None for types that there are not.
+        handler: of messages of one type; None for a type that no handler answers.
 
     Guarantees:
         Never raises but for ``KeyboardInterrupt``, never returns None: a ClientApp that raises
@@ -47,47 +52,49 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> Message:
         arrived = None
         try:
+            # The clock starts first: all work, reading the profile included, lies within the wait.
             arrived = arrival(context)
-            answered = answer(message, context)
-            return _reply(answered, message, hold(arrived))
+            answered = answer(message, context, arrived.profile)
+            return _reply(answered, message, wait_until_due(arrived))
         except KeyboardInterrupt:
             raise
-        except BaseException as reason:  # what counts and waits must not tell more, either
+        except BaseException as reason:  # counting and waiting must reveal no more
             log.error("failed: %s", _words_of(reason))
             return _last_resort(message, arrived)
 
-    def answer(message: Message, context: Context) -> RecordDict | int:
+    def answer(message: Message, context: Context, profile: Profile | None) -> RecordDict | int:
         """Return what to send: a content, or the code of a refusal."""
         try:
             if handler is None:
                 raise WireError("message: no handler is known for its type")
             instructions = wire.read_instructions(message.content)
-            site = open_site(context, instructions.terms)
+            site = open_site(context, instructions.terms, profile)
+            # Before any handler: terms that the policy declines read no record and charge no plan.
             check_policy(site.profile, instructions.terms)
             return handler(site, instructions)
         except KeyboardInterrupt:
             raise
         except Declined as reason:
             log.warning("declined: %s", reason)
-            code, why = wire.DECLINED, refusals.word_of("declined", reason)
+            code, why = wire.DECLINED, refusals.word_of(reason)
         except BaseException as reason:  # the guard: nothing may pass it
             log.error("failed: %s", _words_of(reason))
-            code, why = wire.FAILED, refusals.word_of("failed", reason)
-        refusals.note_refusal(context, code, why)
+            code, why = wire.FAILED, refusals.word_of(reason)
+        refusals.note_refusal(profile, code, why)
         return code
 
     return handle
 
 
 def _reply(answered: RecordDict | int, message: Message, created_at: float | None) -> Message:
-    """Return the message that carries a content, or the code of a refusal, and bears that time."""
+    """Return the message that carries a content, or the code of a refusal, and that time."""
     if isinstance(answered, int):
         return stamp(wire.refusal(answered, message), message, created_at)
     return stamp(Message(answered, reply_to=message), message, created_at)
 
 
 def _last_resort(message: Message, arrived: Arrival | None) -> Message:
-    """Refuse where waiting or building the reply failed: held back as any other, if it can be.
+    """Refuse where waiting or building the reply failed; wait as for any other reply, if possible.
 
     Args:
         message: what is answered.
@@ -95,7 +102,7 @@ def _last_resort(message: Message, arrived: Arrival | None) -> Message:
     """
     created_at = None
     try:
-        created_at = hold(arrived) if arrived else None
+        created_at = wait_until_due(arrived) if arrived else None
     except KeyboardInterrupt:
         raise
     except BaseException as reason:  # twice: a signal ends the wait, and none of the work does
@@ -111,97 +118,96 @@ def _words_of(reason: BaseException) -> str:
 
 
 def train(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer a round with one noisy update; the same request gets the same bytes."""
+    """Answer a round with one noisy update; the same request gets the same bytes.
+
+    A site that trusts the server to add the noise answers with a clipped update without noise; no
+    plan of its own pays for that.
+    """
     from client_app.training.client_level import ClientLevelTrainer
     from client_app.training.trainer import Trainer
 
-    if instructions.terms.noise == "server":  # check_policy has asked the profile about it
-        return _train_for_trusted_server(site, instructions)
-    trainer_of = Trainer if instructions.terms.noise == "records" else ClientLevelTrainer
-    trainer = trainer_of(site, instructions)
-    ledger = site.ledger
-    plan, frozen = site.plan(ledger)
-    if not plan.covers(instructions.server_round):
-        raise Declined("terms: the round is not one that the plan pays for")
+    terms = instructions.terms
+    trainer = (Trainer if terms.noise == "records" else ClientLevelTrainer)(site, instructions)
+    plan, charged = _plan_of(site, instructions)
+    site.training_records()  # before any release: data that cannot be read costs no budget
     choice = None
     if instructions.use == wire.CHOOSE:
-        choice = _choose(site, ledger, instructions, plan, frozen)
-        instructions = wire.with_choice(instructions, choice)
-        trainer = trainer_of(site, instructions)
+        # Sealed before the training: after a crash the same request trains the same model.
+        choice = _choose(site, instructions, trainer.models, plan, charged)
+        trainer.choose(int(choice))
+    released = _release(
+        site, site.ledger, instructions, CLIPPED_UPDATE if plan is None else "update", charged,
+        lambda: trainer.run(plan), 0 if plan is None else plan.rounds,
+    )  # fmt: skip
+    if not released.replayed:  # after the seal: a process that ends in here loses no release
+        _train_personal(site, instructions, trainer.start)
+    return wire.write_update(released.payload, trainer.size, choice)
 
-    with _then_personal_model(site, instructions, lambda: trainer.run(plan)) as work:
-        payload = _release(site, ledger, instructions, "update", frozen, work, plan.rounds)
-    return wire.write_update(payload, trainer.size, choice)
+
+def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:
+    """Train the personal model for the round, where the terms ask for one."""
+    if instructions.terms.personal_lambda:
+        from client_app.personal.ditto import train_personal_model
+
+        train_personal_model(site, instructions, shared)
+
+
+def _plan_of(
+    site: Site, instructions: Instructions
+) -> tuple[Plan, ChargedPlan] | tuple[None, None]:
+    """Return the plan that pays for the round; no plan where the trusted server adds the noise.
+
+    Raises:
+        Declined: the plan does not pay for the round, or the terms changed since it was frozen.
+    """
+    if instructions.terms.noise == "server":  # check_policy has asked the profile about it
+        if site.ledger.frozen_plan(instructions.terms.run_id) is not None:
+            raise Declined(Reason.TERMS, "'noise' changed after the plan was frozen")
+        return None, None
+    plan, charged = site.plan
+    if not plan.covers(instructions.server_round):
+        raise Declined(Reason.TERMS, "the round is not one that the plan pays for")
+    return plan, charged
 
 
 def _choose(
-    site: Site, ledger: Ledger, instructions: Instructions, plan: Plan, frozen: FrozenPlan
+    site: Site,
+    instructions: Instructions,
+    models: Sequence[Arrays],
+    plan: Plan | None,
+    charged: ChargedPlan | None,
 ) -> bytes:
-    """Return the sealed choice of the model that suits the site's records, of all that came."""
+    """Return the sealed choice among the models of the message."""
     from client_app.training.private_choice import choose_privately
 
-    if plan.choices is None or not plan.choices.count:
-        raise Declined("terms: no 'selections' are planned, and the server asks for a choice")
-    choices = plan.choices
+    choices = None if plan is None else plan.choices
+    if choices is None or not choices.count:
+        raise Declined(
+            Reason.TERMS, "no 'selections' are planned, and the server asks for a choice"
+        )
     return _release(
-        site, ledger, instructions, "choice", frozen,
-        lambda: choose_privately(site, instructions, choices), choices.count,
-    )  # fmt: skip
-
-
-def _train_for_trusted_server(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer with a clipped update without noise; no plan of this site's pays for it."""
-    from client_app.training.client_level import ClientLevelTrainer
-
-    ledger = site.ledger
-    if ledger.frozen_plan(instructions.terms.run_id) is not None:
-        raise Declined("terms: 'noise' changed after the plan was frozen")
-    trainer = ClientLevelTrainer(site, instructions)
-
-    with _then_personal_model(site, instructions, lambda: trainer.run(None)) as work:
-        released = _release(site, ledger, instructions, CLIPPED_UPDATE, None, work)
-    return wire.write_update(released, trainer.size)
-
-
-@contextlib.contextmanager
-def _then_personal_model(
-    site: Site, instructions: Instructions, work: Callable[[], bytes]
-) -> Iterator[Callable[[], bytes]]:
-    """Yield ``work``; where it was done, train the personal model once its payload is sealed.
-
-    A process that dies over the personal model loses no release; a replay trains nothing.
-    """
-    from client_app.personal.ditto import train_personal_model
-
-    done = []
-
-    def noted() -> bytes:
-        payload = work()
-        done.append(True)
-        return payload
-
-    yield noted
-    if done:
-        train_personal_model(site, instructions)
+        site, site.ledger, instructions, "choice", charged,
+        lambda: choose_privately(site, instructions.server_round, models, choices), choices.count,
+    ).payload  # fmt: skip
 
 
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with metrics of models on the site's own test records, if it discloses them.
 
-    They are not covered by ε; the ledger notes each of them, and the site's report says so.
+    They are not covered by ε; the ledger records each of them, and the site's report says so.
     """
     from client_app.personal.held_out import local_metrics
 
     if "metrics" not in site.profile.disclose:
-        raise Declined("profile: 'disclose' does not list 'metrics'")
+        raise Declined(Reason.PROFILE, "'disclose' does not list 'metrics'")
     payload = _release(
         site, site.ledger, instructions, "metrics", None, lambda: local_metrics(site, instructions)
-    )
+    ).payload
     return wire.write_metrics(payload)
 
 
 def join(site: Site, instructions: Instructions) -> RecordDict:
-    """Say who this is, in constants that the profile discloses; no record is read."""
+    """Answer with the constants that the profile discloses; no record is read."""
     disclose, profile = site.profile.disclose, site.profile
     facts: dict[str, int | float] = {}
     if site.index is not None:
@@ -214,14 +220,14 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
         facts["epsilon"] = profile.run.epsilon
     if "noise-std" in disclose and site.simulated and instructions.terms.noise == "records":
         terms = instructions.terms
-        with contextlib.suppress(Declined):  # no plan, no noise: it will decline to train, too
-            plan, _ = site.plan(site.ledger)
+        with contextlib.suppress(Declined):  # no plan, no noise: it declines to train, too
+            plan, _ = site.plan
             facts["noise-std"] = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
     return wire.write_site(facts)
 
 
 def finish(site: Site, instructions: Instructions) -> RecordDict:
-    """Keep the final model in the site's state folder, if it has one and took part in the run."""
+    """Store the final model in the site's state folder, if it has one and took part in the run."""
     from client_app.personal.final_model import check_may_keep, keep_final_model
 
     if site.profile.state is not None:
@@ -230,32 +236,47 @@ def finish(site: Site, instructions: Instructions) -> RecordDict:
     return wire.write_site({})
 
 
+class Released(NamedTuple):
+    """A sealed payload, which may be sent.
+
+    Attributes:
+        payload: the sealed bytes.
+        replayed: whether an earlier message had them sealed, so that no work was done for this one.
+    """
+
+    payload: bytes
+    replayed: bool
+
+
 def _release(
     site: Site,
     ledger: Ledger,
     instructions: Instructions,
     kind: str,
-    plan: FrozenPlan | None,
+    plan: ChargedPlan | None,
     work: Callable[[], bytes],
     paid: int = 0,
-) -> bytes:
+) -> Released:
     """Reserve, work, seal; return the payload that is now safe to send.
 
     Args:
-        site: who releases.
+        site: whose release it is.
         ledger: its ledger.
-        instructions: what is asked.
+        instructions: the request.
         kind: of the release.
         plan: what covers it, None for what no plan covers.
         work: makes the payload.
         paid: releases of this kind that the plan pays for; 0: any number.
     """
     terms, budget = instructions.terms, site.profile.budget
-    told = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
+    declared = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
     if not site.simulated and (lost := ledger.broken_off()) is not None:
         log.warning("the work on round %d broke off: its process was killed, or its disk was full; "
                     "nothing of it left", lost[1])  # fmt: skip
-    request = Request(terms.run_id, instructions.server_round, kind, instructions.digest, told)
+    request = Request(terms.run_id, instructions.server_round, kind, instructions.digest, declared)
+    # Charged and reserved before the work. A crash from here to the seal makes the release LOST: it
+    # stays taken, and nothing of it has left. Only a seeded simulation does it again, with the same
+    # noise.
     taken = ledger.reserve(
         request,
         plan,
@@ -264,19 +285,22 @@ def _release(
         cap=(budget.epsilon, budget.delta),
         again=site.simulated,
     )
+    # The same request was sealed before: the same bytes, so that two noises cannot be averaged.
     if isinstance(taken, bytes):
-        return taken
+        return Released(taken, replayed=True)
     with taken:
+        # Sealed before it can be sent: a repeated request finds these very bytes.
         payload = taken.seal(work())
+    # Before Flower sends the reply: "sent" means handed over, not arrived.
     ledger.mark_sent(request.key)
-    return payload
+    return Released(payload, replayed=False)
 
 
 class SiteApp(ClientApp):
     """Flower's ClientApp, with every message behind the guard, whatever its type is.
 
-    Flower's own raises where no handler is registered for a type, and its text, with what the
-    server sent, goes to the server at once.
+    Flower's own class raises where no handler is registered for a type, and sends the text of that
+    error, with what the server sent, to the server at once.
     """
 
     def __call__(self, message: Message, context: Context) -> Message:

@@ -1,11 +1,11 @@
 """The audit: canaries through the site's own batches, clipping and noise, beside what is claimed.
 
 A canary is a record whose clipped gradient is C in a coordinate of its own: features 2¹³·eⱼ of a
-linear model, and a target so far off that every gradient is far above C. The bias gets 2⁻¹³ of it
-and is not looked at. The update moves along that coordinate if the record took part, and so the
-coordinate is the score; with all the batch in every step the scores are independent.
+linear model, and a target so far off that every gradient is far above C. The bias receives 2⁻¹³ of
+it and is ignored. The update moves along that coordinate if the record took part, so the coordinate
+is the score; with all the batch in every step the scores are independent.
 
-It reads no record, opens no ledger and spends no budget: nothing but canaries is trained on.
+It reads no record, opens no ledger and spends no budget: it trains on canaries alone.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
 from client_app.training.trainer import pick_device
-from hdpfl_flower.privacy.audit import Evidence, evidence_of
+from hdpfl_flower.config.profile import Profile, Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import AccountingError, ModelError
-from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.models.networks import is_user_code
-from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.system.paths import available_cores
-from hdpfl_flower.config.profile import Profile, Training
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.audit import Evidence, evidence_of
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.system.paths import available_cores
 
 ENGINES = ("linear", "bookkeeping", "vmap", "opacus")
 DELTA = 1e-5
@@ -99,7 +99,7 @@ def attack(
         plan: the mechanism; every round of it is released.
         engine: a name of :data:`ENGINES`.
         canaries: how many, at least; rounded up to fill every release.
-        training: gives the device and the physical batch.
+        training: with the device and the physical batch.
         clip_norm: C.
         advance: called after every release.
 
@@ -119,10 +119,12 @@ def attack(
                 np.zeros(width + 1, np.float32),
                 canary_records(members[release]),
                 plan.round(server_round + 1, clip_norm),
+                # η with η·C/b = _STEP: what a member moves its own coordinate by.
                 _STEP * plan.divisor / clip_norm,
                 ReleaseStreams.fresh(),
                 training.physical_batch,
             )
+            # The last number of the update is the bias.
             scores[release] += update[:width]
             advance()
     return Finding(engine, plan, evidence_of(scores, members), releases * width, width)
@@ -164,7 +166,7 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
 
     Args:
         terms: the run's public terms.
-        training: gives the device and the engine that the site asks for.
+        training: with the device and the engine that the site asks for.
         code: whether a ``module:function`` may be built: a policy lists it.
 
     Raises:
@@ -190,6 +192,7 @@ def canary_records(members: npt.NDArray[np.bool_]) -> Records:
     """Return the canaries that take part, of ``len(members)``."""
     places = np.flatnonzero(members)
     features = np.zeros((len(places), len(members)), np.float32)
+    # Orthogonal features: the gradient of a canary lies in its own coordinate, and in the bias.
     features[np.arange(len(places)), places] = _LENGTH
     return Records(features, np.full(len(places), _TARGET, np.float32))
 

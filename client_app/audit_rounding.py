@@ -1,11 +1,11 @@
 """The audit's second attack: weights with which rounding decides what other records contribute.
 
-A hostile server sends weights whose logits are zero for every record but for their rounding, and
-huge: the order of additions alone picks the class of a record, and with it the sign of its
-gradient. If that order followed from how many records there are, or from where one stands, one
-record more would change what all others contribute. Here are made-up records in such a position,
-with and without the first of them; of many weights those are taken for which the clipped sum moves
-most, and a tester tells from noisy releases whether the record was there.
+A hostile server sends huge weights whose logits are zero for every record but for their rounding:
+the order of additions alone decides the class of a record, and with it the sign of its gradient. If
+that order depended on the number of records, or on the place of one, one record more would change
+what all others contribute. The attack makes up records in such a position, with and without the
+first of them, chooses of many weights those for which the clipped sum moves most, and guesses from
+noisy releases whether the record was there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from client_app.audit import CLIP_NORM, Finding, _Advance, _present, _threads
 from client_app.training.dpsgd import settle, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
-from hdpfl_flower.privacy.audit import evidence_of
-from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.audit import evidence_of
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.system.paths import available_cores
 
 RELEASES = 600
 """Releases a row, each with or without the record, by a coin of its own."""
@@ -49,7 +49,7 @@ def attack_by_rounding(
     Args:
         plan: the mechanism of one step over all records.
         engine: a name of :data:`client_app.audit.ENGINES`.
-        training: gives the device, the threads and the physical batch.
+        training: with the device, the threads and the physical batch.
         advance: called at the end.
 
     Raises:
@@ -73,6 +73,7 @@ def attack_by_rounding(
                 ReleaseStreams.fresh(),
                 training.physical_batch,
             )
+            # A step goes against the gradient sum: hence the minus.
             scores[0, release] = -update.astype(np.float64) @ direction
     advance()
     return Finding(
@@ -91,6 +92,7 @@ def _worst(
             records = hostile_records(generator, size)
             start = hostile_weights(generator, records)
             sums = [_sum(engine, start, records.take(np.arange(i, size))) for i in (0, 1)]
+            # The first record's own contribution, and what its presence changes in all others'.
             moved = sums[0] - sums[1]
             length = float(np.linalg.norm(moved))
             if length > found:
@@ -109,8 +111,10 @@ def hostile_records(generator: np.random.Generator, size: int) -> Records:
 
 def hostile_weights(generator: np.random.Generator, records: Records) -> npt.NDArray[np.float32]:
     """Return a ``logreg``'s weights, then biases: every logit is zero, but for its rounding."""
+    # [X, 1] in float64, shape (n, 14): the bias is one more weight on a feature of 1.
     rows = np.c_[records.features.astype(np.float64), np.ones(len(records))]
     _, values, directions = np.linalg.svd(rows, full_matrices=True)
+    # The null space of [X, 1]: any weights in it have logits of 0 for every record.
     free = directions[int((values > 1e-9 * values[0]).sum()) :]
     drawn = _SCALE * generator.normal(size=(TASK.outputs, len(free))) @ free
     return np.concatenate([drawn[:, :-1].ravel(), drawn[:, -1]]).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Imports torch with the garbage collector at rest; whoever imports this pays a third less for it.
+"""Import of torch with the garbage collector off: a third less time.
 
-Flower starts a process for each message, and most of its time goes into this import. The collector
-walks over torch's 280,000 objects again and again while they are made, and once more when the
-process ends, though none of them is garbage before.
+Flower starts a process for each message, and most of its time is this import. The collector scans
+torch's 280,000 objects repeatedly while they are made, and once more when the process ends, though
+none of them is garbage before.
 """
 
 from __future__ import annotations

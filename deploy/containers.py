@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from federation import DEMO, INTERRUPTED, conclude, submit
-from flower import CERTS, HOME, ROOT, SERVER, SITES, ProblemError, answers
-from members import make_certificates, make_secret, prepare_site, register, write_connection
+from flower_cli import CERTS, HOME, ROOT, SERVER, SITES, ProblemError, answers
+from nodes import make_certificates, make_secret, prepare_site, register, write_connection
 
 SUPERLINK = "superlink"
 """The coordinator's name on every network that it is on, and in its certificate."""
@@ -105,7 +105,7 @@ def publish(names: list[str]) -> None:
 
 
 def introduce(names: list[str]) -> None:
-    """Register the sites' keys at the SuperLink; those that it knows stay as they are."""
+    """Register the sites' keys at the SuperLink; registered ones stay as they are."""
     for folder in (SERVER, *(SITES / name for name in names)):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_connection(f"{SUPERLINK}:{PORT}")
@@ -126,7 +126,7 @@ def _rewrite(source: Path, target: Path, old: str, new: str) -> None:
     """Copy a text with ``old`` replaced; raises ``ProblemError`` where it does not stand there."""
     text = source.read_text()
     if old not in text:
-        raise ProblemError(f"{source} does not name {old}; mend deploy/containers.py with it")
+        raise ProblemError(f"{source} does not name {old}; correct deploy/containers.py with it")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text.replace(old, new))
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import processes
-from flower import (
+from flower_cli import (
     BIN,
     FLWR,
     FOLDER,
@@ -43,9 +43,9 @@ from flower import (
     environment,
     flwr,
     listens,
-    nodes,
+    node_statuses,
 )
-from members import (
+from nodes import (
     SUPERLINK,
     approve_app,
     make_certificates,
@@ -142,7 +142,9 @@ def up(source: Path, pin: bool = False) -> None:
                 start_supernode(name, port, ports[name])
         _wait(lambda: all(listens(ports[name]) for name in started), ONLINE_SECONDS, *names)
         _wait(
-            lambda: all(nodes().get(node) == "online" for node in node_ids), ONLINE_SECONDS, *names
+            lambda: all(node_statuses().get(node) == "online" for node in node_ids),
+            ONLINE_SECONDS,
+            *names,
         )
     except BaseException:
         processes.stop([name for name in started if name != SUPERLINK], PIDS)
@@ -198,7 +200,7 @@ def submit(terms: Path) -> tuple[Path, dict[str, Any]]:
         return HOME / "runs" / run_id, _end_of(number)
     except KeyboardInterrupt:
         print(
-            f"\nthe run goes on; to follow it: {FLWR} log {number} {LINK}\n"
+            f"\nthe run continues; to follow it: {FLWR} log {number} {LINK}\n"
             f"to stop it: {FLWR} stop {number} {LINK}"
         )
         raise SystemExit(INTERRUPTED) from None
@@ -215,22 +217,22 @@ def conclude(folder: Path, ended: dict[str, Any]) -> None:
 def promises(folder: Path) -> Iterator[str]:
     """Yield what the run in ``folder`` promised, and who has no privacy, as its result says."""
     result = folder / "result.json"  # somewhere else where the terms set 'runs-dir'
-    told = json.loads(result.read_text()).get("privacy") if result.is_file() else None
-    if not told:
+    promise = json.loads(result.read_text()).get("privacy") if result.is_file() else None
+    if not promise:
         return
-    yield f"protected: {told['unit']}; {told['trust']}"
-    for level in told.get("levels", []):
+    yield f"protected: {promise['unit']}; {promise['trust']}"
+    for level in promise.get("levels", []):
         if level["sites"] and level["promise"] != "no privacy":
             sites = f"{level['sites']} site" + "s" * (level["sites"] > 1)
             yield f"{sites}: {level['promise']}, ε at most {level['epsilon']:g}"
-    if without := told.get("no privacy"):
+    if without := promise.get("no privacy"):
         yield f"no privacy: {', '.join(without)} (opted out)"
 
 
 def _named_terms(terms: Path) -> tuple[Path, str]:
     """Return a copy of ``terms`` with a run id, which names the run's folder, and that id."""
     try:
-        config = tomllib.loads(terms.read_text())
+        config = dict(_flat(tomllib.loads(terms.read_text())))
     except ValueError as error:
         raise ProblemError(f"{terms} is not valid TOML: {error}") from None
     for key in config.keys() - _declared():  # Flower would not say which key it is
@@ -248,7 +250,16 @@ def _named_terms(terms: Path) -> tuple[Path, str]:
 def _declared() -> set[str]:
     """Return the keys that ``flwr run`` lets a user set."""
     content = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return set(content["tool"]["flwr"]["app"]["config"])
+    return {key for key, _ in _flat(content["tool"]["flwr"]["app"]["config"])}
+
+
+def _flat(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a run config as Flower names them, those of a table with a dot."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{name}", inner) for name, inner in value.items())
+        else:
+            yield key, value
 
 
 def _end_of(number: str) -> dict[str, Any]:
@@ -264,7 +275,7 @@ def _end_of(number: str) -> dict[str, Any]:
 
 
 def _prepare(names: list[str], source: Path, pinned: list[str]) -> None:
-    """Make what the members need before they start; ``pinned`` sites run approved apps alone."""
+    """Make what the nodes need before they start; ``pinned`` sites run approved apps alone."""
     make_certificates(names)
     for name in names:
         prepare_site(name, source / name)
@@ -302,12 +313,12 @@ def _port(running: bool) -> int:
 
 def _wait_for_the_killed(sites: dict[str, str]) -> None:
     """Wait until the SuperLink misses these nodes (name → id): until then it lets no other in."""
-    known = nodes() if sites else {}
+    known = node_statuses() if sites else {}
     taken = {name: node for name, node in sites.items() if known.get(node) == "online"}
     if taken:
         print(f"{', '.join(taken)}: killed; within a minute the SuperLink lets it in again")
         _wait(
-            lambda: all(nodes().get(i) != "online" for i in taken.values()),
+            lambda: all(node_statuses().get(i) != "online" for i in taken.values()),
             ONLINE_SECONDS,
             SUPERLINK,
         )

@@ -21,7 +21,7 @@ TERM_SECONDS = 20.0
 
 
 class Living(NamedTuple):
-    """What tells a process from a later one of the same id, and where it came from."""
+    """What a process differs by from a later one of the same id, and its origin."""
 
     birth: str
     parent: int

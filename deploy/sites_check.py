@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from flower import SITES, ProblemError, captured, check_free
-from members import SUPERLINK
+from flower_cli import SITES, ProblemError, captured, check_free
+from nodes import SUPERLINK
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STAGED = ".new-"
@@ -73,7 +73,7 @@ def _problem(name: str, source: Path) -> str:
     if (SITES / name / "profile.toml").exists():
         return ""
     if not (source / "profile.toml").is_file():
-        return f"{source} holds no profile.toml; write one, see docs/profile.md"
+        return f"{source} holds no profile.toml; write one, see docs/how-to/site.md"
     try:
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(mode=0o700)

@@ -1,12 +1,11 @@
-"""Every key that crosses the network, and nothing else; encode and decode.
+"""Keys of every message that crosses the network, their encoding and decoding.
 
-With ``wire_arrays.py`` the only files of the vocabulary that know Flower. Both sides read with
-equal distrust: a shape, a dtype or a key that is not expected raises :class:`WireError` before
-anything is allocated.
+The only module of ``hdpfl_flower`` that imports Flower. Both sides read with equal distrust: a
+shape, a dtype or a key that is not expected raises :class:`WireError` before anything is allocated.
 
     server → site   "model":        parameters by name, float32
-                    "instructions": the terms (JSON) and the round; in PFA+ also the model that
-                                    a site is to have kept; else what "others" are for
+                    "instructions": the format, the terms (JSON) and the round; in PFA+ also the
+                                    model that a site is to have kept; else what "others" are for
                     "others":       more models, to choose from or to be pulled to
     site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked
                                     for that, its one number along the model's last step, (1,)
@@ -19,43 +18,28 @@ anything is allocated.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from hdpfl_flower import formats
+from hdpfl_flower.config.recorded_terms import recorded_terms
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.wire_arrays import (
-    NUMPY,
-    WireError,
-    decode,
-    encode,
-    model_digest,
-    numpy_header,
-    pack_models,
-    read_model,
-    read_own,
-    split_models,
-    unpack_models,
-    write_model,
-)
+from hdpfl_flower.errors import WireError as WireError  # noqa: PLC0414 - exported
+from hdpfl_flower.models.networks import Arrays
 
-__all__ = [
-    "WireError",
-    "model_digest",
-    "pack_models",
-    "read_model",
-    "read_own",
-    "split_models",
-    "unpack_models",
-    "write_model",
-]
-
+Item = TypeVar("Item")
+NUMPY = "numpy.ndarray"
+"""Flower's name for the form in which arrays are sent."""
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: a round; a test of the model; who are you; here is the final model."""
 
@@ -76,10 +60,10 @@ METRIC_KEYS = frozenset(
 ``mae`` for a regression alone, whose ``accuracy`` is R²: any number up to 1, negative ones too."""
 
 _HEAD = {"terms", "round"}
-_PROJECT, _USE = "project", "use"
+_FORMAT, _PROJECT, _USE = "format", "project", "use"
 CHOOSE, PULL = "choose", "pull"
 """What other models in a message are for: to choose one of all, this one included, and train that;
-or to be pulled towards the one that comes along (``prox-lambda``)."""
+or to be pulled towards the one sent along (``prox-lambda``)."""
 WHOLE = ""
 """What ``project`` holds where a site is to keep the model and send the whole update."""
 
@@ -116,12 +100,6 @@ class Instructions:
         return (self.model, *self.others)
 
 
-def with_choice(instructions: Instructions, choice: bytes) -> Instructions:
-    """Return the instructions to train the model that was chosen, as the same request."""
-    model = instructions.models[int(choice)]
-    return replace(instructions, model=model, others=(), use="")
-
-
 def write_instructions(
     terms: RunTerms,
     server_round: int,
@@ -132,7 +110,9 @@ def write_instructions(
     use: str = "",
 ) -> RecordDict:
     """Return the content of a message to a site; the rest is as :class:`Instructions` has it."""
-    head = ConfigRecord({"terms": terms.to_json(), "round": server_round})
+    head = ConfigRecord({
+        _FORMAT: formats.INSTRUCTIONS.newest, "terms": terms.to_json(), "round": server_round,
+    })  # fmt: skip
     if project is not None:
         head[_PROJECT] = project
     if not others:
@@ -145,7 +125,7 @@ def read_instructions(content: RecordDict) -> Instructions:
     """Return what :func:`write_instructions` wrote.
 
     Raises:
-        WireError: keys or types are not those of this file.
+        WireError: keys or types are not those of this file, or the message is of a newer version.
         TermsError: the terms are wrong.
     """
     head, model, more = content.get(_INSTRUCTIONS), content.get(_MODEL), content.get(_OTHERS)
@@ -153,23 +133,28 @@ def read_instructions(content: RecordDict) -> Instructions:
         raise WireError("instructions: unexpected keys")
     if not isinstance(head, ConfigRecord) or not isinstance(model, ArrayRecord):
         raise WireError("instructions: unexpected types")
+    number = formats.INSTRUCTIONS.check(head.get(_FORMAT))  # before other keys, which may be newer
     terms, server_round, project = head.get("terms"), head.get("round"), head.get(_PROJECT)
     if (
-        set(head) - {_PROJECT, _USE} != _HEAD
+        set(head) - {_FORMAT, _PROJECT, _USE} != _HEAD
         or not isinstance(terms, str)
         or type(server_round) is not int
         or (_PROJECT in head and not _is_digest(project))
     ):
         raise WireError("instructions: unexpected head")
+    # None and WHOLE differ: "as it is" and "as it is, and keep this model".
     named = project if isinstance(project, str) else None
     contents, others, use = model_digest(model), _read_others(more), str(head.get(_USE, ""))
+    # Models need a use, and a use models; a pull is towards one model.
     if use not in ((CHOOSE, PULL) if others else ("",)) or (use == PULL and len(others) > 1):
         raise WireError("instructions: other models without a use")
+    # All that decides the payload, and nothing of Flower's: a message sent again has the same
+    # digest and gets the sealed bytes.
     asked = hashlib.sha256(f"{terms}\n{server_round}\n{named}\n{contents}".encode())
     for other in others:
         asked.update(f"\n{use}\n{model_digest(other)}".encode())
     return Instructions(
-        RunTerms.from_json(terms), server_round, model, asked.hexdigest(), contents, named,
+        recorded_terms(terms, number), server_round, model, asked.hexdigest(), contents, named,
         others, use,
     )  # fmt: skip
 
@@ -200,7 +185,7 @@ def content_bytes(content: RecordDict) -> int:
 
 
 def _is_digest(text: object) -> bool:
-    """Tell whether ``text`` is a SHA-256 in hexadecimal, or :data:`WHOLE`."""
+    """Return whether ``text`` is a SHA-256 in hexadecimal, or :data:`WHOLE`."""
     return isinstance(text, str) and re.fullmatch("([0-9a-f]{64})?", text) is not None
 
 
@@ -222,6 +207,7 @@ def write_update(payload: bytes, size: int, choice: bytes | None = None) -> Reco
         size: d.
         choice: the sealed payload of the choice, where one was asked for.
     """
+    # A header is padded to a multiple of 64 bytes, so that the length determines the count.
     if len(payload) == len(numpy_header((1,))) + 4:
         size = 1
     array = Array("float32", (size,), NUMPY, payload)
@@ -235,6 +221,7 @@ def read_choice(content: RecordDict, models: int) -> int:
     """Return the choice in a reply; raises ``WireError`` where it is none of so many models."""
     record = content.get(_CHOICE)
     chosen = record.get(_CHOICE) if isinstance(record, ConfigRecord) else None
+    # `type`, for a bool is an int to `isinstance`; the bound, for the server indexes with it.
     if type(chosen) is not int or not 0 <= chosen < models or len(record or ()) != 1:
         raise WireError("choice: not one of the models")
     return chosen
@@ -254,6 +241,7 @@ def read_update(
         raise WireError("update: unexpected keys")
     if set(record) != {_UPDATE}:
         raise WireError("update: unexpected array names")
+    # One number is accepted only where it was asked for; else d numbers, no fewer.
     array = record[_UPDATE]
     projected = may_be_projected and tuple(array.shape) == (1,)
     return decode(array, (1,) if projected else (size,))
@@ -274,6 +262,7 @@ def read_site(content: RecordDict) -> dict[str, float]:
     """
     facts = _read_numbers(content, _SITE, SITE_KEYS)
     for name, value in facts.items():
+        # Written so that NaN fails too. ε alone may be infinite: a site that opted out.
         if not value >= 0 or (math.isinf(value) and name != "epsilon"):
             raise WireError("site: a number is out of range")
     return facts
@@ -320,3 +309,124 @@ def _read_numbers(content: RecordDict, key: str, allowed: frozenset[str]) -> dic
             raise WireError(f"{key}: a list in place of a number")
         numbers[name] = float(value)
     return numbers
+
+
+# --- models and vectors as Flower's arrays --------------------------------------------------------
+
+
+def write_model(arrays: Arrays) -> ArrayRecord:
+    """Return the model as Flower's record, without a detour over ``numpy.save``."""
+    return ArrayRecord(
+        {
+            name: Array("float32", array.shape, NUMPY, encode(array))
+            for name, array in arrays.items()
+        }
+    )
+
+
+def encode(array: npt.NDArray[np.float32]) -> bytes:
+    """Return what ``numpy.save`` writes for a float32 array."""
+    return numpy_header(array.shape) + array.astype("<f4", copy=False).tobytes()
+
+
+def read_model(record: ArrayRecord, like: Arrays) -> Arrays:
+    """Return the model in ``record``, which must have the names and shapes of ``like``.
+
+    Raises:
+        WireError: names, shapes or types differ, or a number is not finite.
+    """
+    if list(record) != list(like):
+        raise WireError("model: unexpected parameter names")
+    return {name: decode(record[name], array.shape) for name, array in like.items()}
+
+
+def read_own(record: ArrayRecord) -> Arrays:
+    """Return the model in a record that this process wrote, read-only, without a copy.
+
+    Raises:
+        WireError: the record is no :func:`write_model`'s.
+    """
+    return {name: _view(array, tuple(array.shape)) for name, array in record.items()}
+
+
+def pack_models(models: Iterable[ArrayRecord]) -> ArrayRecord:
+    """Return several models as one record, their names after ``0/``, ``1/`` and so on."""
+    return ArrayRecord(
+        {f"{i}/{name}": array for i, one in enumerate(models) for name, array in one.items()}
+    )
+
+
+def unpack_models(record: ArrayRecord) -> tuple[ArrayRecord, ...]:
+    """Return the models that :func:`pack_models` packed.
+
+    Raises:
+        WireError: names that it does not write.
+    """
+    return tuple(ArrayRecord(one) for one in split_models(record))
+
+
+def split_models(named: Mapping[str, Item]) -> list[dict[str, Item]]:
+    """Return what :func:`pack_models` named, a dictionary a model; raises as ``unpack_models``."""
+    models: list[dict[str, Item]] = []
+    for key, item in named.items():
+        number, slash, name = key.partition("/")
+        if number == str(len(models)):
+            models.append({})
+        if not (slash and models and number == str(len(models) - 1)):  # "-1" is no number of ours
+            raise WireError("models: unexpected names")
+        models[-1][name] = item
+    return models
+
+
+def model_digest(model: ArrayRecord) -> str:
+    """Return the SHA-256 of a model: its names, shapes, types and numbers, in their order."""
+    digest = hashlib.sha256()
+    for name, array in model.items():
+        shape = tuple(array.shape)
+        digest.update(f"{name}\n{array.dtype}\n{shape}\n{array.stype}\n".encode())
+        # The length first: else bytes could move from one array to the next under one digest.
+        digest.update(len(array.data).to_bytes(8, "big"))
+        digest.update(array.data)  # by itself: the two together would be a copy of it
+    return digest.hexdigest()
+
+
+def decode(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return the numbers of ``array``, checked against ``shape`` before they are touched."""
+    values = _view(array, shape)
+    if not np.isfinite(values).all():
+        raise WireError("array: not finite")
+    return values
+
+
+def _view(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return the numbers of ``array`` where they lie.
+
+    The header is compared, not parsed: NumPy's parser takes what it reads for Python.
+    """
+    if array.stype != NUMPY or array.dtype != "float32" or tuple(array.shape) != shape:
+        raise WireError("array: unexpected type or shape")
+    header = numpy_header(shape)
+    if not array.data.startswith(header):
+        raise WireError("array: unexpected header")
+    # Exact: nothing is read beyond the bytes, and none of them is left over.
+    if len(array.data) - len(header) != 4 * math.prod(shape):
+        raise WireError("array: unexpected length")
+    return np.frombuffer(array.data, dtype="<f4", offset=len(header)).reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def numpy_header(shape: tuple[int, ...]) -> bytes:
+    """Return what ``numpy.save`` writes before the numbers of a float32 array of ``shape``."""
+    stream = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, fields)
+    return stream.getvalue()
+
+
+def numbers_in(payload_bytes: int) -> int:
+    """Return how many numbers a sealed update of ``payload_bytes`` holds.
+
+    >>> numbers_in(len(numpy_header((650,))) + 4 * 650)
+    650
+    """
+    return (payload_bytes - len(numpy_header((1,)))) // 4

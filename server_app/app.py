@@ -10,18 +10,19 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
+from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.journal import Event
-from hdpfl_flower.site_summary import in_brief
+from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
-from server_app.run.resume import engine_of, open_run, run_folder
+from server_app.run.resume import check_drawn_alike, engine_of, open_run, run_folder
 from server_app.run.rounds import RunResult, run
 
 app = ServerApp()
 log = logging.getLogger("hdpfl.server")
 RESUME_FROM = "resume-from"
-"""The one key of the run config that is no term: a run's folder, or its id."""
+"""The key of the run config that resumes a run: its folder, or its id; no term."""
 NAMED = 20
 """Sites that a line of the log names."""
 
@@ -39,29 +40,33 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
-    """Run what ``run_config`` describes, or go on with the run that ``resume-from`` names.
+    """Run what ``run_config`` describes, or resume the run that ``resume-from`` names.
 
-    ``resume-from`` is the server's own matter: no term, so that no site hears of it, and a round
-    that is asked again is the very same request.
+    ``resume-from`` is no term: no site receives it, and a round that is asked again is the very
+    same request.
 
     Raises:
-        HDPFLError: as :func:`server_app.run.rounds.run` and :func:`server_app.run.resume.open_run` do.
+        HDPFLError: as :func:`server_app.run.rounds.run` or :func:`server_app.run.resume.open_run`.
     """
     config = dict(run_config)
+    # Taken out before the terms are parsed: it must not enter the digest of a request.
     resumed = config.pop(RESUME_FROM, "")
-    terms, at = RunTerms.parse(config), None
+    given, at = RunConfig.parse(config), None
     if not isinstance(resumed, str):
         raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
     if resumed:
-        at = open_run(run_folder(resumed, terms.runs_dir), terms)
-        terms = at.terms
-    return run(grid, terms, _tell, checkpoints=Checkpoints({"engine": engine_of(grid)}, at))
+        at = open_run(run_folder(resumed, given.server.runs_dir), given)
+        if engine_of(grid) == "simulation":
+            check_drawn_alike(at.config, given)
+        given = at.config
+    checkpoints = Checkpoints({"engine": engine_of(grid)}, at)
+    return run(grid, given, _log_event, on_end=_draw, checkpoints=checkpoints)
 
 
 def _show_own_lines() -> None:
     """Send our own log to stderr, which Flower streams to ``flwr log``.
 
-    The root logger stays as it is: at INFO, httpx would tell of every request, and each such line
+    The root logger stays as it is: at INFO, httpx would log every request, and each such line
     is uploaded by a request of its own.
     """
     logger = logging.getLogger("hdpfl")
@@ -74,15 +79,19 @@ def _show_own_lines() -> None:
     logger.propagate = False
 
 
-def _tell(event: Event) -> None:
+def _draw(result: RunResult) -> None:
+    draw_run(result.rounds, result.folder)
+
+
+def _log_event(event: Event) -> None:
     if event["event"] == "run-resumed":
         done, last = event["after_round"], event["last"]
-        log.info("run %s goes on after round %d of %d", event["run_id"], done, last)
+        log.info("run %s resumes after round %d of %d", event["run_id"], done, last)
     if event["event"] == "privacy":
         log.info("protected: %s; %s", event["unit"], event["trust"])
         if without := event.get("no privacy"):
             more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
             log.info("no privacy: %s%s (opted out)", ", ".join(without[:NAMED]), more)
     if event["event"] == "round":
-        came, asked = len(event["accepted"]), len(event["asked"])
-        log.info("round %d: %d of %d updates%s", event["round"], came, asked, in_brief(event))
+        used, asked = len(event["accepted"]), len(event["asked"])
+        log.info("round %d: %d of %d updates%s", event["round"], used, asked, in_brief(event))

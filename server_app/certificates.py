@@ -59,6 +59,7 @@ def make_authority(hosts: list[str]) -> Authority:
     )  # fmt: skip
     ca = (
         _builder(_CA_NAME, _CA_NAME, ca_key.public_key(), CA_DAYS)
+        # A path length of 0: it signs servers, and no other CA.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(
@@ -148,6 +149,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
+    # 253 characters: what a DNS name may have.
     if len(host) > 253 or not _DNS_NAME.fullmatch(host):
         raise DeploymentError(
             f"'--host {host}' is neither a DNS name nor an IP address; leave out scheme and port"
@@ -158,6 +160,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
+    # Begun in the past: a site whose clock is a little behind accepts it at once.
     begin = datetime.now(UTC) - _CLOCKS_DIFFER
     return (
         x509.CertificateBuilder()

@@ -1,7 +1,8 @@
-"""Pictures of runs: drawn from journals alone, with matplotlib imported only here."""
+"""Pictures of runs, drawn from journals alone by matplotlib (the extra ``plots``)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -11,20 +12,49 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, InstallationError
+from hdpfl_flower.models.site_summary import METRICS
 from hdpfl_flower.monitoring.journal import Event, finished_rounds
-from hdpfl_flower.site_summary import METRICS
+from hdpfl_flower.system.extras import extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+log = logging.getLogger("hdpfl.server")
 Curves = Mapping[str, npt.NDArray[np.float64]]
 """Strategy → accuracy, shape ``(seeds, rounds)``."""
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette: told apart by colour-blind readers too."""
+"""Okabe and Ito's palette: distinct for colour-blind readers too."""
+
+
+def why_no_picture() -> str:
+    """Return, in words, that no picture can be drawn because matplotlib is missing; else ''."""
+    try:
+        check_pictures()
+    except InstallationError as error:
+        return str(error)
+    return ""
+
+
+def draw_run(rounds: Sequence[Event], folder: Path) -> None:
+    """Draw ``run.png`` in a run's folder; nothing without a round, a warning without matplotlib."""
+    if why := why_no_picture():
+        log.warning("no picture of the run: %s", why)
+    elif rounds:
+        plot_run(rounds, folder / "run.png")
+
+
+def check_pictures() -> None:
+    """Check that pictures can be drawn, before the work whose pictures they are.
+
+    Raises:
+        InstallationError: matplotlib is not installed.
+    """
+    with extra("plots", "a picture"):
+        import matplotlib.figure  # noqa: F401
 
 
 def plot_run(events: Sequence[Event], path: Path) -> None:
@@ -166,7 +196,7 @@ def plot_demo(
     _draw_curves(left, curves, "Test accuracy of the global model")
     shown = np.concatenate([estimated, true])
     ends = [float(shown.min()) / 1.5, float(shown.max()) * 1.5]
-    right.plot(ends, ends, color="0.6", linewidth=1, label="told the noise")
+    right.plot(ends, ends, color="0.6", linewidth=1, label="the noise is disclosed")
     right.scatter(
         true, estimated, color=_COLORS[1], zorder=3, label="a site, from its updates alone"
     )
@@ -197,6 +227,7 @@ def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> 
     """Draw a cell for each round, at its number, and site."""
     numbers = [event["round"] for event in rounds]
     first, last = min(numbers), max(numbers)
+    # NaN stays white: no update is not a weight of 0.
     weights = np.full((len(sites), last - first + 1), np.nan)
     for event in rounds:
         for site, weight in zip(event["accepted"], event["weights"], strict=False):
@@ -212,8 +243,9 @@ def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> 
 
 def _column(heights: Sequence[float]) -> tuple[Figure, Any]:
     """Return a figure and its panels, one below the other, whose rounds are the same."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    with extra("plots", "a picture"):
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9.3, sum(heights)), layout="constrained")
     grid = {"height_ratios": list(heights)}
@@ -251,7 +283,8 @@ def _styles() -> Iterator[tuple[str, str]]:
 
 
 def _figure(panels: int, title: str = "", *, one_scale: bool = False) -> tuple[Figure, Any]:
-    from matplotlib.figure import Figure
+    with extra("plots", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.2 * panels, 4.4), layout="constrained")
     if title:

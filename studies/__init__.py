@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from studies.r_dpcfl.noise_multipliers import CLUSTER_NOISE
-from studies.r_dpcfl.accuracy import LABEL, ROTATION
-from studies.robust_hdp.drift import DRIFT
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
+from studies.framework.study import Study
 from studies.guards.lying_sites import GUARD_COST, LYING
-from studies.pfa.traffic import MEGABYTES
-from studies.robust_hdp.noise_table import NOISE_TABLE
 from studies.pfa.mixgauss import MIXGAUSS
+from studies.pfa.traffic import MEGABYTES
+from studies.r_dpcfl.accuracy import LABEL, ROTATION
+from studies.r_dpcfl.noise_multipliers import CLUSTER_NOISE
 from studies.robust_hdp.accuracy import (
     CLIENTS,
     CONVERGENCE,
@@ -17,7 +16,8 @@ from studies.robust_hdp.accuracy import (
     FALSIFIED,
     LABEL_SKEW,
 )
-from studies.framework.study import Study
+from studies.robust_hdp.drift import DRIFT
+from studies.robust_hdp.noise_table import NOISE_TABLE
 
 STUDIES: dict[str, Study] = {
     study.name: study

@@ -12,19 +12,30 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
-from server_app.simulation.local import LocalGrid
-from strategies import make_strategy
+from server_app.simulation.grid import LocalGrid
+from strategies import check_strategy, make_strategy
 from strategies.core.checks import read_checked
 
 NEEDED: dict[str, dict[str, object]] = {
-    "ifca": {"clusters": 2},
-    "r-dpcfl": {"clusters": 2},
+    "ifca": {"ifca.clusters": 2},
+    "r-dpcfl": {"r-dpcfl.clusters": 2},
     "oracle-clusters": {"groups": "label-shift:4:4"},
 }
 """Terms without which a rule does not start."""
+
+
+def weighing(name: str, weights: str) -> dict[str, str]:
+    """Return the settings that give FedAvg these weights, wherever ``name`` has it as a part."""
+    return {
+        f"{part.settings_table()}.weights": weights
+        for part in check_strategy(name).parts()
+        if "weights" in part.settings_type.keys()  # noqa: SIM118 - no dictionary
+    }
+
+
 Answer = RecordDict | Error | None
 Site = Callable[[int], Answer]
 """Server round → content, error, or no reply at all."""
@@ -35,10 +46,10 @@ def sends(update: npt.NDArray[np.float32]) -> Site:
     return lambda _: wire.write_update(wire.encode_update(update), len(update))
 
 
-def first_updates(grid: LocalGrid, terms: RunTerms) -> dict[str, npt.NDArray[np.float32]]:
+def first_updates(grid: LocalGrid, terms: RunConfig) -> dict[str, npt.NDArray[np.float32]]:
     """Return what each site of ``grid`` sends in round 1."""
     strategy = make_strategy(terms)
-    model = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    model = arrays_of(build_model(terms.terms.model, task_for(terms.terms), terms.simulation.seed))
     record = wire.write_model(model)
     messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))

@@ -1,67 +1,171 @@
-"""Documents that list what the code has are held against the code."""
+"""README and the documentation are held against the code; the reference pages are made from it."""
 
 from __future__ import annotations
 
-import json
+import ast
+import importlib.util
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
+import pytest
 import typer.main
+from pydantic import BaseModel, Field
 
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.config.validation import kebab
-from server_app.commands import app
-from strategies import STRATEGIES
+from hdpfl_flower.config.run_config import GROUPS, RunConfig
+from hdpfl_flower.monitoring.series import SERIES
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import RoundUpdates
+from strategies import STRATEGIES, make_strategy
+from strategies.contract import run_contract
+from strategies.settings import setting_rows
+from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[1]
-PAGES = (
+DOCS = ROOT / "docs"
+TABLES = DOCS / "results" / "tables"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent != TABLES)
+READ_ON_GITHUB = (
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     ROOT / "docker" / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
 )
+ALL = (*READ_ON_GITHUB, *PAGES)
 
 
-def test_the_terms_are_listed_with_their_defaults() -> None:
-    rows = re.findall(
-        r"^\| `([a-z-]+)` \| `(.*?)` \| (.*) \|$", (ROOT / "docs/terms.md").read_text(), re.M
-    )
-    assert rows == [
-        (
-            field.alias or kebab(name),
-            json.dumps(field.default, ensure_ascii=False),
-            field.description,
-        )
-        for name, field in RunTerms.model_fields.items()
-    ]
+def words(text: str) -> int:
+    """Count words: what holds a letter or a digit, tables and code included."""
+    return sum(1 for word in text.split() if re.search(r"\w", word))
 
 
-def test_every_hdpfl_command_in_the_documents_exists() -> None:
-    command = typer.main.get_command(app)
-    commands = getattr(command, "commands")  # noqa: B009 - a click group, untyped
-    for path in PAGES:
-        for line in re.findall(r"^\$? ?hdpfl ([a-z].*)$", path.read_text(), re.M):
-            name, *words = line.split()
-            assert name in commands, f"{path.name}: hdpfl {name}"
-            chosen = commands[name]
-            if (group := getattr(chosen, "commands", None)) is not None:
-                chosen = group[words[0]]
-            options = {option for p in chosen.params for option in p.opts}
-            given = {word.split("=")[0] for word in words if word.startswith("--")}
-            assert given <= options, f"{path.name}: hdpfl {name} {given - options}"
+@cache
+def pages() -> ModuleType:
+    """Return ``docs/pages.py``, which MkDocs loads by its path."""
+    spec = importlib.util.spec_from_file_location("docs_pages", DOCS / "pages.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_every_rule_is_in_the_readme() -> None:
+@cache
+def generated() -> dict[str, str]:
+    return {name: make() for name, make in pages().PAGES.items()}
+
+
+def commands(name: str) -> dict[tuple[str, ...], set[str]]:
+    """Return the options of every command of a command line."""
+    if name == "hdpfl":
+        from server_app.commands import app
+    else:
+        from client_app.commands import app
+    found: dict[tuple[str, ...], set[str]] = {}
+    group: Any = typer.main.get_command(app)
+    for outer, command in group.commands.items():
+        for inner, leaf in getattr(command, "commands", {"": command}).items():
+            options = {option for parameter in leaf.params for option in parameter.opts}
+            found[(outer, inner) if inner else (outer,)] = options
+    return found
+
+
+def shown(program: str) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the words of every line that calls a program, in the console blocks of all pages."""
+    for path in ALL:
+        for line in re.findall(rf"^ *\$ (?:\S*/)?{program} (.*)$", path.read_text(), re.M):
+            yield path, shlex.split(line, comments=True)
+
+
+@pytest.mark.parametrize("program", ["hdpfl", "hdpfl-site"])
+def test_every_command_that_a_page_shows_exists(program: str) -> None:
+    known, count = commands(program), 0
+    for path, (*line,) in shown(program):
+        name = tuple(line[:2]) if tuple(line[:2]) in known else tuple(line[:1])
+        assert name in known, f"{path.name}: {program} {' '.join(line)}"
+        given = {word.split("=")[0] for word in line if word.startswith("--")}
+        assert given <= known[name], f"{path.name}: {program} {given - known[name]}"
+        count += 1
+    assert count > 15
+
+
+def test_the_guide_of_a_site_shows_every_command() -> None:
+    known = commands("hdpfl-site")
+    lines = [line for path, line in shown("hdpfl-site") if path.name == "site.md"]
+    names = {tuple(line[:2]) if tuple(line[:2]) in known else tuple(line[:1]) for line in lines}
+    assert names == set(known)
+
+
+def test_every_strategy_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
-    assert all(f"`{name}`" in text for name in STRATEGIES)
+    assert [name for name in STRATEGIES if f"`{name}`" not in text] == []
 
 
-def test_every_make_target_named_in_the_readme_exists() -> None:
+def test_every_make_target_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"`make ([a-z-]+)", (ROOT / "README.md").read_text())) <= targets
+    for path in ALL:
+        named = re.findall(r"(?:`|^ *\$ |&& |[A-Z]+=\S+ )make ([a-z-]+)", path.read_text(), re.M)
+        assert set(named) <= targets, path.name
+
+
+def test_every_file_of_the_code_that_a_page_names_exists() -> None:
+    rooms = "hdpfl_flower|strategies|client_app|server_app|studies|deploy|docker|tests|benchmarks"
+    named = {
+        (path.name, name)
+        for path in ALL
+        for name in re.findall(rf"`((?:{rooms})/[\w./-]+\.\w+)`", path.read_text())
+    }
+    assert len(named) > 30
+    assert [found for found in named if not (ROOT / found[1]).exists()] == []
+
+
+def test_every_key_that_a_page_sets_exists() -> None:
+    """In ``--set KEY=VALUE``, and in a text of the form ``key = value``."""
+    profile = re.findall(r"^\| `([a-z-]+)` \|", generated()["reference/profile.md"], re.M)
+    settings = {row.key for row in setting_rows(STRATEGIES)}
+    given = {*RunConfig.keys(), *settings}
+    named = {*given, *profile, "policy.client-noise", *(key.rpartition(".")[2] for key in settings)}
+    count = 0
+    for path in ALL:
+        for key in re.findall(r"--set ([a-z.-]+)=", path.read_text()):
+            assert key in given, f"{path.name}: {key}"
+            count += 1
+        for key in re.findall(r"`([a-z][a-z.-]*) = ", path.read_text()):
+            assert key in named, f"{path.name}: {key}"
+            count += 1
+    assert count > 15
+
+
+def test_every_message_that_a_page_explains_is_in_the_code() -> None:
+    """Of the messages in the tables *When something is wrong*; Flower's own are left out."""
+    said = "\n".join(
+        node.value
+        for room in ("hdpfl_flower", "client_app", "server_app", "deploy")
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    count = 0
+    for name, column in (("site.md", 1), ("deploy.md", 2)):
+        text = (DOCS / "how-to" / name).read_text().partition("## When something is wrong")[2]
+        for cell in [row.split("|")[column] for row in re.findall(r"^\| .*$", text, re.M)[1:]]:
+            for part in re.split(r"…|`|, |: ", cell.partition(" (")[0]):
+                if len(part.strip()) > 12 and "Exit Code" not in part:
+                    assert part.strip() in said, f"{name}: {part}"
+                    count += 1
+    assert count > 15
 
 
 def test_links_lead_somewhere() -> None:
-    for path in PAGES:
+    """MkDocs holds the site's own links; these are those that GitHub shows."""
+    for path in READ_ON_GITHUB:
         for link, section in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", path.read_text()):
             target = path.parent / link if link else path
             assert target.exists(), f"{path.name}: {link}"
@@ -72,3 +176,132 @@ def sections(path: Path) -> set[str]:
     """Return what links may name in a page, as GitHub derives it from the headings."""
     titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_documents_are_short() -> None:
+    assert words((ROOT / "README.md").read_text()) <= 900
+    assert words((DOCS / "project" / "decisions.md").read_text()) <= 1500
+    assert sum(words(path.read_text()) for path in PAGES) <= 16_000
+
+
+def test_every_table_of_results_is_shown() -> None:
+    text = "".join(path.read_text() for path in (DOCS / "results").glob("*.md"))
+    assert {f"{path.stem}.md" for path in TABLES.glob("*.md")} == set(
+        re.findall(r'^--8<-- "(.*)"$', text, re.M)
+    )
+
+
+def test_the_example_of_a_strategy_keeps_its_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "how-to" / "add-a-strategy.md").read_text(), re.S
+    )
+    (tmp_path / "strategy_of_the_page.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "strategy_of_the_page:InverseLength"
+    assert [(check, wrong) for check, wrong in run_contract(name) if wrong] == []
+    strategy = make_strategy(RunConfig.parse({"strategy": name, "inverse-length.scale": 5.0}))
+    rows = RoundUpdates(1, ("a", "b"), np.array([[3, 4], [6, 8]], np.float32))
+    _, outcome = strategy.combine(strategy.initial_state(), rows, RandomStream(bytes(32)))
+    assert outcome.weights == pytest.approx([0.6, 0.4])
+
+
+# --- the generated pages -------------------------------------------------------------------------
+
+
+def test_every_key_of_the_terms_has_its_row() -> None:
+    rows = re.findall(r"^\| `([a-z.-]+)` \| (.*?) \| .* \| (.+) \|$", generated()[TERMS], re.M)
+    assert len(rows) >= len(RunConfig.keys())
+    assert (
+        "rounds",
+        "whole number from 1",
+        GROUPS["terms"].model_fields["rounds"].description,
+    ) in rows
+
+
+TERMS = "reference/terms.md"
+
+
+def test_a_key_of_a_profile_is_described_with_type_bounds_and_default() -> None:
+    page = generated()["reference/profile.md"]
+    assert "| `holdout` | number from 0, below 1 | `0.0` | Share of the records" in page
+    assert "| `max-rounds` | whole number from 1 | `1000` | Most rounds of a run. |" in page
+    assert "| `anchor` | path | none |" in page
+    assert "## `[budget]`" in page
+    assert "| `format` | `csv` or `parquet` or `npz` or `images` |  |" in page
+
+
+def test_a_key_without_a_description_stops_the_build() -> None:
+    class Silent(BaseModel):
+        """A model."""
+
+        rounds: int = Field(1)
+
+    with pytest.raises(ValueError, match=r"Silent\.rounds"):
+        pages().keys(Silent)
+
+
+def test_the_schema_page_holds_the_built_in_schema() -> None:
+    page = generated()["reference/schema.md"]
+    assert "| `bounds` | list of number | " in page
+    assert (ROOT / "hdpfl_flower/data/schemas/heart.toml").read_text() in page
+
+
+def test_the_command_lines_are_listed_with_their_options() -> None:
+    for name in ("hdpfl", "hdpfl-site"):
+        page = generated()[f"reference/cli-{name}.md"]
+        for path, options in commands(name).items():
+            _, _, rest = page.partition(f"## `{' '.join((name, *path))}`")
+            section = re.split(r"\n##+ ", rest)[0]
+            assert all(f"`{option}" in section or option == "--help" for option in options if
+                       option.startswith("--"))  # fmt: skip
+
+
+def test_every_series_has_its_row() -> None:
+    rows = re.findall(
+        r"^\| `(hdpfl_[a-z_]+)` \| (.*?) \| (.*) \|$", generated()["reference/metrics.md"], re.M
+    )
+    assert rows == [
+        (s.name, ", ".join(f"`{label}`" for label in s.labels) or "-", s.meaning) for s in SERIES
+    ]
+
+
+def test_the_wire_page_has_every_key() -> None:
+    from hdpfl_flower import wire
+
+    page = generated()["reference/wire.md"]
+    for key in ("model", "instructions", "others", "update", "choice", "site", "metrics"):
+        assert f'"{key}":' in page
+    assert all(f"`{key}`" in page for key in wire.SITE_KEYS | wire.METRIC_KEYS)
+
+
+def test_every_bug_that_is_put_back_is_listed() -> None:
+    page = generated()["project/bugs-put-back.md"]
+    listed = re.findall(r"^\| (.*?) \| `(.*?)` \| `tests/.*?` \|$", page, re.M)
+    assert sorted(listed) == sorted((mutant.name, mutant.file) for mutant in MUTANTS)
+
+
+def test_the_build_is_strict() -> None:
+    """``--quiet`` would hide warnings from ``--strict``: MkDocs then ends with 0."""
+    (line,) = re.findall(r"^\t.*mkdocs build.*$", (ROOT / "Makefile").read_text(), re.M)
+    assert "--strict" in line
+    assert "quiet" not in line
+    assert "\t$(MAKE) --no-print-directory docs" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert {"index.html", "reference/terms.html", "reference/api/hdpfl_flower.privacy.html"} <= {
+        str(page.relative_to(tmp_path)) for page in pages
+    }
+    loads = r"""<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*\bhref="""
+    for page in pages:
+        found = re.findall(rf"(?:{loads})['\"]?((?:https?:)?//[^'\" >]+)", page.read_text())
+        assert found == [], page.name
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", style.read_text()), style

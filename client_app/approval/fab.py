@@ -1,4 +1,4 @@
-"""Apps as Flower ships them (``.fab``): read without running a line, and put where they may run."""
+"""Flower's app bundles (``.fab``): read without running a line, and unpacked where they may run."""
 
 from __future__ import annotations
 
@@ -73,10 +73,12 @@ def _files(content: bytes) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        # By the archive's own list, before a file is unpacked.
         if sum(entry.file_size for entry in entries) > MAX_BYTES:
             raise ValueError("too large")
         for entry in entries:
             name = PurePosixPath(entry.filename)
+            # Such a name would write outside of the app's folder.
             if name.is_absolute() or ".." in name.parts or "\\" in entry.filename:
                 raise ValueError("leads out")
             if str(name) in files:
@@ -94,6 +96,7 @@ def install(bundle: Bundle, folder: Path) -> Path:
     Raises:
         DeploymentError: the folder cannot be written, or this Python's path is too long.
     """
+    # -I: no PYTHON… variable and no user's site folder can put other code first.
     shebang = f"#!{sys.executable} -I\n"
     if len(shebang) > _MAX_SHEBANG or " " in sys.executable:
         raise DeploymentError(
@@ -125,6 +128,7 @@ def _install_app(bundle: Bundle, apps: Path) -> None:
         for path in sorted(part.rglob("*"), reverse=True):
             path.chmod(0o555 if path.is_dir() else 0o444)
         part.chmod(0o755)
+        # Last: an installation that breaks off never has the approved name.
         part.rename(final)
         final.chmod(0o555)
     except BaseException:

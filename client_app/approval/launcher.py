@@ -2,7 +2,8 @@
 
 ``hdpfl-site approve`` copies this file to ``bin/flwr-clientapp`` of the folder of approved apps.
 flower-superexec starts the program of that name that it finds in ``PATH``. It imports nothing of
-this package, which the app brings along. docs/threat-model.md says why Flower's own is not enough.
+this package, which the app brings along. Why Flower's own check is not enough:
+docs/concepts/threat-model.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-APPROVED = Path(__file__).resolve().parents[1]
+APPROVED = Path(__file__).resolve().parents[2]
 INSTALLS = "--allow-runtime-dependency-installation"
 """Flower's option that lets a server have packages of its choice installed."""
 
@@ -44,6 +45,7 @@ def pin(runtime: Any) -> None:
     sent, loader = [""], runtime.get_load_client_app_fn
 
     def note(content: bytes, **_: object) -> None:
+        # Of the bytes that arrived, not a digest that the server names. Nothing is unpacked.
         sent[0] = hashlib.sha256(content).hexdigest()
 
     def load(*of_run: str) -> Any:
@@ -64,6 +66,7 @@ def refusal(folder: Path) -> str:
             f"the app of this run is not approved, SHA-256 {folder.name}; nothing of it was run. "
             f"Once it is reviewed: hdpfl-site approve APP.fab --to {APPROVED}"
         )
+    # Whoever may write to one of these could put other code in the place of what was approved.
     for path in (APPROVED, folder.parent, folder):
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"others can write to {path}; run: chmod go-w {path}"

@@ -16,8 +16,11 @@ from client_app.commands.plan import plan
 from client_app.commands.profile import app as profile_app
 from client_app.commands.report import report
 from hdpfl_flower.system.terminal import guarded_main, new_app
+from hdpfl_flower.versions import VERSION
 
-app = new_app("The tool of a site: its profile, its ledger, its model.")
+app = new_app(
+    "The tool of a site: its profile, its ledger, its model.", version=f"hdpfl-flower {VERSION}"
+)
 app.add_typer(profile_app, name="profile")
 app.command("plan")(plan)
 app.add_typer(ledger_app, name="ledger")

@@ -12,7 +12,7 @@ import typer
 import client_app
 from client_app.approval.fab import Bundle, install, read_bundle
 from hdpfl_flower.errors import DeploymentError
-from hdpfl_flower.printable import printable
+from hdpfl_flower.system.printable import printable
 
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
 SHIPPED = (".py", ".toml")
@@ -22,13 +22,13 @@ def approve(
     app: Annotated[Path, typer.Argument(metavar="APP.fab", help="The app, made by 'flwr build'.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the approved apps.")],
     sha256: Annotated[
-        str, typer.Option(help="What its SHA-256 must be, as the coordinator told it.")
+        str, typer.Option(help="What its SHA-256 must be, as the coordinator named it.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Let this app, bit by bit, run at this site.
 
-    Says how it differs from the package that this command came with, and asks. Run it as the
+    Lists the files that differ from the package installed here, and asks. Run it as the
     administrator: the user whom the SuperNode runs as must not be able to write to DIR.
     """
     bundle = read_bundle(app)

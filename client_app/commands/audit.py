@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.formatting import down, table, up
+from client_app.reports.formatting import ceil_digits, floor_digits, table
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.plan import check_policy, make_plan
-from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_flower.system.extras import is_installed
 
 if TYPE_CHECKING:
     from client_app.audit import Finding
@@ -36,6 +39,10 @@ OTHER_NOISE = (
     "\nThis run's noise is not that of steps over records (its 'noise' is 'client' or 'server'): "
     "the canaries audit the engines, and there is no estimate of such a run."
 )
+NO_OPACUS = (
+    "\nNot audited: the engine 'opacus', which is not installed and so trains nothing here "
+    "(pip install 'hdpfl-flower[opacus]')."
+)
 SIMULATED = (
     "\nThis profile is a simulation: its runs take their noise from a seed, the audit does not."
 )
@@ -52,7 +59,7 @@ def audit(
 ) -> None:
     """Attack this build's clipping and noise.
 
-    Plants records in one full-batch step, tells from its release which of them took part, and
+    Plants records in one full-batch step, infers from its release which of them took part, and
     prints the ε this shows beside the ε that is claimed; exit status 1 if a claim is violated. With
     the terms of a run only the engine that trains its model is audited, else all of them; with a
     profile an estimate for the site's own run is printed, too. In the rows named 'rounding' the
@@ -60,7 +67,7 @@ def audit(
     and nothing is charged.
     """
     site = open_profile(profile) if profile is not None else None
-    run = RunTerms.load(terms) if terms is not None else None
+    run = RunConfig.load(terms).terms if terms is not None else None
     findings, rounding, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
     if as_json:
         typer.echo(json.dumps(_facts(findings, rounding, own), indent=2))
@@ -91,16 +98,17 @@ def _attack(
         releases_of,
     )
     from client_app.audit_rounding import attack_by_rounding
-    from client_app.training.trainer import allowed_layout
+    from client_app.site.site import allowed_layout
+    from hdpfl_flower.data.datasets import task_for
 
     if canaries < MIN_CANARIES:
         raise AccountingError(f"'--canaries' must be at least {MIN_CANARIES}: fewer say nothing")
     training = site.training if site else default_training()
-    engines = list(ENGINES)
+    engines = [name for name in ENGINES if name != "opacus" or is_installed(name)]
     if run is not None:
         if site is not None:
             check_policy(site, run)
-            allowed_layout(site, run)
+            allowed_layout(site, run.model, task_for(run))
         engines = [engine_of(run, training, code=site is not None)]
     own = None
     of_steps = run is not None and run.noise == "records"
@@ -135,7 +143,7 @@ def _in_words(
     first = findings[0]
     yield (
         f"{first.canaries} canaries a row; a release is one step over {first.width} of them, "
-        f"all in the batch (q = 1); δ {up(first.plan.delta)}\n"
+        f"all in the batch (q = 1); δ {ceil_digits(first.plan.delta)}\n"
         f"rows named rounding: {rounding[0].canaries} releases with and without one record, under "
         "weights with which rounding decides"
     )
@@ -145,8 +153,8 @@ def _in_words(
             finding.engine,
             f"{finding.plan.epsilon:.4g}",
             f"{finding.estimate:.4g}",
-            down(finding.bound(CONFIDENT)),
-            down(finding.bound(SURE)),
+            floor_digits(finding.bound(CONFIDENT)),
+            floor_digits(finding.bound(SURE)),
             _verdict(finding),
         )
         for finding in findings + rounding
@@ -156,14 +164,17 @@ def _in_words(
     if own is not None:
         steps = own.plan.steps
         yield (
-            f"\nthis site's run: ε {up(own.plan.epsilon)}, δ {up(own.plan.delta)}, "
-            f"q {steps[0].sampling_prob:.4g}, {sum(s.count for s in steps)} steps; "
+            f"\nthis site's run: ε {ceil_digits(own.plan.epsilon)}, "
+            f"δ {ceil_digits(own.plan.delta)}, q {steps[0].sampling_prob:.4g}, "
+            f"{sum(s.count for s in steps)} steps; "
             f"estimate {own.estimate:.4g} from {own.canaries} canaries\n{OWN}"
         )
 
 
 def _notes(site: Profile | None, run: RunTerms | None) -> Iterator[str]:
     """Yield why there is no estimate of the site's own run, and what else it should know."""
+    if run is None and not is_installed("opacus"):
+        yield NO_OPACUS
     if site is None:
         return
     if math.isinf(site.run.epsilon):

@@ -38,6 +38,7 @@ def connect(
 
     One line says what is wrong, for the log of whoever starts the SuperNode.
     """
+    # From the right: an IPv6 address has colons of its own.
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdecimal() or "/" in superlink:
         raise DeploymentError(f"'{superlink}' is no HOST:PORT, such as flower.example.org:8000")

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import ProfileOption
-from client_app.commands.site_series import SiteReadings
+from client_app.commands.site_series import SiteSeries
 from hdpfl_flower.errors import DeploymentError, ProfileError
-from hdpfl_flower.monitoring.prometheus import Address, Exposition, keep_writing, serve_until_ended
+from hdpfl_flower.monitoring.prometheus import Address, Exporter, keep_writing, serve_until_ended
 from hdpfl_flower.monitoring.series import SITE_PORT
 
 OF_THE_GROUP = 0o640
@@ -42,7 +42,7 @@ def exporter(  # noqa: PLR0913, PLR0917 - options of a command line
     """
     if profile is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
-    exposition = Exposition("site", SiteReadings(profile.expanduser()).readings)
+    exposition = Exporter("site", SiteSeries(profile.expanduser()).readings)
     if textfile is not None:
         keep_writing(exposition, textfile, every, mode=OF_THE_GROUP)
         return

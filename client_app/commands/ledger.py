@@ -8,27 +8,27 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.ledger_view import (
-    Books,
-    books_of,
+from client_app.commands.options import ProfileOption, open_profile
+from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
+from client_app.reports.ledger_view import (
+    STATUSES,
+    LedgerView,
+    budget_status,
     ledger_paths,
+    metrics_left,
     notes_on_cap,
     open_chain,
-    read_books,
-    standing,
+    read_ledger,
+    view_of,
 )
-from client_app.commands.options import ProfileOption, open_profile
-from client_app.commands.formatting import ROUNDING, down, table, up
+from hdpfl_flower.config.profile import LedgerPaths
+from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
-from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.config.profile import LedgerPaths
 from hdpfl_flower.system.terminal import new_app
 
 app = new_app("The budget ledger: what was charged and released.")
-
-STATUSES = ("reserved", "sealed", "sent", "lost")
 
 
 @app.command()
@@ -39,10 +39,14 @@ def init(profile: ProfileOption = None) -> None:
     """
     site = open_profile(profile)
     paths = ledger_paths(site)
+    # The anchor first: it shows that there was a ledger, also where its file is gone.
     _prepare_anchor(paths)
     budget = site.budget
     Ledger.create(paths.path, budget.epsilon, budget.delta, paths.anchor).close()
-    typer.echo(f"created {paths.path}, cap ε {down(budget.epsilon)}, δ {down(budget.delta)}")
+    typer.echo(
+        f"created {paths.path}, cap ε {floor_digits(budget.epsilon)}, "
+        f"δ {floor_digits(budget.delta)}"
+    )
     if paths.anchor is not None:
         typer.echo(f"its anchor is {paths.anchor}")
     typer.echo("Keep it for as long as the records live: no other command creates or resets one.")
@@ -52,22 +56,22 @@ def init(profile: ProfileOption = None) -> None:
 def show(profile: ProfileOption = None) -> None:
     """Print what was charged, released and is left."""
     site = open_profile(profile)
-    books = read_books(site)
-    if books.runs:
-        for line in table([*run_rows(books)]):
+    view = read_ledger(site)
+    if view.runs:
+        for line in table([*run_rows(view)]):
             typer.echo(line)
         typer.echo("")
     else:
         typer.echo("no run was charged yet\n")
-    now = standing(books.account, site.budget)
+    now = budget_status(view.account, site.budget)
     for line in table([
         ("", "ε", "δ"),
-        ("cap", down(now.cap[0]), down(now.cap[1])),
-        ("spent", up(now.spent[0]), up(now.spent[1])),
-        ("left", down(now.left[0]), down(now.left[1])),
+        ("cap", floor_digits(now.cap[0]), floor_digits(now.cap[1])),
+        ("spent", ceil_digits(now.spent[0]), ceil_digits(now.spent[1])),
+        ("left", floor_digits(now.left[0]), floor_digits(now.left[1])),
     ]):  # fmt: skip
         typer.echo(line)
-    for note in notes_on_cap(books.account, site.budget):
+    for note in notes_on_cap(view.account, site.budget):
         typer.echo(note)
     typer.echo(ROUNDING)
 
@@ -77,9 +81,9 @@ def verify(profile: ProfileOption = None) -> None:
     """Check every entry, payload and the anchor."""
     site = open_profile(profile)
     with open_chain(site) as chain:
-        books = books_of(chain)
-        payloads = _check_payloads(chain, books.account)
-    typer.echo(f"entries verified: {len(books.entries)}{_days(books.entries)}")
+        view = view_of(chain)
+        payloads = _check_payloads(chain, view.account)
+    typer.echo(f"entries verified: {len(view.entries)}{_days(view.entries)}")
     typer.echo(f"payloads kept, each matching its seal: {payloads}")
     anchor = ledger_paths(site).anchor
     typer.echo(
@@ -99,7 +103,7 @@ def raise_cap(
     The ledger records it; it cannot be undone.
     """
     site = open_profile(profile)
-    account, budget = read_books(site).account, site.budget
+    account, budget = read_ledger(site).account, site.budget
     if (account.cap_epsilon, account.cap_delta) == (budget.epsilon, budget.delta):
         typer.echo("the cap is that of [budget] already; nothing to do")
         return
@@ -109,8 +113,8 @@ def raise_cap(
             "counts as it stands, without this command"
         )
     change = (
-        f"from ε {down(account.cap_epsilon)}, δ {down(account.cap_delta)} "
-        f"to ε {down(budget.epsilon)}, δ {down(budget.delta)}"
+        f"from ε {floor_digits(account.cap_epsilon)}, δ {floor_digits(account.cap_delta)} "
+        f"to ε {floor_digits(budget.epsilon)}, δ {floor_digits(budget.delta)}"
     )
     if not yes:
         typer.confirm(f"Raise the lifetime cap {change}? It cannot be undone", abort=True)
@@ -121,24 +125,19 @@ def raise_cap(
     typer.echo(f"the lifetime cap was raised {change}")
 
 
-def run_rows(books: Books) -> Iterator[tuple[str, ...]]:
+def run_rows(view: LedgerView) -> Iterator[tuple[str, ...]]:
     """Yield a header, then a row a run: its cost, and its releases by status."""
     yield ("run", "charged", "ε", "δ", *STATUSES, "metrics")
-    for run_id in books.runs:
-        plan = books.account.plans.get(run_id)
+    for run_id in view.runs:
+        plan = view.account.plans.get(run_id)
         yield (
             run_id,
-            books.charged_on(run_id) or "-",
-            up(plan.epsilon) if plan else "-",
-            up(plan.delta) if plan else "-",
-            *(str(books.count(status, run_id, "update")) for status in STATUSES),
-            str(metrics_left(books, run_id)),
+            view.charged_on(run_id) or "-",
+            ceil_digits(plan.epsilon) if plan else "-",
+            ceil_digits(plan.delta) if plan else "-",
+            *(str(view.count(status, run_id, "update")) for status in STATUSES),
+            str(metrics_left(view, run_id)),
         )
-
-
-def metrics_left(books: Books, run_id: str | None = None) -> int:
-    """Return how many metrics may have left the site, not covered by ε."""
-    return sum(books.count(status, run_id, "metrics") for status in ("sealed", "sent"))
 
 
 def _prepare_anchor(paths: LedgerPaths) -> None:
@@ -169,6 +168,7 @@ def _check_payloads(chain: Chain, account: Account) -> int:
     """Return how many payloads are kept; each must have the digest that its seal names."""
     kept = 0
     for release in account.releases.values():
+        # Only the payloads of the last two rounds are kept; older ones have their digests alone.
         payload = chain.blob(release.seq)
         if payload is None:
             continue

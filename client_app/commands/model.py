@@ -13,15 +13,15 @@ import numpy as np
 import typer
 
 from client_app.commands.options import ProfileOption, open_profile, write_file
-from hdpfl_flower.errors import DataError, ProfileError
-from hdpfl_flower.printable import printable
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 if TYPE_CHECKING:
     from client_app.personal.final_model import FinalModel
-    from hdpfl_flower.models.networks import Arrays
     from hdpfl_flower.data.schema import Schema
+    from hdpfl_flower.models.networks import Arrays
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
@@ -33,11 +33,11 @@ FOR_SITES = frozenset({
     "personal-noise", "epsilon-cap", "evaluation",
 })  # fmt: skip
 """The terms by which a site trained. The others say what the server does with what it gets, or what
-a simulation draws: ``epsilons`` and ``delta`` are no site's own, which stand in its profile."""
+a simulation draws: ``delta`` is no site's own, which stands in its profile."""
 
 OTHERS = (
-    "this site's own ε, δ and batch size stand in its profile and ledger; the run's terms for the "
-    "server and for simulations are left out here, and are in what 'hdpfl-site model export' writes"
+    "this site's own ε, δ and batch size stand in its profile and ledger; the run's terms that "
+    "concern only simulations are left out here, and are in what 'hdpfl-site model export' writes"
 )
 
 PersonalOption = Annotated[
@@ -48,7 +48,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that 
 
 @app.command()
 def show(profile: ProfileOption = None, personal: PersonalOption = False) -> None:
-    """Print where the model comes from.
+    """Print the run, the round and the terms of the model.
 
     Its run and the terms by which sites trained and, where the profile keeps a holdout, how good
     it is on it.
@@ -83,8 +83,10 @@ def export(
     """
     from safetensors.numpy import save
 
+    from client_app.personal.final_model import metadata_of
+
     model, _ = _kept_model(open_profile(profile), personal)
-    write_file(to, save(model.arrays, {"terms": model.terms.to_json()}), force=force)
+    write_file(to, save(model.arrays, metadata_of(model.terms)), force=force)
     typer.echo(f"wrote {to}")
 
 
@@ -101,9 +103,9 @@ def predict(
     The table has the columns of the run's schema; it needs no label. The rows count from 1, blank
     lines and the header left out; a row that cannot be cut into cells has no prediction.
     """
-    from hdpfl_flower.models.evaluation import predict as outputs_of
     from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.data.table_records import features_only
+    from hdpfl_flower.models.evaluation import predict as outputs_of
 
     model, task = _kept_model(open_profile(profile), personal)
     if not model.terms.schema_text:
@@ -133,17 +135,16 @@ def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
     if site.state is None:
         raise ProfileError("profile: [state] is missing; its folder keeps the final model")
     from client_app.personal.final_model import load_final_model
-    from client_app.training.trainer import allowed_layout
+    from client_app.site.site import allowed_layout
     from hdpfl_flower.data.datasets import task_for
 
     model = load_final_model(site.state.path)
     task = task_for(model.terms)
-    layout = allowed_layout(site, model.terms)
+    layout = allowed_layout(site, model.terms.model, task)
     same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
     if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
         raise DataError(
-            f"the model in {site.state.path} is not that of its terms; it comes anew with the "
-            "next run"
+            f"the model in {site.state.path} is not that of its terms; the next run replaces it"
         )
     return (_personal(site.state.path, model, layout) if personal else model), task
 
@@ -169,8 +170,8 @@ def _personal(folder: Path, model: FinalModel, layout: Arrays) -> FinalModel:
 def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:
     if site.data is None or site.data.holdout == 0:
         return "no test: 'data.holdout' keeps no record out of training"
-    from hdpfl_flower.models.evaluation import evaluate
     from hdpfl_flower.data.site_data import read_site_data
+    from hdpfl_flower.models.evaluation import evaluate
 
     records = read_site_data(site.data, task, model.terms.schema_text).test
     if records is None or not len(records):
@@ -215,7 +216,9 @@ def most_likely(task: Task, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """
     logits = outputs.astype(np.float64)
     if task.loss == "logistic":
+        # One logit z is the pair (0, z): the softmax of the pair is the logistic function.
         logits = np.hstack([np.zeros_like(logits), logits])
+    # Less the largest, so that no exponent overflows; the chosen class then has odds 1.
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     chosen = logits.argmax(axis=1)
     return chosen, 1 / odds.sum(axis=1)

@@ -1,4 +1,4 @@
-"""What the commands of a site share: where the profile comes from, how a file is written."""
+"""What the commands of a site share: which profile is read, how a file is written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.system.files import replace_file
-from hdpfl_flower.config.profile import Profile
 
 ProfileOption = Annotated[
     Path | None,

@@ -10,28 +10,24 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.ledger_view import (
-    Books,
-    empty_books,
-    notes_on_cap,
-    read_books,
-    runs_that_fit,
-    standing,
-)
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.plan_client_level import lines_of
-from client_app.commands.formatting import ROUNDING, down, table, up
+from client_app.commands.plan_client_level import client_level_lines
+from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
+from client_app.reports.ledger_view import (
+    LedgerView,
+    budget_status,
+    empty_ledger,
+    notes_on_cap,
+    read_ledger,
+    runs_that_fit,
+)
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.plan import (
-    Plan,
-    check_policy,
-    check_unchanged,
-    make_plan,
-    planned_steps,
-)
-from hdpfl_flower.printable import printable
-from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
+from hdpfl_flower.privacy.policy import check_policy, check_unchanged
+from hdpfl_flower.system.printable import printable
 
 READING = """\
 How to read it: the signal is the longest update that batches of the expected size can give, every
@@ -45,8 +41,8 @@ little: each of them becomes noisier instead."""
 
 
 @dataclass(frozen=True, repr=False)
-class Loudness:
-    """How loud the noise of one round's update is next to its signal.
+class SignalToNoise:
+    """Signal and noise of one round's update.
 
     Attributes:
         std: standard deviation of the noise in each coordinate of the update, √k·η·z·C/b.
@@ -67,28 +63,28 @@ class Loudness:
 def plan(
     terms: Annotated[Path, typer.Option(help=TERMS_HELP)], profile: ProfileOption = None
 ) -> None:
-    """Say what a run would cost here.
+    """Print the cost of a run at this site.
 
     What it would sample, noise and charge, what is left after it, and what more rounds would cost
     in noise. Nothing is charged, and no record is read.
     """
-    site, run = open_profile(profile), RunTerms.load(terms)
+    site, run = open_profile(profile), RunConfig.load(terms).terms
     check_policy(site, run)
     if run.noise != "records":
-        typer.echo("\n".join(lines_of(site, run)))
+        typer.echo("\n".join(client_level_lines(site, run)))
         return
-    books, lines = _books(site)
-    frozen = books.account.plans.get(run.run_id)
+    # A plan that is frozen is what the run costs, whatever the profile says now.
+    view, lines = _ledger_view(site)
+    frozen = view.account.plans.get(run.run_id)
     if frozen is not None:
-        made, before = Plan.from_json(frozen.plan), RunTerms.from_json(frozen.terms)
-        # The server fills in its own folder; whoever writes a terms file cannot know it.
-        check_unchanged(before, run.updated(runs_dir=before.runs_dir), made)
+        made, before = frozen.read(), frozen.read_terms()
+        check_unchanged(before, run, made)
     else:
         made = make_plan(site, run)
     size = _parameters(site, run)
     for line in (
         *_what_runs(site, run, made, size),
-        *_what_it_costs(site, books, made, charged=frozen is not None),
+        *_what_it_costs(site, view, made, charged=frozen is not None),
         *lines,
     ):
         typer.echo(line)
@@ -102,33 +98,36 @@ def plan(
     typer.echo(f"\n{ROUNDING}")
 
 
-def loudness(made: Plan, run: RunTerms, size: int) -> Loudness:
-    """Return how loud the noise is in an update of ``size`` numbers, in the last round."""
+def signal_to_noise(made: Plan, run: RunTerms, size: int) -> SignalToNoise:
+    """Return signal and noise of an update of ``size`` numbers, in the last round."""
+    # The last round stands for all: the first may have batches of another size.
     std = made.update_noise_std(made.rounds, run.clip_norm, run.learning_rate)
     signal = made.steps[-1].count * run.learning_rate * run.clip_norm
-    return Loudness(std, math.sqrt(size) * std, signal)
+    return SignalToNoise(std, math.sqrt(size) * std, signal)
 
 
-def _books(site: Profile) -> tuple[Books, list[str]]:
-    """Return the ledger's books, or those that 'ledger init' would start, and what to say of it."""
+def _ledger_view(site: Profile) -> tuple[LedgerView, list[str]]:
+    """Return the ledger's view, or those that 'ledger init' would start, and what to say of it."""
     if site.ledger is None:
-        return empty_books(site.budget), ["no [ledger] in the profile: counted from [budget]"]
+        return empty_ledger(site.budget), ["no [ledger] in the profile: counted from [budget]"]
     if not site.ledger.path.exists():
-        return empty_books(site.budget), [
+        return empty_ledger(site.budget), [
             "no ledger yet: counted from [budget]; create it: hdpfl-site ledger init"
         ]
-    books = read_books(site)
-    return books, list(notes_on_cap(books.account, site.budget))
+    view = read_ledger(site)
+    return view, list(notes_on_cap(view.account, site.budget))
 
 
 def _parameters(site: Profile, run: RunTerms) -> int:
-    from client_app.training.trainer import allowed_layout
+    from client_app.site.site import allowed_layout
+    from hdpfl_flower.data.datasets import task_for
 
-    return sum(array.size for array in allowed_layout(site, run).values())
+    layout = allowed_layout(site, run.model, task_for(run))
+    return sum(array.size for array in layout.values())
 
 
 def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[str]:
-    steps, loud = made.steps[-1], loudness(made, run, size)
+    steps, snr = made.steps[-1], signal_to_noise(made, run, size)
     yield printable(f"{run.strategy}, model {run.model} with {size} parameters")
     batch, records = site.training.batch_size, site.training.declared_records
     rows = [
@@ -137,11 +136,15 @@ def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[
          f"{sum(s.count for s in made.schedule)} steps in all"),
         *_rounds_paid(run, made),
         *_beside_equal_steps(made),
-        ("noise multiplier z", up(made.noise_multiplier), "noise of a step: z·C"),
-        ("noise in a coordinate", up(loud.std), "of an update, standard deviation √k·η·z·C/b"),
-        ("noise, length", up(loud.noise), "of an update, √d times that"),
-        ("signal, length", f"{loud.signal:.4g}", "of an update, at most k·η·C"),
-        ("signal to noise", down(loud.ratio), "of an update, at most"),
+        ("noise multiplier z", ceil_digits(made.noise_multiplier), "noise of a step: z·C"),
+        (
+            "noise in a coordinate",
+            ceil_digits(snr.std),
+            "of an update, standard deviation √k·η·z·C/b",
+        ),
+        ("noise, length", ceil_digits(snr.noise), "of an update, √d times that"),
+        ("signal, length", f"{snr.signal:.4g}", "of an update, at most k·η·C"),
+        ("signal to noise", floor_digits(snr.ratio), "of an update, at most"),
     ]  # fmt: skip
     for name, number, meaning in rows:
         yield f"{name:<24}{number:>10}   {meaning}"
@@ -167,27 +170,30 @@ def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:
         yield "rounds paid for", f"{made.rounds}", f"of {run.rounds}: {why}; then it declines"
 
 
-def _what_it_costs(site: Profile, books: Books, made: Plan, *, charged: bool) -> Iterator[str]:
+def _what_it_costs(site: Profile, view: LedgerView, made: Plan, *, charged: bool) -> Iterator[str]:
     cost = (made.epsilon, made.delta)
-    now = standing(books.account, site.budget)
-    fit = runs_that_fit(books.account, site, cost)
+    now = budget_status(view.account, site.budget)
+    fit = runs_that_fit(view.account, site, cost)
+    price = f"ε {ceil_digits(cost[0])}, δ {ceil_digits(cost[1])}"
     if charged:
-        yield f"charged already: ε {up(cost[0])}, δ {up(cost[1])}; its plan is frozen"
+        yield f"charged already: {price}; its plan is frozen"
     else:
-        yield f"charged, once, when the run starts: ε {up(cost[0])}, δ {up(cost[1])}; no refund"
+        yield f"charged, once, when the run starts: {price}; no refund"
     if math.isinf(made.epsilon):
-        yield "ε is infinite: no noise is added, and this run gives no privacy"
+        yield "ε is infinite: no noise is added, and this run has no privacy"
     yield (
-        f"cap ε {down(now.cap[0])}, δ {down(now.cap[1])}; spent ε {up(now.spent[0])}, "
-        f"δ {up(now.spent[1])}; left ε {down(now.left[0])}, δ {down(now.left[1])}"
+        f"cap ε {floor_digits(now.cap[0])}, δ {floor_digits(now.cap[1])}; "
+        f"spent ε {ceil_digits(now.spent[0])}, δ {ceil_digits(now.spent[1])}; "
+        f"left ε {floor_digits(now.left[0])}, δ {floor_digits(now.left[1])}"
     )
+    price = f"ε {ceil_digits(cost[0])}, δ {ceil_digits(cost[1])}"
     if charged:
         yield f"runs of this cost that still fit: {fit}"
     elif fit == 0:
         yield "this run does NOT fit: the site will decline it"
     else:
         after = [
-            down(left if math.isinf(left) else max(0.0, left - each))
+            floor_digits(left if math.isinf(left) else max(0.0, left - each))
             for left, each in zip(now.left, cost, strict=True)
         ]
         yield (
@@ -214,11 +220,13 @@ def _rounds_rows(site: Profile, run: RunTerms, size: int) -> Iterator[tuple[str,
         except AccountingError:
             yield (name, "-", "-", "-", "no noise suffices")
             continue
-        loud = loudness(made, run, size)
+        snr = signal_to_noise(made, run, size)
         yield (
             name,
-            up(made.noise_multiplier),
-            up(loud.noise),
-            down(loud.ratio),
-            down(math.sqrt(rounds) * loud.ratio),
+            ceil_digits(made.noise_multiplier),
+            ceil_digits(snr.noise),
+            floor_digits(snr.ratio),
+            # Over T rounds the signal adds up to T times one, and independent noise to √T times
+            # one.
+            floor_digits(math.sqrt(rounds) * snr.ratio),
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from client_app.commands.formatting import up
+from client_app.reports.formatting import ceil_digits
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.config.profile import Profile
 
-NOBODY = "ε is infinite: nobody adds noise for this site, and this run gives no privacy"
+NOBODY = "ε is infinite: nobody adds noise for this site, and this run has no privacy"
 
 
-def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
+def client_level_lines(site: Profile, run: RunTerms) -> Iterator[str]:
     """Yield what a run with ``noise = client`` or ``server`` does and costs here.
 
     Raises:
@@ -24,7 +24,7 @@ def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
         yield (
             "noise = server: clipped updates leave this site WITHOUT noise, for 'trust-server' is "
             "set. Nothing is charged here: the server adds the noise and keeps the account, at the "
-            f"ε that this site discloses and δ = {up(run.delta)}"
+            f"ε that this site discloses and δ = {ceil_digits(run.delta)}"
         )
         if "epsilon" not in site.disclose:
             yield "the site will be left out: 'disclose' in its profile must list 'epsilon'"
@@ -35,9 +35,10 @@ def lines_of(site: Profile, run: RunTerms) -> Iterator[str]:
     made = make_plan(site, run)
     yield (
         f"each of {made.rounds} rounds: one update, clipped to the clip norm C, with noise of "
-        f"z·2C on every number, z = {up(made.noise_multiplier)}, for a change of the records moves "
-        "the update by up to 2C; no sampling is claimed"
+        f"z·2C on every number, z = {ceil_digits(made.noise_multiplier)}, for a change of the "
+        "records moves the update by up to 2C; no sampling is claimed"
     )
-    yield f"charged when the run starts: ε = {up(made.epsilon)}, δ = {up(made.delta)}"
+    price = f"ε = {ceil_digits(made.epsilon)}, δ = {ceil_digits(made.delta)}"
+    yield f"charged when the run starts: {price}"
     if math.isinf(made.epsilon):
         yield NOBODY

@@ -11,13 +11,15 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.ledger_view import notes_on_cap, read_books, runs_that_fit
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
+from client_app.reports.ledger_view import notes_on_cap, read_ledger, runs_that_fit
+from hdpfl_flower.config.profile import LedgerPaths, Profile
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.privacy.plan import check_policy, make_plan
-from hdpfl_flower.printable import printable
-from hdpfl_flower.config.profile import LedgerPaths, Profile
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 app = new_app("Check the site's profile.")
@@ -33,20 +35,21 @@ def check(
     profile: ProfileOption = None,
     terms: Annotated[Path | None, typer.Option(help=TERMS_HELP)] = None,
 ) -> None:
-    """Say whether the site can take part.
+    """Check whether the site can take part.
 
-    A line a finding; exit status 1 if something must be mended. With the terms of a run the records
-    are read, and the model is rehearsed. Nothing is trained, charged or sent.
+    A line a finding; exit status 1 if something must be corrected. With the terms of a run the
+    records are read, and the model is rehearsed. Nothing is trained, charged or sent.
     """
     site = open_profile(profile)
-    run = RunTerms.load(terms) if terms is not None else None
+    config = RunConfig.load(terms) if terms is not None else None
+    run = config.terms if config is not None else None
     findings = Findings()
     findings.ok("profile: complete, and readable by its owner alone")
     _check_protection(site, findings)
     _check_ledger(site, run, findings)
     _check_state(site, findings)
     _check_disclosure(site, findings)
-    _check_time(site, run, findings)
+    _check_time(site, config, findings)
     if run is None:
         _check_data_is_there(site, findings)
         findings.warning("terms: none given; add --terms to read the records and try the model")
@@ -58,7 +61,7 @@ def check(
 
 
 class Findings:
-    """Prints each finding as it is made, and counts what must be mended."""
+    """Prints each finding as it is made, and counts what must be corrected."""
 
     def __init__(self) -> None:
         """Start with nothing found."""
@@ -73,13 +76,13 @@ class Findings:
         typer.echo(printable(f"warning  {text}"))
 
     def error(self, text: str) -> None:
-        """Print what must be mended before a run."""
+        """Print what must be corrected before a run."""
         self.errors += 1
         typer.echo(printable(f"error    {text}"))
 
     @contextlib.contextmanager
     def catching(self, about: str = "") -> Iterator[None]:
-        """Turn what a user can mend into a finding, so that the next ones are made, too."""
+        """Turn an error that a user can correct into a finding; the next ones are made, too."""
         try:
             yield
         except HDPFLError as error:
@@ -104,7 +107,7 @@ def _check_ledger(site: Profile, run: RunTerms | None, findings: Findings) -> No
             findings.error("ledger: [ledger] is missing; a site without one releases nothing")
         return
     with findings.catching():
-        account = read_books(site).account
+        account = read_ledger(site).account
         findings.ok(f"ledger: verified from the first entry to the last: {site.ledger.path}")
         for path, mode in (
             (site.ledger.path, os.W_OK),
@@ -163,12 +166,14 @@ def _check_disclosure(site: Profile, findings: Findings) -> None:
         )
 
 
-def _check_time(site: Profile, run: RunTerms | None, findings: Findings) -> None:
+def _check_time(site: Profile, config: RunConfig | None, findings: Findings) -> None:
     if not site.reply_after:
-        findings.warning("time: 'reply-after' is not set: when a reply comes tells of its batches")
-    elif run is not None and site.reply_after >= run.round_timeout:
+        findings.warning(
+            "time: 'reply-after' is not set: the time of a reply discloses the size of its batches"
+        )
+    elif config is not None and site.reply_after >= config.server.round_timeout:
         findings.error(
-            "time: 'reply-after' is as long as the run's 'round-timeout': every reply comes too "
+            "time: 'reply-after' is as long as the run's 'round-timeout': every reply arrives too "
             "late; lower it, or ask the coordinator for more time"
         )
     else:
@@ -239,16 +244,17 @@ def _check_device(site: Profile, findings: Findings) -> str | None:
 
 
 def _check_model(site: Profile, run: RunTerms, device: str, findings: Findings) -> None:
+    from client_app.site.site import allowed_layout
     from client_app.training.dpsgd import rehearsal_size
     from client_app.training.engine_choice import engine_for
     from client_app.training.engines import rehearse
-    from client_app.training.trainer import allowed_layout
     from hdpfl_flower.data.datasets import task_for
 
     training = site.training
     with findings.catching("model"):
-        allowed_layout(site, run)  # before the network takes memory
-        engine = engine_for(run.model, task_for(run), training.engine, device)
+        task = task_for(run)
+        allowed_layout(site, run.model, task)  # before the network takes memory
+        engine = engine_for(run.model, task, training.engine, device)
         size = engine.theta.numel()
         findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
         try:

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.ledger_view import ledger_paths, read_books, read_copy
 from client_app.commands.options import ProfileOption, open_profile, write_file
-from client_app.commands.report_facts import Source, as_json, gather
-from client_app.commands.report_layout import as_markdown, as_text
-from client_app.commands.report_wording import TITLE, failed, sections
+from client_app.reports.facts import Source, as_json, gather
+from client_app.reports.layout import as_markdown, as_text
+from client_app.reports.ledger_view import ledger_paths, read_copy, read_ledger
+from client_app.reports.wording import TITLE, failed, sections
 from hdpfl_flower.errors import LedgerError
 
 
@@ -30,7 +30,7 @@ def report(
 ) -> None:
     """Print the site's privacy report.
 
-    In plain words: what is promised, what was spent and released, whether the ledger bears it out
+    In plain words: what is promised, what was spent and released, whether the ledger agrees
     when everything is computed again, and what is not covered. With --ledger it is made from the
     ledger's file alone, which is only read. Exit status 1 if the ledger contradicts the promise.
     """
@@ -61,4 +61,4 @@ def _source(profile: Path | None, ledger: Path | None) -> Source:
         path = ledger.expanduser()
         return Source(read_copy(path), path, None)
     site = open_profile(profile)
-    return Source(read_books(site), ledger_paths(site).path, site)
+    return Source(read_ledger(site), ledger_paths(site).path, site)

@@ -1,4 +1,4 @@
-"""A site's series: its budget, its runs, its refusals, whether its ledger bears out."""
+"""A site's series: its budget, its runs, its refusals, whether its ledger is intact."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from client_app.commands.ledger_view import (
-    Books,
-    books_of,
+from client_app.commands.plan import signal_to_noise
+from client_app.reports.ledger_view import (
+    STATUSES,
+    LedgerView,
+    budget_status,
     ledger_paths,
     open_chain,
     runs_that_fit,
-    standing,
+    view_of,
 )
-from client_app.commands.ledger import STATUSES
-from client_app.commands.plan import loudness
 from client_app.site.refusals import read_refusals
-from hdpfl_flower.monitoring import series as metrics
-from hdpfl_flower.ledger.account import FrozenPlan
-from hdpfl_flower.ledger.hash_chain import BUSY, Chain
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import HDPFLError, LedgerError
-from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.monitoring.series import Reading
-from hdpfl_flower.printable import site_log
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.wire_arrays import numbers_in
+from hdpfl_flower.errors import HDPFLError, LedgerError
+from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.hash_chain import BUSY, Chain
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.monitoring.series import Reading
+from hdpfl_flower.system.printable import site_log
+from hdpfl_flower.wire import numbers_in
 
 log = site_log()
 
@@ -38,17 +36,17 @@ EVERY = 300.0
 """Seconds after which a ledger that did not change is checked again."""
 
 Stamp = tuple[object, ...]
-"""What tells that something changed: inode, size and time of the files, and the anchor's text."""
+"""What differs after a change: inode, size and time of the files, and the anchor's text."""
 
 
-class SiteReadings:
+class SiteSeries:
     """What the exporter of one site reads.
 
     The ledger is checked from its first entry to its last whenever its file, its anchor or the
     profile changed, and every five minutes; in between the last findings are shown.
 
     Guarantees:
-        Raises nothing but at the start. A ledger that does not bear out is told as such, and no
+        Raises nothing but at the start. A ledger that is not intact is shown as such, and no
         number of it is shown.
     """
 
@@ -67,6 +65,7 @@ class SiteReadings:
 
     def readings(self) -> Iterator[Reading]:
         """Yield what the site's series say now."""
+        # Before the check: a change during it has another stamp, and the next call checks again.
         stamp = self._stamp_of_files()
         if stamp != self._stamp or time.monotonic() - self._checked > EVERY:
             self._check()
@@ -85,9 +84,10 @@ class SiteReadings:
             self._valid = False
         try:
             with open_chain(self._profile) as chain:
-                found = list(self._ledger(chain, books_of(chain)))
+                found = list(self._ledger(chain, view_of(chain)))
         except HDPFLError as error:
             if isinstance(error, LedgerError) and BUSY in str(error):
+                # A site at work holds the lock: that is no damage.
                 return  # what was found last still counts
             log.error("%s", error)
             found = [metrics.INTACT.reads(False)]
@@ -96,11 +96,11 @@ class SiteReadings:
             found = [metrics.INTACT.reads(False)]
         self._found = [*found, metrics.CHECKED.reads(time.time())]
 
-    def _ledger(self, chain: Chain, books: Books) -> Iterator[Reading]:
-        profile, account = self._profile, books.account
-        now = standing(account, profile.budget)
+    def _ledger(self, chain: Chain, view: LedgerView) -> Iterator[Reading]:
+        profile, account = self._profile, view.account
+        now = budget_status(account, profile.budget)
         yield metrics.INTACT.reads(True)
-        yield metrics.ENTRIES.reads(len(books.entries))
+        yield metrics.ENTRIES.reads(len(view.entries))
         yield metrics.ANCHORED.reads(bool(profile.ledger and profile.ledger.anchor))
         for (epsilon, delta), amount in (
             ((metrics.SPENT_EPSILON, metrics.SPENT_DELTA), now.spent),
@@ -112,15 +112,15 @@ class SiteReadings:
         yield metrics.CHARGED_RUNS.reads(len(account.plans))
         cost = (profile.run.epsilon, profile.run.delta)
         yield metrics.LEFT_RUNS.reads(runs_that_fit(account, profile, cost))
-        for run in books.runs[-NEWEST:]:
-            yield from self._run(chain, books, run)
+        for run in view.runs[-NEWEST:]:
+            yield from self._run(chain, view, run)
 
-    def _run(self, chain: Chain, books: Books, run: str) -> Iterator[Reading]:
-        releases = {k: r for k, r in books.account.releases.items() if k[0] == run}
+    def _run(self, chain: Chain, view: LedgerView, run: str) -> Iterator[Reading]:
+        releases = {k: r for k, r in view.account.releases.items() if k[0] == run}
         for kind in sorted({"update", *(key[2] for key in releases)}):
             for status in STATUSES:
-                yield metrics.RELEASES.reads(books.count(status, run, kind), run, kind, status)
-        frozen = books.account.plans.get(run)
+                yield metrics.RELEASES.reads(view.count(status, run, kind), run, kind, status)
+        frozen = view.account.plans.get(run)
         if frozen is None:
             return
         yield metrics.RUN_EPSILON.reads(frozen.epsilon, run)
@@ -158,17 +158,17 @@ class SiteReadings:
         return _stamp(self._path), _stamp(paths.path), anchor
 
 
-def _plan(frozen: FrozenPlan, run: str, taken: int, size: int | None) -> Iterator[Reading]:
-    """Yield what a plan pays for, how loud it is, and how far it was used.
+def _plan(frozen: ChargedPlan, run: str, taken: int, size: int | None) -> Iterator[Reading]:
+    """Yield what a plan pays for, how much noise it adds, and how far it was used.
 
     A plan of an older version, which this one cannot read, raises before anything is yielded.
     """
-    plan, terms = Plan.from_json(frozen.plan), RunTerms.from_json(frozen.terms)
+    plan, terms = frozen.read(), frozen.read_terms()
     yield metrics.PAID_RELEASES.reads(plan.rounds, run)
     yield metrics.LEFT_RELEASES.reads(max(0, plan.rounds - taken), run)
     yield metrics.MULTIPLIER.reads(plan.noise_multiplier, run)
     if size is not None and terms.noise == "records":
-        yield metrics.SIGNAL.reads(loudness(plan, terms, size).ratio, run)
+        yield metrics.SIGNAL.reads(signal_to_noise(plan, terms, size).ratio, run)
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -1,10 +1,14 @@
-"""A site's personal model: trained beside the global one, kept here, never sent.
+"""A site's personal model (Ditto): trained beside the global one, stored at the site, never sent.
 
-Ditto (ICML 2021) with a λ for each privacy level (FedHDP, Algorithm 1): after each round that the
-site takes part in, one more pass of plain SGD over its own records, pulled towards the round's
-global model; the first one starts there. Nothing of it reaches the server, so it costs no ε; what
-its owner shows of it is the owner's to decide. With ``personal-noise = "records"`` the pass is one
-of DP-SGD, for which the plan pays as for the round's own, and the model may be shown.
+Li, Hu, Beirami and Smith, ICML 2021, with a λ for each privacy level (FedHDP, Algorithm 1): after
+each round that the site takes part in, one more pass of SGD over its own records, pulled towards
+the round's global model; the first pass starts there. The model never reaches the server, so it
+costs no ε, and its owner decides whom to show it. Its metrics are sent only where the profile
+discloses ``personal-metrics``; ε does not cover them.
+
+With ``personal-noise = "records"`` the pass is one of DP-SGD: each step is clipped and noised, so
+that the model, and whatever is shown of it, is differentially private. These are as many more
+accesses to the records: a plan that pays for both models has twice the steps in its schedule.
 """
 
 from __future__ import annotations
@@ -17,19 +21,22 @@ from typing import Any
 
 import numpy as np
 
-from client_app.training.engine_choice import engine_for
-from client_app.training.plain_sgd import Job, Vector, network_for, shuffled_batches
-from client_app.personal.private_ditto import train_personal_privately
 from client_app.site.simulated import simulated_ledger
 from client_app.site.site import Site
-from client_app.training.trainer import pick_device, read_model
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
+from client_app.training.dpsgd import Pull, train
+from client_app.training.engine_choice import engine_for
+from client_app.training.engines import Engine
+from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
+from client_app.training.trainer import pick_device
 from hdpfl_flower.config.personal_lambda import check_lambdas, read_lambdas
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, HDPFLError
+from hdpfl_flower.models.task import Records
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.files import replace_file
-from hdpfl_flower.models.networks import flatten
-from hdpfl_flower.printable import site_log
+from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions
 
 log = site_log()
@@ -39,23 +46,28 @@ _TRAINING = "training"
 """Under which the file says, as JSON, after which round it was kept and with which noise."""
 
 
-def train_personal_model(site: Site, instructions: Instructions) -> None:
-    """Train the site's personal model for one round and keep it, if the terms ask for one.
+def train_personal_model(site: Site, instructions: Instructions, shared: Vector) -> None:
+    """Train the site's personal model for one round and store it, if the terms ask for one.
 
     A result that is not finite is dropped: the next round starts from the global model.
 
+    Args:
+        site: whose model it is.
+        instructions: of the round.
+        shared: the round's global model, shape ``(d,)``.
+
     Guarantees:
-        Nothing that goes wrong here costs the site its round: the reason goes to its log.
+        No error here costs the site its round: the reason is written to its log.
     """
     try:
-        _train(site, instructions)
+        _train(site, instructions, shared)
     except HDPFLError as reason:
         log.error("no personal model in this round: %s", reason)
     except Exception as reason:  # a full disk, too, must not lose a release
         log.error("no personal model in this round: %s", type(reason).__name__)
 
 
-def _train(site: Site, instructions: Instructions) -> None:
+def _train(site: Site, instructions: Instructions, shared: Vector) -> None:
     terms = instructions.terms
     check_lambdas(terms)
     if read_lambdas(terms.personal_lambda) is None:
@@ -65,43 +77,82 @@ def _train(site: Site, instructions: Instructions) -> None:
         log.info("no personal model: the profile has no [state]")
         return
     end = site.trained.pop((instructions.digest, PERSONAL), None)
+    # A second pass would start from the result of the first: the resumed run would differ.
     if site.simulated and kept_round(path) == instructions.server_round:
         return  # a simulation's round is done again after a crash; this part of it is done
     if _noise_of(terms) == "records":
-        end = _privately(site, instructions, path)
+        end = _privately(site, instructions, shared, path)
     plain = _noise_of(terms) == "none"
-    job = personal_job(site, instructions) if end is None and plain else None
+    job = personal_job(site, instructions, shared) if end is None and plain else None
     if job is not None:
         device = pick_device(site.profile.training.device)
-        end = network_for(terms.model, task_for(terms), device).train(job, terms.learning_rate)
+        end = network_for(terms.model, site.task, device).train(job, terms.learning_rate)
+    # Not a number once would be so for good: each pass starts from the file.
     if end is None or not np.isfinite(end).all():
-        end = flatten(read_model(site, instructions))
+        end = shared
     _keep(path, end, instructions)
 
 
-def _privately(site: Site, instructions: Instructions, path: Path) -> Vector | None:
-    """Return the personal model after a round of DP-SGD, which the plan pays for."""
+def _privately(site: Site, instructions: Instructions, shared: Vector, path: Path) -> Vector | None:
+    """Return the personal model after a round of DP-SGD; None where no plan pays for it."""
     terms, training = instructions.terms, site.profile.training
     lambdas = read_lambdas(terms.personal_lambda)
-    plan, _ = site.plan(site.ledger)
+    plan, _ = site.plan
     if lambdas is None or plan.models < 2:
         return None
-    shared = flatten(read_model(site, instructions))
     own = load_personal_model(path, len(shared), _noise_of(terms))
     return train_personal_privately(
-        engine_for(terms.model, task_for(terms), training.engine, pick_device(training.device)),
+        engine_for(terms.model, site.task, training.engine, pick_device(training.device)),
         shared if own is None else own,
         site.training_records(),
         plan.round(instructions.server_round, terms.clip_norm),
         terms.learning_rate,
         site.streams(instructions.server_round, PERSONAL),
         training.physical_batch,
+        # lambdas is (λ of private sites, λ of sites that opted out).
         pull=(lambdas[int(math.isinf(site.profile.run.epsilon))], shared),
     )
 
 
-def personal_job(site: Site, instructions: Instructions) -> Job | None:
-    """Return this round's pass; None where the terms ask for none, or it could not be kept.
+def train_personal_privately(  # noqa: PLR0913 - the last by name
+    engine: Engine,
+    own: Vector,
+    records: Records,
+    plan: RoundPlan,
+    learning_rate: float,
+    streams: ReleaseStreams,
+    physical_batch: int,
+    *,
+    pull: Pull,
+) -> Vector:
+    """Return a site's personal model after one more round of DP-SGD, shape ``(d,)``.
+
+    Args:
+        engine: the model; its parameters are overwritten.
+        own: the personal model so far, shape ``(d,)``; in the first round the global one.
+        records: the site's records.
+        plan: q, C, the noise and the divisor of the round, and the steps of *this* model alone.
+        learning_rate: η.
+        streams: of the personal model alone, used up. With the update's streams, whoever sees the
+            update and the model would see the difference of two sums under the same noise.
+        physical_batch: records in memory at once.
+        pull: (λ, the round's global model).
+
+    Guarantees:
+        The composition of ``plan.steps`` Gaussian mechanisms and post-processing, if ``own`` is a
+        result of this function or the server's model. It is not covered by what was charged for
+        the update: a round of both is ``2 · plan.steps.count`` steps with the same q and z.
+
+    Raises:
+        TermsError: λ or the global model is wrong, as for :func:`client_app.training.dpsgd.train`.
+    """
+    return own + train(
+        engine, own, records, plan, learning_rate, streams, physical_batch, pull=pull
+    )
+
+
+def personal_job(site: Site, instructions: Instructions, shared: Vector) -> LocalJob | None:
+    """Return this round's pass; None where the terms ask for none, or no folder can store it.
 
     Raises:
         TermsError: ``personal-lambda`` is wrong.
@@ -111,7 +162,6 @@ def personal_job(site: Site, instructions: Instructions) -> Job | None:
     lambdas, path = read_lambdas(terms.personal_lambda), personal_path(site)
     if lambdas is None or path is None:
         return None
-    shared = flatten(read_model(site, instructions))
     own = load_personal_model(path, len(shared), _noise_of(terms))
     stream = site.streams(instructions.server_round, PERSONAL).sampling
     records = site.training_records()
@@ -119,14 +169,16 @@ def personal_job(site: Site, instructions: Instructions) -> Job | None:
         len(records), training.batch_size, terms.local_epochs, terms.local_steps, stream
     )
     pull = lambdas[int(math.isinf(site.profile.run.epsilon))], shared
-    return Job(shared if own is None else own, records, tuple(batches), pull)
+    return LocalJob(shared if own is None else own, records, tuple(batches), pull)
 
 
 def personal_path(site: Site) -> Path | None:
     """Return where the personal model of a site's run lies; None without a state folder."""
     if site.profile.state is not None:
         return kept_personal_path(site.profile.state.path, site.terms)
-    return simulated_personal_path(site.terms, site.index[0]) if site.index else None
+    if site.index is None or site.config is None:
+        return None
+    return simulated_personal_path(site.config, site.index[0])
 
 
 def _noise_of(terms: RunTerms) -> str:
@@ -141,13 +193,14 @@ def kept_personal_path(folder: Path, terms: RunTerms) -> Path:
         Two runs never share a file, whatever their names, nor do a model trained with noise and one
         trained without it: 128 bits of a SHA-256 of both stand in the name.
     """
+    # JSON separates the two: no run id can imitate the pair of another.
     named = json.dumps([terms.run_id, _noise_of(terms)])
     return folder / f"personal-{hashlib.sha256(named.encode()).hexdigest()[:32]}.safetensors"
 
 
-def simulated_personal_path(terms: RunTerms, index: int) -> Path:
+def simulated_personal_path(config: RunConfig, index: int) -> Path:
     """Return where a simulated site's personal model lies: in the run's own folder."""
-    return simulated_ledger(terms, index).with_name("personal.safetensors")
+    return simulated_ledger(config, index).with_name("personal.safetensors")
 
 
 def load_personal_model(path: Path, size: int, noise: str = "") -> Vector | None:

@@ -1,18 +1,20 @@
-"""What a site keeps for itself: the final model of each run, in its state folder."""
+"""The final model of a run, stored in the site's state folder for its own use."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from client_app.site.site import Site
-from hdpfl_flower.ledger.account import Account
+from hdpfl_flower import formats
+from hdpfl_flower.config.recorded_terms import recorded_terms
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import DataError, Declined, TermsError
-from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.errors import DataError, Declined, Reason, TermsError
+from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.wire import Instructions
 
 
@@ -40,7 +42,8 @@ def keep_final_model(site: Site, instructions: Instructions) -> None:
     arrays, state = read_model(site, instructions), site.profile.state
     if state is None:
         return
-    content = save(arrays, {"terms": instructions.terms.to_json()})
+    # In memory first: the file is replaced in one step, and a full disk leaves the old one.
+    content = save(arrays, metadata_of(instructions.terms))
     try:
         state.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(state.path / "model.safetensors", content)
@@ -66,21 +69,24 @@ def check_may_keep(site: Site, folder: Path) -> None:
     ledger, run = site.ledger, site.terms.run_id
     begun = _first_entries(ledger.account())
     if run not in begun:
-        raise Declined("terms: this site took no part in the run whose final model is sent")
+        raise Declined(Reason.TERMS, "this site took no part in the run whose final model is sent")
     if ledger.frozen_plan(run) is not None:
-        site.plan(ledger)  # declines terms that changed
+        _ = site.plan  # declines terms that changed
     try:
         kept = load_final_model(folder).terms.run_id
     except (DataError, TermsError):
         return
     if begun.get(kept, 0) > begun[run]:
-        raise Declined("terms: the model kept in [state] is that of a later run of this site's")
+        raise Declined(
+            Reason.TERMS, "the model kept in [state] is that of a later run of this site's"
+        )
 
 
 def _first_entries(account: Account) -> dict[str, int]:
     """Return each run that the site took part in, and its first entry in the ledger."""
     first: dict[str, int] = {}
     for (run, _, kind), release in account.releases.items():
+        # A clipped update has no plan in the ledger: the seal shows that it may have left.
         clipped = kind == CLIPPED_UPDATE and release.status in ("sealed", "sent")
         if clipped or (run in account.plans and kind != "metrics"):
             first[run] = min(release.seq, first.get(run, release.seq))
@@ -91,7 +97,7 @@ def load_final_model(folder: Path) -> FinalModel:
     """Return the final model kept in ``folder``.
 
     Raises:
-        DataError: there is none yet, or it is damaged.
+        DataError: there is none yet, it is damaged, or of a newer version.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -100,9 +106,19 @@ def load_final_model(folder: Path) -> FinalModel:
         raise DataError(f"no final model in {folder}; the site has finished no run yet")
     try:
         with safe_open(path, framework="numpy") as file:
-            terms = RunTerms.from_json(file.metadata()["terms"])
+            terms = _terms_in(file.metadata())
             return FinalModel(terms, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
-        raise DataError(
-            f"the model in {path} is damaged; it comes anew with the next run"
-        ) from None
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(f"the model in {path} is damaged; the next run replaces it") from None
+
+
+def metadata_of(terms: RunTerms) -> dict[str, str]:
+    """Return what a model's file holds beside its arrays: its format and the run's terms."""
+    return {"format": str(formats.FINAL_MODEL.newest), "terms": terms.to_json()}
+
+
+def _terms_in(metadata: Mapping[str, str]) -> RunTerms:
+    """Return the terms that :func:`metadata_of` wrote, in this version or an earlier one."""
+    number = metadata.get("format")
+    known = formats.FINAL_MODEL.check(int(number) if number is not None else None)
+    return recorded_terms(metadata["terms"], known)

@@ -1,4 +1,4 @@
-"""How good models are on the records that a site holds out: what it may say if it discloses it."""
+"""Metrics of models on the records that a site holds out; sent only where its profile says so."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from client_app.personal.ditto import load_personal_model, personal_path
 from client_app.site.site import Site
 from client_app.training.trainer import read_model
 from hdpfl_flower import wire
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import Declined
+from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.evaluation import evaluate
 from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.wire import Instructions
@@ -25,8 +24,8 @@ def local_metrics(site: Site, instructions: Instructions) -> bytes:
     """
     arrays, records = read_model(site, instructions), site.test_records()
     if records is None:
-        raise Declined("profile: 'data.holdout' is 0, there is nothing to test on")
-    spec, task = instructions.terms.model, task_for(instructions.terms)
+        raise Declined(Reason.PROFILE, "'data.holdout' is 0, there is nothing to test on")
+    spec, task = instructions.terms.model, site.task
     metrics = evaluate(spec, task, arrays, records)
     path = personal_path(site) if "personal-metrics" in site.profile.disclose else None
     own = load_personal_model(path, len(flatten(arrays))) if path else None

@@ -1,8 +1,8 @@
-"""How often this site refused, and over what: a count beside its ledger, for its operator alone.
+"""Counts of refusals by reason, in a file beside the ledger, for the site's operator alone.
 
-A refusal is no release, so the ledger's chain has no entry of it, and a server that asks a million
-times must not make the chain a million entries long. The file holds a row a reason, whoever asks
-and however often; no name, no text and no number of a request is kept.
+A refusal is no release, so the ledger's chain has no entry of it: a server that asks a million
+times must not make the chain a million entries long. The file has one row a reason; it stores no
+name, no text and no number of a request.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flwr.app import Context
-
 from hdpfl_flower import wire
-from hdpfl_flower.errors import HDPFLError, LedgerError
-from hdpfl_flower.printable import site_log
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import Declined, HDPFLError, LedgerError, Reason
+from hdpfl_flower.system.printable import site_log
 
 log = site_log()
 
 ANSWERS = {wire.DECLINED: "declined", wire.FAILED: "failed"}
 """The constant codes, in words."""
 REASONS: dict[str, tuple[str, ...]] = {
-    "declined": ("budget", "policy", "profile", "replay", "terms", "other"),
+    "declined": tuple(reason.value for reason in Reason),
     "failed": ("accounting", "data", "ledger", "model", "terms", "wire", "other"),
 }
-"""Over what; a word of no list counts as other."""
+"""Why; an error of no kind in the list counts as other."""
 
 _SECONDS_BUSY = 2.0
 _SCHEMA = """
@@ -61,18 +59,14 @@ def refusals_path(ledger: Path) -> Path:
     return ledger.with_name(ledger.name + ".refusals")
 
 
-def note_refusal(context: Context, code: int, word: str) -> None:
-    """Count a refusal at the site of ``context``, unless it is simulated or has no ledger.
+def note_refusal(profile: Profile | None, code: int, word: str) -> None:
+    """Count a refusal at the site of ``profile``, unless it is simulated or has no ledger.
 
     Guarantees:
-        Raises nothing: a count is not worth a reply. What is kept is a word of ``REASONS``.
+        Raises nothing: a count is not worth a reply. The file stores a word of ``REASONS``.
     """
     try:
-        path = context.node_config.get("profile")
-        if not isinstance(path, str):
-            return
-        profile = Profile.load(Path(path).expanduser())
-        if profile.ledger is None or profile.simulated:
+        if profile is None or profile.ledger is None or profile.simulated:
             return
         count_refusal(refusals_path(profile.ledger.path), ANSWERS[code], word)
     except KeyboardInterrupt:
@@ -87,6 +81,7 @@ def count_refusal(path: Path, answer: str, word: str) -> None:
     Raises:
         sqlite3.Error, OSError: the file cannot be written.
     """
+    # Made here, since SQLite would make it with the mode that the umask leaves.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
@@ -106,6 +101,7 @@ def read_refusals(ledger: Path) -> Refusals:
         return Refusals(counts, last)
     try:
         for answer, word, count, at in _rows(path):
+            # Rows with words of another version are left out.
             if (answer, word) in counts:
                 counts[answer, word] = int(count)
                 last = max(last, datetime.fromisoformat(at).timestamp())
@@ -121,16 +117,15 @@ def _rows(path: Path) -> Iterator[tuple[str, str, int, str]]:
             yield from db.execute("SELECT answer, reason, count, last FROM refusals")
 
 
-def word_of(answer: str, reason: BaseException) -> str:
-    """Return what a refusal is counted under: how its text begins, or whose error it is.
+def word_of(reason: BaseException) -> str:
+    """Return what a refusal is counted under: its reason if declined, else the kind of error.
 
-    >>> from hdpfl_flower.errors import DataError, Declined
-    >>> word_of("declined", Declined("budget: …")), word_of("failed", DataError("…"))
+    >>> from hdpfl_flower.errors import DataError
+    >>> word_of(Declined(Reason.BUDGET, "…")), word_of(DataError("…"))
     ('budget', 'data')
     """
-    if answer == "declined":
-        word = str(reason).partition(":")[0]
-    else:
-        ours = isinstance(reason, HDPFLError)
-        word = type(reason).__name__.removesuffix("Error").lower() if ours else "other"
-    return word if word in REASONS[answer] else "other"
+    if isinstance(reason, Declined):
+        return reason.reason.value
+    ours = isinstance(reason, HDPFLError)
+    word = type(reason).__name__.removesuffix("Error").lower() if ours else "other"
+    return word if word in REASONS["failed"] else "other"

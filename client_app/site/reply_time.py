@@ -1,9 +1,9 @@
-"""When a reply leaves: a constant time after the request arrived, so that its time says nothing.
+"""Constant reply time: a reply leaves a fixed time after its request arrived, refusals too.
 
-How long the work takes follows the records that the batches happened to hold, and ε does not cover
-it. A profile's ``reply-after`` holds every reply back, refusals too. Flower stamps a reply with the
-time at which it is built and with what is then left of the request's own time to live, and sends
-both: a reply is built after the wait, and bears the constant time in place of Flower's.
+How long the work takes depends on the records in the batches, and ε does not cover that. A
+profile's ``reply-after`` delays every reply to a multiple of that time. Flower writes into a reply
+the time at which it was built and the rest of the request's time to live, and sends both: a reply
+is built after the wait, and carries the constant time in place of Flower's.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from flwr.app import Context, Message
 
-from hdpfl_flower.printable import site_log
+from client_app.site.site import node_profile
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.system.printable import site_log
 
 log = site_log()
 
@@ -24,68 +24,75 @@ _LONGEST_SLEEP = 3600.0
 """Seconds of one sleep; the system refuses to sleep for more than some hundred years."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Arrival:
-    """When a message arrived, and how long its reply is held back.
+    """When a message arrived, and the profile of the node that answers it.
 
     Attributes:
         since: by ``time.monotonic()``, seconds.
         at: by the clock on the wall, seconds since 1970 (UTC).
-        reply_after: of the profile, seconds; 0: the reply is not held back.
+        profile: parsed once for the whole message; None: the node has none.
     """
 
     since: float
     at: float
-    reply_after: float
+    profile: Profile | None
+
+    @property
+    def reply_after(self) -> float:
+        """Seconds, of the profile; 0: the reply leaves when it is ready."""
+        return self.profile.reply_after if self.profile is not None else 0.0
 
 
 def arrival(context: Context) -> Arrival:
     """Return when the message in hand arrived: now.
 
     Args:
-        context: of the node, which names the profile; without one there is no wait. The profile is
-            read here, before any work, so that one which goes away meanwhile does not end the wait.
+        context: of the node, which names the profile. It is read here, before any work: a profile
+            that is removed meanwhile does not shorten the wait.
 
     Raises:
-        ProfileError: the profile cannot be read, so nothing is to be worked on.
+        ProfileError: the profile cannot be read, so no work may begin.
     """
-    since, at = time.monotonic(), time.time()
-    return Arrival(since, at, _reply_after(context))
+    since, at = time.monotonic(), time.time()  # before the profile: reading it takes time, too
+    return Arrival(since, at, node_profile(context))
 
 
-def hold(arrived: Arrival) -> float | None:
+def wait_until_due(arrived: Arrival) -> float | None:
     """Wait until a multiple of the profile's ``reply-after`` has passed since the message arrived.
 
     Returns:
-        The time that the reply is to bear, seconds since 1970: the arrival's and that multiple,
-        exactly, whatever the wait took. None where nothing is held back.
+        The time that the reply carries, seconds since 1970: the arrival's and that multiple,
+        exactly, whatever the wait took. None without a ``reply-after``.
 
     Guarantees:
         Returns at the first multiple that has not passed yet. A site whose work is never longer
-        than ``reply-after`` always returns at the same time, and with the same number.
+        than ``reply-after`` always returns after the same time, and with the same number.
     """
     if not arrived.reply_after:
         return None
+    # The monotonic clock: setting the clock on the wall must not shorten a wait.
     multiple = max(1, math.ceil((time.monotonic() - arrived.since) / arrived.reply_after))
     if multiple > 1:
         log.warning(
             "the work took longer than 'reply-after': the reply leaves at %d times that, which "
-            "tells that it was late; raise it",
+            "discloses that it was late; raise it",
             multiple,
         )
     end = arrived.since + multiple * arrived.reply_after
+    # A sleep may end early, and is cut at _LONGEST_SLEEP: the loop waits for the rest.
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, _LONGEST_SLEEP))
     return arrived.at + multiple * arrived.reply_after
 
 
 def stamp(reply: Message, request: Message, created_at: float | None) -> Message:
-    """Return ``reply`` with the time that it bears set, and what is left of the request's life.
+    """Return ``reply`` with its creation time set, and the rest of the request's time to live.
 
     Args:
         reply: just built.
-        request: what it answers.
-        created_at: what :func:`hold` returned; None leaves what Flower wrote.
+        request: the message that it answers.
+        created_at: of :func:`wait_until_due`; None leaves what Flower wrote.
 
     Guarantees:
         Both numbers are functions of the request and of ``created_at`` alone.
@@ -94,8 +101,3 @@ def stamp(reply: Message, request: Message, created_at: float | None) -> Message
         reply.metadata.created_at = created_at
         reply.metadata.ttl = request.metadata.created_at + request.metadata.ttl - created_at
     return reply
-
-
-def _reply_after(context: Context) -> float:
-    path = context.node_config.get("profile")
-    return Profile.load(Path(path).expanduser()).reply_after if isinstance(path, str) else 0.0

@@ -1,4 +1,4 @@
-"""Simulated sites: their terms are drawn, their noise is seeded, and they protect nobody.
+"""Simulated sites: drawn terms, seeded noise, no protection of anyone.
 
 A node is simulated only where its profile has ``[simulation]``, or where it has no profile and
 runs under Ray or in process. A deployed node without a profile refuses.
@@ -6,7 +6,9 @@ runs under Ray or in process. A deployed node without a profile refuses.
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,15 +16,19 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Context
 
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.server_terms import ServerTerms
+from hdpfl_flower.config.settings import Value
+from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import load_dataset, task_of
+from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.models.task import Records
 from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
-from hdpfl_flower.errors import Declined
 from hdpfl_flower.simulation.groups import parse_groups, seen_by
 from hdpfl_flower.simulation.partitions import rows_of_sites
 from hdpfl_flower.system.paths import available_cores, runs_dir
-from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.models.task import Records
 
 _TEST_EVERY = 5
 
@@ -48,9 +54,9 @@ class InProcessContext(Context):
 
 
 def may_draw(context: Context) -> bool:
-    """Tell whether a node without a profile is one of a simulation: in process or under Ray.
+    """Return whether a node without a profile is one of a simulation: in process or under Ray.
 
-    Nothing that the server or a configuration file says can bring this about.
+    Neither the server nor a configuration file can make it so.
     """
     if isinstance(context, InProcessContext):
         return True
@@ -66,19 +72,44 @@ def node_index(context: Context) -> tuple[int, int]:
     """
     index = context.node_config.get("partition-id")
     number = context.node_config.get("num-partitions")
+    # type(…), not isinstance: True is an int, too.
     if type(index) is not int or type(number) is not int or not 0 <= index < number:
-        raise Declined("simulation: the node config needs 'partition-id' and 'num-partitions'")
+        raise Declined(
+            Reason.OTHER, "simulation: the node config needs 'partition-id' and 'num-partitions'"
+        )
     return index, number
 
 
-def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
+def simulated_config(context: Context, terms: RunTerms) -> RunConfig:
+    """Return the run config of a simulated node, with the terms of the message that it got.
+
+    What the run draws from, and the folder of the runs, are not in a message: the node reads them
+    from the run config that Flower, or the grid in this process, passes to it.
+
+    Raises:
+        TermsError: they are wrong.
+    """
+    known = SimulationTerms.keys()
+    drawn = tuple((key, value) for key, value in context.run_config.items() if key in known)
+    runs = str(context.run_config.get("runs-dir", ""))
+    return RunConfig(terms, ServerTerms(**{"runs-dir": runs}), _simulation(drawn))
+
+
+@lru_cache(maxsize=64)
+def _simulation(drawn: tuple[tuple[str, Value], ...]) -> SimulationTerms:
+    return SimulationTerms.parse(dict(drawn))
+
+
+def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
     """Return the profile of simulated site ``index`` of ``number``, drawn by the public seed."""
-    rows = len(simulated_records(terms, index, number)[0])
+    terms, simulation = config.terms, config.simulation
+    rows = len(simulated_records(config, index, number)[0])
+    epsilons = terms.simulated_epsilon or simulation.epsilons
     budget = {
-        "epsilon": float(_epsilons(terms.epsilons, number, terms.seed)[index]),
+        "epsilon": float(_epsilons(epsilons, number, simulation.seed)[index]),
         "delta": terms.delta,
     }
-    batch_size = int(_batch_sizes(terms.batch_sizes, number, terms.seed)[index])
+    batch_size = int(_batch_sizes(simulation.batch_sizes, number, simulation.seed)[index])
     return Profile.parse(
         {
             "budget": budget,
@@ -86,9 +117,9 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
             "training": {
                 "batch-size": min(batch_size, rows),
                 "declared-records": rows,
-                "torch-threads": terms.torch_threads or _actor_cpus(),
+                "torch-threads": simulation.torch_threads or _actor_cpus(),
             },
-            "simulation": {"seed": terms.seed},
+            "simulation": {"seed": simulation.seed},
             "trust-server": terms.noise == "server",
             "disclose": [
                 "batch-size",
@@ -103,24 +134,56 @@ def draw_profile(terms: RunTerms, index: int, number: int) -> Profile:
     )
 
 
-def simulated_records(terms: RunTerms, index: int, number: int) -> tuple[Records, Records | None]:
+def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Records, Records | None]:
     """Return (training, test) records of simulated site ``index``: its part of a data set.
 
     A site of a group sees its part as its group does (``groups``, split before that by the data
     set's own labels). Where the terms test at the sites, every fifth record is for that.
     """
+    own = config.simulation
     records = _parts(
-        terms.dataset, terms.data_dir, terms.partition, terms.groups, terms.seed, number
+        config.terms.dataset, own.data_dir, own.partition, own.groups, own.seed, number
     )[index]
-    if terms.evaluation != "sites":
+    if config.terms.evaluation != "sites":
         return records, None
+    # By position, not by chance: a site has the same test records under every strategy.
     tests = np.arange(len(records)) % _TEST_EVERY == _TEST_EVERY - 1
     return records.take(np.flatnonzero(~tests)), records.take(np.flatnonzero(tests))
 
 
-def simulated_ledger(terms: RunTerms, index: int) -> Path:
+def simulated_ledger(config: RunConfig, index: int) -> Path:
     """Return where a simulated site's ledger lies: in the run's own folder."""
-    return runs_dir(terms.runs_dir) / terms.run_id / "sites" / str(index) / "ledger.sqlite"
+    return (
+        runs_dir(config.server.runs_dir)
+        / config.terms.run_id
+        / "sites"
+        / str(index)
+        / "ledger.sqlite"
+    )
+
+
+def nominal_noise(profile: Profile, terms: RunTerms) -> Callable[[int], float] | None:
+    """Return the formula of the paper that ``calibration`` names: rounds → noise multiplier.
+
+    Its steps are K·N/b a round, not rounded up, as the papers' code counts them. None where the
+    terms name no paper, or the site is no simulation.
+    """
+    from hdpfl_flower.simulation.paper_formulas import pfa_multiplier, robust_hdp_multiplier
+
+    if terms.calibration == "pld" or not profile.simulated:
+        return None
+    training = profile.training
+    multiplier = robust_hdp_multiplier if terms.calibration == "robust-hdp" else pfa_multiplier
+    epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
+    sampling_prob = training.batch_size / training.declared_records
+    a_round = terms.local_steps or (
+        terms.local_epochs * training.declared_records / training.batch_size
+    )
+
+    def formula(rounds: int) -> float:
+        return multiplier(epsilon, profile.run.delta, sampling_prob, rounds * a_round)
+
+    return formula
 
 
 _epsilons = lru_cache(maxsize=8)(draw_epsilons)

@@ -1,9 +1,13 @@
-"""Who this node is: its profile, its ledger, its records. Opened anew for every message."""
+"""A site, opened for one message: its profile, task, model layout, ledger, plan and records.
+
+Each is read where it is first needed and kept until the message is answered, so that one message
+parses the profile once, reads the records once and verifies the ledger once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,26 +19,35 @@ from client_app.site.simulated import (
     draw_profile,
     may_draw,
     node_index,
+    nominal_noise,
+    simulated_config,
     simulated_ledger,
     simulated_records,
 )
-from hdpfl_flower.ledger.account import FrozenPlan
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import Declined
-from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.privacy.plan import Plan, check_unchanged, make_plan
-from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.in_memory import SimulatedLedger
-from hdpfl_flower.models.task import Records
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.privacy.policy import check_unchanged
 
 if TYPE_CHECKING:
     from hdpfl_flower.privacy.noise import ReleaseStreams
 
 
+TOO_LARGE = "the model is larger than 'policy.max-payload-mb'"
+
+
 @dataclass(frozen=True, repr=False)
 class Site:
-    """A site, ready to answer one message.
+    """A site, opened for one message and closed with it.
 
     Attributes:
         profile: its private terms.
@@ -42,6 +55,7 @@ class Site:
         index: its partition and the number of partitions, if simulated; else None.
         memory: what the node keeps from message to message of a run, as long as it is up.
         in_process: whether it lives in the server's own process, its ledger in memory.
+        config: what a simulated site is drawn from, and the folder of its run; else None.
         trained: local SGD that such a process has done already; empty anywhere else.
     """
 
@@ -50,6 +64,7 @@ class Site:
     index: tuple[int, int] | None
     memory: RecordDict = field(default_factory=RecordDict, compare=False)
     in_process: bool = False
+    config: RunConfig | None = None
     trained: Trained = field(default_factory=dict, compare=False)
 
     @property
@@ -57,32 +72,48 @@ class Site:
         """Whether noise comes from a seed."""
         return self.index is not None
 
-    @property
+    @cached_property
+    def task(self) -> Task:
+        """What the run learns; raises ``DataError`` where the schema is wrong."""
+        return task_for(self.terms)
+
+    @cached_property
+    def layout(self) -> Arrays:
+        """Names and shapes of the run's model; raises as :func:`allowed_layout`."""
+        return allowed_layout(self.profile, self.terms.model, self.task)
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The site's ledger, verified; raises ``LedgerError`` where it cannot be used."""
-        if self.index is not None:
+        if self.index is not None and self.config is not None:
             budget = self.profile.budget
-            path = simulated_ledger(self.terms, self.index[0])
+            path = simulated_ledger(self.config, self.index[0])
             opened = _ledger_in_memory if self.in_process else _ledger_in_file
             return opened(path, budget.epsilon, budget.delta)
         if self.profile.ledger is None:
-            raise Declined("profile: [ledger] is missing; a site without a ledger releases nothing")
+            raise Declined(
+                Reason.PROFILE, "[ledger] is missing; a site without a ledger releases nothing"
+            )
         return Ledger(self.profile.ledger.path, self.profile.ledger.anchor)
 
-    def plan(self, ledger: Ledger) -> tuple[Plan, FrozenPlan]:
-        """Return the plan of this run: as it was frozen, or made now, not charged yet.
+    @cached_property
+    def plan(self) -> tuple[Plan, ChargedPlan]:
+        """The plan of this run: as the ledger froze it, or made now and not charged yet.
 
         Raises:
             Declined: the terms differ from those that were frozen.
             AccountingError: no noise can pay for the terms.
         """
-        frozen = ledger.frozen_plan(self.terms.run_id)
+        # The frozen plan first: a profile edited in mid-run must not change what was charged.
+        frozen = self.ledger.frozen_plan(self.terms.run_id)
         if frozen is not None:
-            plan = Plan.from_json(frozen.plan)
-            check_unchanged(RunTerms.from_json(frozen.terms), self.terms, plan)
+            plan = frozen.read()
+            check_unchanged(frozen.read_terms(), self.terms, plan)
             return plan, frozen
-        plan = make_plan(self.profile, self.terms)
-        return plan, FrozenPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
+        plan = make_plan(
+            self.profile, self.terms, nominal_noise=nominal_noise(self.profile, self.terms)
+        )
+        return plan, ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
 
     def streams(self, server_round: int, kind: str) -> ReleaseStreams:
         """Return fresh randomness for one release; from the seed in a simulation alone."""
@@ -91,58 +122,102 @@ class Site:
         if self.profile.simulation is not None and self.index is not None:
             seed, site = self.profile.simulation.seed, str(self.index[0])
             return ReleaseStreams.simulated(seed, site, server_round, kind)
+        # Keys of the operating system, new for each release: a deployed ClientApp is a new process
+        # a message, where a seeded generator would repeat its noise.
         return ReleaseStreams.fresh()
 
     def training_records(self) -> Records:
         """Return the records to train on; raises ``DataError`` where the source cannot be read."""
-        return self._records()[0]
+        return self._records[0]
 
     def test_records(self) -> Records | None:
         """Return the records that the profile holds out of training, if any."""
-        return self._records()[1]
+        return self._records[1]
 
+    @cached_property
     def _records(self) -> tuple[Records, Records | None]:
         if self.profile.data is not None:
             from hdpfl_flower.data.site_data import read_site_data
 
-            task = task_for(self.terms)
-            data = read_site_data(self.profile.data, task, self.terms.schema_text)
+            data = read_site_data(self.profile.data, self.task, self.terms.schema_text)
             return data.train, data.test
-        if self.index is not None:
-            return simulated_records(self.terms, *self.index)
-        raise Declined("profile: [data] is missing; say where the site's records lie")
+        if self.index is not None and self.config is not None:
+            return simulated_records(self.config, *self.index)
+        raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
 
 
-def open_site(context: Context, terms: RunTerms) -> Site:
-    """Return the site that this node is, for the terms of one message.
+def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
+    """Return the names and shapes of the model that terms name, without their memory.
 
-    The profile is the file that ``profile`` in the node's configuration names.
+    Every network of a site is built after this: the terms are the server's text.
+
+    Args:
+        profile: the site's.
+        spec: the model, see ``networks.build_model``.
+        task: shapes and loss.
+
+    Raises:
+        Declined: the model is larger than the policy allows.
+        ModelError: no model of that name can be built.
+    """
+    # Before a network is built: a server's text must not make a site allocate gigabytes.
+    if megabytes_of(spec, task) > profile.policy.max_payload_mb:
+        raise Declined(Reason.POLICY, TOO_LARGE)
+    return layout_of(spec, task)
+
+
+def node_profile(context: Context) -> Profile | None:
+    """Return the profile: the file that ``profile`` in the node's configuration names, if any.
 
     Raises:
         ProfileError: the file is missing or wrong.
-        Declined: there is no profile, and this is not a simulation.
     """
     path = context.node_config.get("profile")
-    if isinstance(path, str):
-        profile = Profile.load(Path(path).expanduser())
-        where = node_index(context) if profile.simulated else None
-        return _at(context, profile, terms, where)
+    return Profile.load(Path(path).expanduser()) if isinstance(path, str) else None
+
+
+def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Site:
+    """Return the site that this node is, for the terms of one message.
+
+    Args:
+        context: Flower's, of the node.
+        terms: of the message.
+        profile: as :func:`node_profile` returns it; where it is None, that of a simulated site is
+            drawn.
+
+    Raises:
+        Declined: there is no profile, and this is not a simulation.
+    """
+    if profile is not None:
+        if not profile.simulated:
+            return _at(context, profile, terms, None)
+        return _at(context, profile, terms, node_index(context), simulated_config(context, terms))
     if not may_draw(context):
-        raise Declined("the node config names no 'profile': a deployed site needs one")
+        raise Declined(
+            Reason.OTHER, "the node config names no 'profile': a deployed site needs one"
+        )
     index, number = node_index(context)
-    return _at(context, _drawn(terms, index, number), terms, (index, number))
+    config = simulated_config(context, terms)
+    profile = _drawn(terms, config.simulation, index, number)
+    return _at(context, profile, terms, (index, number), config)
 
 
-def _at(context: Context, profile: Profile, terms: RunTerms, index: tuple[int, int] | None) -> Site:
+def _at(
+    context: Context,
+    profile: Profile,
+    terms: RunTerms,
+    index: tuple[int, int] | None,
+    config: RunConfig | None = None,
+) -> Site:
     if isinstance(context, InProcessContext):
         in_memory = not context.ledger_in_file
-        return Site(profile, terms, index, context.state, in_memory, context.trained)
-    return Site(profile, terms, index, context.state)
+        return Site(profile, terms, index, context.state, in_memory, config, context.trained)
+    return Site(profile, terms, index, context.state, config=config)
 
 
 @lru_cache(maxsize=4096)
-def _drawn(terms: RunTerms, index: int, number: int) -> Profile:
-    return draw_profile(terms, index, number)
+def _drawn(terms: RunTerms, simulation: SimulationTerms, index: int, number: int) -> Profile:
+    return draw_profile(RunConfig(terms, simulation=simulation), index, number)
 
 
 _LEDGERS: dict[Path, Ledger] = {}
@@ -165,6 +240,7 @@ def _ledger_in_file(path: Path, epsilon: float, delta: float) -> Ledger:
             _LEDGERS[path] = Ledger(path, durable=False)
         else:
             _LEDGERS[path] = Ledger.create(path, epsilon, delta, durable=False)
+    # Popped and put back, so that dicts' order is that of the last use: the first one is closed.
     _LEDGERS[path] = ledger = _LEDGERS.pop(path)
     while len(_LEDGERS) > _OPEN_FILES:
         _LEDGERS.pop(next(iter(_LEDGERS))).close()

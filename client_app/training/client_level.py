@@ -2,27 +2,28 @@
 
 FedHDP, Algorithm 1, the client's side. With ``noise = "client"`` the site adds Gaussian noise to
 its clipped update itself, under its own plan: one Gaussian mechanism a round, without sampling. The
-site is always there, so what is compared is its update from one set of records and from any other
-one: both are as long as S at most, and one record can turn S into −S, so the noise is made for 2S.
+site takes part with any records, so neighbours are its updates from one set of records and from any
+other: each has a norm of at most S, and one record can turn S into −S, so the noise is made for 2S.
 With ``noise = "server"`` the clipped update leaves as it is, if the profile trusts the server; the
 clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``central_dp.py``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from client_app.training.plain_sgd import Job, network_for, shuffled_batches
 from client_app.site.site import Site
-from client_app.training.trainer import pick_device, read_model, use_threads
+from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
+from client_app.training.trainer import pick_device, read_models, use_threads
 from hdpfl_flower import wire
+from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.central_dp import clip_update
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import Declined
-from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
@@ -31,31 +32,39 @@ UPDATE = "update"
 
 
 class ClientLevelTrainer:
-    """As ``training.Trainer``: what can be refused is refused before a release is taken.
+    """One round of plain local SGD whose update is clipped as a whole.
 
     Attributes:
+        models: of the message, checked.
         size: d, the number of trainable parameters.
+        start: the model to train, shape ``(d,)``; the message's first until :meth:`choose`.
     """
 
     def __init__(self, site: Site, instructions: Instructions) -> None:
-        """Check the incoming model and read the records; raises as ``Trainer`` does."""
+        """Check the message's models; raises as ``Trainer`` does."""
         terms, training = instructions.terms, site.profile.training
         self._site, self._instructions = site, instructions
-        self._start = flatten(read_model(site, instructions))
-        self.size = len(self._start)
+        self.models: Sequence[Arrays] = read_models(site, instructions)
+        self.choose(0)
+        self.size = len(self.start)
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
-        self._network = network_for(terms.model, task_for(terms), device)
-        self._records = site.training_records()
+        self._network = network_for(terms.model, site.task, device)
 
-    def job(self, stream: RandomStream) -> Job:
+    def choose(self, index: int) -> None:
+        """Start from model ``index`` of the message; the same request, whichever it is."""
+        self.start = flatten(self.models[index])
+
+    def job(self, stream: RandomStream) -> LocalJob:
         """Return the local SGD of this round, its batches drawn from ``stream``."""
-        terms, records = self._instructions.terms, self._records
+        terms, records = self._instructions.terms, self._site.training_records()
         batch_size = self._site.profile.training.batch_size
+        # Not Poisson batches: what is accounted for is the whole clipped update, however it was
+        # trained.
         batches = shuffled_batches(
             len(records), batch_size, terms.local_epochs, terms.local_steps, stream
         )
-        return Job(self._start, records, tuple(batches))
+        return LocalJob(self.start, records, tuple(batches))
 
     def run(self, plan: Plan | None) -> bytes:
         """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.
@@ -70,14 +79,20 @@ class ClientLevelTrainer:
             Declined: no plan, though the terms do not leave the noise to the server.
         """
         terms, server_round = self._instructions.terms, self._instructions.server_round
+        # Without this a mistake in a caller would release an update without any noise.
         if plan is None and terms.noise != "server":
-            raise Declined("terms: an update without noise is for noise = 'server' alone")
+            raise Declined(Reason.TERMS, "an update without noise is for noise = 'server' alone")
         streams = self._site.streams(server_round, UPDATE)
+        # Left by in_process.py for this very request; taken out, so that no other release can use
+        # it.
         end = self._site.trained.pop((self._instructions.digest, UPDATE), None)
         if end is None:
             end = self._network.train(self.job(streams.sampling), terms.learning_rate)
-        update = clip_update(end.astype(np.float64) - self._start, terms.clip_norm)
+        # In float64: a norm that float32 sums fall short of would let an update pass S.
+        update = clip_update(end.astype(np.float64) - self.start, terms.clip_norm)
         if plan is not None:
+            # Noise comes after the clipping, in float64; only the sum of both is rounded to
+            # float32.
             std = plan.round(server_round, terms.clip_norm).noise_std
             update = add_noise(torch.from_numpy(update), std, streams.noise).numpy()
         return wire.encode_update(update.astype(np.float32))

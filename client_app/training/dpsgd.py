@@ -16,13 +16,13 @@ import torch
 
 from client_app.training.engines import Engine
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.exact import exact_arithmetic
-from hdpfl_flower.privacy.plan import RoundPlan
-from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
+from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.task import Records
+from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
+from hdpfl_flower.privacy.plan import RoundPlan
 
 Pull = tuple[float, npt.NDArray[np.float32]]
-"""(λ ≥ 0, θ*): each step also goes −η·λ·(θ − θ*), to the anchor θ*, shape ``(d,)``."""
+"""(λ ≥ 0, θ*): each step also moves by −η·λ·(θ − θ*), to the anchor θ*, shape ``(d,)``."""
 
 
 def train(  # noqa: PLR0913 - the last by name
@@ -42,7 +42,7 @@ def train(  # noqa: PLR0913 - the last by name
         engine: the model.
         start: the global model as one vector, float32, shape ``(d,)``.
         records: the site's records.
-        plan: gives the steps, q, C, the noise and the divisor b.
+        plan: the steps, q, C, the noise and the divisor b.
         learning_rate: η.
         streams: the release's randomness, used up.
         physical_batch: records in memory at once; a batch larger than that is summed in parts.
@@ -66,30 +66,39 @@ def train(  # noqa: PLR0913 - the last by name
     if pull and pull[1].shape != start.shape:
         raise TermsError("a model is pulled to one of another size")
     anchor = torch.from_numpy(pull[1].copy()).to(device) if pull and share else None
+    # The engine is shared by the messages of a process: each round starts from its own model.
     engine.theta.copy_(begin)
     total = torch.empty_like(engine.theta)
     granule = settle(engine, plan.divisor, physical_batch)
     with _exact_arithmetic(int.from_bytes(streams.sampling.bytes(7), "big")):
         for _ in range(plan.steps.count):
+            # A Poisson batch: each record by a coin of its own with probability q, as the
+            # accountant assumes.
             rows = streams.sampling.bernoulli(len(records), probability)
             total.zero_()
+            # An empty batch adds nothing here; its step still has the noise below.
             for first in range(0, len(rows), physical_batch):
                 part = rows[first : first + physical_batch]
+                # Row numbers: only the records of this part are copied, shape (rows, *input_shape).
                 place = torch.from_numpy(filled_up(part, granule)).to(device)
                 x, y = features[place], targets[place]
                 engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
+            # In every step, an empty batch's included: its absence would show that nobody was
+            # drawn.
             noisy = add_noise(total, plan.noise_std, streams.noise)
             if anchor is not None:  # after the clipping, which would eat it
                 engine.theta.lerp_(anchor, share)
+            # The divisor is the expected batch b, a constant: the true batch size would depend on
+            # who is in it.
             engine.theta.sub_(noisy, alpha=learning_rate / plan.divisor)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
     return update
 
 
 def pull_share(pull: Pull | None, learning_rate: float) -> float:
-    """Return η·λ, the share of the way to the anchor that a step goes; 0 without a pull.
+    """Return η·λ, the share of the way to the anchor that a step covers; 0 without a pull.
 
-    From η·λ = 2 on the steps lead further and further away. Above 1 they already end beyond the
+    From η·λ = 2 on the steps diverge. Above 1 they already end beyond the
     anchor, so 1 is the limit, as in :func:`hdpfl_flower.config.personal_lambda.check_lambdas`.
 
     Raises:
@@ -112,7 +121,8 @@ def settle(engine: Engine, divisor: float, physical_batch: int) -> int:
     """Return the number of rows that ``engine`` takes batches in multiples of, from public numbers.
 
     Poisson batches have another size at every step. Sizes in memory have few, for each is proven to
-    keep the rows apart (:mod:`hdpfl_flower.rows`), and convolutions are prepared anew for each.
+    keep the rows apart (:mod:`hdpfl_flower.models.row_batches`), and convolutions are prepared anew
+    for each.
     """
     return engine.settle(granule_of(min(divisor, physical_batch)), physical_batch)
 
@@ -125,6 +135,7 @@ def granule_of(divisor: float) -> int:
     >>> granule_of(64), granule_of(5), granule_of(1)
     (8, 4, 1)
     """
+    # Rounded down to a power of two.
     wanted: int = 2 ** math.floor(math.log2(max(divisor, 1)))
     return max(min(wanted, 4), wanted // 8)
 
@@ -144,6 +155,7 @@ def rehearsal_size(divisor: float, physical_batch: int) -> int:
 
     Bernstein's inequality with variance ≤ b: t = L/3 + √(L²/9 + 2Lb), L = ln 1e14.
     """
+    # L = ln 1e14 = 32.24: L/3 < 11, L²/9 < 116 and 2L < 65, each rounded up.
     largest = min(physical_batch, math.ceil(divisor + 11 + math.sqrt(116 + 65 * divisor)))
     return largest + -largest % granule_of(min(divisor, physical_batch))
 

@@ -1,4 +1,4 @@
-"""Which engine trains a model: the fastest that covers it, unless the site says otherwise."""
+"""Choice of the engine that trains a model: the fastest that covers it, or the site's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
+from client_app.training.allocator import keep_freed_memory
 from client_app.training.engines import (
     Engine,
     LinearEngine,
@@ -17,8 +17,8 @@ from client_app.training.engines import (
     is_linear,
     rehearse,
 )
-from client_app.training.allocator import keep_freed_memory
-from hdpfl_flower.errors import ModelError
+from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
+from hdpfl_flower.errors import InstallationError, ModelError
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
 
@@ -27,7 +27,7 @@ _BESIDE = 4
 
 
 def keeps_records_apart(model: nn.Module, task: Task) -> bool:
-    """Tell whether a record's outputs stay what they are when another record of its batch changes.
+    """Return whether a record's outputs stay the same when another record of its batch changes.
 
     In the mode that trains, with the same masks of dropout each time, for every pair in both
     directions. Layers that mix records need no name to be found: a mean over the batch in a
@@ -35,12 +35,14 @@ def keeps_records_apart(model: nn.Module, task: Task) -> bool:
     keeps something of the batches before. Features are 0 and 1, which an embedding can read too.
     """
     generator = torch.Generator().manual_seed(0)
+    # A generator of its own: the check must not move the random numbers of a simulation.
     bits = torch.rand(_BESIDE, *task.input_shape, generator=generator).round()
     model.train()
     outputs = _alike(model, bits)
     for other in range(_BESIDE):
         changed = bits.clone()
         changed[other] = 1 - bits[other]
+        # A tolerance for rounding: the exact proof of each batch size is for row_batches.py.
         same = torch.isclose(_alike(model, changed), outputs, rtol=1e-4, atol=1e-6).all(1)
         same[other] = True
         if not same.all():
@@ -80,6 +82,7 @@ def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
 
     Raises:
         ModelError: the model cannot be built, or no engine, or not the named one, can train it.
+        InstallationError: only Opacus' engine is left to try, and it is not installed.
     """
     keep_freed_memory()
     _check_outputs(spec, task)
@@ -92,7 +95,11 @@ def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
                 continue
             engine = engine_class(model, task, torch.device(device))
             with torch.random.fork_rng():
+                # A batch of two: hooks and transforms that a layer breaks raise here, before a
+                # record is read.
                 rehearse(engine, 2)
+        except InstallationError:  # Opacus', the last engine: none is left to try
+            raise
         except Exception:  # noqa: S112  # whatever hooks and transforms raise on a user's layers
             continue
         return engine
@@ -115,6 +122,6 @@ def _check_outputs(spec: str, task: Task) -> None:
         ) from None
     if shape != (2, task.outputs):
         raise ModelError(
-            f"model '{spec}' gives outputs of the wrong shape; for a batch of b records give "
+            f"model '{spec}' returns outputs of the wrong shape; for a batch of b records return "
             f"(b, {task.outputs})"
         )

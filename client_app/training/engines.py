@@ -4,9 +4,9 @@ Every engine computes the same thing: Σⱼ gⱼ · min(1, C/‖gⱼ‖) over th
 is the gradient of record j's own loss. A record whose gradient is not finite contributes zero,
 alone. They agree with Opacus' hooks to 1e-5 (``tests/client_app/training/test_engines.py``).
 
-What a record contributes has the same bits whatever the other records are and however many, and
-wherever it stands among them: batches have only numbers of rows for which that is proven on this
-machine (:mod:`hdpfl_flower.rows`).
+The contribution of a record has the same bits whatever the other records are, however many, and
+whatever its place among them: batches have only numbers of rows for which that is proven on this
+machine (:mod:`hdpfl_flower.models.row_batches`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.models.losses import output_gradient, total_loss
-from hdpfl_flower.rows import RowProof, align, aligned, draws, pool
+from hdpfl_flower.models.row_batches import RowProof, align, aligned, draws, pool
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.extras import extra
 
 _BLOCK = 1024
 """Squares that are added one after another, in eight lanes or more: an error of at most
 128 · 2⁻²⁴ of their sum, 4e-6 of the norm."""
 _WANTED, _LARGEST, _NUMBERS = 4, 256, 2**26
-"""Where nobody has settled them: rows that batches are multiples of, rows in memory, and the
+"""Before :meth:`Engine.settle`: rows that batches are multiples of, rows in memory, and the
 numbers of their gradients (256 MB)."""
 
 
@@ -51,6 +52,8 @@ class Engine(ABC):
         start = 0
         for name, parameter in named:
             view = self.theta[start : start + parameter.numel()].view_as(parameter)
+            # Each parameter is a view: one copy into theta sets them all, and theta shows every
+            # step.
             parameter.data = view
             self.parameters[name] = view
             start += parameter.numel()
@@ -89,9 +92,12 @@ class Engine(ABC):
             of b terms, none above C, at worst b²·2⁻²⁴·C and about b·2⁻²⁴·C in practice.
         """
         granule = self.proof.granule(*self._wanted)
+        # The batch is filled up with copies of its first row: `count` keeps their clip factor at 0.
         missing = -len(x) % granule
         if missing:
             x, y = (torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) for part in (x, y))
+        # The whole batch at once where its size is proven, else in parts of the proven granule: an
+        # unproven size could let one record's presence change the last bits of another's gradient.
         rows = len(x) if self.proof.holds(granule, len(x)) else granule
         for first in range(0, -(-count // granule) * granule, rows):
             some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
@@ -108,10 +114,14 @@ class Engine(ABC):
         """Return the outputs, then all else that a row's contribution is made of, a row each."""
 
     def _trial(self, kind: int, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """See :data:`hdpfl_flower.rows.Trial`; without dropout, whose masks follow the place."""
+        """Try rows in a batch (:data:`~hdpfl_flower.models.row_batches.Trial`), without dropout.
+
+        Dropout's masks follow the place of a row in its batch.
+        """
         if self._pool is None:
             x, y = pool(self.model, self.task)
             self._pool = x.to(self.theta.device), y.to(self.theta.device)
+        # The trial's weights are drawn; the real ones come back even where it fails.
         before = self.theta.clone()
         self.theta.copy_(self._drawn[kind])
         try:
@@ -151,10 +161,14 @@ class LinearEngine(Engine):
         _, residual, squared_norm = self._rows(x, y)
         finite, factor = clip_factor(squared_norm, count, clip_norm)
         if not bool(finite.all()):
+            # Zero before the product, in both factors: a clip factor of 0 would leave 0 · NaN =
+            # NaN.
             residual = torch.where(finite.unsqueeze(1), residual, 0.0)
             x = torch.where(finite.unsqueeze(1), x, 0.0)
         residual = residual * factor.unsqueeze(1)
+        # theta is the weights, row by row, then the biases.
         size = self._weight.numel()
+        # Σⱼ factorⱼ·rⱼ ⊗ xⱼ as one product, (outputs, b) by (b, inputs).
         total[:size].view_as(self._weight).addmm_(residual.t(), x)
         total[size:] += residual.sum(0)
 
@@ -188,11 +202,13 @@ class VmapEngine(_RowEngine):
             outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
             return total_loss(task, outputs, y.unsqueeze(0)), outputs[0]
 
+        # has_aux: the outputs are returned too, since the proof of rows compares them.
         one = grad(loss, has_aux=True)
+        # Each record has a dropout mask of its own, as in a batch.
         self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """See :meth:`_RowEngine._rows`."""
+        """Return them by one vectorised call of ``torch.func``."""
         gradients, outputs = self._gradients(self.parameters, x, y)
         return outputs, list(gradients.values())
 
@@ -202,21 +218,25 @@ class OpacusEngine(_RowEngine):
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
         """Wrap ``model``; its parameters stay views of ``theta``."""
-        from opacus import GradSampleModule
+        with extra("opacus", "'training.engine' = 'opacus'"):
+            from opacus import GradSampleModule
 
         super().__init__(model, task, device)
         self._hooked = GradSampleModule(self.model, batch_first=True, loss_reduction="sum")
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """See :meth:`_RowEngine._rows`."""
+        """Return them by one backward pass with Opacus' hooks; raises where a layer mixes rows."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
             outputs = self._hooked(x)
             torch.autograd.backward(outputs, output_gradient(self.task, outputs.detach(), y))
         trained: list[Any] = [p for p in self.model.parameters() if p.requires_grad]
+        # Taken off the parameters below: Opacus would keep the next batch's gradients beside these.
         gradients = [parameter.grad_sample for parameter in trained]
         for parameter in trained:
             parameter.grad = parameter.grad_sample = None
+        # A layer that folds records or repeats them has another count: its rows are no one
+        # record's.
         if any(len(gradient) != len(x) for gradient in gradients):
             raise RuntimeError("a layer does not see one row a record")
         return outputs.detach(), gradients
@@ -272,8 +292,13 @@ def clip_factor(
 
     The factor is 0 for records that are not finite, and for all after the first ``count``.
     """
+    # The norm of a gradient with NaN or ∞ in it is not finite either: one test a record. A gradient
+    # whose squared norm overflows counts as zero, too.
     finite = torch.isfinite(squared_norm)
+    # A squared norm of 0 has rsqrt = ∞, which the clamp makes 1: a gradient of zeros stays as it
+    # is.
     factor = torch.where(finite, (clip_norm * squared_norm.rsqrt()).clamp(max=1.0), 0.0)
+    # The rows that fill the batch up.
     factor[count:] = 0
     return finite, factor
 
@@ -289,6 +314,8 @@ def squared_norms(rows: torch.Tensor) -> torch.Tensor:
 
 def _norms(rows: torch.Tensor) -> torch.Tensor:
     if rows.shape[1] > _BLOCK:
+        # Norms of blocks, then the norm of these norms: at each level at most _BLOCK squares add
+        # up.
         whole = rows.shape[1] // _BLOCK * _BLOCK
         blocks = torch.linalg.vector_norm(rows[:, :whole].view(len(rows), -1, _BLOCK), dim=2)
         rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
@@ -307,7 +334,7 @@ def outer_squared_norms(delta: torch.Tensor, a: torch.Tensor, bias: bool) -> tor
 
 
 def is_linear(model: nn.Module) -> bool:
-    """Tell whether ``model`` flattens its input and applies one linear layer with a bias."""
+    """Return whether ``model`` flattens its input and applies one linear layer with a bias."""
     leaves = [m for m in model.modules() if not list(m.children())]
     *before, last = leaves
     return (

@@ -3,7 +3,7 @@
 Reference: Bu et al., Differentially Private Optimization on Large Model at Small Cost (ICML 2023,
 arXiv:2210.00038): the per-record norms come from each layer's input a and output gradient δ (the
 "ghost norm" where that is smaller than the gradient itself), and the same a and δ, weighted by the
-clip factors, give the clipped sum: no second backward pass.
+clip factors, yield the clipped sum: no second backward pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layer(ABC):
         self.module = module
 
     def kept(self) -> list[torch.Tensor]:
-        """Return what :meth:`squared_norms` kept for the sums of the same batch, a row each."""
+        """Return what :meth:`squared_norms` stored for the sums of the same batch, a row each."""
         return []
 
     @abstractmethod
@@ -57,13 +57,13 @@ class LinearLayer(Layer):
     """A linear layer on vectors: gⱼ = δⱼ ⊗ [aⱼ, 1]."""
 
     def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        """See :meth:`Layer.squared_norms`."""
+        """Return ‖δⱼ‖²·(‖aⱼ‖² + 1): a rank-one gradient."""
         return outer_squared_norms(delta, a, self.module.bias is not None)
 
     def weighted_sums(
         self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
     ) -> list[torch.Tensor]:
-        """See :meth:`Layer.weighted_sums`."""
+        """Return one product: (factor · δ)ᵀ a."""
         weighted = delta * factor.unsqueeze(1)
         sums = [weighted.t() @ a]
         return sums if self.module.bias is None else [*sums, weighted.sum(0)]
@@ -73,14 +73,15 @@ class ConvLayer(Layer):
     """A two-dimensional convolution: a gradient per record where that is small, else its ghost."""
 
     def kept(self) -> list[torch.Tensor]:
-        """See :meth:`Layer.kept`."""
+        """Return the gradients per record, where :meth:`squared_norms` needed them."""
         both = self._weight_gradients, self._bias_gradients
         return [gradients for gradients in both if gradients is not None]
 
     def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        """See :meth:`Layer.squared_norms`."""
+        """Return ghost norms, or norms of the gradients themselves where these are smaller."""
         module, flat = self.module, delta.flatten(2)
         self._weight_gradients, self._bias_gradients = None, None
+        # The ghost norm takes (places)² products a record, the gradient itself one number a weight.
         if 16 * flat.shape[2] ** 2 < module.weight.numel():  # where the ghost is the cheaper one
             norms = ghost_norms(self._patches(a), flat)
         else:
@@ -94,7 +95,7 @@ class ConvLayer(Layer):
     def weighted_sums(
         self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
     ) -> list[torch.Tensor]:
-        """See :meth:`Layer.weighted_sums`."""
+        """Return one backward pass with weighted δ, or a product with the stored gradients."""
         if self._weight_gradients is None:
             sums = [self._weight_gradient(a, delta * factor.view(-1, 1, 1, 1), groups=1)]
         else:
@@ -103,6 +104,7 @@ class ConvLayer(Layer):
 
     def _gradient_of_each(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         """Return every record's weight gradient, shape ``(b, out · in · k · k)``."""
+        # Records become groups of one convolution: group j sees record j's channels alone.
         one = a.reshape(1, -1, *a.shape[2:]), delta.reshape(1, -1, *delta.shape[2:])
         return self._weight_gradient(*one, groups=len(a)).view(len(a), -1)
 
@@ -137,8 +139,11 @@ def ghost_norms(patches: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
         flat: δₜ, shape ``(b, m, places)``.
     """
     patches, flat = patches.double(), flat.double()
+    # ‖Σₜ aₜ ⊗ δₜ‖² = Σₜₛ (aₜ·aₛ)(δₜ·δₛ); both Gram matrices have shape (b, places, places).
     inputs, deltas = patches.mT @ patches, flat.mT @ flat
     lengths = (inputs.diagonal(dim1=1, dim2=2) * deltas.diagonal(dim1=1, dim2=2)).sqrt()
+    # (Σₜ ‖aₜ‖‖δₜ‖)² bounds the squared norm from above. A floor makes norms larger alone: a record
+    # is clipped more, never less.
     floor = lengths.sum(1).square() / _MAX_CANCELLATION
     return torch.maximum((inputs * deltas).sum((1, 2)), floor).float()
 
@@ -147,11 +152,11 @@ class GroupNormLayer(Layer):
     """The scale and shift after a group normalisation: gⱼ = (Σ δⱼ·âⱼ, Σ δⱼ), â normalised."""
 
     def kept(self) -> list[torch.Tensor]:
-        """See :meth:`Layer.kept`."""
+        """Return the gradients per record of scale and shift."""
         return self._gradients
 
     def squared_norms(self, a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        """See :meth:`Layer.squared_norms`."""
+        """Return the norms of scale and shift, from a gradient per record."""
         normal = functional.group_norm(a, self.module.num_groups, eps=self.module.eps)
         self._gradients = [(delta * normal).flatten(2).sum(2), delta.flatten(2).sum(2)]
         scale, shift = self._gradients
@@ -160,7 +165,7 @@ class GroupNormLayer(Layer):
     def weighted_sums(
         self, a: torch.Tensor, delta: torch.Tensor, factor: torch.Tensor
     ) -> list[torch.Tensor]:
-        """See :meth:`Layer.weighted_sums`."""
+        """Return a product with the stored gradients."""
         del a, delta
         return [factor @ gradient for gradient in self._gradients]
 
@@ -212,6 +217,7 @@ class BookkeepingEngine(Engine):
             seen = [item for item in self._seen if item is not None]
             if len(seen) < len(self._layers):
                 raise RuntimeError("a layer was not used")
+            # The version counts writes in place: a changed input is not what its layer used.
             if any(a._version != version for a, version, _ in seen):
                 raise RuntimeError("a layer's input was changed in place")
             deltas = torch.autograd.grad(outputs, [output for _, _, output in seen], residual)
@@ -236,6 +242,7 @@ class BookkeepingEngine(Engine):
         everything = bool(finite.all())
         for (layer, place), a, delta in zip(self._layers, inputs, deltas, strict=True):
             if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
+                # The layer's stored gradients were made before this: squared_norms makes them anew.
                 a, delta = _zeroed(a, finite), _zeroed(delta, finite)  # noqa: PLW2901
                 layer.squared_norms(a, delta)
             sums = layer.weighted_sums(a, delta, factor)
@@ -243,10 +250,13 @@ class BookkeepingEngine(Engine):
 
     def _keep(self, index: int) -> Any:
         def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            # A layer used twice has a gradient of two terms, whose squared norm is not the sum of
+            # theirs.
             if self._seen[index] is not None:
                 raise RuntimeError("a layer is used more than once")
             if not len(inputs[0]) == len(output) == self._count:  # a row that is not a record's own
                 raise RuntimeError("a layer does not see one row a record")
+            # The parameters need no gradient; the outputs must, or there is no δ.
             if not output.requires_grad:
                 output.requires_grad_()
             # The edge, not the tensor: a ReLU in place makes of the tensor the ReLU's own output.
@@ -256,7 +266,7 @@ class BookkeepingEngine(Engine):
 
 
 def is_bookable(model: nn.Module) -> bool:
-    """Tell whether every parameter belongs to a known layer, is trained, and is not shared."""
+    """Return whether every parameter belongs to a known layer, is trained, and is not shared."""
     known = [m for m in model.modules() if layer_of(m) is not None]
     owned = [id(p) for module in known for p in module.parameters()]
     everything = list(model.parameters())

@@ -1,13 +1,13 @@
-"""What a site needs to send one number in place of its update: the last global models, kept.
+"""The last step of the global model (PFA+), along which a site sends one number of its update.
 
-PFA+ asks private sites for their update's coordinate along the global model's last step. The
-models lie in Flower's own memory of the node (``context.state``): it lasts from message to message,
-ends with the run, and is lost when the node restarts; then the site sends its whole update.
+The two last global models are stored in Flower's own memory of the node (``context.state``). It
+lasts from message to message, ends with the run, and is lost when the node restarts; then the site
+sends its whole update.
 
-Models go by their content: the server names the SHA-256 of the model that the step began at, and
-one of another run or round has another SHA-256, or is the same model. The number is a function of
-the noisy update and of models that the server knows, so that nothing is spent on it; the form of a
-reply tells whether the site still had the model, and nothing else.
+Models are named by content: the server sends the SHA-256 of the model that the step began at, and a
+model of another run or round has another SHA-256, or is the same model. The number is a function of
+the noisy update and of models that the server knows, so it costs no ε; the form of a
+reply reveals whether the site still had the model, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _DIGESTS, _NOW, _BEFORE = "hdpfl.digests", "hdpfl.now", "hdpfl.before"
 def last_step(
     memory: RecordDict, instructions: Instructions, start: Vector, like: Arrays
 ) -> Direction | None:
-    """Return the direction to project on, or None to send the update whole; keep the model.
+    """Return the direction to project on, or None to send the update whole; store the model.
 
-    The two last different models are kept, so that a request that comes twice finds what it found
+    The two last different models are stored, so that a repeated request finds the same models as
     the first time.
 
     Args:
@@ -44,6 +44,7 @@ def last_step(
     digests = memory.get(_DIGESTS)
     if not isinstance(digests, ConfigRecord):
         digests = ConfigRecord()
+    # The same model again, in a repeated request, must not push out the one before.
     if digests.get(_NOW) != instructions.model_digest:
         if _NOW in memory and _NOW in digests:
             memory[_BEFORE], digests[_BEFORE] = memory[_NOW], digests[_NOW]

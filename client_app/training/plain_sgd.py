@@ -1,4 +1,4 @@
-"""Plain local SGD: nothing is clipped or noised here, so nothing of it may leave as it is."""
+"""Plain local SGD, without clipping and without noise: its result must not leave as it is."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import torch
 from client_app.training.allocator import keep_freed_memory
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
-from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.noise import RandomStream
 
 Vector = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, repr=False)
-class Job:
+class LocalJob:
     """One client's local SGD.
 
     Attributes:
         start: the parameters to start from, shape ``(d,)``.
         records: the client's.
         batches: rows of each step.
-        pull: (λ, θ): each step also goes −η·λ·(own − θ) (Ditto).
+        pull: (λ, θ): each step also moves by −η·λ·(own − θ) (Ditto).
     """
 
     start: Vector
@@ -50,7 +50,7 @@ class Network:
             parameter.data = self.theta[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
 
-    def train(self, job: Job, learning_rate: float) -> Vector:
+    def train(self, job: LocalJob, learning_rate: float) -> Vector:
         """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
         device = self.theta.device
         features = torch.from_numpy(job.records.features).to(device)
@@ -60,8 +60,10 @@ class Network:
         anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
         for rows in job.batches:
             place = torch.from_numpy(rows).to(device)
+            # The mean over the true batch: what depends on it is clipped, or stays at the site.
             loss = total_loss(self.task, self.model(features[place]), targets[place]) / len(rows)
             gradients = torch.autograd.grad(loss, self._parameters)
+            # Before the gradient's step, as in dpsgd.train: both terms are taken at the same θ.
             if pull:
                 self.theta.lerp_(anchor, learning_rate * pull[0])
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
@@ -86,11 +88,12 @@ def shuffled_batches(
         batch_size: rows of a step; the last one of an epoch may have fewer.
         epochs: K.
         steps: if not 0, so many steps in place of whole epochs.
-        stream: gives the order.
+        stream: with the order.
     """
     done = 0
     while count and (done < steps if steps else epochs > 0):
         epochs -= 1
+        # A random order: 64 fresh bits a record, sorted.
         order = np.argsort(np.frombuffer(stream.bytes(8 * count), np.uint64), kind="stable")
         for first in range(0, count, batch_size):
             if steps and done >= steps:

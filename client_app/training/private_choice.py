@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from client_app.site.site import Site
-from client_app.training.trainer import read_models
 from hdpfl_flower import wire
-from hdpfl_flower.privacy.accounting import Beside, PureSelections
-from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.evaluation import count_correct
-from hdpfl_flower.privacy.noisy_max import choose_model, selection_noise_std
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.privacy.accounting import ExtraRelease, PureSelections
 from hdpfl_flower.privacy.exponential_mechanism import choose_model_by_gumbel
-from hdpfl_flower.wire import Instructions
+from hdpfl_flower.privacy.noisy_max import choose_model, selection_noise_std
 
 
-def choose_privately(site: Site, instructions: Instructions, choices: Beside) -> bytes:
+def choose_privately(
+    site: Site, server_round: int, models: Sequence[Arrays], choices: ExtraRelease
+) -> bytes:
     """Return the payload of one choice: the model with the largest noisy count of correct records.
 
     Guarantees:
         Costs one of the plan's ``choices``, however many models there are and whatever they hold.
 
     Raises:
-        Declined, WireError: a model is none that the terms name.
         DataError: the records have no classes to count, or cannot be read as a whole.
     """
-    terms, models = instructions.terms, read_models(site, instructions)
-    task, records = task_for(terms), site.training_records()
-    correct = np.array([count_correct(terms.model, task, one, records) for one in models])
-    stream = site.streams(instructions.server_round, "choice").noise
+    spec, task, records = site.terms.model, site.task, site.training_records()
+    # Exact counts, shape (M,): they never leave; only the index of the noisy largest does.
+    correct = np.array([count_correct(spec, task, one, records) for one in models])
+    stream = site.streams(server_round, "choice").noise
     if isinstance(choices, PureSelections):
         return wire.encode_choice(choose_model_by_gumbel(correct, choices.epsilon, stream))
+    # s on each of the M counts: what is common to all counts cancels, and costs nothing.
     noise_std = selection_noise_std(choices.noise_multiplier, len(models))
     return wire.encode_choice(choose_model(correct, noise_std, stream))

@@ -1,69 +1,82 @@
-"""One round at a site, from the server's message to the payload that is sealed."""
+"""One round of DP-SGD at a site: the message's models, an engine and the site's records.
+
+The constructor refuses whatever can be refused without a record, before a release is reserved.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from client_app.site.site import TOO_LARGE, Site
 from client_app.training.dpsgd import pull_share, rehearsal_size, settle, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import rehearse
 from client_app.training.last_step import last_step
-from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import Declined
+from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.models.networks import Arrays, flatten, layout_of, megabytes_of
 from hdpfl_flower.system.paths import available_cores
-from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.wire import Instructions
-
-TOO_LARGE = "policy: the model is larger than 'policy.max-payload-mb'"
 
 
 class Trainer:
-    """Everything that can be refused is refused here, before a release is taken.
+    """One round of DP-SGD: an engine, and the model to start from.
 
     Attributes:
+        models: of the message, checked.
         size: d, the number of trainable parameters.
+        start: the model to train, shape ``(d,)``; the message's first until :meth:`choose`.
     """
 
     def __init__(self, site: Site, instructions: Instructions) -> None:
-        """Check the incoming model, prepare the engine and read the records.
+        """Check the incoming models and prepare the engine; no record is read.
 
         Raises:
             Declined: the message is larger than the policy allows.
             WireError: names, shapes or types differ, or a number is not finite.
             ModelError: the model cannot be trained record by record.
-            DataError: the site's data cannot be read as a whole.
+            DataError: the schema is wrong.
             TermsError: ``prox-lambda`` is too large for the learning rate.
         """
         terms, training = instructions.terms, site.profile.training
         self._site, self._instructions = site, instructions
-        first, *others = read_models(site, instructions)
-        self._start = flatten(first)
-        anchor = flatten(others[0]) if instructions.use == wire.PULL else self._start
-        self._pull = (terms.pull, anchor) if terms.pull else None
-        pull_share(self._pull, terms.learning_rate)
-        layout = allowed_layout(site.profile, terms)
-        self._direction = last_step(site.memory, instructions, self._start, layout)
-        self.size = len(self._start)
+        self.models: Sequence[Arrays] = read_models(site, instructions)
+        self.choose(0)
+        self.size = len(self.start)
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
-        self._engine = engine_for(terms.model, task_for(terms), training.engine, device)
+        self._engine = engine_for(terms.model, site.task, training.engine, device)
         if not site.simulated:
+            # Here, before a release is reserved: what fails for want of memory costs no budget.
             settle(self._engine, training.batch_size, training.physical_batch)
             rehearse(self._engine, rehearsal_size(training.batch_size, training.physical_batch))
-        self._records = site.training_records()
 
-    def run(self, plan: Plan) -> bytes:
-        """Return the payload of this round: the noisy update, or its one number, encoded."""
+    def choose(self, index: int) -> None:
+        """Start from model ``index`` of the message; the same request, whichever it is."""
+        site, instructions, terms = self._site, self._instructions, self._instructions.terms
+        self.start = flatten(self.models[index])
+        anchor = flatten(self.models[1]) if instructions.use == wire.PULL else self.start
+        self._pull = (terms.pull, anchor) if terms.pull else None
+        pull_share(self._pull, terms.learning_rate)
+        # Here, not after the training: a wrong model in the memory is refused before a release.
+        self._direction = last_step(site.memory, instructions, self.start, site.layout)
+
+    def run(self, plan: Plan | None) -> bytes:
+        """Return the payload of this round: the noisy update, or its one number, encoded.
+
+        Raises:
+            Declined: without a plan; nothing says how much noise there must be.
+        """
+        if plan is None:
+            raise Declined(Reason.TERMS, "no plan pays for an update")
         terms, server_round = self._instructions.terms, self._instructions.server_round
         update = train(
             self._engine,
-            self._start,
-            self._records,
+            self.start,
+            self._site.training_records(),
             plan.round(server_round, terms.clip_norm),
             terms.learning_rate,
             self._site.streams(server_round, "update"),
@@ -75,32 +88,23 @@ class Trainer:
 
 
 def read_model(site: Site, instructions: Instructions) -> Arrays:
-    """Return the model of a message, checked; raises as :class:`Trainer` does."""
+    """Return the first model of a message; raises as :func:`read_models`."""
     return read_models(site, instructions)[0]
 
 
 def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
-    """Return every model of a message, checked; raises as :class:`Trainer` does."""
-    limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
-    if sum(len(array.data) for record in records for array in record.values()) > limit:
-        raise Declined(TOO_LARGE)
-    layout = allowed_layout(site.profile, instructions.terms)
-    return [wire.read_model(record, layout) for record in records]
-
-
-def allowed_layout(profile: Profile, terms: RunTerms) -> Arrays:
-    """Return the names and shapes of the model that ``terms`` name, without their memory.
-
-    Every network of a site is built after this: the terms are the server's text.
+    """Return every model of a message, checked.
 
     Raises:
-        Declined: the model is larger than the policy allows.
+        Declined: the message is larger than the policy allows.
+        WireError: names, shapes or types differ, or a number is not finite.
         ModelError: the terms name no model that can be built.
     """
-    task = task_for(terms)
-    if megabytes_of(terms.model, task) > profile.policy.max_payload_mb:
-        raise Declined(TOO_LARGE)
-    return layout_of(terms.model, task)
+    limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
+    # On the encoded bytes: what is too large is refused before its models take memory, too.
+    if sum(len(array.data) for record in records for array in record.values()) > limit:
+        raise Declined(Reason.POLICY, TOO_LARGE)
+    return [wire.read_model(record, site.layout) for record in records]
 
 
 def use_threads(count: int) -> None:

@@ -1,7 +1,7 @@
-"""The two dashboards as data: what each panel asks of Prometheus. ``metrics.py`` has the names.
+"""The two dashboards as data: the query of each panel. ``monitoring/series.py`` has the names.
 
-``dashboards.py`` builds Grafana's JSON from this, ``draw.py`` draws the same queries where there is
-no Grafana, and the tests put every query to a real Prometheus.
+``dashboards.py`` builds Grafana's JSON from this, and the tests send every query to a real
+Prometheus.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ COORDINATOR = (
     Panel("Estimated noise of each client",
           "Standard deviation in a coordinate, as the server finds it in the updates alone.",
           (of(metrics.NOISE),), width=12, log=True),
-    Panel("Norm of each update", "l2 norm of what came, noise included.",
+    Panel("Norm of each update", "l2 norm of the update received, noise included.",
           (of(metrics.NORM),), width=12, log=True),
     Panel("Cluster of each client", "Where a strategy clusters: the model that a client is put to.",
           (of(metrics.CLUSTER),), clusters=True),
@@ -139,7 +139,7 @@ SITE = (
           (over(metrics.SPENT_DELTA, metrics.LIMIT_DELTA, "δ"),), "stat", "percentunit", 4),
     Panel("Runs left", "At what the profile's [run] takes.",
           (of(metrics.LEFT_RUNS),), "stat", width=4),
-    Panel("Ledger bears out", "Every entry and the anchor, at the last check.",
+    Panel("Ledger verifies", "Every entry and the anchor, at the last check.",
           (of(metrics.INTACT),), "status", width=4),
     Panel("Profile", "Whether it can be read and is valid.",
           (of(metrics.PROFILE),), "status", width=4),

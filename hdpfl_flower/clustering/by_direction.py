@@ -1,11 +1,12 @@
 """Clusters of clients by the direction of their updates, whatever their length.
 
 A client that takes ten times the steps sends an update ten times as long. Maps that compare the
-updates themselves (``clusters.py``, ``noise_mixture.py``) find clusters of equal length then, unless all
-clients take one step on all of their records. Groups with different data differ in direction:
+updates themselves (``clusters.py``, ``noise_mixture.py``) find clusters of equal length then,
+unless all clients take one step on all of their records. Groups with different data differ in
+direction:
 
-* The picture is the weighted PCA of ``noise_mixture.py`` about the origin: the top M directions of the
-  uᵢ/σᵢ. What all clients have in common is one of them.
+* The picture is the weighted PCA of ``noise_mixture.py`` about the origin: the top M directions of
+  the uᵢ/σᵢ. What all clients have in common is one of them.
 * Each client's point is moved onto the unit sphere, and its noise is divided by its distance from
   the origin: a client of whom nothing but noise can be seen points anywhere.
 * The mixture is that of ``noise_mixture.py``, each client with the variance of its own direction.
@@ -20,11 +21,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hdpfl_flower.clustering.clusters import Clusters, Matrix, Updates, Vector, candidate_models
-from hdpfl_flower.estimators.factor_analysis import noise_edge
+from hdpfl_flower.clustering.clusters import Clusters, candidate_models
 from hdpfl_flower.clustering.noise_mixture import fit_clusters, noise_of, weighted_picture
-from hdpfl_flower.linalg.projection import inner_products
+from hdpfl_flower.estimators.factor_analysis import noise_edge
+from hdpfl_flower.linalg.sums import inner_products
 from hdpfl_flower.linalg.threads import one_thread
+from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 _ANYWHERE, _HIDDEN = 0.1, 100.0
 """A client is hidden whose variance on the unit sphere is this large, ± .3 radians, and so many
@@ -44,7 +46,7 @@ def cluster_by_direction(
         variances: σᵢ² per coordinate, positive, shape ``(n,)``; None: found by factor analysis.
 
     Guarantees:
-        At most four passes over the updates. The same updates in the same order give the same
+        At most four passes over the updates. The same updates in the same order return the same
         clusters, and an update times a positive number, with its variance times the square of it,
         lies in the same cluster. ``above_noise`` is False where fewer than M − 1 directions are
         stronger than the largest of pure noise is once in a thousand times (not M: two opposite
@@ -59,19 +61,22 @@ def cluster_by_direction(
     gram, d = inner_products(updates), updates.shape[1]
     with one_thread():
         positions, scales, strengths = weighted_picture(gram, d, variances, centred=False)
+        # The updates are divided by σᵢ here, so noise alone has eigenvalues near d.
         seen = int(np.count_nonzero(strengths > d * noise_edge(len(gram), d)))
         found, doubts = [], []
         for count in candidates:
             kept = count if seen > 1 else 1
             points, noise = on_sphere(positions[:, :kept], variances[:, None] * scales[:kept])
             found.append(fit_clusters(points, noise, count, seen >= count - 1))
+            # Radians² on the unit sphere. A client that noise hides is in doubt in every candidate:
+            # its doubt would only blur the choice.
             spread = noise.mean(axis=1)
             shown = spread < max(_ANYWHERE, _HIDDEN * float(np.median(spread)))
             doubts.append(float((1 - found[-1].confidence)[shown].sum()))
-    return most_certain(found, doubts)
+    return select_most_certain(found, doubts)
 
 
-def most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> Clusters:
+def select_most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> Clusters:
     """Return the one with the least doubt; of equals the finest.
 
     Where two groups are taken for one, or one for two, some clients lie between. Fits with a
@@ -84,6 +89,7 @@ def most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> Clusters
     """
     both = list(zip(found, doubts, strict=True))
     whole = [(clusters, doubt) for clusters, doubt in both if clusters.sizes.min() > 1] or both
+    # Doubts below _CERTAIN are equal: then the finest clusters win.
     return min(whole, key=lambda one: (max(one[1], _CERTAIN), -len(one[0].sizes)))[0]
 
 
@@ -98,5 +104,6 @@ def on_sphere(positions: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
     >>> points, noise
     (array([[0.6, 0.8]]), array([[0.2, 0.2]]))
     """
+    # The floor stops 0/0 for a point at the origin; its noise is huge there.
     square = np.maximum(np.square(positions).sum(axis=1, keepdims=True), 1e-300)
     return positions / np.sqrt(square), noise / square

@@ -24,10 +24,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.threads import one_thread
-
-Matrix = npt.NDArray[np.float64]
-Vector = npt.NDArray[np.float64]
-Updates = npt.NDArray[np.float32]
+from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 SEPARATED = 2.0
 """The paper's clusters were right in every run whose MSS was above this, at equal noise."""
@@ -39,7 +36,7 @@ ONE, LABEL_SKEW, SEVERAL, UNCHECKED = "one cluster", "label skew", "clusters", "
 
 _BLOCK = 16_384
 _MOST = 10
-"""Clusters tried at most where their number is not given, as in the authors' code."""
+"""Clusters tried at most where their number is not set, as in the authors' code."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Clusters:
         shares: πᵢₘ, each client's probability of each cluster, shape ``(n, M)``, rows sum to 1.
         positions: the picture that was clustered, shape ``(n, k)``.
         separations: SS of each two clusters, shape ``(M, M)``; the diagonal is infinite.
-        above_noise: whether the picture shows more than noise, as far as the method can tell.
+        above_noise: whether the picture shows more than noise, as far as the method can test it.
         claim: ``ONE``, ``LABEL_SKEW``, ``SEVERAL`` or ``UNCHECKED``, as ``claims.py`` finds it;
             empty: a map's own word, which nobody has looked at.
     """
@@ -91,13 +88,14 @@ class Clusters:
     @property
     def mpo(self) -> float:
         """The largest pairwise overlap, 2·Q(MSS), within [0, 1]."""
+        # 2·Q(x) = erfc(x/√2).
         return math.erfc(self.mss / math.sqrt(2))
 
     @property
     def separated(self) -> bool:
         """Whether to trust the clusters: MSS > 2, none empty, none of one client, above noise.
 
-        A component on one client has next to no width: its separation says nothing. Where a claim
+        A component on one client has next to no width: its separation means nothing. Where a claim
         was looked at it must be that of clusters.
         """
         several = self.claim in ("", SEVERAL, UNCHECKED)
@@ -113,25 +111,26 @@ def cluster_updates(updates: Updates, models: int = 0) -> Clusters:
         models: M; 0: the number from 2 to 10 with the largest MSS.
 
     Guarantees:
-        One pass over the updates. The same updates in the same order give the same clusters.
+        One pass over the updates. The same updates in the same order return the same clusters.
 
     Raises:
         StrategyError: fewer than 2 clients, or M that is no number from 2 to that of the clients.
     """
     candidates = candidate_models(len(updates), models)
-    positions = embed(updates)
-    return best_separated([_fit(positions, count) for count in candidates])
+    positions = pca_picture(updates)
+    return select_best_separated([_fit(positions, count) for count in candidates])
 
 
-def embed(updates: Updates) -> Matrix:
+def pca_picture(updates: Updates) -> Matrix:
     """Return the authors' picture of the updates, float64, shape ``(n, 2)``, within [0, 1].
 
     With Z the standardised updates and Z = U S Vᵀ, the updates X lie at X V = (X Zᵀ) U S⁻¹: the
-    n × n products are enough, and one pass in blocks gives both. (Z has mean 0 over the clients, so
-    that the fitted mean takes nothing off X.) A sign that is free puts each axis' largest |U| up; a
-    coordinate in which all clients agree counts as 0, an axis without extent likewise.
+    n × n products are enough, and one pass in blocks computes both. (Z has mean 0 over the clients,
+    so that the fitted mean takes nothing off X.) A sign that is free puts each axis' largest |U|
+    up; a coordinate in which all clients agree counts as 0, an axis without extent likewise.
     """
     n, d = updates.shape
+    # Z Zᵀ and X Zᵀ, summed over blocks of coordinates: no second matrix of n × d is in memory.
     own, mixed = np.zeros((n, n)), np.zeros((n, n))
     with one_thread():
         for start in range(0, d, _BLOCK):
@@ -141,12 +140,14 @@ def embed(updates: Updates) -> Matrix:
             centred /= np.where(spread > 0, spread, 1)
             own += centred @ centred.T
             mixed += block @ centred.T
+        # Z Zᵀ = U S² Uᵀ. eigh returns ascending eigenvalues: the last two are the first axes.
         values, vectors = np.linalg.eigh(own)
-        positions = mixed @ upright(vectors[:, ::-1][:, :2])
+        positions = mixed @ fix_signs(vectors[:, ::-1][:, :2])
         values = values[::-1][:2]
         positions /= np.sqrt(np.where(values > 0, values, 1))
     positions -= positions.min(axis=0)
     extent = positions.max(axis=0)
+    # An axis below this share of the trace is rounding, which the scaling would spread over [0, 1].
     kept = values > 1e-12 * max(float(np.trace(own)), 1e-300)
     found: Matrix = np.where(kept & (extent > 0), positions / np.where(extent > 0, extent, 1), 0.0)
     return found
@@ -196,12 +197,12 @@ def candidate_models(clients: int, models: int) -> Sequence[int]:
     return (models,)
 
 
-def best_separated(found: Sequence[Clusters]) -> Clusters:
+def select_best_separated(found: Sequence[Clusters]) -> Clusters:
     """Return the one with the largest MSS, of equal ones the one with the fewest clusters."""
     return max(found, key=lambda clusters: clusters.mss)
 
 
-def upright(vectors: Matrix) -> Matrix:
+def fix_signs(vectors: Matrix) -> Matrix:
     """Return the columns with the sign that makes the entry of the largest size positive."""
     largest = np.argmax(np.abs(vectors), axis=0)
     found: Matrix = vectors * np.where(vectors[largest, range(vectors.shape[1])] < 0, -1, 1)

@@ -1,15 +1,16 @@
 """Clusters of clients whose updates differ in noise: each client counts by how exact it is.
 
-R-DPCFL's map (``clusters.py``) takes all clients for equally noisy. Here, with σᵢ² the noise of
+R-DPCFL's map (``clusters.py``) treats all clients as equally noisy. Here, with σᵢ² the noise of
 client i's update per coordinate:
 
 * The picture is a weighted PCA: the top M − 1 directions of the updates less their weighted mean,
   weights 1/σᵢ², so that every client's noise weighs the same in the choice of the directions. It
-  comes from the n × n Gram matrix alone.
+  is computed from the n × n Gram matrix alone.
 * The mixture has M spherical normals with equal priors, where client i's point has the variance
   σᵢ²·cₖ + τ² along direction k. τ² is what clients of one cluster differ by beyond noise. It is
   found with the means by expectation–maximisation from 10 starts. A noisy client moves the means
-  little and can make no narrow cluster of its own.
+  little and can make no narrow cluster of its own. This is extreme deconvolution (Bovy, Hogg and
+  Roweis, Annals of Applied Statistics 2011) with one shared, spherical τ².
 
 Dividing the updates by σᵢ instead would move the centres of the clusters: that is no whitening.
 """
@@ -24,21 +25,19 @@ import numpy as np
 from hdpfl_flower.clustering.clusters import (
     STARTS,
     Clusters,
-    Matrix,
-    Updates,
-    Vector,
     candidate_models,
+    fix_signs,
     separations_of,
-    upright,
 )
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.factor_analysis import noise_edge
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
-from hdpfl_flower.linalg.projection import inner_products
+from hdpfl_flower.linalg.sums import inner_products
 from hdpfl_flower.linalg.threads import one_thread
+from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 _NEARLY = 0.8
-"""Share of the largest MSS that counts as good as it: docs/measured-clusters.md."""
+"""Share of the largest MSS that counts as good as it: docs/results/clusters.md."""
 _ITERATIONS = 500
 _TOLERANCE = 1e-8
 """The fit stops when no start's mean log-likelihood rises by more."""
@@ -52,12 +51,12 @@ def cluster_by_noise(
     Args:
         updates: noisy updates from one common model, float32, shape ``(n, d)``.
         models: M; 0: the largest number from 2 to 10 whose MSS in this mixture is nearly the
-            largest, see :func:`finest_separated`.
+            largest, see :func:`select_finest_separated`.
         variances: σᵢ² per coordinate, positive, shape ``(n,)``; None: found by factor analysis.
 
     Guarantees:
         At most four passes over the updates, for any number of candidates. The same updates in the
-        same order give the same clusters. ``above_noise`` is False where one of the M − 1
+        same order return the same clusters. ``above_noise`` is False where one of the M − 1
         directions is no stronger than the largest of pure noise is once in a thousand times.
 
     Raises:
@@ -71,7 +70,7 @@ def cluster_by_noise(
 
 
 def noise_of(updates: Updates, variances: Vector | None) -> Vector:
-    """Return the variances given, or those that factor analysis finds.
+    """Return the variances passed in, or those that factor analysis finds.
 
     Raises:
         StrategyError: they are not positive, or not one a client.
@@ -103,7 +102,7 @@ def cluster_gram(
             noise = variances[:, None] * scales[:kept]
             above = bool(np.all(strengths[:kept] > edge))
             found.append(fit_clusters(positions[:, :kept], noise, models, above))
-    return finest_separated(found)
+    return select_finest_separated(found)
 
 
 def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: bool) -> Clusters:
@@ -112,7 +111,7 @@ def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: boo
     return Clusters(shares, positions, separations_of(means, widths), above_noise)
 
 
-def finest_separated(found: Sequence[Clusters]) -> Clusters:
+def select_finest_separated(found: Sequence[Clusters]) -> Clusters:
     """Return the one with the most clusters of those whose MSS is at least .8 of the largest.
 
     The fewer the clusters, the fewer the gaps whose least one MSS is: where two groups lie closest
@@ -151,13 +150,18 @@ def weighted_picture(
     roots = np.sqrt(variances)
     if centred:
         weights = (1 / variances) / np.sum(1 / variances)
+        # I − 1wᵀ: it takes the weighted mean off every update, within the Gram matrix.
         centring = np.eye(n) - weights
         gram = centring @ gram @ centring.T
     whitened = gram / np.outer(roots, roots)
+    # eigh reads one triangle alone; the mean with the transpose makes both the same.
     values, vectors = np.linalg.eigh((whitened + whitened.T) / 2)
+    # Centred updates span n − 1 dimensions: the last eigenvalue is 0 but for rounding.
     kept = n - 1 if centred else n
-    values, vectors = values[::-1][:kept], upright(vectors[:, ::-1][:, :kept])
+    values, vectors = values[::-1][:kept], fix_signs(vectors[:, ::-1][:, :kept])
+    # E[λ] of pure noise is d: what exceeds it is signal.
     signal = np.maximum(values - dimension, 1e-6 * np.maximum(values, 1e-300))
+    # σᵢ·√λ·aᵢ·√((λ − d)/λ) = σᵢ·√(λ − d)·aᵢ.
     return roots[:, None] * vectors * np.sqrt(signal), values.clip(1e-300) / signal, values
 
 
@@ -172,10 +176,12 @@ def fit_mixture(positions: Matrix, noise: Matrix, models: int) -> tuple[Matrix, 
         noise: variance of each client along each direction, positive, shape ``(n, k)``.
         models: M.
     """
+    # Start with a quarter of the spread between clusters as the variance inside of them.
     tau = np.full(STARTS, float(positions.var()) / 4)
     fit = climb(positions, noise, starts_of(positions, noise, models), tau)
     best = int(np.argmax(fit.likelihood))
     shares, variance = fit.shares[best], noise + fit.tau[best]
+    # Σπ / Σ(π/v) over the members, with the precision 1/v averaged over the k directions.
     counted, weighed = shares.sum(axis=0), shares.T @ (1 / variance).mean(axis=1)
     widths = np.sqrt(np.maximum(counted, 1e-300) / np.maximum(weighed, 1e-300))
     return shares, fit.means[best], widths
@@ -218,8 +224,10 @@ def climb(
         used, variance = tau, noise + tau[:, None, None]
         exact = 1 / variance
         turned = means.transpose(0, 2, 1)
+        # E-step: log N(xᵢ; μₖ, σᵢ²c + τ²), from which the constant is left out.
         scores = (exact * positions) @ turned - 0.5 * (exact @ turned**2)
         scores -= 0.5 * (exact * positions**2).sum(axis=2, keepdims=True)
+        # log Σ exp less the largest exponent: nothing overflows, and the sum is at least 1.
         highest = scores.max(axis=2, keepdims=True)
         raised = np.exp(scores - highest)
         total = raised.sum(axis=2, keepdims=True)
@@ -231,10 +239,14 @@ def climb(
         likelihood = now
         # τ² as what is left of the gaps once the noise is taken out of them, cluster by cluster.
         left = positions**2 - 2 * positions * (shares @ means) + shares @ means**2
+        # M-step of τ²: the posterior mean square of the deviation that is not noise,
+        # E[b²] = τ²σ²/(τ² + σ²) + (τ²/(τ² + σ²))²·(x − μ)².
         part = tau[:, None, None] / variance
         tau = np.maximum((part * (noise + part * left)).mean(axis=(1, 2)), floor)
+        # M-step of the means: each client counts by its precision.
         members = shares.transpose(0, 2, 1)
         precision, pull = members @ exact, members @ (exact * positions)
+        # A cluster without members stays where it is.
         means = np.where(precision > 0, pull / np.where(precision > 0, precision, 1), means)
     return Fits(likelihood, shares, means, used)
 
@@ -247,6 +259,7 @@ def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = START
     """
     generator = np.random.default_rng(0)
     found = np.empty((starts, models, positions.shape[1]))
+    # The first client is drawn by its precision: an exact one marks a cluster better.
     exactness = 1 / noise.mean(axis=1)
     for start in range(starts):
         chances, nearest = exactness / exactness.sum(), np.full(len(positions), np.inf)
@@ -255,5 +268,6 @@ def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = START
             found[start, model] = drawn
             nearest = np.minimum(nearest, ((positions - drawn) ** 2 / noise).sum(axis=1))
             whole = nearest.sum()
+            # A sum of 0 means that every client lies on one already drawn: then all are as likely.
             chances = nearest / whole if whole > 0 else np.full(len(positions), 1 / len(positions))
     return found

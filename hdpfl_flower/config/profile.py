@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from hdpfl_flower.errors import ProfileError
+from hdpfl_flower import formats
 from hdpfl_flower.config.validation import FROZEN, describe, kebab
+from hdpfl_flower.errors import ProfileError
 
 MIN_DELTA = 1e-10
-"""Below this the privacy-loss distribution under-reports (PRIVACY.md §2); refused."""
+"""Below this the privacy-loss distribution under-reports (docs/project/decisions.md); refused."""
 
 Epsilon = Annotated[float, Field(gt=0)]
 Delta = Annotated[float, Field(ge=MIN_DELTA, lt=1)]
@@ -32,7 +33,7 @@ Disclosure = Literal[
 ]
 
 
-class Private(BaseModel):
+class RedactedModel(BaseModel):
     """A part of a profile; its text shows no value."""
 
     model_config = FROZEN
@@ -43,43 +44,87 @@ class Private(BaseModel):
     __str__ = __repr__
 
 
-class Budget(Private):
+class Budget(RedactedModel):
     """An (ε, δ): ``epsilon = inf`` means no privacy, and every report says so."""
 
-    epsilon: Epsilon
-    delta: Delta
+    epsilon: Epsilon = Field(
+        description="ε: of all runs together in `[budget]`, of one run in `[run]`; `inf`: no "
+        "privacy, and every report says so."
+    )
+    delta: Delta = Field(
+        description="δ, likewise; below 1 / `training.declared-records`. 1e-5 or less is usual."
+    )
 
 
-class Training(Private):
-    """How the site trains; q, steps and divisor follow from the first two alone."""
+class Training(RedactedModel):
+    """How the site trains; q, steps and divisor follow from the first two alone.
 
-    batch_size: AtLeastOne = Field(description="Expected size b of a Poisson batch.")
-    declared_records: AtLeastOne = Field(description="The N the site plans with, a constant.")
-    physical_batch: AtLeastOne = Field(256, description="Records held in memory at once.")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
-    engine: Literal["auto", "linear", "bookkeeping", "vmap", "opacus"] = "auto"
-    torch_threads: Annotated[int, Field(ge=0)] = Field(0, description="0: as many as cores.")
+    The true number of records never enters: it would disclose a single one.
+    """
+
+    batch_size: AtLeastOne = Field(
+        description="Expected size b of a Poisson batch: each step takes every record with "
+        "probability b / N. Larger batches suffer a little less from the noise."
+    )
+    declared_records: AtLeastOne = Field(
+        description="The N that the site plans with, a constant that counts as public: round it. "
+        "It should be close to the number of records for training."
+    )
+    physical_batch: AtLeastOne = Field(
+        256, description="Records in memory at once; a lower number gives the same result."
+    )
+    device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    engine: Literal["auto", "linear", "bookkeeping", "vmap", "opacus"] = Field(
+        "auto",
+        description="How gradients of single records are computed; auto: the fastest that the "
+        "model allows.",
+    )
+    torch_threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="Threads of a training process; 0: as many as cores."
+    )
 
 
-class Policy(Private):
-    """What a server may propose; empty lists of strategies mean any."""
+class Policy(RedactedModel):
+    """What a server may propose; the site declines a run outside of it."""
 
-    strategies: Annotated[tuple[str, ...], AList] = ()
+    strategies: Annotated[tuple[str, ...], AList] = Field(
+        (), description="Strategies that are allowed; empty: any."
+    )
     models: Annotated[tuple[str, ...], AList] = Field(
-        (), description="module:function models that may be built."
+        (),
+        description="`module:function` models that may be built here: they are code of yours. "
+        "The package's own models need no entry.",
     )
-    max_rounds: AtLeastOne = 1000
-    max_local_epochs: AtLeastOne = 100
-    max_local_steps: AtLeastOne = 10_000
+    max_rounds: AtLeastOne = Field(1000, description="Most rounds of a run.")
+    max_local_epochs: AtLeastOne = Field(100, description="Most local epochs of a round.")
+    max_local_steps: AtLeastOne = Field(
+        10_000, description="Most local steps of a round, where the terms set steps."
+    )
     max_steps: AtLeastOne = Field(
-        1_000_000, description="Noisy steps that a run's plan may pay for, all rounds together."
+        1_000_000,
+        description="Most noisy steps of a run: all rounds, and both models where a private "
+        "personal model is trained. Checked before the noise is calibrated, which takes minutes "
+        "for ten million steps.",
     )
-    min_clip_norm: Annotated[float, Field(gt=0)] = 1e-4
-    max_clip_norm: Annotated[float, Field(gt=0)] = 1e4
-    max_payload_mb: Annotated[float, Field(gt=0)] = 512.0
-    runs: Annotated[int, Field(ge=0)] = Field(0, description="Runs that may be charged; 0: any.")
+    min_clip_norm: Annotated[float, Field(gt=0)] = Field(
+        1e-4, description="Least bound on a gradient."
+    )
+    max_clip_norm: Annotated[float, Field(gt=0)] = Field(
+        1e4, description="Largest bound on a gradient."
+    )
+    max_payload_mb: Annotated[float, Field(gt=0)] = Field(
+        512.0,
+        description="Largest model in megabytes: of the messages, and of the network that the "
+        "terms name, whose size is computed before it takes memory. Never above 2,048.",
+    )
+    runs: Annotated[int, Field(ge=0)] = Field(
+        0, description="Runs that may ever be charged; 0: any number that the budget holds."
+    )
     client_noise: bool = Field(
-        False, description="Whether terms may ask for noise = 'client': the unit is the update."
+        False,
+        description='Whether terms may set `noise = "client"`: the site clips and noises its '
+        "whole update, and the unit is all of its records. Without it the site declines such a "
+        "run; a simulated site allows it.",
     )
 
 
@@ -87,18 +132,22 @@ TABLES = ("csv", "parquet")
 """The formats of ``[data]`` whose records have columns, and so may have an id."""
 
 
-class DataSource(Private):
+class DataSource(RedactedModel):
     """Where the site's records lie."""
 
-    format: Literal["csv", "parquet", "npz", "images"]
-    path: AFile
+    format: Literal["csv", "parquet", "npz", "images"] = Field(
+        description="`csv` and `parquet` are read by the run's public schema; `npz` holds arrays "
+        "`x` and `y`; `images` is a folder with a subfolder a class, named 0, 1, 2, …"
+    )
+    path: AFile = Field(description="The file or folder.")
     holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Share of the rows kept out of training, for the site's own test."
+        0.0, description="Share of the records kept out of training, for the site's own test."
     )
     id: str = Field(
         "",
-        description="Column of the protected unit, such as a patient's number: the "
-        "run's schema must name the same one; empty: a row is a unit, and a schema may name none.",
+        description="Column of the protected unit, such as a patient's number, for tables alone. "
+        "The run's schema must name the same one, and one record of each unit is used. Empty: a "
+        "row is a unit, and the site declines a run whose schema names an id.",
     )
 
     @model_validator(mode="after")
@@ -111,28 +160,36 @@ class DataSource(Private):
         return self
 
 
-class LedgerPaths(Private):
+class LedgerPaths(RedactedModel):
     """Where the budget ledger lies; ``anchor`` belongs on other storage."""
 
-    path: AFile
-    anchor: AFile | None = None
+    path: AFile = Field(
+        description="The SQLite file of the budget, on a local disk: one for all that uses the "
+        "same records. `hdpfl-site ledger init` creates it."
+    )
+    anchor: AFile | None = Field(
+        None, description="A small file, best on other storage, that reveals an older ledger."
+    )
 
 
-class State(Private):
+class State(RedactedModel):
     """The site's own folder: the final model of the last run, and its personal models."""
 
-    path: AFile
+    path: AFile = Field(description="The folder.")
 
 
-class Simulation(Private):
+class Simulation(RedactedModel):
     """Marks a node as simulated: its noise comes from a seed and protects nobody."""
 
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0)] = Field(description="Seed of the noise and the batches.")
 
 
-class Profile(Private):
+class Profile(RedactedModel):
     """Everything a site decides for itself. Frozen, validated, redacted."""
 
+    format: Annotated[int, Field(ge=1)] = Field(
+        1, description="Number of the profile's form; a version refuses those it does not know."
+    )
     budget: Budget
     run: Budget
     training: Training
@@ -141,12 +198,26 @@ class Profile(Private):
     ledger: LedgerPaths | None = None
     state: State | None = None
     simulation: Simulation | None = None
-    disclose: Annotated[tuple[Disclosure, ...], AList] = ()
+    disclose: Annotated[tuple[Disclosure, ...], AList] = Field(
+        (),
+        description="What may leave the site although ε does not cover it: constants of the "
+        "profile when the site joins, and metrics of a model on held-out records "
+        "(`personal-metrics`, beside `metrics`: also those of the site's own model). A strategy "
+        "that needs one of them leaves out a site that does not disclose it. `noise-std` is for "
+        "simulated sites alone.",
+    )
     trust_server: bool = Field(
-        False, description="Send clipped updates without noise where the terms ask for it."
+        False,
+        description="Whether clipped updates **without noise** may leave where the terms set "
+        '`noise = "server"`: the server then adds the noise and keeps the account, and this '
+        "ledger's ε does not cover them. Without it the site declines such a run.",
     )
     reply_after: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="Seconds after a request at which every reply leaves; 0: when it is ready."
+        0.0,
+        description="Seconds after a request at which every reply leaves, a refusal too, so that "
+        "its time reveals nothing of the records. Take more than the longest round needs: later "
+        "work leaves at the next multiple. It must be below the run's `round-timeout`. 0: a reply "
+        "leaves when it is ready, and the report names that gap.",
     )
 
     @model_validator(mode="after")
@@ -158,6 +229,7 @@ class Profile(Private):
                 "lower the batch size"
             )
         for section, budget in (("run", self.run), ("budget", self.budget)):
+            # δ = 1/N allows a mechanism that publishes one record drawn at random.
             if budget.delta * records >= 1:
                 raise ValueError(
                     f"'{section}.delta' is not below 1 / 'training.declared-records': "
@@ -192,6 +264,10 @@ class Profile(Private):
             ProfileError: keys missing, unknown or out of range, named without their values.
         """
         try:
+            formats.PROFILE.check(data.get("format"))  # before other keys, which may be newer
+        except ProfileError as error:
+            raise ProfileError(f"{source}: {error}") from None
+        try:
             return cls.model_validate(data)
         except ValidationError as error:
             raise ProfileError(f"{source}: {describe(error, _keys(cls))}") from None
@@ -208,7 +284,7 @@ class Profile(Private):
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ProfileError(
-                f"profile {path} is not there; write one, see docs/profile.md"
+                f"profile {path} is not there; write one, see docs/how-to/site.md"
             ) from None
         except (OSError, UnicodeDecodeError):
             raise ProfileError(f"profile {path} cannot be read as text by this user") from None
@@ -228,6 +304,7 @@ class Profile(Private):
         ):
             table = data.get(section)
             if isinstance(table, dict) and isinstance(table.get(key), str):
+                # Relative to the profile, whatever folder the process starts in.
                 table[key] = str(path.absolute().parent / Path(table[key]).expanduser())
         return cls.parse(data, f"profile {path}")
 

@@ -57,12 +57,13 @@ _OTHER = "is not what is asked for here"
 _TAGGED = ("union_tag_invalid", "union_tag_not_found")
 
 
-def describe(error: ValidationError, keys: Iterable[str]) -> str:
+def describe(error: ValidationError, keys: Iterable[str], prefix: str = "") -> str:
     """Return the mistakes of ``error`` on one line, each naming its key and what is wrong.
 
     Args:
         error: what pydantic found.
         keys: every key that exists, to suggest a spelling for one that does not.
+        prefix: what stands before each key where the user wrote it.
 
     Guarantees:
         No value that was validated appears in the text, and no sentence of pydantic's: every kind
@@ -71,15 +72,15 @@ def describe(error: ValidationError, keys: Iterable[str]) -> str:
     known = list(keys)
     lines = []
     for item in error.errors(include_url=False, include_input=False):
-        kind, told = item["type"], item.get("ctx", {})
-        tag = (told["discriminator"].strip("'"),) if kind in _TAGGED else ()
+        kind, context = item["type"], item.get("ctx", {})
+        tag = (context["discriminator"].strip("'"),) if kind in _TAGGED else ()
         key = ".".join(str(part) for part in (*item["loc"], *tag))
         if kind == "extra_forbidden":
             close = get_close_matches(key, known, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            lines.append(f"'{key}' is not a known key{hint}")
+            hint = f"; did you mean '{prefix}{close[0]}'?" if close else ""
+            lines.append(f"'{prefix}{key}' is not a known key{hint}")
         else:
-            text = str(told["error"]) if kind == "value_error" else _WORDS.get(kind, _OTHER)
-            text = text if kind == "value_error" else text.format(**told)
-            lines.append(f"'{key}' {text}" if key else text)
+            text = str(context["error"]) if kind == "value_error" else _WORDS.get(kind, _OTHER)
+            text = text if kind == "value_error" else text.format(**context)
+            lines.append(f"'{prefix}{key}' {text}" if key else text)
     return "; ".join(lines)

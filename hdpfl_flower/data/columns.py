@@ -1,26 +1,43 @@
-"""The cells of one column of a table: numbers where they hold one, texts where there is text.
+"""The cells of one column of a table: a number where a cell holds one, a text where there is text.
 
-Nothing here raises because of a cell: an exception that a record can cause would tell of that
-record without noise (PRIVACY.md §4). What cannot be read is NaN and matches no value.
+Nothing here raises because of a cell: an exception that a record can cause would disclose that
+record without noise (docs/project/decisions.md). A cell that cannot be read is NaN and equals no
+value.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Mask = npt.NDArray[np.bool_]
 
-NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """What counts as a number in a cell: ASCII decimal notation; no nan, inf, hex or separators."""
 
 BLANK = " \t\n\r\f\v"
 """Trimmed from both ends of a cell and of a value of the schema (ASCII only)."""
+
+_BLANK_BYTES = BLANK.encode()
+_WHOLE_FLOAT = re.compile(rb"([0-9]+)\.0*")
+
+
+def number_in(text: bytes) -> float:
+    """Return the finite number that ``text`` is, trimmed already; NaN for anything else.
+
+    >>> number_in(b"+1e0"), number_in(b"1_0"), number_in(b"1e999")
+    (1.0, nan, nan)
+    """
+    # The pattern admits only what float() accepts, so that it cannot raise.
+    number = float(text) if NUMBER.fullmatch(text) else math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def value_key(value: str) -> float | bytes:
@@ -29,10 +46,64 @@ def value_key(value: str) -> float | bytes:
     >>> value_key(" 1") == value_key("1.0"), value_key("1_0")
     (True, b'1_0')
     """
-    text = value.strip(BLANK)
-    if re.fullmatch(NUMBER, text) and np.isfinite(number := float(text)):
-        return number
-    return text.encode(errors="surrogatepass")
+    text = value.strip(BLANK).encode(errors="surrogatepass")
+    return text if math.isnan(number := number_in(text)) else number
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Texts:
+    """A column of texts; a text that occurs often is kept, and read, once.
+
+    Attributes:
+        values: the different texts, trimmed.
+        rows: int64, shape ``(n,)``; the index in ``values`` of each row's text.
+    """
+
+    values: tuple[bytes, ...]
+    rows: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, cells: Iterable[bytes]) -> Texts:
+        """Return the column of ``cells``, a row each."""
+        gathered = GatheredTexts()
+        for cell in cells:
+            gathered.add(cell)
+        return gathered.texts()
+
+    def numbers(self) -> npt.NDArray[np.float64]:
+        """Return, shape ``(n,)``, the number that each row holds, NaN for none."""
+        return np.array([number_in(text) for text in self.values], dtype=np.float64)[self.rows]
+
+    def lookup(self, values: dict[bytes, int]) -> npt.NDArray[np.int64]:
+        """Return, shape ``(n,)``, the number that ``values`` has for each row's text, else -1."""
+        return np.array([values.get(text, -1) for text in self.values], dtype=np.int64)[self.rows]
+
+    def ids(self) -> list[bytes]:
+        """Return each row's text as an id, ``7.0`` as ``7``.
+
+        Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id.
+        """
+        same = [_WHOLE_FLOAT.fullmatch(text) for text in self.values]
+        ids = [found[1] if found else text for found, text in zip(same, self.values, strict=True)]
+        return [ids[row] for row in self.rows.tolist()]
+
+
+class GatheredTexts:
+    """A column of texts while its rows are read, one after another."""
+
+    def __init__(self) -> None:
+        """Start without a row."""
+        self._known: dict[bytes, int] = {}
+        self._rows = array("q")
+
+    def add(self, cell: bytes) -> None:
+        """Add the next row's cell."""
+        self._rows.append(self._known.setdefault(cell, len(self._known)))
+
+    def texts(self) -> Texts:
+        """Return the column so far."""
+        values = tuple(cell.strip(_BLANK_BYTES) for cell in self._known)
+        return Texts(values, np.array(self._rows, dtype=np.int64))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -41,14 +112,18 @@ class Cells:
 
     Attributes:
         numbers: float64, shape ``(n,)``; NaN where a cell holds no finite number.
-        texts: Arrow ``large_binary`` of length n, trimmed, empty where absent; None for a column
-            of numbers.
+        texts: the texts of the cells, empty where absent; None for a column of numbers.
         absent: bool, shape ``(n,)``; there is nothing in the cell (a null, or a NaN).
     """
 
     numbers: npt.NDArray[np.float64]
-    texts: Any
+    texts: Texts | None
     absent: Mask
+
+    @classmethod
+    def of_texts(cls, texts: Texts) -> Cells:
+        """Return a column of texts, none of them absent."""
+        return cls(texts.numbers(), texts, np.zeros(len(texts.rows), dtype=bool))
 
     def lookup(self, values: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return, shape ``(n,)``, the index of the value that each cell holds, -1 for none.
@@ -56,22 +131,21 @@ class Cells:
         Values that are numbers match every spelling of that number (``1``, ``1.0``, ``+1e0``);
         others match byte for byte.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         found = np.full(len(self.numbers), -1, dtype=np.int64)
         keys = [value_key(value) for value in values]
         order = [i for i, key in enumerate(keys) if isinstance(key, float)]
         if order:
             order.sort(key=keys.__getitem__)
             numbers = np.array([keys[i] for i in order])
+            # NaN sorts behind every number and equals none. Of equal values the first one counts:
+            # the sort above is stable, and the search finds the leftmost.
             at = np.searchsorted(numbers, self.numbers).clip(max=len(numbers) - 1)
             found = np.where(numbers[at] == self.numbers, np.array(order)[at], found)
-        order = [i for i, key in enumerate(keys) if isinstance(key, bytes)]
-        if order and self.texts is not None:
-            known = pa.array([keys[i] for i in order], pa.large_binary())
-            at = np.asarray(pc.index_in(self.texts, value_set=known).fill_null(-1))
-            found = np.where(at >= 0, np.array(order)[at], found)
+        if self.texts is not None:
+            # Reversed: of two equal values the first one counts.
+            first = {key: i for i, key in reversed([*enumerate(keys)]) if isinstance(key, bytes)}
+            at = self.texts.lookup(first)
+            found = np.where(at >= 0, at, found)
         return found
 
     def missing(self, marks: Sequence[str]) -> Mask:
@@ -79,90 +153,30 @@ class Cells:
         return self.absent | (self.lookup(marks) >= 0)
 
 
-def decode(column: Any) -> Cells:
-    """Return the cells of an Arrow ``column`` of any type and any content.
+class Column(Protocol):
+    """A column as it lies in a file: of texts in a CSV, of any Arrow type in a Parquet file."""
 
-    Texts, numbers, booleans and dictionaries of them are read; cells of any other type (dates,
-    lists, structures) can be read neither as a number nor as a text.
+    def cells(self) -> Cells:
+        """Return what the cells hold."""
+
+    def texts(self) -> Texts | None:
+        """Return the cells as texts, numbers written out; None for a type that has no text."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TextColumn:
+    """A column of a CSV file.
+
+    Attributes:
+        content: its texts.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = column.type
-    absent = np.asarray(column.is_null(), dtype=bool)
-    if is_text(kind):
-        texts = trimmed(column)
-        return Cells(_parsed(texts), texts, absent)
-    if pa.types.is_boolean(kind):
-        words = pc.if_else(column, b"true", b"false").cast(pa.large_binary())
-        return Cells(_floats(column), _whole(words.fill_null(b"")), absent)
-    if is_number(kind):
-        numbers = _floats(column)
-        return Cells(np.where(np.isfinite(numbers), numbers, np.nan), None, np.isnan(numbers))
-    return Cells(np.full(len(column), np.nan), None, absent)
+    content: Texts
 
+    def cells(self) -> Cells:
+        """Return what the cells hold."""
+        return Cells.of_texts(self.content)
 
-def is_text(kind: Any) -> bool:
-    """Tell whether an Arrow type holds texts or bytes."""
-    from pyarrow import types
-
-    return any(
-        check(kind)
-        for check in (
-            types.is_string,
-            types.is_large_string,
-            types.is_string_view,
-            types.is_binary,
-            types.is_large_binary,
-            types.is_binary_view,
-            types.is_fixed_size_binary,
-        )
-    )
-
-
-def is_number(kind: Any) -> bool:
-    """Tell whether an Arrow type holds integers, floats or decimals."""
-    from pyarrow import types
-
-    return any(check(kind) for check in (types.is_integer, types.is_floating, types.is_decimal))
-
-
-def trimmed(column: Any) -> Any:
-    """Return a column of texts as one ``large_binary`` array, blanks cut off, nulls empty."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    whole = _whole(column.cast(pa.large_binary()).fill_null(b""))
-    # Viewed as text without a check of its UTF-8, which would raise on a single cell; the kernels
-    # used on it work on bytes.
-    text = pc.ascii_trim(whole.view(pa.large_utf8()), characters=BLANK)
-    return text.view(pa.large_binary())
-
-
-def _whole(column: Any) -> Any:
-    """Return a column in one piece."""
-    import pyarrow as pa
-
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _parsed(texts: Any) -> npt.NDArray[np.float64]:
-    """Return the finite numbers written in ``texts``, float64, shape ``(n,)``, NaN elsewhere."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    # The pattern admits only what the cast accepts, so that the cast cannot raise.
-    written = pc.match_substring_regex(texts, f"^(?:{NUMBER})$")
-    numbers = _floats(pc.if_else(written, texts.view(pa.large_utf8()), None))
-    return np.where(np.isfinite(numbers), numbers, np.nan)
-
-
-def _floats(column: Any) -> npt.NDArray[np.float64]:
-    """Return ``column`` as float64, shape ``(n,)``, nulls as NaN."""
-    import pyarrow as pa
-
-    # safe=False: an integer above 2**53 is rounded; a safe cast would raise on that one cell.
-    values = column.cast(pa.float64(), safe=False).fill_null(np.nan)
-    return np.asarray(values, dtype=np.float64)
+    def texts(self) -> Texts:
+        """Return the cells as they are."""
+        return self.content

@@ -157,7 +157,7 @@ def _digits(task: Task) -> Dataset:
     """Read scikit-learn's file without its 1,200 modules: a site starts a process a message."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
-        raise DataError("'dataset' = 'digits' comes with scikit-learn; run: pip install .")
+        raise DataError("'dataset' = 'digits' is a file of scikit-learn; run: pip install .")
     path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
     try:
         table = np.loadtxt(path, delimiter=",")

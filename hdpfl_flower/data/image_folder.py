@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.system.extras import extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,6 +37,7 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]
         them were left out, by reason.
 
     Raises:
+        InstallationError: pillow is not installed.
         DataError: the folder or a subfolder cannot be listed, or the task is not one on images.
     """
     shape = task.input_shape
@@ -44,13 +46,15 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]
             "'data.format' names images, but the run's inputs are not images of 1 or 3 channels "
             "with a class; use csv, parquet or npz"
         )
+    with extra("images", "'data.format' = 'images'"):
+        import PIL  # noqa: F401 - the reader of one image passes over whatever is raised
     classes = {str(number): number for number in range(task.classes)}
     left_out = {"in no class folder": 0, "no readable image": 0}
     features: list[npt.NDArray[np.float32]] = []
     targets: list[int] = []
     rows = 0
     with warnings.catch_warnings():
-        # Pillow's warnings tell of single images, and a log may leave the site.
+        # Pillow's warnings disclose single images, and a log may leave the site.
         warnings.simplefilter("ignore")
         for name, files in _listing(folder):
             rows += len(files)
@@ -91,6 +95,7 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] |
 
     try:
         with Image.open(path) as image:
+            # Only the header is read so far; pixels are decoded below.
             if image.width * image.height > MAX_PIXELS:
                 return None
             return _pixels(ImageOps.exif_transpose(image), shape)
@@ -103,7 +108,7 @@ def _pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """Return ``image`` converted, resized and scaled to float32 of ``shape`` in [0, 1].
 
     Raises:
-        ValueError: pixels of a scale that nothing tells (floats).
+        ValueError: pixels of an unknown scale (floats).
     """
     from PIL.Image import Resampling
 

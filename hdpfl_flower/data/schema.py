@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
+from hdpfl_flower.config.validation import FROZEN, describe, kebab
 from hdpfl_flower.data.columns import BLANK, value_key
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
-from hdpfl_flower.config.validation import FROZEN, describe, kebab
 
 MAX_FEATURES = 10_000
 """A schema comes from the server: it must not make a site allocate without end."""
@@ -35,7 +35,7 @@ Texts = Annotated[tuple[str, ...], AList]
 
 
 def _refuse_repeats(where: str, values: Iterable[str]) -> None:
-    """Refuse an empty value, and two values that no reader of a table could tell apart."""
+    """Refuse an empty value, and two values that no reader of a table could distinguish."""
     seen: dict[float | bytes, str] = {}
     for value in values:
         key = value_key(value)
@@ -70,8 +70,8 @@ class NumberColumn(BaseModel):
 
     model_config = FROZEN
 
-    name: Name
-    type: Literal["number"]
+    name: Name = Field(description="Name of the column in the table's header.")
+    type: Literal["number"] = Field(description="`number`.")
     bounds: Bounds = Field(description="[low, high]: what lies outside is clipped to them.")
     fill: Finite | None = Field(
         None, description="What a missing value becomes; none: the middle of the bounds."
@@ -106,9 +106,11 @@ class CategoryColumn(BaseModel):
 
     model_config = FROZEN
 
-    name: Name
-    type: Literal["category"]
-    categories: Annotated[Texts, Field(min_length=1)]
+    name: Name = Field(description="Name of the column in the table's header.")
+    type: Literal["category"] = Field(description="`category`.")
+    categories: Annotated[Texts, Field(min_length=1)] = Field(
+        description="The values that the column may hold; each becomes a feature."
+    )
     fill: str = Field("", description="What a missing or unknown value becomes; '': all zeros.")
     missing: Texts = Field((), description="Marks of a missing value in this column alone.")
 
@@ -140,7 +142,7 @@ class Label(BaseModel):
 
     model_config = FROZEN
 
-    column: Name
+    column: Name = Field(description="Name of the column.")
     classes: Annotated[tuple[Texts, ...], AList] = Field(
         (), description="A class a list of the values that mean it."
     )
@@ -164,6 +166,7 @@ class Label(BaseModel):
     def scale(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
         """Return regression targets ``values`` (n,) clipped to the bounds, scaled to [0, 1]."""
         low, half = self._range()
+        # Halves before the difference, which may overflow for bounds near 1e308.
         scaled = (np.clip(values, low, (self.bounds or (0, 1))[1]) / 2 - low / 2) / half
         return np.clip(scaled, 0, 1).astype(np.float32)
 
@@ -186,8 +189,10 @@ class Schema(BaseModel):
 
     model_config = FROZEN
 
-    label: Label
-    columns: Annotated[tuple[Column, ...], AList, Field(min_length=1)]
+    label: Label = Field(description="The column to predict: the table `[label]`.")
+    columns: Annotated[tuple[Column, ...], AList, Field(min_length=1)] = Field(
+        description="The features, in this order: a table `[[columns]]` each."
+    )
     id: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
         "", description="Column that names the protected unit (a patient); never a feature."
     )

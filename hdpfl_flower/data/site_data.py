@@ -2,7 +2,7 @@
 
 Shapes and classes come from the run's public terms, never from the files. A record that cannot be
 used contributes nothing, alone, and is counted for the site alone; only what is true of the data as
-a whole raises (PRIVACY.md §4).
+a whole raises (docs/project/decisions.md).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import Mask, decode
-from hdpfl_flower.errors import DataError
-from hdpfl_flower.data.image_folder import read_images
 from hdpfl_flower.config.profile import DataSource
+from hdpfl_flower.data.columns import Mask, Texts
+from hdpfl_flower.data.image_folder import read_images
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_reader import Redacted
 from hdpfl_flower.data.table_records import Summary, read_table
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
 
 
@@ -76,7 +76,7 @@ def check_site_data(
 ) -> list[str]:
     """Return the lines of ``hdpfl-site profile check``, for the site's own eyes.
 
-    A line that starts with ``error:`` must be mended before a run, one with ``warning:`` should
+    A line that starts with ``error:`` must be corrected before a run, one with ``warning:`` should
     be looked at. No line shows a value of a record.
 
     Args:
@@ -160,6 +160,7 @@ def _held_out(records: Records, ids: tuple[bytes, ...] | None, share: float) -> 
     Records of the same content fall on the same side, so the held-out share of a table with few
     different records may be far from ``share``; an id makes it finer.
     """
+    # A keyed hash of 8 bytes is uniform on 0 … 2⁶⁴ − 1.
     limit = int(share * 2**64)
     out = np.zeros(len(records), dtype=bool)
     for row in range(len(records)):
@@ -181,11 +182,13 @@ def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
             f"the .npz file must hold 'x' of shape (n, {', '.join(map(str, task.input_shape))}) "
             "and 'y' of shape (n,), as the run's terms say; reshape them"
         )
+    # A number beyond float32 becomes infinite and is left out; a warning would disclose it.
     with np.errstate(over="ignore"):
         features = x.astype(np.float32)
     usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
     kind: type[np.int64 | np.float32] = np.float32
     if task.classes:
+        # NaN fails the comparisons, so that its record is left out.
         known = (y >= 0) & (y < task.classes) & (y == np.floor(y))
         kind = np.int64
     else:
@@ -201,6 +204,7 @@ def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
 
 def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
+        # A pickle runs code of whoever wrote it.
         with np.load(path, allow_pickle=False) as file:
             return file["x"], file["y"]
     except Exception:
@@ -220,10 +224,7 @@ def _floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         # Exact but for integers of 64 bits, and no wider than that takes.
         return array.astype(np.result_type(array.dtype, np.float32), copy=False)
     if array.dtype.kind in "US":
-        import pyarrow as pa
-
         if array.dtype.kind == "U":
             array = np.char.encode(array, "utf-8", "surrogatepass")
-        cells = pa.array(array.ravel().tolist(), pa.large_binary())
-        return decode(cells).numbers.reshape(array.shape)
+        return Texts.of(array.ravel().tolist()).numbers().reshape(array.shape)
     raise DataError("the arrays of the .npz file must hold numbers; convert them before saving")

@@ -7,15 +7,14 @@ quote would swallow the records after it, so that one record could change others
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import BLANK
+from hdpfl_flower.data.columns import BLANK, Column, GatheredTexts, TextColumn
 from hdpfl_flower.errors import DataError
 
 _DELIMITERS = (b",", b";", b"\t")
@@ -34,12 +33,12 @@ class RawTable(Redacted):
     """Columns as they lie in a file.
 
     Attributes:
-        columns: Arrow arrays by name, one length n, of the rows that could be cut into cells.
+        columns: by name, one length n: of the rows that could be cut into cells.
         positions: int64 ``(n,)``; the row of the file, from 0, of each; blank lines do not count.
         rows: rows in the file.
     """
 
-    columns: dict[str, Any]
+    columns: Mapping[str, Column]
     positions: npt.NDArray[np.int64]
     rows: int
 
@@ -76,9 +75,6 @@ def _check_header(names: Sequence[str | bytes], wanted: Sequence[str]) -> None:
 
 def _load_csv(path: Path, wanted: Sequence[str]) -> RawTable:
     """Cut the lines of a CSV file; those with a wrong number of cells are counted only."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         data = path.read_bytes()
     except OSError:
@@ -88,34 +84,34 @@ def _load_csv(path: Path, wanted: Sequence[str]) -> RawTable:
     text = data.removeprefix(_BOM).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = [line for line in text.split(b"\n") if line.strip()]
     header, delimiter = _header(lines[0] if lines else b"", wanted)
-    plain: list[tuple[int, bytes]] = []
-    quoted: list[tuple[int, list[bytes]]] = []
+    columns = [(header.index(name.encode()), GatheredTexts()) for name in wanted]
+    positions = []
     for row, line in enumerate(lines[1:]):
-        if b'"' not in line:
-            if line.count(delimiter) == len(header) - 1:
-                plain.append((row, line))
-        elif len(cells := _cut(line, delimiter)) == len(header):
-            quoted.append((row, cells))
-    whole = pc.split_pattern(pa.array([line for _, line in plain], pa.large_binary()), delimiter)
-    flat, first = whole.flatten(), np.arange(len(plain)) * len(header)
-    positions = np.array([row for row, _ in (*plain, *quoted)], dtype=np.int64)
-    order = pa.array(np.argsort(positions))
-    columns = {}
-    for name in wanted:
-        at = header.index(name.encode())
-        rest = pa.array([cells[at] for _, cells in quoted], pa.large_binary())
-        columns[name] = pa.concat_arrays([flat.take(pa.array(first + at)), rest]).take(order)
-    return RawTable(columns, np.sort(positions), max(len(lines) - 1, 0))
+        cells = _cut(line, delimiter)
+        # Left out alone: cells cannot be assigned to columns, and an error would disclose the
+        # record.
+        if len(cells) != len(header):
+            continue
+        positions.append(row)
+        for at, column in columns:
+            column.add(cells[at])
+    content = [TextColumn(column.texts()) for _, column in columns]
+    return RawTable(
+        dict(zip(wanted, content, strict=True)),
+        np.array(positions, dtype=np.int64),
+        max(len(lines) - 1, 0),
+    )
 
 
 def _header(line: bytes, wanted: Sequence[str]) -> tuple[list[bytes], bytes]:
     """Return the names in the header ``line``, and the delimiter that parts them.
 
     Raises:
-        DataError: no delimiter gives every column of the schema.
+        DataError: with no delimiter the header has every column of the schema.
     """
     blank = BLANK.encode()
     cuts = [[name.strip(blank) for name in _cut(line, mark)] for mark in _DELIMITERS]
+    # The delimiter with which the header has most columns of the schema.
     best = max(range(len(cuts)), key=lambda i: len({name.encode() for name in wanted} & {*cuts[i]}))
     _check_header(cuts[best], wanted)
     return cuts[best], _DELIMITERS[best]
@@ -140,16 +136,7 @@ def _cut(line: bytes, delimiter: bytes) -> list[bytes]:
 
 def _load_parquet(path: Path, wanted: Sequence[str]) -> RawTable:
     """Read the columns of a Parquet file that the schema names."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from hdpfl_flower.data.arrow_columns import read_parquet
 
-    try:
-        with pq.ParquetFile(path) as file:
-            _check_header(file.schema_arrow.names, wanted)
-            table = file.read(columns=list(wanted))
-    except (OSError, pa.ArrowException, ValueError):
-        raise DataError(
-            "the table is not there or is no readable Parquet file; check its path and format"
-        ) from None
-    columns = {name: table.column(table.column_names.index(name)) for name in wanted}
-    return RawTable(columns, np.arange(table.num_rows), table.num_rows)
+    columns, rows = read_parquet(path, wanted, lambda names: _check_header(names, wanted))
+    return RawTable(columns, np.arange(rows), rows)

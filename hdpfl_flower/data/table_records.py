@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import Cells, Mask, decode, is_number, is_text, trimmed
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.data.columns import Cells, Column, Mask
 from hdpfl_flower.data.schema import CategoryColumn, NumberColumn, Schema
 from hdpfl_flower.data.table_reader import RawTable, Redacted, load_table
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records
 
 
@@ -49,7 +49,7 @@ class TableRead(Redacted):
         summary: the private counts.
         ids: the protected unit of each record, all different; None without ``id`` in the schema.
         positions: int64 ``(n,)``; the row of the file, from 0 and without
-            blank lines, that each record comes from.
+            blank lines, of each record.
     """
 
     records: Records
@@ -94,7 +94,7 @@ def features_only(
     """Return the features of a table that needs no label and no id, for prediction.
 
     Returns:
-        features float32 ``(n, d)``, and int64 ``(n,)``, the row of the file that each comes from,
+        features float32 ``(n, d)``, and int64 ``(n,)``, the row of the file of each,
         from 0 and without blank lines: a line that cannot be cut into its cells has no features.
 
     Raises:
@@ -113,7 +113,7 @@ def _encode(raw: RawTable, schema: Schema) -> tuple[npt.NDArray[np.float32], Sum
     for column in schema.columns:
         block = features[:, start : start + len(column.feature_names)]
         start += block.shape[1]
-        cells = decode(raw.columns[column.name])
+        cells = raw.columns[column.name].cells()
         missing = cells.missing((*schema.missing, *column.missing))
         if isinstance(column, NumberColumn):
             filled, clipped = _encode_number(column, cells, missing, block)
@@ -131,6 +131,7 @@ def _encode_number(
     """Write the scaled numbers to ``out`` (n, 1); return which were filled, how many clipped."""
     filled = missing | np.isnan(cells.numbers)
     values = np.where(filled, column.fill_value, cells.numbers)
+    # Scaled to public bounds and clipped: no cell makes a feature larger than they allow.
     low, high = column.bounds
     out[:, 0] = column.scale(values)
     return filled, int(((values < low) | (values > high)).sum())
@@ -151,7 +152,7 @@ def _encode_category(
 def _targets(raw: RawTable, schema: Schema, summary: Summary) -> tuple[npt.NDArray[Any], Mask]:
     """Return the targets (n,) of all rows of ``raw``, and which of them are known."""
     label = schema.label
-    cells = decode(raw.columns[label.column])
+    cells = raw.columns[label.column].cells()
     missing = cells.missing(schema.missing)
     if label.bounds is not None:
         known = ~(missing | np.isnan(cells.numbers))
@@ -161,37 +162,30 @@ def _targets(raw: RawTable, schema: Schema, summary: Summary) -> tuple[npt.NDArr
         return label.scale(values), known
     index = cells.lookup([value for values in label.classes for value in values])
     classes = [number for number, values in enumerate(label.classes) for _ in values]
+    # An index of −1 takes some class, and the mask leaves the record out.
     return np.array(classes, dtype=np.int64)[index], ~missing & (index >= 0)
 
 
-def _ids(column: Any, schema: Schema) -> list[bytes]:
+def _ids(column: Column, schema: Schema) -> list[bytes]:
     """Return the id of each row, empty where it is missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    missing = decode(column).missing(schema.missing)
-    if is_number(column.type):
-        column = column.cast(pa.large_utf8())
-    elif not (is_text(column.type) or pa.types.is_null(column.type)):
+    texts = column.texts()
+    if texts is None:
         raise DataError(f"column '{schema.id}' has a type that cannot be an id; store it as text")
-    # Writers turn a whole column from 7 into 7.0 when one id is missing: that changes no id.
-    same = pc.replace_substring_regex(trimmed(column), r"^([0-9]+)\.0*$", r"\1")
-    texts: list[bytes] = same.to_pylist()
-    return [b"" if gone else text for text, gone in zip(texts, missing, strict=True)]
+    missing = column.cells().missing(schema.missing)
+    return [b"" if gone else text for text, gone in zip(texts.ids(), missing, strict=True)]
 
 
 def _first_of_each(ids: list[bytes], labelled: Mask, summary: Summary) -> Mask:
     """Return which rows are the first labelled one of their id; count the others.
 
     Two records of one patient in training would cost the patient twice what the ledger says, and
-    to stop with an error would tell of a record, so the second one is left out.
+    to stop with an error would disclose a record, so the second one is left out.
     """
     kept = np.zeros(len(ids), dtype=bool)
     seen: set[bytes] = set()
     no_id = 0
     for row in np.flatnonzero(labelled).tolist():
+        # By position in the file, so that no later record changes what an earlier one becomes.
         no_id += not ids[row]
         kept[row] = bool(ids[row]) and ids[row] not in seen
         seen.add(ids[row])

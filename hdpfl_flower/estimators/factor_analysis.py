@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
+from hdpfl_flower.linalg.types import Matrix, Vector
 
 FLOOR = 1e-6
 """No noise is estimated below this share of a variable's mean square (Heywood cases)."""
@@ -63,17 +62,19 @@ def factor_analysis(moments: Matrix, dimension: int, effective: float | None = N
     edge = noise_edge(n, dimension)
     shares, factors = np.ones(n), 0
     values, vectors = _whitened(correlations, shares)
+    # A factor more for as long as pure noise would not have so large an eigenvalue.
     while values[factors] > edge and identifies(n, factors + 1):
         factors += 1
         shares = _fit(correlations, factors, _PRIOR / (effective or dimension))
         values, vectors = _whitened(correlations, shares)
+    # Maximum likelihood at this Ψ: Λ = Ψ^½ U (Θ − I)^½, then back from correlations to moments.
     loadings = vectors[:, :factors] * np.sqrt(np.maximum(values[:factors] - 1, 0))
     loadings *= np.sqrt(shares * scale)[:, None]
     return FactorModel(shares * scale, loadings, bool(n > 2 and values[factors] <= edge))
 
 
 def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> float:
-    """Return how many normal coordinates would tell as much about the shared signal as these do.
+    """Return the number of normal coordinates with the same information on the shared signal.
 
     A product of variables with kurtosis κ is as uncertain over d coordinates as one of normal
     variables over 2d / (κ − 1); the signal of a neural network sits in few of its coordinates.
@@ -95,7 +96,7 @@ def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> fl
 
 
 def spare_equations(n: int, factors: int) -> int:
-    """Return how many equations n variables' moments give beyond a factor model's unknowns.
+    """Return the number of equations of n variables' moments beyond a factor model's unknowns.
 
     Half of (n − k)² − (n + k); Ledermann's bound is where it is 0 (Psychometrika 1937).
 
@@ -146,6 +147,7 @@ def _fit(correlations: Matrix, factors: int, penalty: float) -> Vector:
         shares = np.exp(log_shares)
         values, vectors = _whitened(correlations, shares)
         rest = np.maximum(values[factors:], _RIDGE / 2)  # positive but for rounding
+        # communal = diag(ΛΛᵀ): what the factors explain of each variance.
         excess = np.maximum(values[:factors] - 1, 0)
         communal = shares * (vectors[:, :factors] ** 2 @ excess)
         value = np.sum(rest - np.log(rest) - 1) + penalty * np.sum(

@@ -14,26 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.credible import FLAT, flat_updates, levels_of_flat, require_finite
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.estimators.credible import FLAT, flat_updates, levels_of_flat, require_finite
 from hdpfl_flower.estimators.factor_analysis import (
     FactorModel,
-    Matrix,
-    Vector,
     effective_dimension,
     factor_analysis,
 )
-from hdpfl_flower.estimators.softmax_head import (
-    FORGED,
-    SPOKEN,
-    Head,
-    Informed,
-    informed,
-    quietest_part,
-    silent_squares,
-)
-from hdpfl_flower.identification import MAD_NOISE, doubt
-from hdpfl_flower.pairs import (
+from hdpfl_flower.estimators.identification import MAD_NOISE, doubt
+from hdpfl_flower.estimators.near_copies import (
     COPIES,
     LEFT_OF_DIFFERENCES,
     counts_of,
@@ -43,9 +32,19 @@ from hdpfl_flower.pairs import (
 )
 from hdpfl_flower.estimators.residual_mad import heavy_tailed, residual_mad
 from hdpfl_flower.estimators.robust_pca import blockwise_rpca
+from hdpfl_flower.estimators.softmax_head import (
+    FORGED,
+    HEAD_USED,
+    Head,
+    HeadEstimate,
+    combine_with_head,
+    quietest_part,
+    silent_squares,
+)
+from hdpfl_flower.linalg.sums import mean_squares, second_moments
 from hdpfl_flower.linalg.threads import one_thread
+from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
-_BLOCK = 16_384
 _SAMPLE = 20_000
 """Coordinates that the shape of a distribution is read from; more cost memory and add nothing."""
 _GLIMPSE = 2_000
@@ -63,8 +62,6 @@ _HUNDREDTH = 0.01
 ESTIMATORS = ("auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal")
 """Every estimator by the name that users write."""
 
-Updates = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True)
 class NoiseLevels:
@@ -75,7 +72,7 @@ class NoiseLevels:
         method: the estimator of these values; where ``auto`` was asked for, its choice.
         why: the reason for that choice, or what the values are worth.
         identified: whether the weights ∝ 1/σ² are nearly those of the true noise: q ≤ 1.1 in 95 %
-            of rounds where it is True (``identification.py``). Where False, ``why`` says why not,
+            of rounds where it is True (``identification.py``). Where False, ``why`` is the reason,
             and the values are mostly upper bounds.
         copies: among how many near copies each update stands, itself included; ``variances`` has
             been multiplied by it. Shape ``(n,)``; None: there are no copies.
@@ -121,8 +118,8 @@ def measure_noise(
     Returns:
         The levels. Two clients or fewer do not identify their noise in one round, unless there is
         a head, and get their mean squares: upper bounds. A flat update gets the largest level of
-        the others (``credible.py``), near copies count as one client (``pairs.py``); with either
-        nothing is called identified.
+        the others (``credible.py``), near copies count as one client (``near_copies.py``); with
+        either nothing is called identified.
 
     Raises:
         EstimationError: a number that is not finite, or too large to be squared.
@@ -152,27 +149,11 @@ def measure_noise(
     return found
 
 
-def second_moments(updates: npt.NDArray[np.floating]) -> Matrix:
-    """Return the Gram matrix over d, float64, shape ``(n, n)``: one pass, in blocks."""
-    n, d = updates.shape
-    total = np.zeros((n, n))
-    for start in range(0, d, _BLOCK):
-        block = updates[:, start : start + _BLOCK]
-        total += block @ block.T
-    moments: Matrix = total / d
-    return moments
-
-
-def mean_squares(updates: Updates) -> Vector:
-    """Return the mean square of each update, shape ``(n,)``."""
-    return np.array([np.mean(np.square(row, dtype=np.float64)) for row in updates])
-
-
 def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
     """Return about ``size`` coordinates, ascending, or all where there are no more.
 
     They are drawn in runs of a cache line, so that reading them takes no pass over the updates,
-    and by a hash of what all clients sent: none of them can know before which ones count.
+    and by a hash of what all clients sent: no client can predict which ones count.
     """
     d = updates.shape[1]
     if d <= size + _LINE:
@@ -219,23 +200,23 @@ def _with_head(found: NoiseLevels, updates: Updates, sample: Updates, head: Head
     """Return one round's levels with the silent sums of the head."""
     n, d = updates.shape
     error = 2 / (head.inputs + 1)
-    spoken = informed(
+    combined = combine_with_head(
         found.variances,
         np.full(n, 2 / d),
         silent_squares(updates, head),
         np.full(n, error),
         quietest_part(sample),
     )
-    notes = dict.fromkeys(head_notes(spoken))
-    identified = found.identified or (error <= SURE_OF_HEAD and not spoken.forged.any())
+    notes = dict.fromkeys(head_notes(combined))
+    identified = found.identified or (error <= SURE_OF_HEAD and not combined.forged.any())
     why = found.why + "".join(notes)
-    return replace(found, variances=spoken.variances, why=why, identified=identified)
+    return replace(found, variances=combined.variances, why=why, identified=identified)
 
 
-def head_notes(spoken: Informed) -> list[str]:
-    """Return what the head's part in each level was, for the journal; empty where it was little."""
-    told = np.where(spoken.shares > 0.5, f"; {SPOKEN}", "")
-    return [str(note) for note in np.where(spoken.forged, f"; {FORGED}", told)]
+def head_notes(combined: HeadEstimate) -> list[str]:
+    """Return a note for the journal on each level that the head decided; else an empty one."""
+    notes = np.where(combined.shares > 0.5, f"; {HEAD_USED}", "")
+    return [str(note) for note in np.where(combined.forged, f"; {FORGED}", notes)]
 
 
 def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> NoiseLevels:

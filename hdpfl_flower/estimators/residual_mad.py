@@ -13,7 +13,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.estimators.factor_analysis import FactorModel, Vector
+from hdpfl_flower.estimators.factor_analysis import FactorModel
+from hdpfl_flower.linalg.types import Vector
 
 MAD_OF_NORMAL = 0.6744897501960817
 """The upper quartile of the standard normal."""
@@ -52,7 +53,7 @@ def residual_mad(
 
 
 def heavy_tailed(scores: Vector) -> bool:
-    """Return whether normal residuals would give such scores less than once in a thousand rounds.
+    """Return whether normal residuals have such scores less than once in a thousand rounds.
 
     >>> heavy_tailed(np.array([-1.0, 0.5, 2.0])), heavy_tailed(np.array([-6.0, 0.5, 2.0]))
     (False, True)

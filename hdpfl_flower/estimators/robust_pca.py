@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.linalg.types import Matrix, Vector
+
 _BLOCK = 8_192
 _GROWTH = 1.5
 """ρ: Lin, Chen and Ma, section 5."""
@@ -31,9 +33,6 @@ _VANISHED = 1e-9
 """A sparse part of less than this share of its row's squares is not there, yet or at all."""
 _STEADIEST = 0.7
 """No slower convergence is extrapolated: ρ = 1.5 shrinks the error by 0.5 to 0.67 a sweep."""
-
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,7 @@ class _Pursuit:
     def sweep(self) -> tuple[Vector, float]:
         """Do one iteration and return ‖Sᵢ‖², shape ``(n,)``, and the relative residual."""
         m, n, real = self._m, len(self._m), self._float
+        # L = D_{1/μ}(X): singular values of X shrunk by 1/μ, as a matrix that multiplies X.
         low_rank = _shrinking(self._gram, 1 / self._mu).astype(real)
         bound = self._lambda / self._mu
         # What T was clipped by a sweep ago, and X's share of it; μ has grown by ρ since.
@@ -185,6 +185,7 @@ class _Pursuit:
                 dual = rows * real(self._kappa)
                 x = rows + dual
             else:
+                # Y/μ is T clipped at λ/μ, and S is T less that: neither is stored between sweeps.
                 dual = np.clip(old, -before, before)
                 x = rows - old
                 x += dual
@@ -195,12 +196,14 @@ class _Pursuit:
             new += dual
             clipped = np.clip(new, -after, after)
             dual -= clipped
+            # ‖M − L − S‖_F², block by block.
             gap += float(np.vdot(dual, dual))
             np.subtract(new, clipped, out=dual)  # S
             squares += np.einsum("ij,ij->i", dual, dual)
             np.subtract(rows, dual, out=x)
             clipped *= real(1 / _GROWTH)
             x += clipped
+            # The next sweep needs only X Xᵀ, n × n.
             gram += x @ x.T
             old[...] = new
         self._gram, self._mu = gram, self._mu * _GROWTH

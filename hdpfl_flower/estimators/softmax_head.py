@@ -1,13 +1,14 @@
-"""Where a model's last layer lies in an update, and what it says of noise by saying nothing.
+"""Noise variance from the softmax layer, whose gradients sum to zero over the classes.
 
 The gradient of softmax and cross-entropy adds up to 0 over the classes, record by record, and so
-does every clipped sum of them. Whatever the classes' rows of the last layer add up to in an update
-is noise and nothing else, also in the first round and however few labels a site holds.
+does every clipped sum of them. So the sum of the last layer's rows over the classes is noise alone
+in every update, also in the first round and however few labels a client holds. These sums are the
+*silent sums*.
 
-These sums are few, one an input, so that their mean square is off by √(2/(inputs + 1)); an estimate
-from all coordinates is off by less, but may mistake signal for noise. :func:`informed` weighs the
-two by how far they disagree. A site can forge a quiet head, and would seem quiet: no level falls
-below a quarter of what the rest of its update says.
+The silent sums are few, one an input: their mean square has a relative error of √(2/(inputs + 1)).
+An estimate from all coordinates has a smaller error, but may mistake signal for noise.
+:func:`combine_with_head` weighs the two by how far they disagree. A client can forge a head without
+noise, to seem quiet: no level falls below a quarter of the estimate from the rest of its update.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.estimators.residual_mad import MAD_OF_NORMAL
+from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Task
 
 BELIEVED = 4.0
 """How far below the rest of an update its silent sums are believed, as a ratio of variances. On
 recorded updates of honest sites the rest was at most 4.8 times the noise (4 sites, 2 labels each).
 """
-SPOKEN = "head: sums over the classes, which hold no signal"
+HEAD_USED = "head: sums over the classes, which hold no signal"
 FORGED = "head quieter than the rest of the update allows"
 _STRETCH, _STRETCHES = 500, 16
 
@@ -64,8 +65,8 @@ def head_of(spec: str, task: Task, shapes: Mapping[str, tuple[int, ...]]) -> Hea
 
 
 @dataclass(frozen=True)
-class Informed:
-    """Levels after the head has spoken.
+class HeadEstimate:
+    """Noise levels, combined from an estimator and the silent sums of the head.
 
     Attributes:
         variances: σ² per coordinate, shape ``(n,)``, positive.
@@ -78,14 +79,14 @@ class Informed:
     forged: npt.NDArray[np.bool_]
 
 
-def informed(
+def combine_with_head(
     levels: npt.NDArray[np.float64],
     errors: npt.NDArray[np.float64],
     silent: npt.NDArray[np.float64],
     silent_errors: npt.NDArray[np.float64],
     quietest: npt.NDArray[np.float64],
-) -> Informed:
-    """Return levels from what an estimator says and what the silent sums say.
+) -> HeadEstimate:
+    """Return the levels that combine an estimator's with those of the silent sums.
 
     Both are taken on a log scale. Where they differ by more than both errors explain, the rest is
     the estimator's bias: its mean square over the sites (none counted for more than three standard
@@ -97,7 +98,7 @@ def informed(
         errors: the variance of their logarithms without bias, shape ``(n,)``.
         silent: mean squares of the silent sums, shape ``(n,)``: unbiased, if nobody lies.
         silent_errors: the variance of their logarithms, shape ``(n,)``.
-        quietest: what :func:`quietest_part` says of each, shape ``(n,)``.
+        quietest: the result of :func:`quietest_part`, shape ``(n,)``.
 
     Guarantees:
         No level is below 1/``BELIEVED`` of the lesser of ``levels`` and ``quietest`` on account of
@@ -108,10 +109,12 @@ def informed(
     believed = np.log(np.maximum(silent, least)) - np.log(levels)
     chance = errors + silent_errors
     squares = np.square(believed)
+    # The mean square of the differences beyond chance: τ² of DerSimonian and Laird.
     common = max(0.0, float(np.mean(np.minimum(squares, 9 * chance) - chance)))
     bias = np.where(squares > 9 * chance, np.maximum(squares - chance, common), common)
+    # Precisions: 1/(errors + bias) for the estimator, 1/silent_errors for the silent sums.
     shares = (errors + bias) / (errors + bias + silent_errors)
-    return Informed(levels * np.exp(shares * believed), shares, forged)
+    return HeadEstimate(levels * np.exp(shares * believed), shares, forged)
 
 
 def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -157,6 +160,7 @@ def silent_sums(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.
     Returns:
         float32, shape ``(n, inputs + 1)``.
     """
+    # The variance of a sum over C classes is C times that of one coordinate: hence √C.
     middle = head.start + head.classes * head.inputs
     weights = updates[:, head.start : middle].reshape(len(updates), head.classes, head.inputs)
     biases = updates[:, middle : middle + head.classes, None]

@@ -3,34 +3,46 @@
 A client's own signal hardly changes from one round to the next, and its noise is drawn anew: half
 the mean square of the difference is its noise, also where the labels of the clients differ and no
 single round identifies it. Two uploads count up to 32 rounds apart; what their signal moved
-meanwhile is found and subtracted (``gaps.py``). Only rounds under the same plan and learning rate
-count, in units of the public clip norm.
+meanwhile is found and subtracted (``upload_gaps.py``). Only rounds under the same plan and learning
+rate count, in units of the public clip norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.credible import FLAT, flat_updates, require_finite
-from hdpfl_flower.gaps import CLASSES, FIELDS, LARGEST, GapLevels, class_of, levels_of_pairs
-from hdpfl_flower.estimators.softmax_head import Head, informed, quietest_part, silent_squares
+from hdpfl_flower.estimators.credible import FLAT, flat_updates, require_finite
+from hdpfl_flower.estimators.near_copies import COPIES
 from hdpfl_flower.estimators.noise_level import (
     SHARED,
     SURE_OF_HEAD,
     NoiseLevels,
-    Updates,
     difference_levels,
     head_notes,
-    mean_squares,
     measure_noise,
     sample_coordinates,
 )
-from hdpfl_flower.pairs import COPIES
+from hdpfl_flower.estimators.softmax_head import (
+    Head,
+    combine_with_head,
+    quietest_part,
+    silent_squares,
+)
+from hdpfl_flower.estimators.upload_gaps import (
+    CLASSES,
+    FIELDS,
+    LARGEST,
+    GapLevels,
+    class_of,
+    levels_of_pairs,
+)
+from hdpfl_flower.linalg.sums import mean_squares
 from hdpfl_flower.linalg.threads import one_thread
+from hdpfl_flower.linalg.types import Updates
 
 KEPT = 10_000
 """Coordinates kept of each client's last upload; 10,000 cost less than 0.001 in q."""
@@ -45,22 +57,79 @@ SILENT = "none: an update of zeros"
 _ALARM = 1e-3
 """Chance that a difference of pure noise seems to exceed the upload, in a round."""
 
-Memory = Mapping[str, npt.NDArray[np.float64]]
-"""What is kept between rounds, arrays by name, all of it in units of the clip norm:
+Floats = npt.NDArray[np.float64]
 
-``coordinates``: which ones are kept, where not all are; ``upload/SITE``: that part of its last
-upload; ``facts/SITE``: the round of that upload, the pairs of consecutive uploads so far and the
-sum of their variances, all uploads so far, the level after the last one, and the sum of the
-uploads' silent squares (``softmax_head.py``); ``gaps/SITE``: for each class of gaps but the first, one
-after another, the pairs so far, the sum of their variances and that of the later uploads' mean
-squares (``gaps.py``), where a site has such pairs.
-"""
 _FACTS = 6
 _ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL, _SILENT = range(_FACTS)
 
 
 @dataclass(frozen=True)
-class Tracked:
+class UploadHistory:
+    """What is kept of one client's uploads, in units of the clip norm.
+
+    Attributes:
+        upload: the kept coordinates of its last upload.
+        last_round: the round of that upload.
+        pairs: pairs of consecutive uploads so far.
+        pair_sum: the sum of their variances.
+        uploads: all uploads so far.
+        level: σ² after the last one.
+        silent: the sum of the uploads' silent squares (``softmax_head.py``).
+    """
+
+    upload: Floats
+    last_round: float = 0.0
+    pairs: float = 0.0
+    pair_sum: float = 0.0
+    uploads: float = 0.0
+    level: float = 0.0
+    silent: float = 0.0
+
+    @property
+    def facts(self) -> Floats:
+        """The numbers in the order of ``_ROUND`` … ``_SILENT``."""
+        return np.array(
+            [self.last_round, self.pairs, self.pair_sum, self.uploads, self.level, self.silent]
+        )
+
+
+@dataclass(frozen=True)
+class NoiseMemory:
+    """What is kept of all clients' uploads between rounds.
+
+    Attributes:
+        clients: by name, of those that sent an upload.
+        gaps: client → for each class of gaps but the first, one after another, the pairs so far,
+            the sum of their variances and that of the later uploads' mean squares
+            (``upload_gaps.py``); of clients that have such pairs.
+        coordinates: the kept coordinates; None where all are.
+    """
+
+    clients: dict[str, UploadHistory] = field(default_factory=dict)
+    gaps: dict[str, Floats] = field(default_factory=dict)
+    coordinates: npt.NDArray[np.intp] | None = None
+
+
+@dataclass(frozen=True)
+class TrackOptions:
+    """How :func:`track` estimates.
+
+    Attributes:
+        method: an estimator of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`.
+            ``temporal`` and ``auto`` use pairs of uploads, and before a client's second upload
+            ``auto``'s estimate of one round; ``auto`` also does so where the differences exceed the
+            uploads, which noise cannot: then the signal is moving.
+        clip_norm: the round's public clip norm.
+        freeze_after: uploads of a client after which its level stays as it is; 0: never.
+    """
+
+    method: str = "auto"
+    clip_norm: float = 1.0
+    freeze_after: int = 0
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
     """The noise of a round's clients, and where each number comes from.
 
     Attributes:
@@ -77,17 +146,14 @@ class Tracked:
     identified: npt.NDArray[np.bool_]
 
 
-def track(  # noqa: PLR0913 - by name but for the first four
-    memory: Memory,
+def track(
+    memory: NoiseMemory,
     server_round: int,
     sites: Sequence[str],
     updates: Updates,
-    *,
-    method: str = "auto",
-    clip_norm: float = 1.0,
-    uploads: int = 0,
+    options: TrackOptions | None = None,
     head: Head | None = None,
-) -> tuple[Memory, Tracked]:
+) -> tuple[NoiseMemory, NoiseEstimate]:
     """Return the memory after a round and the noise of its updates.
 
     Args:
@@ -95,68 +161,73 @@ def track(  # noqa: PLR0913 - by name but for the first four
         server_round: from 1.
         sites: the clients of the rows, by names that stay the same over the run.
         updates: float32, shape ``(n, d)``.
-        method: an estimator of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`. ``temporal`` and
-            ``auto`` take what pairs of uploads show, and before a client's second upload what
-            ``auto`` finds in one round; ``auto`` also does so where the differences exceed the
-            uploads, which noise cannot: then the signal is moving.
-        clip_norm: the round's public clip norm.
-        uploads: of a client, after which its level stays as it is; 0: never.
-        head: where the model's softmax layer lies. ``auto`` weighs what the head's silent sums say
-            over all uploads against the rest, see :func:`~hdpfl_flower.estimators.softmax_head.informed`.
+        options: None: the defaults.
+        head: where the model's softmax layer lies. ``auto`` combines the head's silent sums over
+            all uploads with the other estimate, see
+            :func:`~hdpfl_flower.estimators.softmax_head.combine_with_head`.
 
     Raises:
         EstimationError: a number that is not finite, or too large to be squared.
         StrategyError: an unknown method.
     """
-    kept, rows = _kept(memory, updates, clip_norm)
+    options = options or TrackOptions()
+    coordinates, rows = _kept(memory, updates, options.clip_norm)
     flat = flat_updates(rows)
-    found = _heard(rows)
+    found = _not_silent(rows)
     if np.all(flat[found]):  # nobody to compare them with
         flat &= ~found
-    heard = np.flatnonzero(found & ~flat)
+    used = np.flatnonzero(found & ~flat)
     variances, reasons = np.full(len(sites), np.inf), [SILENT] * len(sites)
     pairs, identified = np.zeros(len(sites)), np.zeros(len(sites), dtype=np.bool_)
-    after = {**memory, **kept}
-    if len(heard):
-        told = _track(
-            after, server_round, [sites[int(i)] for i in heard], rows[heard],
-            (updates, heard), (method, clip_norm, uploads), head,
-        )  # fmt: skip
-        variances[heard], pairs[heard] = told.variances, told.pairs
-        identified[heard] = told.identified
-        for i, reason in zip(heard, told.reasons, strict=True):
+    after = NoiseMemory(dict(memory.clients), dict(memory.gaps), coordinates)
+    if len(used):
+        round_ = _Round(server_round, [sites[int(i)] for i in used], rows[used], updates, used)
+        measured = _track(after, round_, options, head)
+        variances[used], pairs[used] = measured.variances, measured.pairs
+        identified[used] = measured.identified
+        for i, reason in zip(used, measured.reasons, strict=True):
             reasons[i] = reason
         for i in np.flatnonzero(found & flat):
-            variances[i], reasons[i] = told.variances.max(), f"none: {FLAT}"
-    return after, Tracked(variances, tuple(reasons), pairs, identified)
+            variances[i], reasons[i] = measured.variances.max(), f"none: {FLAT}"
+    return after, NoiseEstimate(variances, tuple(reasons), pairs, identified)
 
 
-def _heard(rows: Updates) -> npt.NDArray[np.bool_]:
+@dataclass(frozen=True)
+class _Round:
+    """The updates of a round that are neither zeros nor flat: the kept coordinates of each.
+
+    Attributes:
+        rows: in units of the clip norm, shape ``(m, k)``.
+        updates: of all clients, whole.
+        used: the rows of ``updates`` that these are.
+    """
+
+    server_round: int
+    sites: list[str]
+    rows: Updates
+    updates: Updates
+    used: npt.NDArray[np.intp]
+
+
+def _not_silent(rows: Updates) -> npt.NDArray[np.bool_]:
     """Return which updates hold anything: one of zeros, or nearly, would pass for noiseless."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = mean_squares(rows)
     require_finite(squares)
     if not squares.any():
         return np.zeros(len(rows), dtype=np.bool_)
-    heard: npt.NDArray[np.bool_] = squares > _SILENCE * np.median(squares[squares > 0])
-    return heard
+    found: npt.NDArray[np.bool_] = squares > _SILENCE * np.median(squares[squares > 0])
+    return found
 
 
 def _track(
-    memory: dict[str, npt.NDArray[np.float64]],
-    server_round: int,
-    sites: Sequence[str],
-    rows: Updates,
-    whole: tuple[Updates, npt.NDArray[np.intp]],
-    how: tuple[str, float, int],
-    head: Head | None,
-) -> Tracked:
-    """Do what :func:`track` does for updates that hold something; ``memory`` is written to.
-
-    ``whole`` is all updates and which of them these are.
-    """
-    method, clip_norm, uploads = how
-    facts = np.array([memory.get(f"facts/{site}", np.zeros(_FACTS)) for site in sites])
+    memory: NoiseMemory, round_: _Round, options: TrackOptions, head: Head | None
+) -> NoiseEstimate:
+    """Return :func:`track`'s estimate; ``memory``'s dictionaries are written to."""
+    method, clip_norm, uploads = options.method, options.clip_norm, options.freeze_after
+    sites, rows, server_round = round_.sites, round_.rows, round_.server_round
+    new = UploadHistory(np.zeros(0))
+    facts = np.array([memory.clients.get(site, new).facts for site in sites])
     repeated, copies, sure = _add_pairs(facts, memory, server_round, sites, rows)
     facts[:, _ROUND] = server_round
 
@@ -172,7 +243,7 @@ def _track(
     copies[~timed] = 1
     rest = np.flatnonzero(~frozen & ~timed)
     if len(rest):
-        found = _of_one_round(method, rows, whole, clip_norm)
+        found = _of_one_round(round_, options)
         among = np.ones(len(sites)) if found.copies is None else found.copies
         variances[rest], identified[rest] = (found.variances / among)[rest], found.identified
         copies[rest] = among[rest]
@@ -187,12 +258,12 @@ def _track(
             method, bool(moving[i]), bool(repeated[i])
         )
     if head is not None and method == "auto":
-        facts[:, _SILENT] += silent_squares(whole[0], head)[whole[1]] / clip_norm**2
+        facts[:, _SILENT] += silent_squares(round_.updates, head)[round_.used] / clip_norm**2
         fresh = np.flatnonzero(~frozen)
-        variances[fresh], notes, spoken = _with_head(
+        variances[fresh], notes, combined = _with_head(
             variances[fresh], timed[fresh], (facts[fresh], paired.pairs[fresh]), rows[fresh], head
         )
-        identified[fresh] |= spoken
+        identified[fresh] |= combined
         for i, note in zip(fresh, notes, strict=True):
             reasons[i] += note
     for i in np.flatnonzero(copies > 1):
@@ -201,23 +272,26 @@ def _track(
     facts[~frozen, _LEVEL] = variances[~frozen]
     facts[:, _UPLOADS] += 1
     for site, row, fact in zip(sites, rows, facts, strict=True):
-        memory[f"upload/{site}"], memory[f"facts/{site}"] = row.astype(np.float64), fact
-    return Tracked(variances * clip_norm**2, tuple(reasons), paired.pairs, identified)
+        memory.clients[site] = UploadHistory(row.astype(np.float64), *fact.tolist())
+    return NoiseEstimate(variances * clip_norm**2, tuple(reasons), paired.pairs, identified)
 
 
-def _kept(memory: Memory, updates: Updates, clip_norm: float) -> tuple[Memory, Updates]:
-    """Return what to remember of the choice of coordinates, and the rows there."""
+def _kept(
+    memory: NoiseMemory, updates: Updates, clip_norm: float
+) -> tuple[npt.NDArray[np.intp] | None, Updates]:
+    """Return the kept coordinates, None for all, and the rows there."""
     if updates.shape[1] <= KEPT:
-        return {}, updates / np.float32(clip_norm)
-    found = memory.get("coordinates")
-    chosen = sample_coordinates(updates, KEPT) if found is None else found.astype(np.intp)
+        return memory.coordinates, updates / np.float32(clip_norm)
+    chosen = memory.coordinates
+    if chosen is None:
+        chosen = sample_coordinates(updates, KEPT)
     rows = np.take(updates, chosen, axis=1) / np.float32(clip_norm)
-    return {"coordinates": chosen.astype(np.float64)}, rows
+    return chosen, rows
 
 
 def _add_pairs(
     facts: npt.NDArray[np.float64],
-    memory: dict[str, npt.NDArray[np.float64]],
+    memory: NoiseMemory,
     server_round: int,
     sites: Sequence[str],
     rows: Updates,
@@ -233,7 +307,7 @@ def _add_pairs(
     paired = np.flatnonzero((facts[:, _ROUND] > 0) & (gaps >= 1) & (gaps <= LARGEST))
     if not len(paired):
         return repeated, copies, sure
-    before = np.array([memory[f"upload/{sites[int(i)]}"] for i in paired], dtype=np.float32)
+    before = np.array([memory.clients[sites[int(i)]].upload for i in paired], dtype=np.float32)
     squares = mean_squares(rows[paired])
     share = mean_squares(rows[paired] - before) / squares
     repeated[paired] = share < _REPEATED
@@ -241,35 +315,31 @@ def _add_pairs(
     if not new.any():
         return repeated, copies, sure
     with one_thread():
-        told = difference_levels(rows[paired[new]], before[new])
-    copies[paired[new]], sure[paired[new]] = told.copies, told.sure
-    for i, level, square in zip(paired[new], told.variances, squares[new], strict=True):
+        levels = difference_levels(rows[paired[new]], before[new])
+    copies[paired[new]], sure[paired[new]] = levels.copies, levels.sure
+    for i, level, square in zip(paired[new], levels.variances, squares[new], strict=True):
         place = class_of(int(gaps[i]))
         if place == 0:
             facts[i, [_PAIRS, _SUM]] += 1, level
             continue
-        sums = memory.get(f"gaps/{sites[int(i)]}", np.zeros((CLASSES - 1) * FIELDS)).copy()
+        sums = memory.gaps.get(sites[int(i)], np.zeros((CLASSES - 1) * FIELDS)).copy()
         sums[(place - 1) * FIELDS : place * FIELDS] += 1, level, square
-        memory[f"gaps/{sites[int(i)]}"] = sums
+        memory.gaps[sites[int(i)]] = sums
     return repeated, copies, sure
 
 
 def _paired(
-    facts: npt.NDArray[np.float64], memory: Memory, sites: Sequence[str], dimension: int
+    facts: npt.NDArray[np.float64], memory: NoiseMemory, sites: Sequence[str], dimension: int
 ) -> GapLevels:
     """Return what the pairs of these sites show; how signals drift is read from all of the run."""
     known = dict(zip(sites, facts, strict=True))
-    others = sorted(  # in the one order that a checkpoint keeps
-        name.removeprefix("gaps/")
-        for name in memory
-        if name.startswith("gaps/") and name.removeprefix("gaps/") not in known
-    )
+    others = sorted(memory.gaps.keys() - known.keys())  # in the one order that a checkpoint keeps
     everybody = [*sites, *others]
     sums = np.zeros((len(everybody), CLASSES, FIELDS))
     for place, site in enumerate(everybody):
-        fact = known[site] if site in known else memory[f"facts/{site}"]
+        fact = known[site] if site in known else memory.clients[site].facts
         sums[place, 0, :2] = fact[[_PAIRS, _SUM]]
-        further = memory.get(f"gaps/{site}")
+        further = memory.gaps.get(site)
         if further is not None:
             sums[place, 1:] = further.reshape(CLASSES - 1, FIELDS)
             mean = sums[place, 1:, 2].sum() / sums[place, 1:, 0].sum()
@@ -296,14 +366,14 @@ def _with_head(
     uploads = facts[:, _UPLOADS] + 1
     silent = 2 / ((head.inputs + 1) * uploads)
     errors = np.where(timed, (3 * pairs - 1) / pairs**2, 2) / rows.shape[1]
-    spoken = informed(
+    combined = combine_with_head(
         levels,
         errors,
         facts[:, _SILENT] / uploads,
         silent,
         quietest_part(rows),
     )
-    return spoken.variances, head_notes(spoken), ~spoken.forged & (silent <= SURE_OF_HEAD)
+    return combined.variances, head_notes(combined), ~combined.forged & (silent <= SURE_OF_HEAD)
 
 
 def _exceeds(paired: GapLevels, rows: Updates) -> npt.NDArray[np.bool_]:
@@ -319,16 +389,14 @@ def _exceeds(paired: GapLevels, rows: Updates) -> npt.NDArray[np.bool_]:
     return exceeds
 
 
-def _of_one_round(
-    method: str, rows: Updates, whole: tuple[Updates, npt.NDArray[np.intp]], clip_norm: float
-) -> NoiseLevels:
+def _of_one_round(round_: _Round, options: TrackOptions) -> NoiseLevels:
     """Return the levels in units of the clip norm; what needs all coordinates gets them."""
-    if method in ("rpca", "column-norm"):
-        updates, chosen = whole
-        updates = updates if len(chosen) == len(updates) else updates[chosen]
-        found = measure_noise(updates, method)
-        return replace(found, variances=found.variances / clip_norm**2)
-    return measure_noise(rows, "auto" if method == "temporal" else method)
+    if options.method in ("rpca", "column-norm"):
+        updates, used = round_.updates, round_.used
+        updates = updates if len(used) == len(updates) else updates[used]
+        found = measure_noise(updates, options.method)
+        return replace(found, variances=found.variances / options.clip_norm**2)
+    return measure_noise(round_.rows, "auto" if options.method == "temporal" else options.method)
 
 
 def _why_not_timed(method: str, moving: bool, repeated: bool) -> str:

@@ -1,4 +1,4 @@
-"""What a ledger's entries say: the cap, the plans charged, where each release stands."""
+"""Account of a ledger: its cap, the plans charged, the status of each release."""
 
 from __future__ import annotations
 
@@ -6,22 +6,39 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
+from hdpfl_flower.errors import Declined, LedgerError, Reason
 from hdpfl_flower.ledger.hash_chain import Entry
-from hdpfl_flower.errors import Declined, LedgerError
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.terms import RunTerms
+    from hdpfl_flower.privacy.plan import Plan
 
 Key = tuple[str, int, str]
 """A release: (run, server round, kind)."""
 
 
 @dataclass(frozen=True, repr=False)
-class FrozenPlan:
-    """A plan as it was charged: its JSON, the public terms it was made for, its cost."""
+class ChargedPlan:
+    """A plan as the ledger stores it: its JSON, the JSON of the public terms, its cost."""
 
     plan: str
     terms: str
     epsilon: float
     delta: float
+
+    def read(self) -> Plan:
+        """Return the plan; raises ``AccountingError`` or ``LedgerError`` where it is none."""
+        from hdpfl_flower.privacy.plan import Plan  # the ledger itself needs no library
+
+        return Plan.from_json(self.plan)
+
+    def read_terms(self) -> RunTerms:
+        """Return the terms; raises ``TermsError`` where they are none."""
+        from hdpfl_flower.privacy.plan import charged_terms
+
+        return charged_terms(self.plan, self.terms)
 
 
 @dataclass(frozen=True)
@@ -33,8 +50,8 @@ class Request:
         server_round: from 1.
         kind: of release.
         digest: covers everything that is asked but Flower's own ids.
-        epsilon: what this site told the server to noise it at, where the server does that; None
-            where the site accounts for itself.
+        epsilon: the ε that this site declared to a server that adds the noise; None where the
+            site accounts for itself.
     """
 
     run_id: str
@@ -49,20 +66,20 @@ class Request:
         return self.run_id, self.server_round, self.kind
 
     def entry(self) -> dict[str, object]:
-        """Return what the ledger notes of it."""
-        told = {} if self.epsilon is None else {"told": self.epsilon}
+        """Return the body of the ledger's entry."""
+        declared = {} if self.epsilon is None else {"told": self.epsilon}
         return {
             "run_id": self.run_id,
             "round": self.server_round,
             "kind": self.kind,
             "request": self.digest,
-            **told,
+            **declared,
         }
 
 
 @dataclass
 class Release:
-    """Where one release stands."""
+    """Status of one release."""
 
     seq: int
     request: str
@@ -72,22 +89,30 @@ class Release:
 
 @dataclass(repr=False)
 class Account:
-    """Everything the entries say, folded in order."""
+    """State that the entries add up to, in their order.
+
+    Attributes:
+        cap_epsilon: lifetime cap on Σε.
+        cap_delta: lifetime cap on Σδ.
+        plans: run → the plan charged for it.
+        releases: every release that was ever reserved.
+        declared: run → the ε declared to a server that adds the noise.
+    """
 
     cap_epsilon: float = 0.0
     cap_delta: float = 0.0
-    plans: dict[str, FrozenPlan] = field(default_factory=dict)
+    plans: dict[str, ChargedPlan] = field(default_factory=dict)
     releases: dict[Key, Release] = field(default_factory=dict)
-    told: dict[str, float] = field(default_factory=dict)
+    declared: dict[str, float] = field(default_factory=dict)
     _by_seq: dict[int, Release] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
-        """Take one more entry into account."""
+        """Add one more entry."""
         body = entry.body
         if entry.kind == "cap":
             self.cap_epsilon, self.cap_delta = body["epsilon"], body["delta"]
         elif entry.kind == "plan":
-            self.plans[body["run_id"]] = FrozenPlan(
+            self.plans[body["run_id"]] = ChargedPlan(
                 body["plan"], body["terms"], body["epsilon"], body["delta"]
             )
         elif entry.kind == "reserved":
@@ -95,7 +120,7 @@ class Account:
             release = Release(entry.seq, body["request"], "reserved")
             self.releases[key] = self._by_seq[entry.seq] = release
             if "told" in body:
-                self.told[body["run_id"]] = body["told"]
+                self.declared[body["run_id"]] = body["told"]
         else:
             release = self._by_seq[body["release"]]
             release.status = entry.kind
@@ -108,29 +133,31 @@ class Account:
         taken before is no new one.
         """
         taken = [key for key in self.releases if (key[0], key[2]) == (request.run_id, request.kind)]
+        # A repeated request passes: it takes no further release.
         if request.key not in taken and len(taken) >= most:
-            raise Declined("budget: the releases that the run's plan pays for are used up")
+            raise Declined(Reason.BUDGET, "the releases that the run's plan pays for are used up")
 
-    def check_told(self, request: Request) -> None:
+    def check_declared(self, request: Request) -> None:
         """Decline a release that the server would noise at another ε than this site asks for now.
 
-        The server goes by what the site disclosed when it joined, and does not ask again.
+        The server uses what the site disclosed when it joined, and does not ask again.
         """
-        if request.epsilon not in (None, self.told.get(request.run_id, request.epsilon)):
+        if request.epsilon not in (None, self.declared.get(request.run_id, request.epsilon)):
             raise Declined(
-                "profile: 'run.epsilon' changed in mid-run, and the server goes by the one that it "
-                "was told; set it back, or sit out the rest of this run"
+                Reason.PROFILE,
+                "'run.epsilon' changed in mid-run, and the server uses the one that it "
+                "received first; set it back, or sit out the rest of this run",
             )
 
     def spent(self) -> tuple[float, float]:
         """Return (ε, δ) charged so far, rounded up."""
         return (
-            sum_up(plan.epsilon for plan in self.plans.values()),
-            sum_up(plan.delta for plan in self.plans.values()),
+            sum_rounded_up(plan.epsilon for plan in self.plans.values()),
+            sum_rounded_up(plan.delta for plan in self.plans.values()),
         )
 
 
-def exact(value: float) -> Fraction:
+def as_fraction(value: float) -> Fraction:
     """Return the decimal number that was written for ``value``: ten runs of 0.1 make 1."""
     return Fraction(repr(value))
 
@@ -141,18 +168,20 @@ def check_cost(epsilon: float, delta: float) -> None:
         raise LedgerError("ledger: ε and δ must be numbers that are not negative")
 
 
-def fits(values: list[float], limit: float) -> bool:
-    """Tell exactly whether the sum is at most ``limit``; nothing fits an infinite sum but inf."""
+def sum_within(values: list[float], limit: float) -> bool:
+    """Return whether the exact sum is at most ``limit``; an infinite sum needs an infinite one."""
     if math.inf in values or math.isinf(limit):
         return math.isinf(limit) and limit > 0
-    return sum(map(exact, values)) <= exact(limit)
+    # Exact rationals: float sums would let a cap be passed by rounding.
+    return sum(map(as_fraction, values)) <= as_fraction(limit)
 
 
-def sum_up(values: Iterable[float]) -> float:
+def sum_rounded_up(values: Iterable[float]) -> float:
     """Return the sum as the least float that is not below it."""
     numbers = list(values)
     if math.inf in numbers:
         return math.inf
-    total = sum(map(exact, numbers), Fraction(0))
+    total = sum(map(as_fraction, numbers), Fraction(0))
     nearest = float(total)
-    return nearest if exact(nearest) >= total else math.nextafter(nearest, math.inf)
+    # Rounded up by at most one float, so that what is reported spent is never too little.
+    return nearest if as_fraction(nearest) >= total else math.nextafter(nearest, math.inf)

@@ -1,8 +1,7 @@
-"""An append-only, hash-chained list of entries in one SQLite file, durable against power loss.
+"""Append-only list of hash-chained entries in one SQLite file, durable against power loss.
 
-The ledger's storage, and nothing of its meaning: entries go in, entries come out in order, a blob
-may hang on an entry for a while. Whoever alters or drops an entry breaks the chain; whoever puts an
-old copy of the file back is found out by the anchor.
+Storage of the ledger, which does not interpret its entries. An entry may have a blob for some time.
+An entry that is altered or dropped breaks the chain. The anchor detects an old copy of the file.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hdpfl_flower import formats
 from hdpfl_flower.errors import LedgerError
-from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.ledger.locks import alone_in
+from hdpfl_flower.system.files import replace_file
 
 _APPLICATION_ID = 0x48445046
-_VERSION = 1
 _FIRST = "0" * 64
 _PATIENCE = 30.0
-"""Seconds to wait for another process, which may have been stopped."""
+"""Seconds to wait for another process, which may be suspended."""
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {_VERSION};
+PRAGMA user_version = {formats.LEDGER.newest};
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
                       body TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
 CREATE TABLE blobs (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL) STRICT;
@@ -81,6 +80,7 @@ class Chain:
         if not path.is_file():
             raise LedgerError(f"ledger {path} is not there; create it: hdpfl-site ledger init")
         with _readable_errors():
+            # mode=rw, not rwc: an open must never create an empty ledger, which has spent nothing.
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
                 uri=True,
@@ -111,11 +111,13 @@ class Chain:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if anchor is not None:
                 _write_anchor(anchor, 0, _FIRST)
+            # O_EXCL: of two processes only one creates it.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from None
         with _readable_errors(), contextlib.closing(sqlite3.connect(path)) as db:
             _set_durability(db, durable)
+            # One transaction: a crash leaves an empty file, which is no ledger, or all of it.
             db.executescript(f"BEGIN; {_SCHEMA}")
             db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
             db.commit()
@@ -123,7 +125,7 @@ class Chain:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[list[Entry]]:
-        """Hold the file alone; yields the entries that came since this object last looked.
+        """Lock the file; yields the entries that were added since this object last read it.
 
         What :meth:`append` and :meth:`attach` wrote inside becomes durable at the end, or nothing
         of it does. Whatever fails, the next transaction yields every entry again.
@@ -135,17 +137,21 @@ class Chain:
         before = self._last
         try:
             with _readable_errors():
+                # The write lock before the read: nobody adds an entry between what is read and what
+                # is written.
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._read()
             last, digest = self._last, self._digest
             with _readable_errors():
                 self._db.execute("COMMIT")
+            # After the commit: an anchor ahead of its file would call a good ledger an old copy.
             if self._anchor is not None and last > before:
                 _raise_anchor(self._anchor, last, digest)
         except BaseException:
             self._last, self._digest = 0, _FIRST
+            # A failed commit or anchor may leave the entries durable: all are read again.
             if self._db.in_transaction:
-                with contextlib.suppress(sqlite3.Error):  # the first error is the one to tell
+                with contextlib.suppress(sqlite3.Error):  # the first error is the one to raise
                     self._db.execute("ROLLBACK")
             raise
 
@@ -157,6 +163,7 @@ class Chain:
         self._db.execute(
             "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, at, kind, text, digest)
         )
+        # The head names the newest entry, so that a lost last page is noticed.
         self._db.execute("UPDATE head SET seq = ?, digest = ?", (seq, digest))
         self._last, self._digest = seq, digest
         return Entry(seq, at, kind, body)
@@ -191,8 +198,7 @@ class Chain:
         if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
             raise LedgerError(f"{path} is not a ledger of hdpfl")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > _VERSION:
-            raise LedgerError("the ledger was written by a newer version; update hdpfl-flower")
+        formats.LEDGER.check(version)
         _set_durability(self._db, durable)
 
     def _read(self) -> list[Entry]:
@@ -202,6 +208,8 @@ class Chain:
         entries = []
         rows = self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (self._last,))
         for seq, at, kind, text, digest in rows:
+            # Each digest covers the one before it: an altered, dropped or moved entry breaks the
+            # chain.
             right = _digest(self._digest, self._last + 1, at, kind, text)
             if seq != self._last + 1 or digest != right:
                 raise LedgerError(f"the ledger is damaged at entry {self._last + 1}; restore it")
@@ -219,6 +227,7 @@ class Chain:
         seq, digest = _read_anchor(self._anchor)
         with _readable_errors():
             row = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (seq,)).fetchone()
+        # The anchored entry must be there with its digest; later entries are normal.
         if ((_FIRST,) if seq == 0 else row) != (digest,):
             raise LedgerError(
                 "the ledger is older than its anchor: a copy was put back; restore the newest"
@@ -251,6 +260,7 @@ def _read_anchor(path: Path) -> tuple[int, str]:
 
 def _raise_anchor(path: Path, seq: int, digest: str) -> None:
     """Let the anchor name entry ``seq``, unless another process had it name a later one."""
+    # Read and write under one lock: the anchor only moves up, whichever process is the last.
     with alone_in(path.parent, _PATIENCE):
         if _read_anchor(path)[0] < seq:
             _write_anchor(path, seq, digest)

@@ -1,4 +1,4 @@
-"""The ledger of a simulated site that lives in this process: in memory, written when it is closed.
+"""Ledger of a simulated site in this process: kept in memory, written when it is closed.
 
 A simulation of thousands would spend more on their files than on their training. Nobody's budget
 rests on these ledgers, and only the one process works on them; the rules are those of every ledger.
@@ -33,13 +33,14 @@ class MemoryChain(Chain):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[list[Entry]]:
-        """See :meth:`Chain.transaction`; what was appended inside is undone if it fails."""
+        """Open a transaction in memory; entries appended inside are removed if it fails."""
         before = len(self._texts)
         try:
             new = [self._entry(seq) for seq in range(self._seen + 1, before + 1)]
             self._seen = before
             yield new
         except BaseException:
+            # The rollback; everything is read again, for the account was dropped with it.
             del self._texts[before:]
             self._seen = 0
             raise

@@ -1,8 +1,8 @@
-"""What a ledger's promise rests on, looked for in its entries, from the first to the last.
+"""Invariants of a ledger, verified over all its entries, from the first to the last.
 
-``ledger.py`` never writes an entry that breaks one of these rules. They are read again here, by
-code that shares nothing with it but the sums, for whoever does not take that on trust: a chain that
-was rewritten from its first entry has digests that agree.
+``ledger.py`` never writes an entry that breaks one of them. They are verified here by code that
+shares nothing with it but the sums: a chain that was rewritten from its first entry has digests
+that agree.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hdpfl_flower.ledger.account import FrozenPlan, Key, fits
+from hdpfl_flower.ledger.account import ChargedPlan, Key, sum_within
 from hdpfl_flower.ledger.hash_chain import Entry
+from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.ledger.recompute import read_plan, recount
-from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
 
 UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
 """Kinds of release that no plan pays for: ε does not cover them, and the report says so."""
@@ -89,6 +89,7 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
                 continue
             plan = plans[body["run_id"]]
             rounds = taken.setdefault((body["run_id"], body["kind"]), set())
+            # A set: a release that was lost and taken again counts once.
             rounds.add(body["round"])
             if plan is None or not plan.covers(body["round"]):
                 yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
@@ -116,7 +117,8 @@ def above_cap(entries: Sequence[Entry]) -> Iterator[str]:
             for charges, value in zip(sums, amount, strict=True):
                 charges.append(value)
         for name, charges, cap in zip("εδ", sums, caps, strict=True):
-            if charges and not fits(charges, cap):
+            # After each entry, not at the end: a cap that was raised later excuses nothing.
+            if charges and not sum_within(charges, cap):
                 yield f"after entry {entry.seq} the sum of {name} was above the cap"
 
 
@@ -137,6 +139,8 @@ def broken_releases(entries: Sequence[Entry]) -> Iterator[str]:
                 yield f"entry {entry.seq}: a release that was {before} became {entry.kind}"
             status[seq] = entry.kind
             if entry.kind == "sealed" and seq in keys:
+                # By run, round and kind, across reservations: a seeded simulation may seal the same
+                # bytes again.
                 first = payloads.setdefault(keys[seq], body["payload"])
                 if first != body["payload"]:
                     yield f"entry {entry.seq} seals a second payload for one release"
@@ -148,9 +152,10 @@ def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.kind != "plan":
             continue
         frozen = _frozen(entry)
-        found = recount(frozen)
+        found = recompute_epsilon(frozen)
         if found is None:
             yield f"run '{entry.body['run_id']}': no ε can be computed from its plan"
+        # Written so that a NaN counts as more.
         elif not found.pld <= frozen.epsilon:
             yield f"run '{entry.body['run_id']}' costs more than it was charged"
 
@@ -175,9 +180,9 @@ def _models(text: str) -> int:
     return 2 if private else 1
 
 
-def _frozen(entry: Entry) -> FrozenPlan:
+def _frozen(entry: Entry) -> ChargedPlan:
     body = entry.body
-    return FrozenPlan(body["plan"], body["terms"], body["epsilon"], body["delta"])
+    return ChargedPlan(body["plan"], body["terms"], body["epsilon"], body["delta"])
 
 
 _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], ...] = (

@@ -1,4 +1,4 @@
-"""The budget ledger of one protected population: what was charged, reserved and released.
+"""Budget ledger of one protected population: its charges, reservations and releases.
 
     RESERVED → SEALED → SENT,   or   RESERVED → LOST
 
@@ -18,9 +18,17 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from hdpfl_flower.ledger.account import Account, FrozenPlan, Key, Release, Request, check_cost, fits
+from hdpfl_flower.errors import Declined, LedgerError, Reason
+from hdpfl_flower.ledger.account import (
+    Account,
+    ChargedPlan,
+    Key,
+    Release,
+    Request,
+    check_cost,
+    sum_within,
+)
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
-from hdpfl_flower.errors import Declined, LedgerError
 from hdpfl_flower.ledger.locks import ReleaseLock
 
 KEPT_ROUNDS = 2
@@ -80,8 +88,9 @@ class Ledger:
         with self._current():
             return self._account
 
-    def frozen_plan(self, run_id: str) -> FrozenPlan | None:
+    def frozen_plan(self, run_id: str) -> ChargedPlan | None:
         """Return the plan that was charged for ``run_id``, if any; it never changes."""
+        # A frozen plan never changes, so that what is in memory needs no look at the file.
         return self._account.plans.get(run_id) or self.account().plans.get(run_id)
 
     def raise_cap(self, epsilon: float, delta: float) -> None:
@@ -97,7 +106,7 @@ class Ledger:
     def reserve(
         self,
         request: Request,
-        plan: FrozenPlan | None,
+        plan: ChargedPlan | None,
         *,
         max_runs: int = 0,
         max_releases: int = 0,
@@ -130,7 +139,7 @@ class Ledger:
             with self._current():
                 try:
                     self._account.check_left(request, max_releases or math.inf)
-                    self._account.check_told(request)
+                    self._account.check_declared(request)
                     taken = self._take(request, plan, max_runs, cap, again)
                 except Declined as decision:  # raised after the block, so that entries made stay
                     taken = decision
@@ -150,6 +159,7 @@ class Ledger:
             if key is None or releases[key].status != "reserved":
                 return None
             try:
+                # A lock that can be taken shows that no process works on the release.
                 self._lock(releases[key].seq).free()
             except BlockingIOError:
                 return None
@@ -172,9 +182,12 @@ class Ledger:
         """
         with self._current():
             release = self._account.releases[key]
+            # Another attempt may have declared this one lost: two payloads of one release would be
+            # two releases.
             if release.seq != seq or release.status != "reserved":
                 raise LedgerError("the reservation was given up meanwhile; its result is discarded")
             digest = hashlib.sha256(payload).hexdigest()
+            # Digest and payload in one transaction: both are on disk, or neither.
             self._append("sealed", {"release": seq, "payload": digest})
             if not self._keeps:
                 return
@@ -205,35 +218,40 @@ class Ledger:
                     self._account.apply(entry)
                 yield
         except BaseException:
-            self._account = Account()  # the chain, too, starts over and gives every entry again
+            self._account = Account()  # the chain starts over, too, and yields every entry again
             raise
 
     def _take(
         self,
         request: Request,
-        plan: FrozenPlan | None,
+        plan: ChargedPlan | None,
         max_runs: int,
         cap: tuple[float, float],
         again: bool,
     ) -> Reservation | bytes:
         known = self._account.releases.get(request.key)
         if known is not None:
+            # The same release for another request would spend one charge twice.
             if known.request != request.digest:
-                raise Declined("replay: another request for a release that was taken")
+                raise Declined(Reason.REPLAY, "another request for a release that was taken")
             if known.status in ("sealed", "sent") and not (again and not self._keeps):
                 return self._payload(known)
+            # Not sealed: nothing has left. Only a reservation whose process is gone becomes lost.
             if known.status == "reserved":
                 self._mark_lost(known)
             if not again:
-                raise Declined("replay: the release is lost; the site sits out this round")
+                raise Declined(Reason.REPLAY, "the release is lost; the site sits out this round")
         if plan is not None:
+            # Charge and reservation are entries of one transaction, before the work.
             frozen = self._account.plans.get(request.run_id)
             if frozen is None:
                 self._charge(request.run_id, plan, max_runs, cap)
             elif frozen != plan:  # two first requests at once; the work must follow what is charged
-                raise Declined("terms: another plan was frozen meanwhile")
+                raise Declined(Reason.TERMS, "another plan was frozen meanwhile")
         seq = self._append("reserved", request.entry()).seq
         try:
+            # The lock is taken before the commit, so that no process sees the entry without its
+            # lock.
             return Reservation(self, request.key, seq, self._lock(seq))
         except BlockingIOError:  # of one whose entry did not become durable, for a moment yet
             raise LedgerError("ledger: another process holds it; try again") from None
@@ -244,26 +262,28 @@ class Ledger:
         return entry
 
     def _charge(
-        self, run_id: str, plan: FrozenPlan, max_runs: int, cap: tuple[float, float]
+        self, run_id: str, plan: ChargedPlan, max_runs: int, cap: tuple[float, float]
     ) -> None:
         check_cost(plan.epsilon, plan.delta)
         account = self._account
         if max_runs and len(account.plans) >= max_runs:
-            raise Declined("policy: 'policy.runs' runs were charged already")
+            raise Declined(Reason.POLICY, "'policy.runs' runs were charged already")
+        # Basic composition, Σε and Σδ, the new plan included; the lower of both caps counts.
         charges = [*account.plans.values(), plan]
         for total, limit in (
             ([p.epsilon for p in charges], min(cap[0], account.cap_epsilon)),
             ([p.delta for p in charges], min(cap[1], account.cap_delta)),
         ):
-            if not fits(total, limit):
-                raise Declined("budget: the run does not fit into what is left")
+            if not sum_within(total, limit):
+                raise Declined(Reason.BUDGET, "the run does not fit into what is left")
         self._append("plan", {"run_id": run_id, "plan": plan.plan, "terms": plan.terms,
                               "epsilon": plan.epsilon, "delta": plan.delta})  # fmt: skip
 
     def _payload(self, release: Release) -> bytes:
         payload = self._chain.blob(release.seq)
         if payload is None:
-            raise Declined("replay: the payload of an older round is no longer kept")
+            raise Declined(Reason.REPLAY, "the payload of an older round is no longer kept")
+        # A damaged payload must not leave: it would be a second one for the same release.
         if hashlib.sha256(payload).hexdigest() != release.payload_digest:
             raise LedgerError("the ledger is damaged: a payload does not match its seal")
         return payload
@@ -273,7 +293,7 @@ class Ledger:
         try:
             lock = self._lock(release.seq)
         except BlockingIOError:
-            raise Declined("replay: the release is being worked on") from None
+            raise Declined(Reason.REPLAY, "the release is being worked on") from None
         try:
             self._append("lost", {"release": release.seq})
         finally:
@@ -296,6 +316,7 @@ class Reservation:
 
     def seal(self, payload: bytes) -> bytes:
         """Store ``payload`` durably and return it: only now may it leave."""
+        # Raises where the seal is not durable; the payload is not returned then.
         self._ledger.seal(self._key, self._seq, payload)
         self._sealed = True
         return payload

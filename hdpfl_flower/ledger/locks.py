@@ -1,4 +1,10 @@
-"""Locks between the processes of a site: of a release that is being worked on, and of a folder."""
+"""Locks between the processes of a site: of a release that is being worked on, and of a folder.
+
+``filelock`` does less: it leaves a file for each release, falls back to a file that outlives a
+killed process where the file system has no ``flock``, and cannot lock a folder. It keeps its files
+because unlinking a locked one can let two processes in. Here it cannot: a release's lock is taken
+inside a transaction of the ledger, and so by one process at a time.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +34,16 @@ class ReleaseLock:
         except OSError as error:
             raise LedgerError(f"ledger: {path} cannot be made: {error.strerror}") from None
         try:
+            # Without waiting: a held lock means that the release is being worked on.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
             raise
 
     def free(self) -> None:
-        """Let go of it, and of its file."""
+        """Release the lock and remove its file."""
         with contextlib.suppress(OSError):
+            # Unlinked while still held: afterwards another process may own the name.
             self._path.unlink(missing_ok=True)
         os.close(self._fd)
 

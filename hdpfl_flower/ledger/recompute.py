@@ -1,4 +1,4 @@
-"""What a charged plan costs, computed again from the ledger's own text by two accountants.
+"""Cost of a charged plan, recomputed from the ledger's own text by two accountants.
 
 Nothing but the frozen plan is read: no profile, no cached noise multiplier. PLD is what the charge
 was made with; RDP is another proof of the same steps, older and looser.
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hdpfl_flower.ledger.account import FrozenPlan
+from hdpfl_flower.errors import AccountingError, HDPFLError
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.privacy.accounting import (
     Gaussians,
     PureSelections,
@@ -20,7 +21,6 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
     interval_for,
 )
-from hdpfl_flower.errors import AccountingError, HDPFLError
 from hdpfl_flower.privacy.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ORDERS = (*range(2, 256), 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True, repr=False)
-class Recount:
+class RecomputedEpsilon:
     """ε of a plan at the δ it was charged with, as two accountants find it; both upper bounds.
 
     Attributes:
@@ -43,24 +43,29 @@ class Recount:
     rdp: float
 
 
-def read_plan(frozen: FrozenPlan) -> Plan | None:
-    """Return the plan in the ledger's text, or None where the text is none of a plan's."""
-    with contextlib.suppress(HDPFLError, ValueError, TypeError, KeyError, AttributeError):
-        plan = Plan.from_json(frozen.plan)
+def read_plan(frozen: ChargedPlan) -> Plan | None:
+    """Return the plan in the ledger's text, or None where the text is no plan.
+
+    Raises:
+        LedgerError: the plan is of a newer version.
+    """
+    with contextlib.suppress(AccountingError, TypeError):
+        plan = frozen.read()
+        # NaN fails both comparisons, and an infinite noise is no mechanism.
         if plan.noise_multiplier >= 0 and math.isfinite(plan.noise_multiplier):
             return plan
     return None
 
 
-def recount(frozen: FrozenPlan) -> Recount | None:
+def recompute_epsilon(frozen: ChargedPlan) -> RecomputedEpsilon | None:
     """Return ε of ``frozen`` at its charged δ; None where no plan or no ε can be read from it."""
     plan = read_plan(frozen)
     if plan is None:
         return None
     if plan.noise_multiplier == 0:
-        return Recount(math.inf, math.inf)
+        return RecomputedEpsilon(math.inf, math.inf)
     try:
-        return _recount(plan, frozen.epsilon, frozen.delta)
+        return _recompute(plan, frozen.epsilon, frozen.delta)
     except (HDPFLError, ArithmeticError, TypeError, ValueError):
         return None
 
@@ -78,12 +83,12 @@ def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     except OverflowError:
         return math.inf
     if math.isnan(epsilon):
-        raise AccountingError("the accountant gives no epsilon for these steps")
+        raise AccountingError("the accountant returns no epsilon for these steps")
     return epsilon
 
 
 @lru_cache(maxsize=256)
-def _recount(plan: Plan, epsilon: float, delta: float) -> Recount:
+def _recompute(plan: Plan, epsilon: float, delta: float) -> RecomputedEpsilon:
     event = plan.event()
     by_rdp = event
     if isinstance(plan.choices, PureSelections):
@@ -93,4 +98,4 @@ def _recount(plan: Plan, epsilon: float, delta: float) -> Recount:
     # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
     finite = epsilon if 0 < epsilon < math.inf else 1.0
     interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
-    return Recount(epsilon_of(event, delta, interval), epsilon_by_rdp(by_rdp, delta))
+    return RecomputedEpsilon(epsilon_of(event, delta, interval), epsilon_by_rdp(by_rdp, delta))

@@ -15,23 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.linalg.threads import one_thread
+from hdpfl_flower.linalg.types import Matrix
 
-Matrix = npt.NDArray[np.float64]
 Subspace = Literal["span", "centred", "mean"]
 
 _BLOCK = 16_384
 _RANK_FLOOR = 1e-10
 """A direction with less than this share of the public updates' squares is rounding, not signal."""
-
-
-def inner_products(updates: npt.NDArray[np.float32]) -> Matrix:
-    """Return uᵢ·uⱼ of every two rows, float64, shape ``(n, n)``: one pass, in blocks."""
-    total = np.zeros((len(updates), len(updates)))
-    with one_thread():
-        for start in range(0, updates.shape[1], _BLOCK):
-            block = updates[:, start : start + _BLOCK].astype(np.float64)
-            total += block @ block.T
-    return total
 
 
 def project_private(
@@ -65,6 +55,7 @@ def project_private(
     among = gram[np.ix_(public, public)]
     private_mean = gram[np.ix_(public, ~public)] @ weights[~public] / private_weight
     basis, centre = _directions(among, weights[public], rank, kind)
+    # x̄ − centre in the coordinates of the basis; inner products suffice.
     coordinates = basis.T @ (private_mean - among @ centre)
     coefficients = np.zeros(len(weights))
     coefficients[public] = weights[public] + private_weight * (centre + basis @ coordinates)
@@ -89,6 +80,7 @@ def project_at_random(
         for start, drawn in _drawn_blocks(seed, d, rank):
             gram += drawn.T @ drawn
             products += drawn.T @ update[start : start + len(drawn)].astype(np.float64)
+        # (DᵀD)⁻¹Dᵀx; the second pass multiplies by D.
         coefficients = np.linalg.solve(gram, products)
         for start, drawn in _drawn_blocks(seed, d, rank):
             projected[start : start + len(drawn)] = drawn @ coefficients
@@ -122,5 +114,6 @@ def _directions(
         centring, centre = centring - 1 / m, np.full(m, 1 / m)
     values, vectors = np.linalg.eigh(centring @ among @ centring)
     values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    # V = RᵀB has orthonormal columns: B = eigenvectors over the roots of their eigenvalues.
     kept = values > floor
     return centring @ vectors[:, kept] / np.sqrt(values[kept]), centre

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.exact import exact_arithmetic
+from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import Arrays, build_model
-from hdpfl_flower.rows import RowProof, align, draws, pool
+from hdpfl_flower.models.row_batches import RowProof, align, draws, pool
 from hdpfl_flower.models.task import Records, Task
 
 _BATCH = 2048
@@ -74,8 +74,10 @@ def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, 
 
 def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     if task.loss == "squared":
+        # R² = 1 − MSE/Var; the clamp keeps targets that hardly vary from a division by 0.
         residual = (outputs.squeeze(1) - targets).square().mean()
         return float(1 - residual / targets.var(correction=0).clamp(min=1e-12))
+    # A logit above 0 is a probability above ½.
     chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs.squeeze(1) > 0).long()
     return float((chosen == targets).double().mean())
 
@@ -87,7 +89,7 @@ def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> in
         Whether a record is counted depends on that record and on ``arrays`` alone, whatever they
         are, NaN included: one record more or less changes the count by at most 1. Records are taken
         in blocks of a constant number of rows, at which that is proven on this machine
-        (:mod:`hdpfl_flower.rows`), or one by one.
+        (:mod:`hdpfl_flower.models.row_batches`), or one by one.
 
     Raises:
         DataError: the targets are not classes.
@@ -121,10 +123,12 @@ class _Counting:
 
     def outputs(self, arrays: Arrays, features: torch.Tensor) -> torch.Tensor:
         """Return the outputs, shape ``(n, task.outputs)``, n ≥ 1."""
+        # Copies: memory that torch allocated has the alignment that the proof assumes.
         parameters = {name: torch.tensor(array) for name, array in arrays.items()}
         block = self._proof.block(_BLOCKS)
         with exact_arithmetic():
             found = [self._run(parameters, _filled(x, block)) for x in torch.split(features, block)]
+        # The last block was filled with zeros; their outputs are cut off.
         return torch.cat(found)[: len(features)]
 
     def _run(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

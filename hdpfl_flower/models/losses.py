@@ -42,6 +42,7 @@ def record_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> t
 def output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the gradient of each record's loss in its outputs, shape ``(b, task.outputs)``."""
     if task.loss == "softmax":
+        # Softmax and cross-entropy: p − e_y.
         residual = torch.softmax(outputs, dim=1)
         residual[torch.arange(len(targets), device=targets.device), targets] -= 1
         return residual

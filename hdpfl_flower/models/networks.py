@@ -1,6 +1,6 @@
 """Networks that can be trained privately: no batch statistics, only trainable parameters travel.
 
-A model's name comes from the server, and a site builds what it names. So the name is read by a
+The server sends a model's name, and a site builds what it names. So the name is read by a
 strict grammar, and the network's size is known before any of it takes memory: it is built on
 torch's meta device first, whose tensors have shapes and no numbers.
 
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.extras import is_installed, missing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +40,7 @@ _SHOWN = 60
 
 
 def is_user_code(spec: str) -> bool:
-    """Tell whether ``spec`` names a user's ``module:function`` rather than one of our models.
+    """Return whether ``spec`` names a user's ``module:function`` rather than one of our models.
 
     >>> is_user_code("mlp:32:16"), is_user_code("clinic.nets:build"), is_user_code("mlp:²")
     (False, True, False)
@@ -55,7 +56,7 @@ def check_name(spec: str) -> None:
     are at most 32 of them.
 
     Raises:
-        ModelError: says what is wrong.
+        ModelError: states what is wrong.
     """
     if is_user_code(spec):
         return
@@ -151,6 +152,7 @@ def build_model(spec: str, task: Task, seed: int) -> nn.Module:
             parameters than :data:`MAX_MODEL_MB` holds.
     """
     check_name(spec)
+    # Before anything is allocated: the name is the server's.
     if megabytes_of(spec, task) > MAX_MODEL_MB:
         raise ModelError(
             f"model '{_shown(spec)}' has {size_of(spec, task):,} parameters, more than the "
@@ -216,6 +218,7 @@ def _cnn(task: Task) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
+        # Padding 2 keeps the size under a 5×5 kernel; each pool halves it, rounded down.
         nn.Linear(32 * (height // 4) * (width // 4), task.outputs),
     )
 
@@ -242,8 +245,11 @@ def import_torchvision(part: str) -> Any:
     """Return ``torchvision.<part>``; only what needs it stops where it is missing or broken.
 
     Raises:
-        ModelError: torchvision is absent, or was built for another torch.
+        InstallationError: torchvision is not installed.
+        ModelError: it cannot be imported: it was built for another torch.
     """
+    if not is_installed("torchvision"):
+        raise missing("images", "a set of images or 'resnet18'", "torchvision")
     try:
         return importlib.import_module(f"torchvision.{part}")
     except (ImportError, RuntimeError, AttributeError) as error:
@@ -306,6 +312,7 @@ def unflatten(vector: npt.NDArray[np.float32], like: Arrays) -> Arrays:
     """Return ``vector`` cut into the shapes of ``like``; the inverse of :func:`flatten`."""
     result, start = {}, 0
     for name, array in like.items():
+        # A view of `vector`, no copy.
         result[name] = vector[start : start + array.size].reshape(array.shape)
         start += array.size
     return result

@@ -17,7 +17,7 @@ class Task:
 
     Attributes:
         input_shape: shape of one record's features, e.g. ``(1, 28, 28)`` or ``(13,)``.
-        outputs: numbers the model gives for a record: one a class, 1 for a binary or a
+        outputs: numbers the model returns for a record: one a class, 1 for a binary or a
             regression task.
         loss: ``softmax`` (cross-entropy over ``outputs`` classes), ``logistic`` (binary
             cross-entropy of one logit) or ``squared`` (half the squared error of one output).

@@ -1,4 +1,4 @@
-"""The append-only record of a run: one JSON object a line, read by plots, reports and exporters."""
+"""Append-only record of a run: one JSON object a line, read by plots, reports and exporters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hdpfl_flower import formats
 from hdpfl_flower.errors import DataError
 
 Event = dict[str, Any]
@@ -22,7 +23,7 @@ class Journal:
 
     Guarantees:
         A line that :meth:`write` returned from is in the file, whole, and stays as it is; a crash
-        can tear the last line alone, and readers pass over it.
+        can tear the last line alone, which readers skip.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,21 +31,29 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         before = path.read_bytes() if path.exists() else b""
         self._file = path.open("a", encoding="utf-8")
+        self._format: Event = {"format": formats.JOURNAL.newest}
         if before and not before.endswith(b"\n"):  # a crash tore the last line
             self._file.write("\n")
             self._file.flush()
 
     def write(self, event: str, **facts: object) -> Event:
-        """Append one event with its time (UTC) and return it."""
+        """Append one event with its time (UTC) and return it.
+
+        The first event of each process carries the number of the journal's format.
+        """
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"event": event, "at": at, **{k: plain(v) for k, v in facts.items()}}
+        said = {key: plain(value) for key, value in facts.items()}
+        line = {"event": event, "at": at, **self._format, **said}
+        self._format = {}
+        # A line in one write, and flushed: a crash of the process loses nothing written before.
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         return line
 
     def hold(self) -> bool:
-        """Take the run for this process alone, as long as it lives; tells whether it took."""
+        """Lock the journal for this process. Returns False if another process holds it."""
         try:
+            # The system frees it when the process ends, however it ends.
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
@@ -61,23 +70,26 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Event]:
-    """Return the events of a journal in order; a line torn by a crash is passed over.
+    """Return the events of a journal in order; a line torn by a crash is skipped.
 
     Raises:
-        DataError: there is no journal at ``path``.
+        DataError: there is no journal at ``path``, or it is of a newer version.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return list(parse_events(file))
+            events = list(parse_events(file))
     except FileNotFoundError:
         raise DataError(f"no journal at {path}; name a run's folder, or its id") from None
+    for event in events:  # several numbers, where a later version resumed the run
+        formats.JOURNAL.check(event.get("format"))
+    return events
 
 
 def finished_rounds(events: Sequence[Event]) -> list[Event]:
     """Return the rounds among ``events``, their numbers as floats, infinite and NaN ones too.
 
     Raises:
-        DataError: a round does not say what a round says.
+        DataError: a round lacks a field, or has a wrong one.
     """
     try:
         return [_round(event) for event in events if event["event"] == "round"]
@@ -96,7 +108,7 @@ def _round(event: Event) -> Event:
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[Event]:
-    """Yield the events in the lines of a journal; what is none is passed over."""
+    """Yield the events in the lines of a journal; other lines are skipped."""
     for line in lines:
         try:
             event = json.loads(line)

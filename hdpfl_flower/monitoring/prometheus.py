@@ -1,6 +1,6 @@
-"""Readings to Prometheus: as text, as OpenMetrics with times, over HTTP, as a file.
+"""Export of readings to Prometheus: as text, as OpenMetrics with times, over HTTP, as a file.
 
-The part of an exporter that both command lines share; what is read is theirs.
+Shared by the exporters of both command lines, which supply the readings.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from hdpfl_flower.errors import DeploymentError
-from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.monitoring.series import Place, Reading, Series, series_at
+from hdpfl_flower.system.extras import extra
+from hdpfl_flower.system.files import replace_file
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -24,16 +25,22 @@ if TYPE_CHECKING:
 Read = Callable[[], Iterable[Reading]]
 
 
-class Exposition:
-    """What an exporter shows, read anew each time it is asked.
+class Exporter:
+    """Collector of prometheus-client that reads its values at every scrape.
 
     Guarantees:
-        Only series of its own place are shown, whatever is read; one reading at a time, so that
-        ``read`` may keep what it has read.
+        Exports series of its own place alone, whatever ``read`` returns. Calls ``read`` in one
+        thread at a time.
     """
 
     def __init__(self, place: Place, read: Read) -> None:
-        """Show what ``read`` gives, of the series of ``place``."""
+        """Show what ``read`` returns, of the series of ``place``.
+
+        Raises:
+            InstallationError: prometheus-client is not installed.
+        """
+        with extra("metrics", "an exporter"):
+            import prometheus_client  # noqa: F401
         self._mine, self._read, self._lock = frozenset(series_at(place)), read, Lock()
 
     def collect(self) -> Iterator[Metric]:
@@ -43,7 +50,7 @@ class Exposition:
         yield from families(found)
 
     def registry(self) -> CollectorRegistry:
-        """Return a registry with this and nothing else: no process, no platform."""
+        """Return a registry of this collector alone, without those of process and platform."""
         from prometheus_client import CollectorRegistry
 
         registry = CollectorRegistry(auto_describe=False)
@@ -51,7 +58,7 @@ class Exposition:
         return registry
 
     def text(self) -> bytes:
-        """Return the values of now in Prometheus' text format."""
+        """Return the current values in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return bytes(generate_latest(self.registry()))
@@ -114,6 +121,7 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
         found.setdefault(reading.series, {}).setdefault(reading.labels, []).append(reading)
     for series, by_labels in found.items():
         info = series.unit == "info"
+        # In OpenMetrics a family's name lacks the suffix that its samples have.
         family = series.name.removesuffix("_info" if info else "_total")
         kind = "info" if info else "counter" if series.counter else "gauge"
         metric = Metric(family, series.meaning, kind, "" if info else series.unit)
@@ -124,7 +132,7 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
         yield metric
 
 
-def serve(exposition: Exposition, address: Address) -> tuple[Callable[[], None], str]:
+def serve(exposition: Exporter, address: Address) -> tuple[Callable[[], None], str]:
     """Answer ``http(s)://<host>:<port>/metrics`` in a thread; return what stops it, and where.
 
     Raises:
@@ -147,7 +155,7 @@ def serve(exposition: Exposition, address: Address) -> tuple[Callable[[], None],
         where = f"{address.host}:{address.port}"
         raise DeploymentError(
             f"exporter: cannot listen at {where}: {error.strerror}; name another '--port', or "
-            "mend the TLS files"
+            "correct the TLS files"
         ) from None
 
     def stop() -> None:
@@ -159,9 +167,9 @@ def serve(exposition: Exposition, address: Address) -> tuple[Callable[[], None],
 
 
 def serve_until_ended(
-    exposition: Exposition, address: Address, told: Callable[[str], object]
+    exposition: Exporter, address: Address, report_url: Callable[[str], object]
 ) -> None:
-    """Answer until SIGTERM or Ctrl-C; ``told`` gets the URL, once it answers.
+    """Answer until SIGTERM or Ctrl-C; ``report_url`` receives the URL, once it answers.
 
     Raises:
         DeploymentError: see :func:`serve`.
@@ -170,14 +178,17 @@ def serve_until_ended(
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stop, at = serve(exposition, address)
     try:
-        told(f"{'https' if address.mutual else 'http'}://{at}/metrics")
+        report_url(f"{'https' if address.mutual else 'http'}://{at}/metrics")
         ended.wait()
     finally:
         stop()
 
 
-def write_textfile(exposition: Exposition, path: Path, *, mode: int) -> None:
-    """Write the values of now to ``path`` for node_exporter's textfile collector, all or nothing.
+def write_textfile(exposition: Exporter, path: Path, *, mode: int) -> None:
+    """Write the current values to ``path`` for node_exporter's textfile collector, all or nothing.
+
+    ``prometheus_client.write_to_textfile`` cannot set the file's permissions: it follows the umask,
+    and a site's file is for its owner and group alone.
 
     Raises:
         DeploymentError: its name does not end in ``.prom``, or it cannot be written.
@@ -190,7 +201,7 @@ def write_textfile(exposition: Exposition, path: Path, *, mode: int) -> None:
         raise DeploymentError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def keep_writing(exposition: Exposition, path: Path, every: float, *, mode: int) -> None:
+def keep_writing(exposition: Exporter, path: Path, every: float, *, mode: int) -> None:
     """Write ``path`` now, and again each ``every`` seconds for ever; 0: once."""
     write_textfile(exposition, path, mode=mode)
     while every:

@@ -1,4 +1,4 @@
-"""Every Prometheus series as data: name, unit, labels, what it says, and who may show it.
+"""Table of all Prometheus series: name, unit, labels, meaning and the exporter that has it.
 
 Names are ``hdpfl_<noun>_<unit>``, counters end in ``_total``. The coordinator's series say what the
 server knows anyway, from its journals; a site's come from its own ledger, and no ε, δ, batch size
@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 Place = Literal["coordinator", "site"]
 
 COORDINATOR_PORT, SITE_PORT = 28290, 28291
-"""Where the two exporters answer, unless they are told otherwise."""
+"""Default ports of the two exporters."""
 PHASES = ("prepare", "exchange", "aggregate", "evaluate")
-"""What the time of a round goes to; sites train in ``exchange``."""
+"""Phases of a round, whose times are exported; sites train in ``exchange``."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Series:
     Attributes:
         at: whose exporter shows it.
         noun: what is counted or measured.
-        unit: in what; ``bool`` is 0 or 1, ``info`` is always 1 and speaks through its labels.
+        unit: in what; ``bool`` is 0 or 1, ``info`` is always 1, with its content in the labels.
         meaning: one sentence for people.
         labels: their names, in order.
         counter: whether it only grows while its run, or its site, is the same.
@@ -113,7 +113,7 @@ REJECTED = _ours(
     "run_rejected",
     "updates",
     "Updates that were asked for and not used: declined, failed, late, undelivered, refused by the "
-    "guard, malformed.",
+    "guard, malformed, not asked.",
     "reason",
     counter=True,
 )
@@ -193,7 +193,7 @@ REFUSED = _sites(
     "answer", "reason",
     counter=True,
 )  # fmt: skip
-LAST_REFUSED = _sites("last_refused_timestamp", "seconds", "When the last of them came.")
+LAST_REFUSED = _sites("last_refused_timestamp", "seconds", "When the last of them arrived.")
 
 # --- a site: its ledger ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a sequence of noisy steps costs, and how much noise a budget asks for.
+"""Privacy accounting: the cost of a sequence of noisy steps, and the noise that a budget needs.
 
 Events say what happened (dp-accounting's ``DpEvent``), apart from what it costs. Costs come from
 privacy-loss distributions (PLD) with pessimistic estimates; every number is rounded to the side
@@ -19,10 +19,10 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from hdpfl_flower.config.profile import MIN_DELTA
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import cache_dir
-from hdpfl_flower.config.profile import MIN_DELTA
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -55,7 +55,7 @@ class Gaussians:
 
 @dataclass(frozen=True)
 class PureSelections:
-    """Releases that are ε-DP with δ = 0 (``exponential_mechanism.py``): ``count`` times ``epsilon``.
+    """ε-DP releases with δ = 0 (``exponential_mechanism.py``): ``count`` times ``epsilon``.
 
     Charged as randomized response at ε, of which every such release is a post-processing (Kairouz,
     Oh and Viswanath, ICML 2015): its loss is ε or −ε, as that of geometric noise on one count.
@@ -66,14 +66,14 @@ class PureSelections:
     count: int
 
 
-Beside = Gaussians | PureSelections
-"""Releases of a run that are no steps, with noise of their own."""
+ExtraRelease = Gaussians | PureSelections
+"""Mechanisms of a run besides its DP-SGD steps, with noise of their own."""
 Schedule = Sequence[Steps]
 _Cost = Callable[[float], float]
 
 
 def event_of(
-    schedule: Schedule, noise_multiplier: float, beside: Sequence[Beside] = ()
+    schedule: Schedule, noise_multiplier: float, beside: Sequence[ExtraRelease] = ()
 ) -> dp_accounting.DpEvent:
     """Return what happens when every step of ``schedule`` adds N(0, (z·C)²) to a clipped sum.
 
@@ -103,22 +103,26 @@ def event_of(
     return dp_accounting.ComposedDpEvent(events) if events else dp_accounting.NoOpDpEvent()
 
 
-def _once(one: Beside) -> dp_accounting.DpEvent:
+def _once(one: ExtraRelease) -> dp_accounting.DpEvent:
     from dp_accounting.dp_event import DiscreteLaplaceDpEvent, GaussianDpEvent
 
     if isinstance(one, Gaussians):
         return GaussianDpEvent(one.noise_multiplier)
+    # Noise on whole numbers, P(k) ∝ e^(−ε·|k|), moved by one record: the loss is ε for k ≤ 0 and −ε
+    # above, as that of randomized response.
     return DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)
 
 
-def _label(one: Beside) -> tuple[str | float, ...]:
+def _label(one: ExtraRelease) -> tuple[str | float, ...]:
+    # The word keeps an ε and a multiplier of the same value apart in the cache's key.
     return (one.noise_multiplier,) if isinstance(one, Gaussians) else ("pure", one.epsilon)
 
 
-def _noise_of(one: Beside) -> float:
+def _noise_of(one: ExtraRelease) -> float:
     """Return the multiplier of the Gaussian whose loss varies as much; NaN or ≤ 0: no release."""
     if isinstance(one, Gaussians):
         return one.noise_multiplier
+    # The standard deviation of the loss: about ε for ±ε, and 1/z for a Gaussian.
     return 1 / one.epsilon if one.epsilon > 0 else math.nan
 
 
@@ -146,7 +150,7 @@ def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> f
     except OverflowError:  # privacy losses beyond e^709: next to no noise
         return math.inf
     if math.isnan(epsilon):
-        raise AccountingError("the accountant gives no epsilon for these steps")
+        raise AccountingError("the accountant returns no epsilon for these steps")
     return epsilon
 
 
@@ -158,15 +162,16 @@ def _check_delta(delta: float) -> None:
 def interval_for(epsilon: float, steps: int) -> float:
     """Return the PLD interval for a target ε over so many steps: 1e-4·ε·min(1, 200/√steps).
 
-    It follows ε: at a fixed 1e-3 the bound is useless for small ε and many steps (PRIVACY.md §2),
-    and a large ε costs gigabytes. Rounding to the grid adds interval²/6 to the variance of each
-    step's loss: at 1e-4·ε, 200,000 steps at ε = 8 would take 0.4 % too much noise.
+    It follows ε: at a fixed 1e-3 the bound is useless for small ε and many steps
+    (docs/project/decisions.md), and a large ε costs gigabytes. Rounding to the grid adds
+    interval²/6 to the variance of each step's loss: at 1e-4·ε, 200,000 steps at ε = 8
+    would take 0.4 % too much noise.
     """
     return 1e-4 * epsilon / max(1.0, math.sqrt(steps) / 200)
 
 
 def calibrate(
-    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Beside] = ()
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[ExtraRelease] = ()
 ) -> float:
     """Return the noise multiplier z with which ``schedule`` is (ε, δ)-DP.
 
@@ -194,6 +199,7 @@ def calibrate(
         raise AccountingError("epsilon must be positive")
     _check_delta(delta)
     merged, beside = tuple(_merged(schedule)), tuple(one for one in beside if one.count)
+    # Verified first: no noise of the steps could bring the cost of the rest below ε.
     if beside:
         alone = epsilon_of(event_of((), 1.0, beside), delta, interval_for(epsilon, 1))
         if not alone < epsilon:
@@ -206,8 +212,9 @@ def calibrate(
 
 @lru_cache(maxsize=1024)
 def _calibrate(
-    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Beside, ...]
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...]
 ) -> float:
+    # All that z depends on, the accountant's version too: another version is another key.
     key = json.dumps(
         [
             _CACHE_VERSION,
@@ -224,6 +231,7 @@ def _calibrate(
     try:
         text = path.read_text()
         value = float(json.loads(text)[1])
+        # Key and checksum are compared as a whole, so a damaged file counts as none.
         if text == _entry(key, value):
             return value
     except (OSError, ValueError, TypeError, LookupError):
@@ -239,7 +247,7 @@ def _entry(key: str, value: float) -> str:
 
 
 def _search(
-    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[Beside, ...] = ()
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...] = ()
 ) -> float:
     """Find the least sufficient z: on a coarse grid first, on the right one at the end."""
 
@@ -247,8 +255,10 @@ def _search(
         return cache(lambda z: epsilon_of(event_of(schedule, z, beside), delta, interval))
 
     interval = interval_for(epsilon, sum(steps.count for steps in schedule))
+    # Both grids are pessimistic. The coarse one is cheaper and takes most of the search.
     coarse, fine = cost_at(10 * interval), cost_at(interval)
     low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta, beside))
+    # Only a start for the fine grid: a bracket 20 times as wide suffices.
     low, high = _narrow(coarse, epsilon, low, high, 20 * _TOLERANCE)
     # The fine grid is tighter, so the answer lies at or a little below the coarse one.
     low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
@@ -256,10 +266,12 @@ def _search(
 
 
 def _gaussian_guess(
-    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[Beside]
+    schedule: Schedule, epsilon: float, delta: float, beside: Sequence[ExtraRelease]
 ) -> float:
     """Return a first guess of z by the central limit: μ² = Σ count·q²·(e^{1/z²} − 1)."""
+    # μ² that (ε, δ) affords, roughly; the bracket corrects a bad guess.
     whole = (epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))) ** 2
+    # Gaussians compose as Σ 1/z². The floor of 1 % below keeps the guess finite.
     spent = sum(one.count / _noise_of(one) ** 2 for one in beside)
     mass = sum(s.count * s.sampling_prob**2 for s in schedule)
     return 1 / math.sqrt(math.log1p(max(whole - spent, 0.01 * whole) / mass))
@@ -267,6 +279,8 @@ def _gaussian_guess(
 
 def _bracket(cost: _Cost, epsilon: float, start: float, factor: float = 1.5) -> tuple[float, float]:
     """Return (too little noise, enough noise) around ``start``, widening by growing factors."""
+    # Candidates are rounded before their cost is computed: the z that is returned was itself
+    # verified.
     z = _round_up(start)
     enough = cost(z) <= epsilon
     while 1e-3 < z < 1e6:
@@ -286,15 +300,20 @@ def _narrow(
     """Shrink a bracket to high ≤ low·(1 + tolerance): log ε is nearly linear in log z."""
     cost_low, cost_high = cost(low), cost(high)
     while high > low * (1 + tolerance):
+        # The secant in log-log coordinates; half of the bracket where an end has no logarithm.
         share = 0.5
         if math.isfinite(cost_low) and cost_high > 0:
             share = math.log(cost_low / epsilon) / math.log(cost_low / cost_high)
+            # Away from both ends, or one end might hardly move.
             share = min(max(share, 0.02), 0.98)
         guess = low * (high / low) ** share
+        # A probe on each side: where both are right, they are the new bracket, within the
+        # tolerance.
         for z in (_round_up(guess * (1 + tolerance / 3)), _round_up(guess * (1 - tolerance / 3))):
             if not low < z < high:
                 continue
             value = cost(z)
+            # `high` always costs at most ε, so that the answer errs towards more noise.
             low, cost_low, high, cost_high = (
                 (low, cost_low, z, value) if value <= epsilon else (z, value, high, cost_high)
             )
@@ -314,4 +333,5 @@ def _merged(schedule: Schedule) -> list[Steps]:
 def _round_up(z: float) -> float:
     """Return ``z`` with six significant digits, rounded up (more noise)."""
     digits = _DIGITS - 1 - math.floor(math.log10(z))
+    # The 1e-9 absorbs the error of the product: a z of six digits stays what it is.
     return math.ceil(z * 10.0**digits - 1e-9) / 10.0**digits

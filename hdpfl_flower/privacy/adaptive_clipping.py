@@ -4,7 +4,8 @@ Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private Learning with Ada
 (NeurIPS 2021), Algorithm 1: each client's bit says whether its update lies within the clip norm S;
 the share b̄ of such bits, noised, moves S ← S·exp(−η_b·(b̄ − κ)) towards the κ-quantile. More than
 κ within: S falls. (Flower 1.41 noises the bit "was clipped" and keeps the sign, so it moves away
-from the quantile: ``tests/hdpfl_flower/privacy/test_adaptive_clipping.py`` holds both against a sample.)
+from the quantile: ``tests/hdpfl_flower/privacy/test_adaptive_clipping.py`` holds both against a
+sample.)
 
 A bit is a release. Update and bit are one Gaussian mechanism: the update has sensitivity S and
 noise z·S, the bit less ½ has sensitivity ½ and noise s, so the two together have the noise
@@ -31,6 +32,7 @@ def joint_multiplier(update_multiplier: float, bit_noise: float) -> float:
     >>> round(joint_multiplier(1.0, 5.0), 6)
     0.995037
     """
+    # Theorem 1: 1/z² adds up. A bit less ½ has sensitivity ½, so its own multiplier is s/½ = 2s.
     return 1 / math.hypot(1 / update_multiplier, 1 / (2 * bit_noise))
 
 
@@ -45,10 +47,14 @@ def update_multiplier(joint: float, bit_noise: float) -> float:
     """
     if joint == 0:
         return 0.0
+    # Otherwise the bits alone cost all of the budget, and no z solves the equation.
     if not 2 * bit_noise > joint:
         raise AccountingError(
-            "the noise on the clipping bits is too little for this level; raise 'bit-noise'"
+            "the noise on the clipping bits is too little for this level; raise the strategy's "
+            "'bit-noise'"
         )
+    # The inverse of joint_multiplier, rounded up past the error of a few operations. With
+    # `enough_bit_noise`, 2s is at least 7 times `joint`: the difference does not cancel.
     z = 1 / math.sqrt(joint**-2 - (2 * bit_noise) ** -2)
     return z * (1 + 1e-12)
 

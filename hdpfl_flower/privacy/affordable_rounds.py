@@ -1,4 +1,4 @@
-"""Uniform noise with early exit: how many rounds a given noise leaves to a budget, and their cost.
+"""Rounds that a budget affords at a given noise, and their cost (uniform noise, early exit).
 
 Liu et al., Projected Federated Averaging with Heterogeneous Differential Privacy (VLDB 2021), §4.2:
 every site trains with the same noise multiplier, and a site leaves when its own ε is used up.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
 from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
 
 _DIGITS = 4
 """Significant digits of a charge; the last one is rounded up."""
@@ -32,10 +32,13 @@ def affordable_rounds(
     """
     if math.isinf(epsilon):
         return most
+    # One round is decided by the noise that it needs: the cost of a tiny multiplier is never
+    # computed, for its grid would be huge.
     if noise_multiplier < calibrate((steps,), epsilon, delta):
         return 0
     low, high = 1, most + 1  # so many fit; so many do not, or are not asked for
     while high - low > 1:
+        # Doubled until a number does not fit, then bisected.
         guess = min(2 * low, most) if high > most else (low + high) // 2
         if _cost(steps, guess, noise_multiplier, delta, epsilon) <= epsilon:
             low = guess
@@ -63,6 +66,8 @@ def charge_for(
     if not cost <= epsilon:
         raise AccountingError("the rounds cost more than this epsilon; plan for fewer of them")
     charge = min(_round_up(max(cost, _LEAST * epsilon)), epsilon)
+    # recompute.py computes the cost on the grid of the charge, not of ε. Where that grid finds more
+    # than the charge, all of ε is charged.
     again = _cost(steps, rounds, noise_multiplier, delta, charge)
     return charge if again <= charge else epsilon
 

@@ -1,4 +1,4 @@
-"""What an attack shows of ε: a lower bound from the scores of records planted by coin.
+"""Empirical lower bound on ε, from the scores of records that are planted by coin.
 
 A tester plants records (canaries), each with a coin of its own that says whether it takes part, and
 gives each a score from what was released. Where the mechanism is Gaussian and no canary touches
@@ -50,6 +50,7 @@ class Evidence:
         than the normal one: the error rate is at most the one asked for, and above 0.9 of it for
         ν = 25,000 and rates down to 1e-6 (Johnson and Welch 1940).
         """
+        # The bound b solves P(T > t) = error_rate: Z − t·S is above −b in that share of runs.
         t, nu = self.mu / self.standard_error, self.freedom
         quantile = -float(ndtri(error_rate))
         spread = math.sqrt(1 + t * t / (2 * nu))
@@ -80,6 +81,7 @@ def evidence_of(scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_])
     """
     if not np.isfinite(scores).all():
         raise AccountingError("audit: a released number is not finite")
+    # Shape (releases,), as the means and weights below.
     n_in = members.sum(1)
     n_out = members.shape[1] - n_in
     if min(n_in.min(), n_out.min()) < 2:
@@ -88,9 +90,11 @@ def evidence_of(scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_])
     mean_out = np.where(members, 0.0, scores).sum(1) / n_out
     weights = n_in * n_out / (n_in + n_out)
     difference = float(np.average(mean_in - mean_out, weights=weights))
+    # One mean a release is estimated, and takes one degree of freedom.
     freedom = int(n_out.sum()) - len(scores)
     residuals = np.where(members, 0.0, scores - mean_out[:, None])
     sigma = math.sqrt(float(np.square(residuals).sum()) / freedom)
+    # Without noise σ is 0 and the ratio has no value: μ is then the largest that counts.
     if abs(difference) < _MAX_MU * sigma:
         mu = difference / sigma
     else:
@@ -110,9 +114,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     mu = min(mu, _MAX_MU)
     if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0
+    # δ(ε) falls with ε. `low` keeps δ(low) above `delta`, so that ε is rounded down.
     low, high = 0.0, 1.0
     while gaussian_delta(mu, high) > delta:
         low, high = high, 2 * high
+    # Ends where no float lies between the two.
     while (middle := (low + high) / 2) not in (low, high):
         low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
     return low
@@ -122,4 +128,5 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """Return δ at ``epsilon`` of a Gaussian release whose sensitivity is ``mu`` > 0 σ."""
     inside = float(log_ndtr(mu / 2 - epsilon / mu))
     outside = float(log_ndtr(-mu / 2 - epsilon / mu))
+    # In logarithms, for e^ε overflows where its product with a tiny Φ does not.
     return math.exp(inside) - math.exp(epsilon + outside)

@@ -3,7 +3,8 @@
 FedHDP, Algorithm 1 (the step within a level) with the accounting that it leaves open: the unit is
 one client with all of its records, the relation add/remove one client, the adversary sees the
 models of all rounds and not who took part. Each round takes every client with probability q
-(Poisson), so that q amplifies; sums are divided by the constant q·Nⱼ, never by who came.
+(Poisson), so that q amplifies; sums are divided by the constant q·Nⱼ, never by the number of
+replies.
 
 The clipping bits of all levels go into one noised sum; each level's update noise is what its (ε, δ)
 asks for after the bits are paid (``adaptive_clipping.py``).
@@ -12,18 +13,17 @@ asks for after the bits are paid (``adaptive_clipping.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hdpfl_flower.linalg.sums import exact_sum, square_sum
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.adaptive_clipping import enough_bit_noise, update_multiplier
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
-from hdpfl_flower.updates import exact_sum, square_sum
 
 Floats = npt.NDArray[np.float64]
 
@@ -73,11 +73,6 @@ class CentralPlan:
     rounds: int
     bit_noise: float
 
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> CentralPlan:
-        """Return the plan that ``dataclasses.asdict`` took apart."""
-        return cls(**{**facts, "levels": tuple(Level(**level) for level in facts["levels"])})
-
 
 def make_central_plan(
     menu: Sequence[float],
@@ -87,7 +82,7 @@ def make_central_plan(
     rounds: int,
     bit_noise: float,
 ) -> CentralPlan:
-    """Return the plan that gives each level its (ε, δ) over all rounds, bits included.
+    """Return the plan under which each level has its (ε, δ) over all rounds, bits included.
 
     Args:
         menu: ε of each level.
@@ -107,6 +102,7 @@ def make_central_plan(
     """
     schedule = (Steps(sampling_prob, rounds),)
     joint = [calibrate(schedule, epsilon, delta) for epsilon in menu]
+    # One sum of bits serves all levels: its noise is made for the level with the most.
     noise = enough_bit_noise(bit_noise, max(joint)) if bit_noise else 0.0
     levels = tuple(
         Level(
@@ -129,6 +125,8 @@ def clip_update(update: Floats, clip_norm: float) -> Floats:
     >>> bool(np.linalg.norm(clip_update(np.array([3.0, 4.0]), 1.0)) <= 1)
     True
     """
+    # Infinite where the square overflows float64, and then refused like any norm that is not
+    # finite.
     norm = math.sqrt(float(update @ update))
     if not math.isfinite(norm):
         return np.zeros_like(update)
@@ -155,7 +153,7 @@ def clipped_sum(
     """Return the sum of the clipped rows and the number of those that were within S.
 
     Rows are clipped again, whatever the sites did: the noise is made for S. A site that clips
-    (:func:`clip_update`) leaves a norm from which the bit can be told. One pass where ``squares``
+    (:func:`clip_update`) leaves a norm that reveals the bit. One pass where ``squares``
     are known, else one more for them; without a copy of the rows.
 
     Args:
@@ -169,8 +167,10 @@ def clipped_sum(
     if squares is None:
         squares = np.array([square_sum(row) for row in rows], dtype=np.float64)
     norms = np.sqrt(squares[places])
+    # NaN and infinity contribute nothing: 0·NaN would still be NaN.
     kept = np.isfinite(norms)
     bound = clip_norm * _BELOW
+    # min(1, S/‖u‖); the maximum avoids a division by a norm of 0.
     scales = np.minimum(1.0, bound / np.maximum(norms[kept], bound))
     total = exact_sum(scales, rows, places[kept])
     return total, int((norms < clip_norm * _AT).sum())
@@ -180,12 +180,13 @@ def noisy_mean(total: Floats, level: Level, clip_norm: float, stream: RandomStre
     """Return (total + N(0, (z·S)²)) / (q·Nⱼ) of a private level, shape ``(d,)``.
 
     Args:
-        total: the sum of the clipped updates, zeros where nobody came: noise all the same.
+        total: the sum of the clipped updates, zeros where nobody replied: noise all the same.
         level: gives z and q·Nⱼ.
         clip_norm: S.
         stream: the server's noise, used up.
     """
     std = level.noise_multiplier * clip_norm
+    # Noise before the division, both by public constants: the mean is post-processing.
     noisy = add_noise(torch.from_numpy(total), std, stream).numpy()
     mean: Floats = noisy / level.expected
     return mean

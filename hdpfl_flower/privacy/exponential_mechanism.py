@@ -1,7 +1,7 @@
 """A client's private choice of a model by the exponential mechanism, with Gumbel noise on counts.
 
 As in ``noisy_max.py`` the client counts, for each of M models, the records that the model gets
-right; here it adds independent Gumbel noise of scale 1/ε to each, and tells which is largest.
+right; here it adds independent Gumbel noise of scale 1/ε to each, and releases which is largest.
 
 **What a choice costs: ε, with δ = 0.** The largest of c_m + Gumbel/ε is model m with probability
 p_m(c) = e^{ε·c_m} / Σ_k e^{ε·c_k} (the exponential mechanism; McSherry and Talwar, FOCS 2007).
@@ -27,10 +27,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.privacy.accounting import PureSelections
-from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.config.profile import MIN_DELTA
+from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.privacy.accounting import PureSelections
+from hdpfl_flower.privacy.noise import RandomStream
 
 Counts = npt.NDArray[np.int64]
 
@@ -87,6 +87,7 @@ def pure_selections(epsilon: float, delta: float, count: int) -> PureSelections:
         )
     if math.isinf(epsilon) or not count:
         return PureSelections(math.inf, count)
+    # Basic composition affords ε/count with no δ at all: a lower end that always fits.
     low, high = epsilon / count, 2 * epsilon / count
     while composed_delta(high, count, epsilon) <= delta:
         low, high = high, 2 * high
@@ -96,6 +97,7 @@ def pure_selections(epsilon: float, delta: float, count: int) -> PureSelections:
             low = middle
         else:
             high = middle
+    # `low` fits, and rounding down keeps it so.
     digits = 5 - math.floor(math.log10(low))
     return PureSelections(math.floor(low * 10.0**digits) / 10.0**digits, count)
 
@@ -110,11 +112,14 @@ def composed_delta(each: float, count: int, epsilon: float) -> float:
     0.462117
     """
     total = 0.0
+    # ln (1 + e^each)^count, without computing an e^each that may overflow.
     whole = count * (each + math.log1p(math.exp(-each)))
     for failed in range(count + 1):
+        # The exponents' difference; it falls with `failed`, so that no later term is positive.
         over = (count - 2 * failed) * each - epsilon
         if over <= 0:
             break
         ways = math.lgamma(count + 1) - math.lgamma(failed + 1) - math.lgamma(count - failed + 1)
+        # e^a − e^b = −e^a·(e^(b−a) − 1), with expm1 where the two are nearly equal.
         total -= math.exp(ways + (count - failed) * each - whole) * math.expm1(-over)
     return total

@@ -1,8 +1,9 @@
-"""The only source of randomness that privacy rests on: AES-CTR streams and float64 normals.
+"""Randomness on which privacy rests, and its only source: AES-CTR streams and float64 normals.
 
 torch's generators start from one fixed seed in every process and use only 32 bits of it, and
-float32 normals are cut at 5.8 σ; neither may noise a release (PRIVACY.md §4). Here each release
-draws two fresh 256-bit keys from the operating system, one for the batches and one for the noise.
+float32 normals are cut at 5.8 σ; neither may noise a release
+(docs/project/decisions.md). Here each release draws two fresh 256-bit keys from the operating
+system, one for the batches and one for the noise.
 
 Simulation alone may derive the keys from a seed; then nobody is protected, and every report says
 so.
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 _BLOCK = 16_384
 """Normals made at once: the working set stays in the cache of a core."""
 _GRID_BITS = 20
-"""A noisy sum is rounded to σ·2⁻²⁰, a public grid: the low bits of a float64 tell nothing."""
+"""A noisy sum is rounded to σ·2⁻²⁰, a public grid: the low bits of a float64 reveal nothing."""
 
 
 class RandomStream:
@@ -31,7 +32,7 @@ class RandomStream:
 
     Guarantees:
         Under a fresh key the bytes are those of AES-256 in counter mode: no program that cannot
-        break AES tells them from uniform ones. A stream is never copied or rewound.
+        break AES distinguishes them from uniform ones. A stream is never copied or rewound.
 
     Attributes:
         position: bytes taken so far.
@@ -44,6 +45,7 @@ class RandomStream:
             key: of the stream.
             position: bytes that an interrupted seeded simulation took of it before.
         """
+        # CTR starts at any block of 16 bytes; what was taken of that block is dropped below.
         blocks, rest = divmod(position, 16)
         cipher = Cipher(algorithms.AES(key), modes.CTR(blocks.to_bytes(16, "big")))
         self._encryptor, self.position = cipher.encryptor(), position - rest
@@ -52,6 +54,7 @@ class RandomStream:
     def bytes(self, count: int) -> bytes:
         """Return the next ``count`` bytes."""
         self.position += count
+        # Zeros encrypted in CTR mode are the key stream itself.
         return self._encryptor.update(bytes(count))
 
     def bernoulli(self, count: int, probability: float) -> npt.NDArray[np.int64]:
@@ -62,6 +65,7 @@ class RandomStream:
         """
         if probability >= 1:
             return np.arange(count)
+        # Rounded down: a larger probability than the accounted one would cost more.
         threshold = math.floor(probability * 2**32)
         words = np.frombuffer(self.bytes(4 * count), dtype=np.uint32)
         return np.flatnonzero(words < threshold)
@@ -74,8 +78,11 @@ class RandomStream:
         result = torch.empty(count, dtype=torch.float64)
         for start in range(0, count, _BLOCK):
             stop = min(start + _BLOCK, count)
+            # Two uniforms of 8 bytes make two normals; of an odd number the last normal is dropped.
             half = (stop - start + 1) // 2
             words = torch.frombuffer(bytearray(self.bytes(16 * half)), dtype=torch.int64)
+            # The + 1 excludes 0, whose logarithm is −∞; the least value 2⁻⁵³ bounds the tail at 8.5
+            # σ.
             uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)
             radius = uniform[:half].log_().mul_(-2).sqrt_()
             angle = uniform[half:].mul_(2 * math.pi)
@@ -89,6 +96,7 @@ class RandomStream:
         Of 52-bit uniforms within (0, 1): their tails reach from −3.6 to 36.7, as far as 2⁻⁵³.
         """
         words = np.frombuffer(self.bytes(8 * count), dtype=np.uint64) >> np.uint64(12)
+        # The + ½ excludes 0 and 1, so that both logarithms are finite.
         return -np.log(-np.log1p(-(words.astype(np.float64) + 0.5) * 2.0**-52))
 
 
@@ -143,7 +151,9 @@ def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Te
     """
     if std == 0:
         return total
+    # A function of public numbers alone. A power of two: scaling by it is exact.
     grid = 2.0 ** (math.floor(math.log2(std)) - _GRID_BITS)
     noise = stream.normal(total.numel()).to(total.device)
+    # In units of the grid, so that rounding to whole numbers rounds to the grid.
     noise.mul_(std / grid).add_(total, alpha=1 / grid)
     return noise.round_().mul_(grid).to(total.dtype)

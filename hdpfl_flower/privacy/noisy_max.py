@@ -1,7 +1,7 @@
 """A client's private choice of the model that suits it best, by the count of its correct records.
 
 The client counts, for each of M models, the records that the model gets right, adds N(0, s²) to
-every count, and tells which is largest. That index is all that leaves it.
+every count, and releases the index of the largest, and nothing else.
 
 **What a choice costs.** Adding a record adds v ∈ {0, 1}^M to the counts c. The largest of c + noise
 is the largest of P(c + noise), where P takes the mean over the models off, and P·noise is Gaussian
@@ -23,10 +23,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.privacy.accounting import Beside, Gaussians, Steps, calibrate
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.accounting import ExtraRelease, Gaussians, Steps, calibrate
 from hdpfl_flower.privacy.exponential_mechanism import check_counts, pure_selections
+from hdpfl_flower.privacy.noise import RandomStream
 
 Counts = npt.NDArray[np.int64]
 
@@ -71,7 +71,7 @@ def selection_sensitivity(models: int) -> float:
 def selection_noise_std(noise_multiplier: float, models: int) -> float:
     """Return s for a choice among ``models`` that costs a Gaussian of ``noise_multiplier``.
 
-    In records; rounded up. One model needs none: its choice tells nothing.
+    In records; rounded up. One model needs none: its choice reveals nothing.
     """
     std = noise_multiplier * selection_sensitivity(models)
     return math.nextafter(std, math.inf) if std else 0.0
@@ -115,7 +115,7 @@ def calibrate_with_selections(
     share: float,
     *,
     mechanism: Literal["gaussian", "gumbel"] = "gaussian",
-) -> tuple[float, Beside]:
+) -> tuple[float, ExtraRelease]:
     """Return the noise multiplier of all steps, and the selections as they are charged beside them.
 
     The selections alone would cost ``share``·ε at δ. All of it composes in one privacy-loss
@@ -141,12 +141,14 @@ def calibrate_with_selections(
         raise AccountingError("selections need a share of epsilon within (0, 1), and a count >= 0")
     if mechanism not in ("gaussian", "gumbel"):
         raise AccountingError("the noise of selections is 'gaussian' or 'gumbel'")
-    beside: Beside
+    beside: ExtraRelease
     if mechanism == "gumbel":
         beside = pure_selections(share * epsilon, delta, selections)
     else:
+        # With q = 1: a choice counts every record, so that no sampling amplifies it.
         multiplier = calibrate([Steps(1.0, selections)], share * epsilon, delta)
         beside = Gaussians(multiplier, selections)
     if math.isinf(epsilon) or not selections:
         return calibrate(steps, epsilon, delta), beside
+    # The choices are fixed first; the steps get the noise with which both fit (ε, δ) together.
     return calibrate(steps, epsilon, delta, [beside]), beside

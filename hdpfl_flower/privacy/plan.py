@@ -1,44 +1,39 @@
-"""The plan of a run at one site: what will be sampled, clipped, noised and charged.
+"""Plan of a run at one site: its sampling, clipping, noise and charge.
 
 A plan is made from the profile's constants and the run's public terms before the first round, and
 frozen in the ledger. Its sampling probability, steps and divisor never depend on the data, so that
-adding or removing a record changes nothing public (PRIVACY.md §2).
+adding or removing a record changes nothing public (docs/project/decisions.md).
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from hdpfl_flower import formats
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.recorded_terms import recorded_terms
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import AccountingError, Declined, Reason
 from hdpfl_flower.privacy.accounting import (
-    Beside,
+    ExtraRelease,
     Gaussians,
     PureSelections,
     Steps,
     calibrate,
     event_of,
 )
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
-from hdpfl_flower.errors import AccountingError, Declined
-from hdpfl_flower.models.networks import check_name, is_user_code
-from hdpfl_flower.privacy.paper_formulas import pfa_multiplier, robust_hdp_multiplier
-from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.privacy.trust import check_client_noise, check_trust
-from hdpfl_flower.unit import check_unit
-from hdpfl_flower.up_front import reasons_for_equal_rounds, unlike_rounds
 
 if TYPE_CHECKING:
     import dp_accounting
 
-FREE_TERMS = frozenset(
-    {"clip-norm", "quorum", "min-sites", "join-timeout", "round-timeout", "runs-dir", "data-dir"}
-)
-"""Terms that may change within a run: the clip norm, for the noise is a multiple of it, and what
-concerns the server alone."""
+NominalNoise = Callable[[int], float]
+"""Rounds → the noise multiplier that a paper's formula has for them."""
 OF_A_RECORD, OF_AN_UPDATE = 1.0, 2.0
 """How far what is released moves, in clip norms: a step's clipped sum by one record more or less,
 and a client's clipped update by any change of its records, which may turn it round (C to −C)."""
@@ -97,7 +92,7 @@ class Plan:
     last_round: int = 0
     first_divisor: float = 0.0
     models: int = 1
-    choices: Beside | None = None
+    choices: ExtraRelease | None = None
     sensitivity: float = OF_A_RECORD
 
     def __post_init__(self) -> None:
@@ -124,7 +119,7 @@ class Plan:
         return self.steps * self.models
 
     def covers(self, server_round: int) -> bool:
-        """Tell whether ``server_round`` may be one of the rounds that the plan pays for."""
+        """Return whether ``server_round`` may be one of the rounds that the plan pays for."""
         return 1 <= server_round <= (self.last_round or self.rounds)
 
     def event(self) -> dp_accounting.DpEvent:
@@ -135,6 +130,7 @@ class Plan:
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
         noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)
+        # With `participations` a round's number may exceed those paid for; all are alike then.
         steps = self.steps[min(server_round, self.rounds) - 1]
         first = self.first_divisor if server_round == 1 else 0.0
         return RoundPlan(steps, clip_norm, noise_std, first or self.divisor)
@@ -155,26 +151,72 @@ class Plan:
         return math.sqrt(this.steps.count) * learning_rate * this.noise_std / this.divisor
 
     def to_json(self) -> str:
-        """Return the plan as JSON, for the ledger."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """Return the plan as JSON with its format's number, for the ledger."""
+        return json.dumps({"format": formats.PLAN.newest, **asdict(self)}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """Return the plan that :meth:`to_json` wrote."""
+        """Return the plan that :meth:`to_json` wrote, of this version or an earlier one.
+
+        Raises:
+            AccountingError: the text is no plan.
+            LedgerError: the plan is of a newer version.
+        """
         return _parse_plan(text)
 
 
 @lru_cache(maxsize=256)
 def _parse_plan(text: str) -> Plan:
-    data = json.loads(text)
-    data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
-    if data.get("choices"):
-        gaussian = "noise_multiplier" in data["choices"]
-        data["choices"] = (Gaussians if gaussian else PureSelections)(**data["choices"])
-    return Plan(**data)
+    """Read a plan of any format up to ``formats.PLAN.newest``.
+
+    Format 0 has no number, and may lack fields that were added before there were numbers; their
+    defaults are what every plan without them meant. A field that no format has is refused: what
+    it asks for would not be done.
+    """
+    try:
+        data = json.loads(text)
+        format_of_plan(text)
+        data.pop("format", None)
+        data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
+        if data.get("choices"):
+            # The two kinds of choices differ by their fields alone.
+            gaussian = "noise_multiplier" in data["choices"]
+            data["choices"] = (Gaussians if gaussian else PureSelections)(**data["choices"])
+        return Plan(**data)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise AccountingError("the text in the ledger is no plan; restore the ledger") from None
 
 
-def make_plan(profile: Profile, terms: RunTerms) -> Plan:
+def format_of_plan(text: str) -> int:
+    """Return the format's number of a plan's JSON.
+
+    Raises:
+        AccountingError: the text is no plan.
+        LedgerError: the plan is of a newer version.
+    """
+    try:
+        data = json.loads(text)
+        number = data.get("format")
+    except (ValueError, AttributeError):
+        raise AccountingError("the text in the ledger is no plan; restore the ledger") from None
+    if number is not None and type(number) is not int:
+        raise AccountingError("the plan's format is no number; restore the ledger")
+    return formats.PLAN.check(number)
+
+
+def charged_terms(plan: str, terms: str) -> RunTerms:
+    """Return the terms that a ledger holds with a plan; both are its JSON.
+
+    Raises:
+        TermsError: a key or a value is wrong.
+        AccountingError, LedgerError: see :func:`format_of_plan`.
+    """
+    return recorded_terms(terms, format_of_plan(plan))
+
+
+def make_plan(
+    profile: Profile, terms: RunTerms, *, nominal_noise: NominalNoise | None = None
+) -> Plan:
     """Return the plan of ``terms`` at the site of ``profile``: q = b/N, k = ⌈K·N/b⌉ steps a round.
 
     It pays for all rounds of the run, or for ``participations`` of them, the first with all records
@@ -182,6 +224,11 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     ``noise-multiplier`` the noise is given, and the plan pays for as many of those rounds as the
     profile's (ε, δ) affords, and is charged what they cost. With ``noise = client`` a round is one
     Gaussian release of the clipped update, its noise made for 2C.
+
+    Args:
+        profile: the site's.
+        terms: the run's.
+        nominal_noise: of a simulated site whose terms name a paper's formula; else None.
 
     Guarantees:
         With ``noise = client`` (ε, δ) holds for any change of the site's records, one record or
@@ -195,15 +242,19 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
             asked to take a paper's formula for its noise.
         AccountingError: no noise can pay for the terms.
     """
-    if terms.calibration != "pld" and not (profile.simulated and terms.noise == "records"):
-        raise Declined("terms: 'calibration' is a paper's formula, which protects nobody")
+    # A paper's formula may under-protect: it is for simulated sites alone, whatever the terms say.
+    nominal = nominal_noise if profile.simulated and terms.noise == "records" else None
+    if (terms.calibration == "pld") != (nominal is None):
+        raise Declined(Reason.TERMS, "'calibration' is a paper's formula, which protects nobody")
     training = profile.training
+    # The terms can only lower a site's ε.
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
         count=_local_steps(profile, terms),
     )
-    _check_work(profile, terms)
+    # Before any calibration, whose cost grows with the steps that the server asks for.
+    check_work(profile, terms)
     divisor, sensitivity = float(training.batch_size), OF_A_RECORD
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
@@ -211,15 +262,17 @@ def make_plan(profile: Profile, terms: RunTerms) -> Plan:
     rounds, noise_multiplier = _rounds_asked(terms), 0.0
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
-        rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon)
+        rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon, nominal)
     schedule, first_divisor, choices = (steps,) * rounds, 0.0, None
     if terms.first_batch == "full":
+        # K full batches in round 1, in place of its sampled ones.
         schedule = (Steps(1.0, terms.local_epochs), *schedule[1:])
         first_divisor = float(training.declared_records)
     models = _models(terms)
-    if terms.calibration != "pld":
-        noise_multiplier = noise_multiplier or _by_paper(profile, terms, rounds, epsilon)
+    if nominal is not None:
+        noise_multiplier = noise_multiplier or nominal(rounds)
     elif not noise_multiplier:
+        # Of all models together: two models of a round share one (ε, δ).
         noise_multiplier, choices = _calibrated(
             schedule * models, epsilon, profile.run.delta, terms
         )
@@ -269,7 +322,7 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
     return _models(terms) * (rounds * _local_steps(profile, terms) + first)
 
 
-def _check_work(profile: Profile, terms: RunTerms) -> None:
+def check_work(profile: Profile, terms: RunTerms) -> None:
     """Refuse more steps than a site's accountant should be asked about.
 
     What they cost is computed on a grid that grows with them: a million steps take seconds, ten
@@ -280,16 +333,19 @@ def _check_work(profile: Profile, terms: RunTerms) -> None:
     """
     if planned_steps(profile, terms) > profile.policy.max_steps:
         raise Declined(
-            "policy: the steps of the run, 'rounds' times the local steps, are above "
-            "'policy.max-steps'; ask for fewer rounds or less local work, or raise it"
+            Reason.POLICY,
+            "the steps of the run, 'rounds' times the local steps, are above "
+            "'policy.max-steps'; ask for fewer rounds or less local work, or raise it",
         )
     if terms.selections > terms.rounds:
-        raise Declined("terms: 'selections' are more than 'rounds', and a round has one choice")
+        raise Declined(
+            Reason.TERMS, "'selections' are more than 'rounds', and a round has one choice"
+        )
 
 
 def _calibrated(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, terms: RunTerms
-) -> tuple[float, Beside | None]:
+) -> tuple[float, ExtraRelease | None]:
     """Return the noise multiplier of the steps, and the private choices beside them, if any."""
     if not (terms.selections and terms.selection_share):
         return calibrate(schedule, epsilon, delta), None
@@ -302,88 +358,23 @@ def _calibrated(
 
 
 def _leave_early(
-    profile: Profile, terms: RunTerms, steps: Steps, most: int, epsilon: float
+    profile: Profile,
+    terms: RunTerms,
+    steps: Steps,
+    most: int,
+    epsilon: float,
+    nominal: NominalNoise | None,
 ) -> tuple[int, float]:
     """Return how many of ``most`` rounds ε pays for at the given noise, and what to charge."""
     given, delta = terms.noise_multiplier, profile.run.delta
-    if terms.calibration != "pld":  # charged by the formula, nominally: all of ε
-        paid = (r for r in range(most, 0, -1) if _by_paper(profile, terms, r, epsilon) <= given)
+    if nominal is not None:  # charged by the formula, nominally: all of ε
+        # From the most rounds down: the formula's noise grows with the rounds, so the first that
+        # fits is the most.
+        paid = (r for r in range(most, 0, -1) if nominal(r) <= given)
         rounds = next(paid, 0)
     else:
         rounds = affordable_rounds(steps, given, epsilon, delta, most)
         epsilon = charge_for(steps, rounds, given, epsilon, delta)
     if not rounds:
-        raise Declined("budget: 'noise-multiplier' is too small for a single round")
+        raise Declined(Reason.BUDGET, "'noise-multiplier' is too small for a single round")
     return rounds, epsilon
-
-
-def _by_paper(profile: Profile, terms: RunTerms, rounds: int, epsilon: float) -> float:
-    """Return the noise multiplier of the paper that ``calibration`` names, for so many rounds.
-
-    Its steps are K·N/b a round, not rounded up, as the papers' code counts them.
-    """
-    training = profile.training
-    multiplier = robust_hdp_multiplier if terms.calibration == "robust-hdp" else pfa_multiplier
-    a_round = terms.local_steps or (
-        terms.local_epochs * training.declared_records / training.batch_size
-    )
-    sampling_prob = training.batch_size / training.declared_records
-    return multiplier(epsilon, profile.run.delta, sampling_prob, rounds * a_round)
-
-
-def check_policy(profile: Profile, terms: RunTerms) -> None:
-    """Refuse terms that the site's policy forbids.
-
-    Raises:
-        Declined: names the term, for the site's own log.
-        DataError: the run's ``schema`` is none.
-        ModelError: 'model' is no name of a model.
-    """
-    policy = profile.policy
-    check_trust(profile, terms)
-    check_client_noise(profile, terms)
-    check_unit(profile, terms)
-    _check_equal_steps(terms)
-    if policy.strategies and terms.strategy not in policy.strategies:
-        raise Declined("policy: 'strategy' is not in 'policy.strategies'")
-    if is_user_code(terms.model) and terms.model not in policy.models:
-        raise Declined("policy: 'model' names code that 'policy.models' does not list")
-    if terms.rounds > policy.max_rounds:
-        raise Declined("policy: 'rounds' is above 'policy.max-rounds'")
-    if not policy.min_clip_norm <= terms.clip_norm <= policy.max_clip_norm:
-        raise Declined("policy: 'clip-norm' is outside the policy's bounds")
-    if terms.local_epochs > policy.max_local_epochs or terms.local_steps > policy.max_local_steps:
-        raise Declined(
-            "policy: the local work is above 'policy.max-local-epochs' or 'policy.max-local-steps'"
-        )
-    _check_work(profile, terms)
-    check_name(terms.model)
-
-
-def _check_equal_steps(terms: RunTerms) -> None:
-    """Refuse more than equal steps where the account knows no others."""
-    if unlike_rounds(terms) and reasons_for_equal_rounds(terms):
-        raise Declined(
-            "terms: 'first-batch', 'selections' and 'personal-noise' go with noise = 'records', "
-            "noise of the site's own and all rounds alone"
-        )
-
-
-def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:
-    """Refuse terms that differ from those the plan was frozen with, but for the clip norm.
-
-    Raises:
-        Declined: names the changed term, for the site's own log; or the plan is of a version that
-            made the noise of a client's update for one C.
-    """
-    if frozen.noise == "client" and plan.sensitivity != OF_AN_UPDATE:
-        raise Declined(
-            "terms: the run was charged by an earlier version, whose noise for a client's update "
-            "was half of what a changed record asks for; start a new run"
-        )
-    old, new = frozen.as_config(), proposed.as_config()
-    changed = sorted(key for key in old if old[key] != new[key] and key not in FREE_TERMS)
-    if changed:
-        raise Declined(f"terms: '{changed[0]}' changed after the plan was frozen")
-    if not plan.min_clip_norm <= proposed.clip_norm <= plan.max_clip_norm:
-        raise Declined("terms: 'clip-norm' is outside the bounds frozen with the plan")

@@ -27,14 +27,14 @@ OVERSTATED = 20.0
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What a liar has before it, in one round.
+class AttackerView:
+    """The vectors that an attacker can use in one round, and its randomness.
 
     Attributes:
         clean: float32, shape ``(d,)``: its update without noise.
-        honest: what an honest site would send, of that shape.
-        before: what it sent first in this run; None in its first round.
-        generator: the liar's own randomness.
+        honest: the update that an honest site would send, of that shape.
+        before: the update that it sent first in this run; None in its first round.
+        generator: the attacker's own randomness.
     """
 
     clean: Vector
@@ -43,38 +43,38 @@ class Sight:
     generator: np.random.Generator
 
 
-def zero(sight: Sight) -> Vector:
+def zero(sight: AttackerView) -> Vector:
     """Return zeros: no noise, so all the weight, and no progress."""
     return np.zeros_like(sight.honest)
 
 
-def tiny(sight: Sight) -> Vector:
+def tiny(sight: AttackerView) -> Vector:
     """Return an honest update that is scaled down to nearly nothing."""
     return _scaled(TINY, sight.honest)
 
 
-def constant(sight: Sight) -> Vector:
+def constant(sight: AttackerView) -> Vector:
     """Return the same number everywhere, as large as the honest update's coordinates are."""
     size = float(np.sqrt(np.mean(np.square(sight.honest, dtype=np.float64))))
     return np.full_like(sight.honest, size)
 
 
-def repeated(sight: Sight) -> Vector:
+def repeated(sight: AttackerView) -> Vector:
     """Return what was sent in the first round, again and again: no noise between two uploads."""
     return sight.honest if sight.before is None else sight.before
 
 
-def honest(sight: Sight) -> Vector:
+def honest(sight: AttackerView) -> Vector:
     """Return the honest update; the lie is elsewhere."""
     return sight.honest
 
 
-def reversed_by(factor: float) -> Callable[[Sight], Vector]:
+def reversed_by(factor: float) -> Callable[[AttackerView], Vector]:
     """Return the attack that sends −factor times the liar's update without noise."""
     return lambda sight: _scaled(-factor, sight.clean)
 
 
-ATTACKS: Final[dict[str, Callable[[Sight], Vector]]] = {
+ATTACKS: Final[dict[str, Callable[[AttackerView], Vector]]] = {
     "zero": zero,
     "tiny": tiny,
     "constant": constant,
@@ -127,7 +127,7 @@ class Attack:
         """``same``, ``jitter``, ``hidden`` or nothing."""
         return self.name.partition("+")[2]
 
-    def forge(self, sight: Sight, leader: Vector | None) -> Vector:
+    def forge(self, sight: AttackerView, leader: Vector | None) -> Vector:
         """Return what a liar sends, shape ``(d,)``.
 
         Args:
@@ -141,6 +141,7 @@ class Attack:
             noise = sight.generator.standard_normal(len(plain))
             return (plain * (1 + JITTER * noise)).astype(np.float32)
         if self.disguise == "hidden":
+            # honest − clean is the noise that the site drew for its honest update.
             hidden: Vector = plain + (sight.honest - sight.clean)
             return hidden
         return plain

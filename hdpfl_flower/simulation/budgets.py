@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.simulation import published_budgets as published
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.simulation import published_budgets as published
 
 FLOOR = 0.05
 """A normal reaches 0 and below (2.3 % of Dist1, N(2, 1)); an ε below this is drawn again."""
@@ -64,6 +64,7 @@ def draw_epsilons(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.float6
         return np.array(published.epsilons(_PUBLISHED[spec.strip()], num_sites))
     law = _law(name, rest.split(":") if rest else [])
     if law is not None:
+        # The word keeps this stream apart from the others of the same seed.
         generator = np.random.default_rng([seed, *b"epsilons"])
         return np.array([law(generator) for _ in range(num_sites)])
     values = [_epsilon(text) for text in spec.split(",")]
@@ -140,6 +141,7 @@ def _uniform(low: float, high: float) -> Law:
 
 
 def _pareto(scale: float, shape: float) -> Law:
+    # NumPy draws a Lomax: with 1 added it is a Pareto of smallest value 1.
     return lambda generator: scale * (1 + generator.pareto(shape))
 
 
@@ -151,6 +153,7 @@ def _mixture(*components: tuple[float, float, float]) -> Law:
         while True:
             which = int(np.searchsorted(shares[:-1], generator.random(), side="right"))
             value: float = generator.normal(*components[which][1:])
+            # Rejected as a whole: the component is drawn again too.
             if value >= FLOOR:
                 return value
 

@@ -17,16 +17,14 @@ from functools import cache
 from itertools import accumulate, pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.linalg.types import Vector
 from hdpfl_flower.models.evaluation import measures, predict
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.own_tests import OwnTests
-from hdpfl_flower.site_summary import METRICS
+from hdpfl_flower.models.site_summary import METRICS
 from hdpfl_flower.models.task import Records, Task
-
-Vector = npt.NDArray[np.float64]
+from hdpfl_flower.simulation.site_tests import OwnTests
 
 ROTATION, LABEL_SHIFT = "rotation", "label-shift"
 MINORITY, BY_GROUP = "accuracy-minority", "accuracy-group-"
@@ -109,7 +107,7 @@ def parse_groups(spec: str, task: Task) -> Groups | None:
         )
     most = _TURNS if kind == ROTATION else task.classes
     if len(sizes) > most:
-        raise TermsError(f"'groups' names {len(sizes)} groups; {kind} tells at most {most} apart")
+        raise TermsError(f"'groups' names {len(sizes)} groups; {kind} makes at most {most}")
     return Groups(kind, sizes)
 
 
@@ -125,6 +123,7 @@ def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> 
     if groups is None or group == 0:
         return records
     if groups.kind == ROTATION:
+        # Axes (height, width) of shape (n, channels, height, width).
         turned = np.rot90(records.features, group, axes=(2, 3))
         return Records(np.ascontiguousarray(turned), records.targets)
     return Records(records.features, (records.targets + group) % task.classes)
@@ -148,17 +147,18 @@ def evaluate_models(
         of_site: simulated site, by its number → its model; one that is not there uses the first.
         records: the test set, as the data set has it.
         groups: the run's, or None.
-        own: the same test set as each site's records weigh it; None: sites are not told apart.
+        own: the same test set as each site's records weigh it; None: one for all sites.
 
     Returns:
-        Two mappings.
+        Two mappings: the pooled metrics, and those of each site.
 
-        * Pooled: ``accuracy``, ``loss`` and, for a regression, ``mse`` and ``mae`` of the models on
-          the whole test set, the mean over all sites, so that a group counts by its size. With
-          groups each site sees the test set as its group does; then also ``accuracy-minority``: the
-          same over the sites of the smallest groups; and ``accuracy-group-0``, …: of each group.
-        * Each site of ``own`` → ``accuracy``, ``loss``, … of its model on its own distribution, see
-          :class:`hdpfl_flower.own_tests.OwnTests`. Empty for a site without a test.
+        Pooled: ``accuracy``, ``loss`` and, for a regression, ``mse`` and ``mae`` of the models on
+        the whole test set, the mean over all sites, so that a group counts by its size. With
+        groups each site sees the test set as its group does; then also ``accuracy-minority``: the
+        same over the sites of the smallest groups; and ``accuracy-group-0``, …: of each group.
+
+        Each site of ``own`` → ``accuracy``, ``loss``, … of its model on its own distribution, see
+        :class:`hdpfl_flower.simulation.site_tests.OwnTests`. Empty for a site without a test.
 
     Raises:
         ModelError: the model cannot be built.
@@ -179,6 +179,7 @@ def evaluate_models(
         measured = tested(of_site.get(str(number), 0), group)[1]
         by_site[str(number)] = own.of_site(number, measured) if own else {}
     if groups is None:
+        # Each model weighs by the number of sites that use it.
         counts = np.bincount(list(of_site.values()) or [0], minlength=len(models))
         used = np.flatnonzero(counts)
         pooled = [tested(int(m), 0)[0] for m in used]

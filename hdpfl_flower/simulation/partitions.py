@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.system.extras import extra
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -63,6 +64,7 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
     Raises:
         TermsError: ``spec`` is no split, or its numbers are out of range.
         DataError: the data cannot be split so: too few records, no classes, no natural owners.
+        InstallationError: flwr-datasets is not installed, which splits by label.
     """
     name, *arguments = spec.strip().split(":")
     if name not in _WRITTEN:
@@ -171,12 +173,14 @@ def _by_label(
     if name == "shards" and number * num_sites > len(labels):
         raise DataError(_too_uneven(f"shards:{number}", num_sites))
 
-    import datasets
-    from flwr_datasets import partitioner as library
+    with extra("simulation", f"'partition' = '{name}'"):
+        import datasets
+        from flwr_datasets import partitioner as library
 
     settings: dict[str, Any] = {
         "num_partitions": num_sites,
         "partition_by": "label",
+        # Unshuffled parts: `split` sorts the rows of each site anyway.
         "shuffle": False,
         "seed": int(_generator(seed).integers(2**63)),
     }

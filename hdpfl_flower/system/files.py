@@ -19,12 +19,15 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
     Raises:
         OSError: the disk refuses; nothing is left behind.
     """
+    # In the same folder, for a rename is atomic only within a file system; with the process id, so
+    # that two processes never share it.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
+                # Before the rename: else a crash could leave the new name with nothing in it.
                 os.fsync(file.fileno())
         part.replace(path)
     except BaseException:

@@ -1,4 +1,7 @@
-"""The command lines' one way to fail: a line on stderr, a status other than 0, no traceback."""
+"""What both command lines share: help by rich, ``--version``, and one way to fail.
+
+A failure is one line on stderr and a status other than 0, without a traceback.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,54 @@ import sys
 from collections.abc import Callable
 
 import typer
-import typer.core
 
 from hdpfl_flower.errors import HDPFLError
-from hdpfl_flower.printable import printable
+from hdpfl_flower.system.printable import printable
 
-# Help is plain here, but typer escapes its brackets for rich as long as it believes in rich.
-typer.core.HAS_RICH = False
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported, later
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 
-def new_app(help_text: str) -> typer.Typer:
-    """Return a command line that shows help when called bare, and no locals in a traceback."""
-    return typer.Typer(
+def new_app(help_text: str, *, version: str = "") -> typer.Typer:
+    """Return a command line that shows help when called bare, and plain tracebacks without locals.
+
+    Args:
+        help_text: what it is.
+        version: what ``--version`` prints; empty: there is no such option.
+    """
+    app = typer.Typer(
         help=help_text,
         no_args_is_help=True,
         add_completion=False,
-        pretty_exceptions_show_locals=False,
-        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",  # in "rich" a word such as [budget] is markup, and is lost
     )
+    if version:
+        app.callback()(_version_option(version))
+    return app
+
+
+def _version_option(version: str) -> Callable[..., None]:
+    """Return a callback of a command line that has the option ``--version``."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            typer.echo(version)
+            raise typer.Exit
+
+    def options(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version and end.", callback=show, is_eager=True
+        ),
+    ) -> None: ...
+
+    return options
 
 
 def guarded_main(command: Callable[[], object]) -> None:
-    """Run ``command``; what a user can mend becomes one line, the rest a short traceback."""
+    """Run ``command``; what a user can correct becomes one line, the rest a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters gets escapes
             stream.reconfigure(errors="backslashreplace")

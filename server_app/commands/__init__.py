@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from hdpfl_flower.system.terminal import guarded_main, new_app
+from hdpfl_flower.versions import VERSION
 from server_app.commands.certs import certs
 from server_app.commands.compare import compare
+from server_app.commands.contract import contract
 from server_app.commands.demo import demo
 from server_app.commands.exporter import exporter
 from server_app.commands.metrics import app as metrics_app
@@ -13,9 +15,13 @@ from server_app.commands.report import report
 from server_app.commands.reproduce import reproduce
 from server_app.commands.resume import resume
 
-app = new_app("Federated learning in which every client keeps its own differential privacy.")
+app = new_app(
+    "Federated learning in which every client keeps its own differential privacy.",
+    version=f"hdpfl-flower {VERSION}",
+)
 app.command()(demo)
 app.command()(compare)
+app.command()(contract)
 app.command()(reproduce)
 app.command()(plot)
 app.command()(report)

@@ -72,6 +72,7 @@ def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
     from server_app.certificates import make_authority, missing_hosts, renew_server
 
     found = [name for name in AUTHORITY if (folder / name).exists()]
+    # Nothing yet, or the CA alone: what was moved away is made anew, and sites keep their ca.crt.
     if found in ([], RENEWED_BY):
         if not hosts:
             raise DeploymentError(
@@ -111,6 +112,8 @@ def _site_files(folder: Path, names: list[str]) -> dict[Path, bytes]:
 def _write_new(path: Path, content: bytes) -> None:
     """Write a file that must not exist, 0600 unless what it holds is public."""
     public = path.suffix in (".crt", ".pub")
+    # O_EXCL: a key that appeared since the check is not overwritten. The mode is there before the
+    # content.
     with os.fdopen(
         os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644 if public else 0o600), "wb"
     ) as file:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import secrets
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.paths import available_cores, runs_dir
+from server_app.plots import plot_panels, why_no_picture
 from server_app.progress import console, rounds_bar
-from server_app.plots import plot_panels
 
 if TYPE_CHECKING:
     from server_app.simulation.comparison import Comparison
@@ -61,11 +63,12 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
     not given keep the defaults of the run config.
     """
+    from server_app.run.reuse import NAME, check_same_sites, check_same_terms
+    from server_app.run.rounds import finalize_terms, ready_strategy
     from server_app.simulation.comparison import Comparison, jobs_of
     from server_app.simulation.comparison import compare as run_jobs
-    from server_app.reuse import NAME, check_same_sites, check_same_terms
-    from server_app.run.rounds import ready_strategy, settle
-    from strategies import check_strategy
+    from strategies import STRATEGIES, check_strategy
+    from strategies.settings import check_settings, with_own_settings
 
     given = {
         "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
@@ -73,28 +76,32 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
         "clip-norm": clip_norm, "seed": seed,
     }  # fmt: skip
-    config: dict[str, object] = dict(RunTerms.load(terms).as_config() if terms else {})
+    config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
     config.update({key: value for key, value in given.items() if value is not None})
     config.update(_assignments(set_))
     if opt_out is not None:
-        spec = config.get("epsilons", RunTerms.model_fields["epsilons"].default)
+        spec = config.get("epsilons", SimulationTerms().epsilons)
         config["epsilons"] = f"{spec}+opt-out:{opt_out}"
     names = [name.strip() for name in strategies.split(",") if name.strip()]
-    for name in names:
-        check_strategy(name)
+    rules = {name: check_strategy(name) for name in names}
     folder = out or _new_folder()
-    base = RunTerms.parse({**config, "runs-dir": str(folder.absolute())})
+    base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
+    check_settings(base, STRATEGIES, running=rules.values())
     comparison = Comparison(base, clients, names=names)
-    todo = jobs_of(base, names, seeds, clients)
+    todo = [
+        replace(job, config=with_own_settings(job.config, rules[job.terms.strategy]))
+        for job in jobs_of(base, names, seeds, clients)
+    ]
     for job in todo:  # all of them before the first
-        ready_strategy(job.terms)
-        sent = settle(job.terms.updated(min_sites=min(job.terms.min_sites, clients)))
-        check_same_terms(folder / sent.run_id, sent, "name another --out")
-        check_same_sites(folder, sent.run_id, clients)
+        ready_strategy(job.config)
+        least = min(job.config.server.min_sites, clients)
+        sent = finalize_terms(job.config.updated(min_sites=least))
+        check_same_terms(folder / sent.terms.run_id, sent, "name another --out")
+        check_same_sites(folder, sent.terms.run_id, clients)
     if not (folder / NAME).exists():
         comparison.save(folder / NAME)
     try:
-        with rounds_bar(len(todo) * base.rounds, f"{len(todo)} runs") as tick:
+        with rounds_bar(len(todo) * base.terms.rounds, f"{len(todo)} runs") as tick:
             for job, events in run_jobs(todo, jobs or available_cores(), tick):
                 comparison.rounds[job.key] = events
     finally:
@@ -111,31 +118,36 @@ def _new_folder() -> Path:
 
 
 def _show(comparison: Comparison, folder: Path) -> None:
-    from server_app.commands.measures import counted_lines, measure_tables, picture_of
+    from server_app.commands.comparison_tables import counted_lines, measure_tables, picture_of
 
     comparison.save(folder / "comparison.json")
-    terms = comparison.terms
-    title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {terms.epsilons}"
+    terms, epsilons = comparison.terms, comparison.config.simulation.epsilons
+    title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {epsilons}"
     label, metrics = picture_of(comparison)
     panels = {
         panel: {name: comparison.metric(name, metric) for name in comparison.strategies()}
         for panel, metric in metrics.items()
     }
-    plot_panels(panels, folder / "comparison.png", title, label)
+    no_picture = why_no_picture()
+    if not no_picture:
+        plot_panels(panels, folder / "comparison.png", title, label)
     for table in measure_tables(comparison, f"{title}, {terms.rounds} rounds"):
         console.print(table)
     for line in counted_lines(comparison):
         console.print(line, soft_wrap=True)
-    console.print(f"{folder}/comparison.json and comparison.png", soft_wrap=True)
+    written = "comparison.json" if no_picture else "comparison.json and comparison.png"
+    console.print(f"{folder}/{written}", soft_wrap=True)
+    if no_picture:
+        console.print(f"no picture: {no_picture}", soft_wrap=True, markup=False)
 
 
 def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
     from server_app.commands.promises import promises_table, read_promises
 
-    told = read_promises(folders)
-    if not told:
+    found = read_promises(folders)
+    if not found:
         return
-    table, lines = promises_table(comparison.terms, comparison.num_sites, told)
+    table, lines = promises_table(comparison.config, comparison.num_sites, found)
     console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.system.paths import runs_dir
+from server_app.plots import plot_demo, why_no_picture
 from server_app.progress import console, rounds_bar
-from server_app.plots import plot_demo
 
 if TYPE_CHECKING:
-    from server_app.simulation.comparison import Comparison, Job, OnRound
+    from server_app.simulation.comparison import Comparison, OnRound, RunJob
 
 SITES, SEEDS = 13, 3
 STRATEGIES = ["fedavg", "robust-hdp", "oracle"]
@@ -31,39 +31,46 @@ TERMS = {
 def demo() -> None:
     """Train on scikit-learn's digits at 13 sites, each with its own ε, in process.
 
-    Shows what joining is worth to each site, and that the server can weigh the sites' noise without
-    being told anything.
+    Shows what joining is worth to each site, and that the server can weigh sites by their
+    noise, which no site discloses.
     """
-    from server_app.simulation.comparison import Comparison, Job, compare, jobs_of
+    from server_app.simulation.comparison import Comparison, RunJob, compare, jobs_of
 
     folder = runs_dir() / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    terms = RunTerms.parse({**TERMS, "runs-dir": str(folder)})
-    comparison = Comparison(terms, SITES)
-    jobs = jobs_of(terms, STRATEGIES, SEEDS, SITES)
-    with rounds_bar((len(jobs) + SITES) * terms.rounds, f"{SITES} sites, {SEEDS} seeds") as tick:
+    config = RunConfig.parse({**TERMS, "runs-dir": str(folder)})
+    comparison = Comparison(config, SITES)
+    jobs = jobs_of(config, STRATEGIES, SEEDS, SITES)
+    rounds = (len(jobs) + SITES) * config.terms.rounds
+    with rounds_bar(rounds, f"{SITES} sites, {SEEDS} seeds") as tick:
         for job, events in compare(jobs, 1, tick):
             comparison.rounds[job.key] = events
-        alone = [_alone(terms, site, tick) for site in range(SITES)]
+        alone = [_alone(config, site, tick) for site in range(SITES)]
     comparison.save(folder / "comparison.json")
-    joined = Job(terms.updated(strategy="robust-hdp", run_id=f"robust-hdp-seed{terms.seed}"), SITES)
+    first = f"robust-hdp-seed{config.simulation.seed}"
+    joined = RunJob(config.updated(strategy="robust-hdp", run_id=first), SITES)
     console.print(_table(joined, comparison, alone))
     means = {name: comparison.last(name, "accuracy").mean() for name in STRATEGIES}
     console.print(
         f"FedAvg {means['fedavg']:.3f}, Robust-HDP {means['robust-hdp']:.3f}, "
-        f"told the noise (oracle) {means['oracle']:.3f}"
-        f"   (test accuracy after {terms.rounds} rounds, mean of {SEEDS} seeds)"
+        f"oracle (receives the noise) {means['oracle']:.3f}"
+        f"   (test accuracy after {config.terms.rounds} rounds, mean of {SEEDS} seeds)"
     )
-    curves = {name: comparison.metric(name) for name in STRATEGIES}
-    picture = folder / "demo.png"
-    plot_demo(curves, _weights(comparison, "robust-hdp"), _weights(comparison, "oracle"), picture)
-    console.print(f"picture: {picture}\neverything else: {folder}", soft_wrap=True)
+    if why := why_no_picture():
+        console.print(f"no picture: {why}", soft_wrap=True, markup=False)
+    else:
+        picture = folder / "demo.png"
+        curves = {name: comparison.metric(name) for name in STRATEGIES}
+        estimated, true = (_weights(comparison, name) for name in ("robust-hdp", "oracle"))
+        plot_demo(curves, estimated, true, picture)
+        console.print(f"picture: {picture}", soft_wrap=True)
+    console.print(f"everything else: {folder}", soft_wrap=True)
 
 
-def _alone(terms: RunTerms, site: int, tick: OnRound) -> float:
+def _alone(config: RunConfig, site: int, tick: OnRound) -> float:
     """Return the accuracy of the model that ``site`` trains alone, under the same budget."""
-    from server_app.simulation.local import run_in_process
+    from server_app.simulation.in_process_run import run_in_process
 
-    own = terms.updated(strategy="fedavg", run_id=f"alone-site{site}")
+    own = config.updated(strategy="fedavg", run_id=f"alone-site{site}")
     result = run_in_process(
         own, SITES, lambda event: tick() if event["event"] == "round" else None, present=[site]
     )
@@ -72,12 +79,12 @@ def _alone(terms: RunTerms, site: int, tick: OnRound) -> float:
 
 def _weights(comparison: Comparison, strategy: str) -> npt.NDArray[np.float64]:
     """Return each site's mean weight over the rounds of the first seed, shape ``(13,)``."""
-    events = comparison.rounds[strategy, comparison.terms.seed]
+    events = comparison.rounds[strategy, comparison.config.simulation.seed]
     weights: npt.NDArray[np.float64] = np.mean([event["weights"] for event in events], axis=0)
     return weights
 
 
-def _table(joined: Job, comparison: Comparison, alone: list[float]) -> Table:
+def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
     from client_app.site.simulated import draw_profile, simulated_ledger
     from hdpfl_flower.ledger.ledger import Ledger
 
@@ -92,8 +99,8 @@ def _table(joined: Job, comparison: Comparison, alone: list[float]) -> Table:
     for column in ("site", "ε", "spent", "batch", "weight", "own model", "joined"):
         table.add_column(column, justify="right")
     for site in range(SITES):
-        profile = draw_profile(joined.terms, site, SITES)
-        ledger = Ledger(simulated_ledger(joined.terms, site), durable=False)
+        profile = draw_profile(joined.config, site, SITES)
+        ledger = Ledger(simulated_ledger(joined.config, site), durable=False)
         spent, _ = ledger.account().spent()
         ledger.close()
         table.add_row(

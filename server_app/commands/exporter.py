@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.monitoring.prometheus import Address, Exposition, keep_writing, serve_until_ended
+from hdpfl_flower.monitoring.prometheus import Address, Exporter, keep_writing, serve_until_ended
 from hdpfl_flower.monitoring.series import COORDINATOR_PORT
 from hdpfl_flower.system.paths import runs_dir as default_runs_dir
+from server_app.monitoring.exporter import NEWEST, RunFollower
 from server_app.progress import console
-from server_app.monitoring.exporter import NEWEST, Runs
 
 READABLE = 0o644
 """Of a textfile: node_exporter is another user, and nothing in it is private."""
@@ -40,7 +40,7 @@ def exporter(
     folder = default_runs_dir(str(runs_dir or ""))
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; name that of the runs with '--runs-dir'")
-    exposition = Exposition("coordinator", Runs(folder, newest).readings)
+    exposition = Exporter("coordinator", RunFollower(folder, newest).readings)
     if textfile is not None:
         keep_writing(exposition, textfile, every, mode=READABLE)
         return

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from hdpfl_flower.monitoring.prometheus import Exposition
-from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.monitoring.prometheus import Exporter
+from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.system.terminal import new_app
 from server_app.commands.exporter import READABLE
-from server_app.progress import console
 from server_app.monitoring.exporter import history
 from server_app.monitoring.run_series import tally
+from server_app.progress import console
 
 app = new_app("The numbers of a run, for Prometheus.")
 
@@ -43,10 +43,10 @@ def export(
     path = folder.absolute() / "journal.jsonl"
     if openmetrics:
         readings = list(history(path))
-        text = Exposition("coordinator", lambda: readings).openmetrics()
+        text = Exporter("coordinator", lambda: readings).openmetrics()
     else:
         now = tally(path.parent.name, read_journal(path))
-        text = Exposition("coordinator", now.readings).text()
+        text = Exporter("coordinator", now.readings).text()
     if out is None:
         sys.stdout.write(text.decode())
     else:

@@ -9,8 +9,8 @@ import typer
 
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.system.paths import runs_dir
-from server_app.progress import console
 from server_app.plots import plot_run
+from server_app.progress import console
 
 
 def plot(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.simulation.budgets import draw_epsilons
 
 Row = tuple[str, str, str]
@@ -20,7 +20,7 @@ Row = tuple[str, str, str]
 
 
 def read_promises(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Return what each strategy's run promised, by the run's folder; those that told nothing miss.
+    """Return what each strategy's run promised, by the run's folder; without runs that have none.
 
     >>> read_promises({"fedavg": Path("nowhere")})
     {}
@@ -28,30 +28,31 @@ def read_promises(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     found = {}
     for name, folder in folders.items():
         path = folder / "result.json"
-        told = json.loads(path.read_text()).get("privacy") if path.is_file() else None
-        if told:
-            found[name] = told
+        promises = json.loads(path.read_text()).get("privacy") if path.is_file() else None
+        if promises:
+            found[name] = promises
     return found
 
 
 def promises_table(
-    terms: RunTerms, num_sites: int, told: Mapping[str, Mapping[str, Any]]
+    config: RunConfig, num_sites: int, promises: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Table, list[str]]:
     """Return a table, a row a strategy and level, and the lines that hold for all of them.
 
     Args:
-        terms: what the runs have in common; the seed is that of the runs told of.
+        config: what the runs have in common; the seed is that of these runs.
         num_sites: sites in each.
-        told: strategy → the ``privacy`` of its run.
+        promises: strategy → the ``privacy`` of its run.
     """
-    own = draw_epsilons(terms.epsilons, num_sites, terms.seed)
-    table = Table(title=f"Who is promised what (δ {terms.delta:g}, seed {terms.seed})")
+    terms, drawn = config.terms, config.simulation
+    own = draw_epsilons(drawn.epsilons, num_sites, drawn.seed)
+    table = Table(title=f"Who is promised what (δ {terms.delta:g}, seed {drawn.seed})")
     for column in ("strategy", "ε", "sites", "promise"):
         table.add_column(column, justify="right" if column in ("ε", "sites") else "left")
-    for name, facts in told.items():
+    for name, facts in promises.items():
         for number, row in enumerate(_rows(facts, own)):
             table.add_row("" if number else name, *row)
-    first = next(iter(told.values()))
+    first = next(iter(promises.values()))
     lines = [
         f"protected: {first['unit']}; {first['relation']}; {first['scope']}",
         f"trust: {first['trust']}",
@@ -63,7 +64,7 @@ def promises_table(
 
 
 def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Row]:
-    """Yield a row a level; where the rule knows none, private and opted-out sites by their ε."""
+    """Yield a row a level; where the strategy has none, private and opted-out sites by their ε."""
     if "violates" in facts:
         yield f"{own.max():g}", str(len(own)), f"VIOLATED for {facts['violates']}"
         return
@@ -78,6 +79,7 @@ def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Ro
             yield "inf", str(out), "no privacy"
     if "levels" in facts:
         return
+    # A cap lowers what a site spends in the run, never raises it.
     kept = np.minimum(own, float(facts.get("epsilon-cap", math.inf)))
     private = kept[np.isfinite(kept)]
     if len(private):

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.paths import runs_dir
+from server_app.plots import check_pictures
 from server_app.progress import console
 
 if TYPE_CHECKING:
@@ -69,13 +70,15 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for runs and results; the same one goes on.", show_default=False),
+        typer.Option(
+            help="Folder for runs and results; a second call continues in it.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: progress, table, PNG and JSON.
 
     Quick by default, as published with --full. Finished runs are kept in the folder and reused:
-    what was interrupted goes on, and more seeds add only their own.
+    an interrupted study is resumed, and more seeds add only their own.
     """
     from studies import STUDIES
     from studies.framework.output import save, show
@@ -87,6 +90,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     if name not in STUDIES:
         raise TermsError(f"study '{name}' is not known; choose one of {', '.join(STUDIES)}")
     _use(device)
+    check_pictures()
     options = Options(
         full=full,
         seeds=seeds,
@@ -138,7 +142,7 @@ def _use(device: Device) -> None:
 
 
 def _command(name: str, options: Options) -> str:
-    """Return the command that gives these findings, on any machine."""
+    """Return the command that computes these findings on any machine."""
     given: list[tuple[str, object]] = [
         ("--seeds", options.seeds),
         ("--rounds", options.rounds),

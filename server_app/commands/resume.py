@@ -1,4 +1,4 @@
-"""``hdpfl resume``: go on with a run that was interrupted."""
+"""``hdpfl resume``: resume a run that was interrupted."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from typing import Annotated
 
 import typer
 
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import Value
 from hdpfl_flower.errors import CheckpointError
+from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.journal import Event, read_journal
-from hdpfl_flower.site_summary import in_brief
-from server_app.run.checkpoint import Checkpoint
+from server_app.plots import draw_run
 from server_app.progress import console
+from server_app.run.checkpoint import Checkpoint
 from server_app.run.resume import (
     JOURNAL,
     is_complete,
-    is_held,
+    is_locked,
     open_run,
+    recorded_rounds,
     run_folder,
-    told_rounds,
 )
+from server_app.run.rounds import RunResult
 
-GOES_ON = "the run goes on; 'flwr list' shows it, 'flwr log' follows it, 'flwr stop' ends it"
+GOES_ON = "the run continues; 'flwr list' shows it, 'flwr log' follows it, 'flwr stop' ends it"
 
 
 def resume(
@@ -35,14 +39,14 @@ def resume(
     ] = "",
     app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
 ) -> None:
-    """Go on with a run where it was interrupted: same run id, same plans, nothing charged twice.
+    """Resume a run where it was interrupted: same run id, same plans, nothing charged twice.
 
-    A run of flwr run goes on through flwr run; one of this process, here.
+    A run of flwr run is resumed by flwr run; one of this process, here.
     """
     folder = run_folder(run)
     at = open_run(folder)
-    done, last = at.server_round, at.terms.rounds
-    console.print(f"run {at.terms.run_id}: {done} of {last} rounds are done", soft_wrap=True)
+    done, last = at.server_round, at.config.terms.rounds
+    console.print(f"run {at.config.terms.run_id}: {done} of {last} rounds are done", soft_wrap=True)
     if at.origin.get("engine") == "in-process":
         _here(at)
     else:
@@ -52,11 +56,13 @@ def resume(
         raise CheckpointError(
             f"the run in {folder} has not come to its end; its journal and the log say why"
         )
-    console.print(f"complete: {len(told_rounds(events, last))} rounds, {folder}", soft_wrap=True)
+    console.print(
+        f"complete: {len(recorded_rounds(events, last))} rounds, {folder}", soft_wrap=True
+    )
 
 
 def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> list[str]:
-    """Return the ``flwr run`` that goes on with the run in ``folder``, and follows its log.
+    """Return the ``flwr run`` that resumes the run in ``folder``, and follows its log.
 
     Raises:
         CheckpointError: there is no app in the folder ``app``.
@@ -68,7 +74,12 @@ def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> l
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr) if flwr.exists() else "flwr", "run", str(app)]
     command += [superlink] if superlink else []
-    command += ["--stream", "--run-config", f"resume-from={json.dumps(str(folder))}"]
+    keys: dict[str, Value] = {"resume-from": str(folder)}
+    if at.origin.get("engine") == "simulation":  # its sites are drawn from the run config
+        default = RunConfig().drawn()
+        keys |= {key: value for key, value in at.config.drawn().items() if value != default[key]}
+    said = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())
+    command += ["--stream", "--run-config", said]
     if at.origin.get("engine") == "simulation" and at.facts:
         command += ["--federation-config", f"num-supernodes={at.facts['online']}"]
     return command
@@ -87,20 +98,24 @@ def _through_flower(command: list[str], folder: Path) -> None:
         raise
     if done.returncode:
         raise CheckpointError(f"the run in {folder} was not submitted; flwr run says why, above")
-    if is_held(folder):
+    # The ServerApp holds the journal's lock as long as it runs, whatever becomes of this log.
+    if is_locked(folder):
         raise CheckpointError(f"the log broke off; {GOES_ON}")
 
 
 def _here(at: Checkpoint) -> None:
-    from server_app.simulation.local import resume_in_process
+    from server_app.simulation.in_process_run import resume_in_process
 
-    def tell(event: Event) -> None:
+    def show(event: Event) -> None:
         if event["event"] == "round":
-            came, asked = len(event["accepted"]), len(event["asked"])
+            used, asked = len(event["accepted"]), len(event["asked"])
             number, metrics = event["round"], in_brief(event)
             console.print(
-                f"round {number} of {at.terms.rounds}: {came} of {asked} updates{metrics}",
+                f"round {number} of {at.config.terms.rounds}: {used} of {asked} updates{metrics}",
                 soft_wrap=True,
             )
 
-    resume_in_process(at, tell, picture=True)
+    def draw(result: RunResult) -> None:
+        draw_run(result.rounds, result.folder)
+
+    resume_in_process(at, show, on_end=draw)

@@ -36,17 +36,20 @@ class _Followed:
     def catch_up(self) -> None:
         with self.path.open("rb") as file:
             there = os.fstat(file.fileno())
+            # Another file under the name, or a shorter one: totals begin anew instead of counting
+            # twice.
             if there.st_ino != self.inode or there.st_size < self.offset:
                 self.tally, self.inode, self.offset = RunTally(self.tally.run), there.st_ino, 0
             file.seek(self.offset)
             whole = file.read()
+        # Up to the last line end; with none, rfind is −1 and nothing is read.
         whole = whole[: whole.rfind(b"\n") + 1]
         self.offset += len(whole)
         for event in parse_events(whole.decode(errors="replace").split("\n")):
             self.tally.apply(event)
 
 
-class Runs:
+class RunFollower:
     """The runs in a folder; what was read of their journals is kept."""
 
     def __init__(self, folder: Path, newest: int = NEWEST) -> None:
@@ -94,7 +97,7 @@ def history(path: Path) -> Iterator[Reading]:
         if not math.isnan(tally.last_event):
             latest = max(
                 latest, tally.last_event
-            )  # no time is told twice, the clock set back or not
+            )  # no time is shown twice, the clock set back or not
             found[latest] = list(tally.readings())
     for at, readings in found.items():
         for reading in readings:

@@ -1,4 +1,4 @@
-"""What the journal of a run adds up to, event by event: the readings of the coordinator's exporter.
+"""Totals of a run's journal, event by event: the readings of the coordinator's exporter.
 
 Nothing is taken from an event that is not named here: the terms, the ``privacy`` event and other
 rules' gauges hold ε, δ and batch sizes, of simulations at least.
@@ -14,30 +14,23 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from hdpfl_flower import wire
-from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower import formats
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.simulation.groups import BY_GROUP, MINORITY
+from hdpfl_flower.models.site_summary import SITE, WORST
+from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.journal import Event, finished_rounds
+from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
 from hdpfl_flower.monitoring.series import Reading, Series
-from hdpfl_flower.site_summary import SITE, WORST
-from strategies.core.checks import CRASHED, WORDS
+from hdpfl_flower.simulation.groups import BY_GROUP, MINORITY
 
 MAX_SITES = 200
 """Sites of a run beyond which none of them gets series of its own."""
 
-REASONS = ("declined", "failed", "late", "undelivered", "guard", "malformed")
-"""Why an update was not used; the last two are bad updates."""
-BAD = frozenset({"guard", "malformed"})
+BAD = frozenset({Rejection.GUARD, Rejection.MALFORMED})
+"""The rejections that count as a bad update of their site."""
 
 _REMEMBERED = 101
 """Rounds that the median is taken over."""
-_REASON_OF = {
-    WORDS[wire.DECLINED]: "declined",
-    WORDS[wire.FAILED]: "failed",
-    "no reply in time": "late",
-}
-_STARTS = {"not delivered": "undelivered", WORDS[CRASHED]: "undelivered", "guard:": "guard"}
 _OF_A_SITE: Mapping[str, Series] = {
     "noise_std": metrics.NOISE,
     "cluster": metrics.CLUSTER,
@@ -82,17 +75,20 @@ class RunTally:
     _asked: Counter[str] = field(default_factory=Counter)
     _accepted: Counter[str] = field(default_factory=Counter)
     _bad: Counter[str] = field(default_factory=Counter)
-    _rejected: Counter[str] = field(default_factory=Counter)
+    _rejected: Counter[Rejection] = field(default_factory=Counter)
     _left_out: set[str] = field(default_factory=set)
     _received: float = 0.0
     _sent: float = 0.0
     _no_quorum: int = 0
     _found: dict[tuple[Series, str], float] = field(default_factory=dict)
     _unreadable: int = 0
+    _format: object = None
 
     def apply(self, event: Event) -> None:
         """Take one more event into account; one that cannot be read is counted."""
         try:
+            self._format = event.get("format", self._format)
+            formats.JOURNAL.check(self._format)  # of every event after a newer version's, too
             self._apply(event)
         except (DataError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
             self._unreadable += 1
@@ -116,8 +112,8 @@ class RunTally:
         for series, value in values.items():
             if not math.isnan(value):
                 yield series.reads(value, self.run)
-        for reason in REASONS:  # zeros too: Prometheus sees a rise only of what was there before
-            yield metrics.REJECTED.reads(self._rejected[reason], self.run, reason)
+        for reason in Rejection:  # zeros too: Prometheus sees a rise only of what was there before
+            yield metrics.REJECTED.reads(self._rejected[reason], self.run, reason.value)
         if self._last is not None:
             yield from self._round(self._last)
             yield from self._model(self._last)
@@ -135,7 +131,10 @@ class RunTally:
             self._left_out.add(_name(event["site"]))
         elif kind == "run-started":
             self._apply_terms(event["terms"])
+            # The first start counts: a run that begins again under its id is the same run.
             self._started = when if math.isnan(self._started) else self._started
+        # A crash writes no last event: such a run stays active, and last_event shows that it is
+        # silent.
         self._active = kind != "run-finished"
         self.last_event = when
 
@@ -147,7 +146,7 @@ class RunTally:
     def _apply_round(self, event: Event) -> None:
         (found,) = finished_rounds([event])
         asked, accepted = list(map(_name, found["asked"])), list(map(_name, found["accepted"]))
-        rejected = {_name(s): _reason(why) for s, why in found.get("rejected", {}).items()}
+        rejected = {_name(site): code for site, code in rejections_in(found).items()}
         received, sent = float(found.get("bytes_up", 0)), float(found.get("bytes_down", 0))
         seconds = float(found["seconds"]) if "seconds" in found else math.nan
         self._asked.update(asked)
@@ -167,6 +166,7 @@ class RunTally:
         yield metrics.ACCEPTED.reads(len(last["accepted"]), run)
         if isinstance(last.get("quorum"), int):
             yield metrics.QUORUM.reads(last["quorum"], run)
+        # Kish's effective number of sites, (Σw)²/Σw².
         if weights and math.isfinite(square := sum(weight * weight for weight in weights)):
             # where there are several models, the weights of each of them sum to 1
             yield metrics.EFFECTIVE.reads(sum(weights) ** 2 / square if square else 0, run)
@@ -236,13 +236,6 @@ def tally(run: str, events: Iterable[Event]) -> RunTally:
     for event in events:
         found.apply(event)
     return found
-
-
-def _reason(why: object) -> str:
-    """Return which of ``REASONS`` the journal's words are."""
-    words = str(why)
-    starts = (reason for start, reason in _STARTS.items() if words.startswith(start))
-    return _REASON_OF.get(words) or next(starts, "malformed")
 
 
 def _group(rest: str) -> str:

@@ -40,8 +40,8 @@ def found_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, float]]:
 def sites_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, str, str, str]]:
     """Yield each site with the clusters it was in, one after another, and its confidence.
 
-    The confidence is the largest probability of one cluster, when they were found. Last comes in
-    which rounds the site chose by itself.
+    The confidence is the largest probability of one cluster, when they were found. The last
+    column is the rounds in which the site chose by itself.
     """
     spells: dict[str, list[str]] = {}
     confidence: dict[str, str] = {}

@@ -1,8 +1,4 @@
-"""A run's report: one page of HTML that needs nothing else, made from the run's folder alone.
-
-Names of sites and the reasons of their replies come from others: everything is escaped, and the
-page forbids scripts and anything from elsewhere.
-"""
+"""A run's report: one page of HTML that needs nothing else, made from the run's folder alone."""
 
 from __future__ import annotations
 
@@ -12,32 +8,16 @@ import math
 import shlex
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.site_summary import WORST, is_error
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from hdpfl_flower.site_summary import WORST, is_error
-from server_app.plots import plot_run
+from server_app.plots import plot_run, why_no_picture
 from server_app.reports.clusters import found_clusters, has_clusters, sites_clusters
-from server_app.run.resume import JOURNAL, is_complete
-
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem}
-body{color:#1b1f24}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-table{border-collapse:collapse;margin:.6rem 0}
-th,td{border-bottom:1px solid #d8dee4;padding:.25rem .8rem .25rem 0}
-th,td{text-align:left;vertical-align:top}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
-img{max-width:100%;height:auto}code,pre{font:13px/1.5 ui-monospace,monospace}
-pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set td{font-weight:600}
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}pre{background:#161b22}
-th,td{border-color:#30363d}img{background:#fff}}
-"""
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+from server_app.reports.run_template import PAGE
+from server_app.run.resume import JOURNAL, defaults, is_complete
 
 Cell = str | float | int
 
@@ -62,45 +42,28 @@ def make_report(folder: Path) -> str:
     if not isinstance(terms, dict) or not terms:
         raise DataError("the journal is damaged: it does not say how the run began")
     name = str(terms.get("run-id", folder.name))
-    sections = [
-        f"<h1>Run {escape(name)}</h1>",
-        f"<p>{escape(_status(events, rounds, starts))}</p>",
-        "<h2>Result</h2>",
-        _table(("", "last round", "best round", "sites counted"), _results(rounds)),
-        *_not_counted(rounds[-1]),
-        "<h2>Figures</h2>",
-        f'<img alt="Tests of the models by round, and each site\'s weight by round" '
-        f'src="data:image/png;base64,{_picture(events)}">',
-        "<h2>Privacy</h2>",
-        _table(("", ""), _privacy(events)),
-        "<h2>Sites</h2>",
-        _table(
-            ("site", "asked", "used", "mean weight", "last weight", "why not used"), _sites(rounds)
-        ),
-        *_clusters(rounds),
-        "<h2>Configuration</h2>",
-        "<p>In bold: what is not the default.</p>",
-        _configuration(terms),
-        "<h2>Versions</h2>",
-        _table(("", ""), _versions(starts)),
-        "<h2>To run it again</h2>",
-        f"<pre>{escape(command_of(terms, rounds, starts))}</pre>",
-        "<p>Seeded simulations give the same arrays again; sites with budgets of their own draw "
-        "fresh noise, and charge a new run.</p>",
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Run {escape(name)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(sections)
-        + "\n</body></html>\n"
+    clusters = has_clusters(rounds)
+    no_picture = why_no_picture()
+    return PAGE.render(
+        name=name,
+        status=_status(events, rounds, starts),
+        results=list(_results(rounds)),
+        missing=list(_not_counted(rounds[-1])),
+        picture="" if no_picture else _picture(events),
+        no_picture=no_picture,
+        privacy=list(_privacy(events)),
+        sites=list(_sites(rounds)),
+        clusters=list(found_clusters(rounds)) if clusters else [],
+        cluster_sites=list(sites_clusters(rounds)) if clusters else [],
+        configuration=_configuration(terms),
+        versions=list(_versions(starts)),
+        command=command_of(terms, rounds, starts),
     )
 
 
 def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
     """Return the command that runs the same terms again, as a run of its own."""
-    default = RunTerms().as_config()
+    default = defaults()
     said = {
         k: v for k, v in terms.items() if v != default.get(k) and k not in ("run-id", "runs-dir")
     }
@@ -154,12 +117,10 @@ def _counted(last: Event, metric: str) -> str:
     return "" if number is None else f"{number} of {tested['sites']}"
 
 
-def _not_counted(last: Event) -> Iterable[str]:
-    """Yield a table of the sites that the last round's means do not count, where there are some."""
-    missing = last.get("tested", {}).get("missing", {})
-    if missing:
-        yield "<p>Sites whose test the means of the last round do not count:</p>"
-        yield _table(("site", "why"), ((str(site), str(why)) for site, why in missing.items()))
+def _not_counted(last: Event) -> Iterable[tuple[str, str]]:
+    """Yield the sites that the last round's means do not count, and why."""
+    for site, why in last.get("tested", {}).get("missing", {}).items():
+        yield str(site), str(why)
 
 
 def _privacy(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
@@ -191,14 +152,6 @@ def _sites(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         yield site, asked, used, mean, weights[-1] if weights else "", words
 
 
-def _clusters(rounds: Sequence[Event]) -> Iterable[str]:
-    if has_clusters(rounds):
-        yield "<h2>Clusters</h2>"
-        yield _table(("", "in the first round"), found_clusters(rounds))
-        head = ("site", "its clusters in turn", "confidence", "rounds in which it chose")
-        yield _table(head, sites_clusters(rounds))
-
-
 def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
     found: dict[str, list[str]] = {}
     for event in starts:
@@ -210,31 +163,13 @@ def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         yield "not known", "the journal is of an earlier version"
 
 
-def _configuration(terms: Mapping[str, Any]) -> str:
-    default = RunTerms().as_config()
-    rows = "".join(
-        f"<tr{' class=set' if value != default.get(key) else ''}>"
-        f"<td><code>{escape(key)}</code></td><td>{escape(json.dumps(value, ensure_ascii=False))}"
-        "</td></tr>"
+def _configuration(terms: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return key, value and whether it is not the default's, of every key of the run config."""
+    default = defaults()
+    return [
+        (key, json.dumps(value, ensure_ascii=False), value != default.get(key))
         for key, value in terms.items()
-    )
-    return f"<table>{rows}</table>"
-
-
-def _table(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:
-    top = "".join(f"<th>{escape(word)}</th>" for word in head) if any(head) else ""
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f"<table>{f'<tr>{top}</tr>' if top else ''}{body}</table>"
-
-
-def _cell(value: Cell) -> str:
-    if isinstance(value, str):
-        return f"<td>{escape(value)}</td>"
-    return (
-        f'<td class="n">{value:.4f}</td>'
-        if isinstance(value, float)
-        else f'<td class="n">{value}</td>'
-    )
+    ]
 
 
 def _picture(events: Sequence[Event]) -> str:

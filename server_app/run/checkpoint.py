@@ -1,4 +1,4 @@
-"""What a run needs to go on: one file in its folder, replaced as a whole after every round.
+"""Checkpoint of a run: one file in its folder, replaced as a whole after every round.
 
 ``checkpoint.safetensors`` holds the model, whatever arrays the strategy made of it, by name and in
 their order; what the strategy, its guard and its sampler remember; where a seeded simulation's
@@ -6,7 +6,7 @@ randomness stands; and what the journal held. It is on disk before anything of i
 server: a model is sent, tested, shown or written elsewhere only after that, so that no round is
 ever released twice with different noise. With ``noise = server`` it is as secret as the journal.
 
-A run that is complete has none any more.
+A complete run has none.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower import formats
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError, HDPFLError
-from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.versions import VERSION, versions
 from strategies.core.base import HDPStrategy
-from strategies.core.strategy_state import Kept, restore_strategy
+from strategies.core.strategy_state import SavedState, restore_strategy
 
 log = logging.getLogger("hdpfl.server")
 
 NAME = "checkpoint.safetensors"
-FORMAT = 1
-"""Of the file; one of another format, or of another version of this package, is refused."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Checkpoint:
     """A run between two rounds.
 
     Attributes:
-        terms: the run's, settled, before the strategy proposed its own.
+        config: the run's, settled, before the strategy proposed its own terms.
         server_round: the last round whose result is in; 0 before the first.
         missed: rounds without a quorum up to then, one after another.
         model: as the strategy returned it.
@@ -54,11 +53,11 @@ class Checkpoint:
         origin: over what it ran: ``engine``, and what ``hdpfl resume`` needs to start it again.
     """
 
-    terms: RunTerms
+    config: RunConfig
     server_round: int
     missed: int
     model: Arrays
-    kept: Kept
+    kept: SavedState
     streams: tuple[int, int] | None
     journal: int
     facts: Event | None
@@ -70,7 +69,7 @@ class Checkpoint:
             restore_strategy(strategy, self.kept)
         except (LookupError, TypeError, ValueError, AttributeError, HDPFLError):
             raise CheckpointError(
-                f"the checkpoint of run '{self.terms.run_id}' does not hold what strategy "
+                f"the checkpoint of run '{self.config.terms.run_id}' does not hold what strategy "
                 f"'{strategy.name}' keeps; resume with the version that wrote it"
             ) from None
 
@@ -89,10 +88,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     arrays = [*checkpoint.model.values(), *checkpoint.kept.arrays.values()]
     numbered = {str(i): np.asarray(array, order="C") for i, array in enumerate(arrays)}
     head = {
-        "format": FORMAT,
+        "format": formats.CHECKPOINT.newest,
         "version": VERSION,
         "versions": versions(),
-        "terms": checkpoint.terms.to_json(),
+        "terms": json.dumps(checkpoint.config.as_config(), sort_keys=True),
         "round": checkpoint.server_round,
         "missed": checkpoint.missed,
         "streams": checkpoint.streams,
@@ -106,10 +105,12 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     text = json.dumps(head)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        # Made with its mode before it has content: a run's state is its owner's alone.
         os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
         save_file(numbered, part, {"head": text, "sha256": _digest(text, numbered)})
         part.chmod(0o600)
         _sync(part)
+        # Content on the disk, then the name: a power cut leaves the old file or the new one, whole.
         part.replace(path)
         _sync(path.parent)  # the name, too
     except BaseException:
@@ -127,7 +128,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
     damaged = CheckpointError(
-        f"the checkpoint {path} is damaged; nothing can go on from it. The model of the last round "
+        f"the checkpoint {path} is damaged and cannot be resumed from. The model of the last round "
         "is in model.safetensors beside it"
     )
     if not path.is_file():
@@ -143,10 +144,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         written = head["format"], head["version"]
     except (SafetensorError, LookupError, TypeError, ValueError, OSError):
         raise damaged from None
-    if written != (FORMAT, VERSION):
+    formats.CHECKPOINT.check(written[0])
+    if written != (formats.CHECKPOINT.newest, VERSION):
         raise CheckpointError(
-            f"the checkpoint {path} was written by hdpfl-flower {written[1]} (format {written[0]}),"
-            f" and this is {VERSION} (format {FORMAT}); resume with the version that wrote it"
+            f"the checkpoint {path} was written by hdpfl-flower {written[1]} (format {written[0]})"
+            f", and this is {VERSION} (format {formats.CHECKPOINT.newest}); resume with the "
+            "version that wrote it"
         )
     if said.get("sha256") != _digest(said["head"], arrays):
         raise damaged
@@ -156,11 +159,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     kept = {name: arrays[str(next(numbers))] for name in head["arrays"]}
     sampling_and_noise = head["streams"]
     return Checkpoint(
-        terms=RunTerms.from_json(head["terms"]),
+        config=RunConfig.parse(json.loads(head["terms"])),
         server_round=head["round"],
         missed=head["missed"],
         model=model,
-        kept=Kept(head["kept"], kept),
+        kept=SavedState(head["kept"], kept),
         streams=sampling_and_noise and (sampling_and_noise[0], sampling_and_noise[1]),
         journal=head["journal"],
         facts=head["facts"],
@@ -171,6 +174,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _digest(head: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
     digest = hashlib.sha256(head.encode())
     for name in sorted(arrays):
+        # Name, type and shape enter the digest, too: equal bytes of another shape are another
+        # state.
         array = arrays[name]
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(np.ravel(array).view(np.uint8).data)

@@ -1,19 +1,19 @@
-"""When a run writes its checkpoint, and who may go on from it.
+"""Checkpoint policies: when a run stores what it needs to resume, and from where it resumes.
 
-Each save comes before anything of its round leaves the server; see ``checkpoint.py`` for the file.
+Each save precedes everything of its round that leaves the server; ``checkpoint.py`` is the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.monitoring.journal import Event, Journal, plain, read_journal
 from server_app.run.checkpoint import NAME, Checkpoint, write_checkpoint
@@ -21,22 +21,61 @@ from strategies.core.base import HDPStrategy
 from strategies.core.strategy_state import keep_strategy
 
 
-class NoCheckpoints:
-    """Of a run that keeps none: one of thousands that is sooner run again.
+class CheckpointPolicy(Protocol):
+    """When a run is stored, and from where it resumes.
 
     Attributes:
-        at: where the run goes on; None: at its beginning.
-        before: the journal of what went before.
+        at: from where the run resumes; None: it begins.
+        before: the journal of the run up to there.
     """
 
-    at: Checkpoint | None = None
-    before: Sequence[Event] = ()
+    at: Checkpoint | None
+    before: Sequence[Event]
 
-    def begin(self, folder: Path, terms: RunTerms, journal: Journal) -> None:
-        """Take the run's folder for this process."""
+    def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
+        """Reserve the run's folder for this process."""
 
     def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
-        """Let ``strategy`` settle its terms, and keep them before sites freeze their plans."""
+        """Let ``strategy`` settle its terms, and store them before sites freeze their plans."""
+
+    def save(
+        self,
+        strategy: HDPStrategy,
+        model: ArrayRecord,
+        server_round: int,
+        missed: int = 0,
+        facts: Event | None = None,
+    ) -> None:
+        """Store what the next round needs, before anything of this one leaves the server.
+
+        Args:
+            strategy: with its state after the round.
+            model: the model, or models, after the round.
+            server_round: the round; 0: before the first.
+            missed: rounds without a quorum up to it, one after another.
+            facts: what the journal will say of it.
+        """
+
+    def end(self) -> None:
+        """The run is complete: remove what was stored."""
+
+    def resume_command(self) -> str | None:
+        """Return the command that resumes an interrupted run; None where nothing is stored."""
+
+
+class NoCheckpoints:
+    """Stores nothing: for a run that is sooner run again, one of thousands."""
+
+    def __init__(self) -> None:
+        """The run begins."""
+        self.at: Checkpoint | None = None
+        self.before: Sequence[Event] = ()
+
+    def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
+        """Reserve nothing: two processes may write into one folder."""
+
+    def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
+        """Let ``strategy`` settle its terms."""
         del model
         strategy.prepare(grid)
 
@@ -48,18 +87,18 @@ class NoCheckpoints:
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
-        """Keep what the next round needs, before anything of this one leaves the server."""
+        """Store nothing."""
 
     def end(self) -> None:
-        """Note that the run is complete."""
+        """Nothing is stored."""
 
-    def way_on(self) -> str:
-        """Return how an interrupted run goes on; empty where it cannot."""
-        return ""
+    def resume_command(self) -> str | None:
+        """Return None: the run begins anew."""
+        return None
 
 
-class Checkpoints(NoCheckpoints):
-    """A run's checkpoint: written after every round, and taken up where there is one."""
+class Checkpoints:
+    """Stores the run in its folder after every round; it resumes from there."""
 
     def __init__(
         self, origin: Mapping[str, Any], at: Checkpoint | None = None, *, seeded: bool = False
@@ -68,32 +107,36 @@ class Checkpoints(NoCheckpoints):
 
         Args:
             origin: see :class:`Checkpoint`.
-            at: what to go on from; None: the run is new.
-            seeded: whether the strategy's streams come from a seed, so that they can go on.
+            at: from where it resumes; None: the run is new.
+            seeded: whether the strategy's streams come from a seed, so that they can resume.
         """
         self.at, self._origin, self._seeded = at, origin, seeded
+        self.before: Sequence[Event] = ()
 
-    def begin(self, folder: Path, terms: RunTerms, journal: Journal) -> None:
-        """See :meth:`NoCheckpoints.begin`.
+    def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
+        """Lock the journal for this process and read what a resumed run has written to it.
 
         Raises:
-            CheckpointError: another process has the run, or a new run finds one to go on with.
+            CheckpointError: another process has the run, or a new run finds a checkpoint.
         """
-        self._path, self._terms, self._journal = folder / NAME, terms, journal
+        self._path, self._config, self._journal = folder / NAME, config, journal
+        run_id = config.terms.run_id
         if not journal.hold():
             raise CheckpointError(
-                f"run '{terms.run_id}' is at work in another process; wait for it, or end it first"
+                f"run '{run_id}' is at work in another process; wait for it, or end it first"
             )
         if self.at is None and self._path.exists():
             raise CheckpointError(
-                f"run '{terms.run_id}' was interrupted and can go on: {self.way_on()}; or name "
-                "another 'run-id'"
+                f"run '{run_id}' was interrupted and can be resumed: "
+                f"{self.resume_command()}; or name another 'run-id'"
             )
         if self.at is not None:
             self.before = read_journal(folder / "journal.jsonl")
 
     def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
-        """See :meth:`NoCheckpoints.prepare`."""
+        """Store the run before and after the strategy settles its terms, unless it has rounds."""
+        # Twice: a crash while the terms settle can be resumed, and no site freezes a plan of terms
+        # that are not stored.
         if self.at is None:
             self.save(strategy, model, 0)
         strategy.prepare(grid)
@@ -108,19 +151,22 @@ class Checkpoints(NoCheckpoints):
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
-        """See :meth:`NoCheckpoints.save`; raises ``OSError`` where the disk refuses."""
+        """Replace the run's checkpoint; raises ``OSError`` where the disk refuses."""
         streams = strategy.streams
+        # Only a seeded stream can resume at a position; fresh keys of the system are never stored.
         taken = (streams.sampling.position, streams.noise.position) if self._seeded else None
         said = plain(facts)
         write_checkpoint(
             self._path,
             Checkpoint(
-                terms=self._terms,
+                config=self._config,
                 server_round=server_round,
                 missed=missed,
                 model=wire.read_own(model),
                 kept=keep_strategy(strategy),
                 streams=taken,
+                # The journal reaches the disk first: a checkpoint never names a length that it does
+                # not have.
                 journal=self._journal.sync(),
                 facts=said if isinstance(said, dict) else None,
                 origin=self._origin,
@@ -128,9 +174,9 @@ class Checkpoints(NoCheckpoints):
         )
 
     def end(self) -> None:
-        """See :meth:`NoCheckpoints.end`; what the rule remembered is worth nothing any more."""
+        """Remove the checkpoint: nobody needs the strategy's state any more."""
         self._path.unlink(missing_ok=True)
 
-    def way_on(self) -> str:
-        """See :meth:`NoCheckpoints.way_on`."""
-        return f"hdpfl resume {self._path.parent}" if self._path.exists() else ""
+    def resume_command(self) -> str | None:
+        """Return ``hdpfl resume FOLDER``, once a checkpoint lies there."""
+        return f"hdpfl resume {self._path.parent}" if self._path.exists() else None

@@ -1,4 +1,4 @@
-"""A run that was interrupted, taken up again: which one, whether it may, and what it had told."""
+"""Resuming an interrupted run: its folder, its checkpoint, and what its journal recorded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import Value
 from hdpfl_flower.errors import CheckpointError, DataError
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from hdpfl_flower.system.paths import runs_dir
 from server_app.run.checkpoint import NAME, Checkpoint, read_checkpoint
+from strategies import STRATEGIES
+from strategies.settings import setting_rows
 
 JOURNAL = "journal.jsonl"
 
@@ -41,12 +44,12 @@ def run_folder(run: str, configured: str = "") -> Path:
     )
 
 
-def open_run(folder: Path, given: RunTerms | None = None) -> Checkpoint:
-    """Return what the run in ``folder`` goes on from.
+def open_run(folder: Path, given: RunConfig | None = None) -> Checkpoint:
+    """Return the checkpoint from which the run in ``folder`` resumes.
 
     Args:
         folder: the run's.
-        given: terms that came with the request to go on; one that has its default is not said.
+        given: terms of the request to resume; a term that has its default counts as not given.
 
     Raises:
         CheckpointError: the run is complete or was moved, a term differs, or the checkpoint is
@@ -54,22 +57,23 @@ def open_run(folder: Path, given: RunTerms | None = None) -> Checkpoint:
     """
     events = _journal(folder)
     if is_complete(events):
-        raise CheckpointError(f"the run in {folder} is complete; there is nothing to go on with")
+        raise CheckpointError(f"the run in {folder} is complete; there is nothing to resume")
     at = read_checkpoint(folder / NAME)
-    own = Path(at.terms.runs_dir) / at.terms.run_id
+    own = Path(at.config.server.runs_dir) / at.config.terms.run_id
     if own.resolve() != folder.resolve():
         raise CheckpointError(
             f"the run in {folder} belongs to {own}: sites know it under that 'runs-dir'; move it "
             "back there"
         )
     if given is not None:
-        _check_same(at.terms, given)
-    told = max((event["round"] for event in events if event["event"] == "round"), default=0)
+        _check_same(at.config, given)
+    recorded = max((event["round"] for event in events if event["event"] == "round"), default=0)
     size = (folder / JOURNAL).stat().st_size
-    if told > at.server_round:
+    # The journal's line follows the save: it can never be ahead of the newest checkpoint.
+    if recorded > at.server_round:
         raise CheckpointError(
             f"the checkpoint in {folder} is of round {at.server_round}, and its journal of round "
-            f"{told}: an old copy. What has left the server must not leave it again with other "
+            f"{recorded}: an old copy. What has left the server must not leave it again with other "
             "noise; put the newest checkpoint back, or begin a new run"
         )
     if size < at.journal:
@@ -80,14 +84,14 @@ def open_run(folder: Path, given: RunTerms | None = None) -> Checkpoint:
     return at
 
 
-def told_rounds(before: Sequence[Event], server_round: int) -> list[Event]:
+def recorded_rounds(before: Sequence[Event], server_round: int) -> list[Event]:
     """Return the journal's rounds up to ``server_round``, in order."""
     rounds = {event["round"]: event for event in before if event["event"] == "round"}
     return [rounds[number] for number in sorted(rounds) if number <= server_round]
 
 
-def told_privacy(before: Sequence[Event]) -> Event:
-    """Return what the journal says that the run promises; nothing where it does not say."""
+def recorded_privacy(before: Sequence[Event]) -> Event:
+    """Return the promises that the journal records; empty where it records none."""
     return next((event for event in reversed(before) if event["event"] == "privacy"), {})
 
 
@@ -105,30 +109,60 @@ def _journal(folder: Path) -> list[Event]:
 
 
 def is_complete(events: Sequence[Event]) -> bool:
-    """Tell whether a run's last attempt came to its end."""
+    """Return whether a run's last attempt is complete."""
     ends = ("run-started", "run-resumed", "run-finished")
     last = [event for event in events if event["event"] in ends][-1:]
     return any(event.get("status") == "completed" for event in last)
 
 
-def is_held(folder: Path) -> bool:
-    """Tell whether a process is at work on the run in ``folder``, see :meth:`Journal.hold`."""
+def is_locked(folder: Path) -> bool:
+    """Return whether a process has locked the journal of the run in ``folder``."""
     with (folder / JOURNAL).open() as file:
         try:
+            # A shared lock fails while a process has the exclusive one; a lock ends with its
+            # process.
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
 
 
-def _check_same(own: RunTerms, given: RunTerms) -> None:
+def _check_same(own: RunConfig, given: RunConfig) -> None:
     """Raise ``CheckpointError`` where a term was given that is not the run's."""
-    default, said, had = RunTerms().as_config(), given.as_config(), own.as_config()
-    if given.runs_dir:
-        said["runs-dir"] = str(runs_dir(given.runs_dir))
-    other = [key for key in said if said[key] not in (default[key], had[key])]
+    default, said, had = defaults(), given.as_config(), own.as_config()
+    if given.server.runs_dir:
+        said["runs-dir"] = str(runs_dir(given.server.runs_dir))
+    other = [key for key in said if said[key] not in (default[key], had.get(key))]
     if other:
         raise CheckpointError(
-            f"'{other[0]}' is not what run '{own.run_id}' began with, and its sites have frozen "
-            "their plans; leave it out, or begin a new run without 'resume-from'"
+            f"'{other[0]}' is not what run '{own.terms.run_id}' began with, and its sites have "
+            "frozen their plans; leave it out, or begin a new run without 'resume-from'"
         )
+
+
+def defaults() -> dict[str, Value]:
+    """Return the default of every key of a run config, the strategies' settings included."""
+    settings = {row.key: row.default for row in setting_rows(STRATEGIES)}
+    return {**RunConfig().as_config(), **settings}
+
+
+def check_drawn_alike(own: RunConfig, given: RunConfig) -> None:
+    """Refuse to resume a simulation of Flower's whose sites would be drawn otherwise than before.
+
+    Its sites read what they are drawn from in the run config that ``flwr run`` was given, not in a
+    message: with another seed, or the default one, they would be other sites.
+
+    Raises:
+        CheckpointError: names the first key that differs, and the remedy.
+    """
+    had, said = _drawn(own), _drawn(given)
+    changed = [key for key in had if had[key] != said[key]]
+    if changed:
+        raise CheckpointError(
+            f"'{changed[0]}' is not what run '{own.terms.run_id}' began with, and its simulated "
+            "sites are drawn from it; resume with 'hdpfl resume', which repeats every such key"
+        )
+
+
+def _drawn(config: RunConfig) -> dict[str, Value]:
+    return {**config.drawn(), "runs-dir": str(runs_dir(config.server.runs_dir))}

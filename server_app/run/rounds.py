@@ -1,8 +1,9 @@
-"""The round runner: quorum, deadline, evaluation, journal, and what a run leaves behind.
+"""The rounds of a run; a round is configure → exchange → aggregate → save → evaluate.
 
 A run's folder ``<runs-dir>/<run id>`` holds ``journal.jsonl``, ``model.safetensors`` (after every
-round), ``result.json`` and ``run.png``; until it is complete also the checkpoint that it can go on
-from (``checkpoint.py``). A run that ends early keeps all it had.
+round) and ``result.json``; until the run is complete also the checkpoint from which it resumes
+(``checkpoint.py``). The ServerApp and ``hdpfl resume`` draw ``run.png`` beside them. A run that
+ends early keeps all it had.
 """
 
 from __future__ import annotations
@@ -11,33 +12,37 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
+from hdpfl_flower.config.feasibility import check_up_front
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError, TermsError
-from hdpfl_flower.system.files import replace_file
-from hdpfl_flower.monitoring.journal import Event, Journal
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
+from hdpfl_flower.monitoring.journal import Event, Journal
+from hdpfl_flower.monitoring.series import PHASES
 from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
-from hdpfl_flower.up_front import check_up_front
 from hdpfl_flower.versions import versions
-from server_app.run.checkpointing import NoCheckpoints
-from server_app.plots import plot_run
-from server_app.run.resume import engine_of, told_privacy, told_rounds
-from server_app.reuse import check_same_terms
-from server_app.round_evaluation import RoundEvaluation
-from server_app.run.round_event import round_facts, round_times
+from server_app.run.checkpointing import CheckpointPolicy, NoCheckpoints
+from server_app.run.resume import engine_of, recorded_privacy, recorded_rounds
+from server_app.run.reuse import check_same_terms
+from server_app.run.round_evaluation import RoundEvaluation
 from strategies import make_strategy
 from strategies.core.base import HDPStrategy
+from strategies.core.round_report import RoundReport
+from strategies.settings import with_own_settings
 
 log = logging.getLogger("hdpfl.server")
 
@@ -45,6 +50,11 @@ FAILED_ROUNDS = 3
 """Rounds without a quorum, one after another, that end a run."""
 
 OnEvent = Callable[[Event], None]
+
+
+OnEnd = Callable[["RunResult"], None]
+Record = Callable[..., Event]
+"""Writes an event with its facts to the journal, and returns the line."""
 
 
 @dataclass
@@ -58,7 +68,7 @@ class RunResult:
         rounds: one journal event a round.
         privacy: what the run promises to whom; see ``HDPStrategy.privacy``.
         sent: the terms as the sites got them last.
-        models: under rules with several models, the one that each site uses.
+        models: under strategies with several models, the one that each site uses.
     """
 
     run_id: str
@@ -70,76 +80,80 @@ class RunResult:
     models: dict[str, int] = field(default_factory=dict)
 
 
-def settle(terms: RunTerms) -> RunTerms:
-    """Return the terms with a run id and an absolute ``runs-dir``.
+def finalize_terms(config: RunConfig) -> RunConfig:
+    """Return the configuration with a run id and an absolute ``runs-dir``.
 
     Raises:
         TermsError: the run id is not a plain name.
     """
-    run_id = terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    run_id = config.terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or "." in run_id[:1]:
         raise TermsError("run config: 'run-id' may hold letters, digits, '-', '_' and '.' alone")
-    return terms.updated(run_id=run_id, runs_dir=str(runs_dir(terms.runs_dir)))
+    return config.updated(run_id=run_id, runs_dir=str(runs_dir(config.server.runs_dir)))
 
 
-def ready_strategy(terms: RunTerms) -> HDPStrategy:
-    """Return the rule of ``terms``, whose own terms hold what it sets.
+def ready_strategy(config: RunConfig) -> HDPStrategy:
+    """Return the strategy of ``config``, whose own terms hold what it sets.
 
     Raises:
         StrategyError, TermsError: what no site could follow, before any is asked.
     """
-    strategy = make_strategy(terms)
+    strategy = make_strategy(config)
     check_up_front(strategy.terms)
     return strategy
 
 
 def run(
     grid: Grid,
-    terms: RunTerms,
+    config: RunConfig,
     on_event: OnEvent = lambda _: None,
     *,
-    picture: bool = True,
+    on_end: OnEnd = lambda _: None,
     stop_after: int = 0,
     streams: ReleaseStreams | None = None,
-    checkpoints: NoCheckpoints | None = None,
+    checkpoints: CheckpointPolicy | None = None,
 ) -> RunResult:
-    """Run the federation of ``terms`` over ``grid`` to its end.
+    """Run the federation of ``config`` over ``grid`` to its end.
 
     Args:
         grid: Flower's, or the local one.
-        terms: the public terms, see :func:`settle`.
+        config: the run's, see :func:`finalize_terms`.
         on_event: called with every event of the journal, for progress.
-        picture: whether to draw ``run.png`` at the end.
+        on_end: called last with the result, also where the run is interrupted; it may draw it.
         stop_after: rounds after which the run ends early; 0: after all of them. The terms stay as
             they are, so the sites' noise is that of all their rounds.
         streams: the server's randomness in a seeded simulation; None: fresh from the system.
-        checkpoints: what keeps the run able to go on, and where it goes on; None: nothing does.
+        checkpoints: when the run is stored, and from where it resumes; None: it never is.
 
     Raises:
         StrategyError: no strategy of that name, too few sites, or three rounds in a row without
             a quorum; the model and the journal are kept.
-        TermsError, DataError, ModelError: before anything is asked of a site.
-        CheckpointError: another process has the run, or it is there already and can go on.
+        TermsError, DataError, ModelError: before any site is asked.
+        CheckpointError: another process has the run, or a new run finds a checkpoint.
     """
-    terms, checkpoints = settle(terms), checkpoints or NoCheckpoints()
-    at, folder = checkpoints.at, Path(terms.runs_dir) / terms.run_id
-    strategy = ready_strategy(terms)
+    config, checkpoints = finalize_terms(config), checkpoints or NoCheckpoints()
+    terms = config.terms
+    at, folder = checkpoints.at, Path(config.server.runs_dir) / terms.run_id
+    strategy = ready_strategy(config)
+    config = with_own_settings(config, type(strategy))
+    # The server's sampling and noise; a seed is for simulations alone.
     strategy.streams = streams or strategy.streams
     if at is None:
-        check_same_terms(folder, terms)
-        arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+        check_same_terms(folder, config)
+        arrays = arrays_of(build_model(terms.model, task_for(terms), config.simulation.seed))
     else:
         at.restore(strategy)
         arrays = at.model
-    test = RoundEvaluation(grid, terms)
+    evaluation = RoundEvaluation(grid, config)
     journal = Journal(folder / "journal.jsonl")
     try:
-        checkpoints.begin(folder, terms, journal)
+        # The journal is locked before the first event: two processes must not write one run.
+        checkpoints.begin(folder, config, journal)
     except BaseException:
         journal.close()
         raise
 
-    def tell(event: str, **facts: object) -> Event:
+    def record(event: str, **facts: object) -> Event:
         line = journal.write(event, **facts)
         on_event(line)
         return line
@@ -150,107 +164,203 @@ def run(
         facts = {"engine": engine_of(grid), "versions": versions()}
         if at is None:
             size = sum(a.size for a in arrays.values())
-            tell("run-started", terms=terms.as_config(), parameters=size, **facts)
+            record("run-started", terms=config.as_config(), parameters=size, **facts)
         else:
-            result.rounds = told_rounds(checkpoints.before, at.server_round)
-            result.privacy = told_privacy(checkpoints.before)
-            tell(
+            result.rounds = recorded_rounds(checkpoints.before, at.server_round)
+            result.privacy = recorded_privacy(checkpoints.before)
+            record(
                 "run-resumed", run_id=terms.run_id, after_round=at.server_round, last=last, **facts
             )
-        _rounds(grid, strategy, result, test, tell, last, checkpoints)
+        RoundLoop(grid, strategy, evaluation, checkpoints, record, result).run(last)
         result.sent = strategy.terms
         _distribute(grid, strategy, result)
-        tell("run-finished", status="completed")
+        # The journal first: a crash between the two leaves a complete run with a checkpoint, which
+        # open_run refuses. The other way round a run could be neither complete nor resumed.
+        record("run-finished", status="completed")
         checkpoints.end()
     except BaseException as error:
-        tell("run-finished", status="interrupted", reason=type(error).__name__)
-        if way_on := checkpoints.way_on():
-            log.warning("the run can go on: %s", way_on)
+        record("run-finished", status="interrupted", reason=type(error).__name__)
+        if command := checkpoints.resume_command():
+            log.warning("the run can be resumed: %s", command)
         raise
     finally:
-        write_result(result, terms)
+        # Also after an error: the model and the rounds so far are results.
+        write_result(result, config)
         journal.close()
-        if picture and result.rounds:
-            plot_run(result.rounds, folder / "run.png")
+        on_end(result)
     return result
 
 
-def _rounds(
-    grid: Grid,
-    strategy: HDPStrategy,
-    result: RunResult,
-    test: RoundEvaluation,
-    tell: Callable[..., Event],
-    last: int,
-    checkpoints: NoCheckpoints,
-) -> None:
-    terms, at, missed, done = strategy.terms, checkpoints.at, 0, 0
-    record = wire.write_model(result.arrays)
-    told = {event["site"] for event in checkpoints.before if event["event"] == "left-out"}
+class RoundLoop:
+    """The rounds of one run.
 
-    def end_round(facts: Event, laps: list[float]) -> None:
+    Guarantees:
+        A round's model goes to a site, a test, ``model.safetensors`` or the journal only after
+        :meth:`save`: a run that resumes never releases a round twice with different noise.
+
+    Attributes:
+        done: rounds that are complete.
+        missed: rounds without a quorum, one after another.
+        model: the current model, or the models of a strategy with several, as they are sent.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        strategy: HDPStrategy,
+        evaluation: RoundEvaluation,
+        checkpoints: CheckpointPolicy,
+        record: Record,
+        result: RunResult,
+    ) -> None:
+        """Prepare the rounds; ``result`` holds the model to begin with and receives the rest."""
+        self._grid, self._strategy, self._evaluation = grid, strategy, evaluation
+        self._checkpoints, self._record, self._result = checkpoints, record, result
+        self.done = self.missed = 0
+        self.model = wire.write_model(result.arrays)
+        before = checkpoints.before
+        self._left_out = {event["site"] for event in before if event["event"] == "left-out"}
+        self._laps: list[float] = []
+
+    def run(self, last: int) -> None:
+        """Run the rounds up to ``last``, or until the sites' budgets are used up.
+
+        Raises:
+            StrategyError: too few sites, or too many rounds in a row without a quorum.
+        """
+        self._resume(last)
+        for server_round in range(self.done + 1, last + 1):
+            self._laps = [time.perf_counter()]
+            # The order is the class's guarantee: these messages hold the model of an earlier save.
+            messages = self.configure(server_round)
+            if self._strategy.used_up:
+                self._end_early()
+                return
+            self._lap()
+            replies = self.exchange(messages)
+            self._lap()
+            self.aggregate(server_round, replies)
+            facts = self.save(server_round)  # nothing of the round has left the server so far
+            self._lap()
+            self.evaluate(facts)
+            self._check_missed(last)
+            self.done = server_round
+
+    def configure(self, server_round: int) -> Iterable[Message]:
+        """Return a message for each sampled site; record the promises and who is left out."""
+        strategy = self._strategy
+        messages = strategy.configure_train(server_round, self.model, ConfigRecord(), self._grid)
+        # From this event on the terms count as sent to sites (reuse.py).
+        if not self._result.privacy:
+            self._result.privacy = self._record("privacy", **strategy.privacy())
+        for site in sorted(strategy.left_out.keys() - self._left_out):
+            reason = strategy.roster.why_left_out(site)
+            self._record("left-out", site=site, missing=strategy.left_out[site], reason=reason)
+            self._left_out.add(site)
+        return messages
+
+    def exchange(self, messages: Iterable[Message]) -> Iterable[Message]:
+        """Send the messages; return the replies that arrive before the deadline."""
+        timeout = self._strategy.server.round_timeout
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+    def aggregate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Combine the replies into the next model; without a quorum the model stays."""
+        new, _ = self._strategy.aggregate_train(server_round, replies)
+        self.missed = 0 if new is not None else self.missed + 1
+        if new is not None:
+            # The record as it is sent, and decoded: with several models the record holds all of
+            # them.
+            self.model, self._result.arrays = new, wire.read_own(new)
+
+    def save(self, server_round: int) -> Event:
+        """Store what the next round needs; return the facts of the round for the journal."""
+        facts = round_facts(self._strategy.report, len(self._strategy.roster.nodes))
+        self._checkpoints.save(self._strategy, self.model, server_round, self.missed, facts)
+        return facts
+
+    def evaluate(self, facts: Event) -> None:
+        """Write the model, test it and write the round's line in the journal."""
+        strategy, result = self._strategy, self._result
         if "weights" in facts:
             save_model(result)
-        models, result.models = strategy.assigned(result.arrays)
-        tested = test(strategy, record, facts["round"], models, result.models)
-        laps.append(time.perf_counter())
-        said = {"metrics": tested.metrics, **tested.facts}
-        result.rounds.append(tell("round", **facts, **round_times(laps), **said))
-        _check_missed(missed, last, result.folder)
+        models, result.models = strategy.models_by_site(result.arrays)
+        tested = self._evaluation(strategy, self.model, facts["round"], models, result.models)
+        self._lap()
+        measured = {"metrics": tested.metrics, **tested.facts}
+        line = self._record("round", **facts, **round_times(self._laps), **measured)
+        result.rounds.append(line)
 
-    checkpoints.prepare(strategy, grid, record)
-    if at is not None and at.facts is not None:
-        done, missed = at.server_round, at.missed
-        if len(result.rounds) < done:
-            end_round(at.facts, [time.perf_counter()] * 4)
-        if done == last:
-            _check_missed(missed, last, result.folder)
-        missed %= FAILED_ROUNDS  # who goes on after three wants three more
-    for server_round in range(done + 1, last + 1):
-        laps = [time.perf_counter()]
-        messages = strategy.configure_train(server_round, record, ConfigRecord(), grid)
-        if not result.privacy:
-            result.privacy = tell("privacy", **strategy.privacy())
-        _tell_left_out(strategy, told, tell)
-        if strategy.used_up:
-            done = server_round - 1
-            log.warning("%s after round %d: the run is complete", strategy.used_up, done)
-            tell("budgets-used-up", after_round=done, reason=strategy.used_up)
+    def _resume(self, last: int) -> None:
+        """Prepare the strategy; resume after the checkpoint's round, if there is one."""
+        at = self._checkpoints.at
+        self._checkpoints.prepare(self._strategy, self._grid, self.model)
+        if at is None or at.facts is None:
             return
-        laps.append(time.perf_counter())
-        replies = grid.send_and_receive(messages, timeout=terms.round_timeout)
-        laps.append(time.perf_counter())
-        new, _ = strategy.aggregate_train(server_round, replies)
-        missed = 0 if new is not None else missed + 1
-        if new is not None:
-            record, result.arrays = new, wire.read_own(new)
-        facts = round_facts(strategy.report, len(strategy.roster.nodes))
-        checkpoints.save(strategy, record, server_round, missed, facts)
-        laps.append(time.perf_counter())
-        end_round(facts, laps)
+        self.done, self.missed = at.server_round, at.missed
+        # The facts were stored with the model: the round's line is written now, and no site trains
+        # it again.
+        if len(self._result.rounds) < self.done:  # ended after the save, before the journal's line
+            self._laps = [time.perf_counter()] * len(PHASES)
+            self.evaluate(at.facts)
+            self._check_missed(last)
+        if self.done == last:
+            self._check_missed(last)
+        self.missed %= FAILED_ROUNDS  # a run that resumes after three may miss three more
+
+    def _end_early(self) -> None:
+        """Record that the budgets are used up: the run is complete after the rounds it has."""
+        reason = self._strategy.used_up
+        log.warning("%s after round %d: the run is complete", reason, self.done)
+        self._record("budgets-used-up", after_round=self.done, reason=reason)
+
+    def _check_missed(self, last: int) -> None:
+        """Raise ``StrategyError`` after too many rounds in a row without a quorum."""
+        if self.missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
+            rounds = "1 round" if self.missed == 1 else f"{self.missed} rounds in a row"
+            raise StrategyError(
+                f"{rounds} without a quorum; the model of the last good round is kept in "
+                f"{self._result.folder}; the journal says why each site's update is missing"
+            )
+
+    def _lap(self) -> None:
+        self._laps.append(time.perf_counter())
 
 
-def _tell_left_out(strategy: HDPStrategy, told: set[str], tell: Callable[..., Event]) -> None:
-    for site in sorted(strategy.left_out.keys() - told):
-        reason = strategy.roster.why_left_out(site)
-        tell("left-out", site=site, missing=strategy.left_out[site], reason=reason)
-        told.add(site)
+def round_facts(report: RoundReport, online: int) -> dict[str, Any]:
+    """Return what the journal says of a round; ``online``: how many sites were there."""
+    facts: dict[str, Any] = {
+        "round": report.server_round,
+        "online": online,
+        "asked": report.asked,
+        "accepted": report.accepted,
+        "rejected": {site: reason.words for site, reason in report.rejected.items()},
+        "rejections": {site: reason.code.value for site, reason in report.rejected.items()},
+        "quorum": report.quorum,
+        "bytes_down": report.bytes_down,
+        "bytes_up": report.bytes_up,
+    }
+    if report.norms:
+        facts["norms"] = [round(norm, 6) for norm in report.norms]
+    if report.outcome is not None:
+        facts["weights"] = report.outcome.weights
+        facts["gauges"] = dict(report.outcome.gauges)
+    return facts
 
 
-def _check_missed(missed: int, last: int, folder: Path) -> None:
-    """Raise ``StrategyError`` after too many rounds in a row without a quorum."""
-    if missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
-        rounds = "1 round" if missed == 1 else f"{missed} rounds in a row"
-        raise StrategyError(
-            f"{rounds} without a quorum; the model of the last good round is kept in "
-            f"{folder}; the journal says what became of each site"
-        )
+def round_times(laps: list[float]) -> dict[str, Any]:
+    """Return how long a round took, and how long each of its phases, in seconds."""
+    parts = (round(end - begin, 4) for begin, end in pairwise(laps))
+    return {
+        "seconds": round(laps[-1] - laps[0], 4),
+        "phases": dict(zip(PHASES, parts, strict=True)),
+    }
 
 
 def _distribute(grid: Grid, strategy: HDPStrategy, result: RunResult) -> None:
-    """Send every site the final model; one that does not answer gets it with the next run."""
+    """Send every site the final model; a site that does not answer gets it with the next run."""
     messages = strategy.finish_messages(wire.write_model(result.arrays), grid)
-    grid.send_and_receive(messages, timeout=strategy.terms.round_timeout)
+    grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
 
 
 def save_model(result: RunResult) -> None:
@@ -260,12 +370,12 @@ def save_model(result: RunResult) -> None:
     replace_file(result.folder / "model.safetensors", save(result.arrays), mode=0o644)
 
 
-def write_result(result: RunResult, terms: RunTerms) -> None:
+def write_result(result: RunResult, config: RunConfig) -> None:
     """Write ``result.json``: the terms and the last metrics."""
     last = result.rounds[-1] if result.rounds else {}
     content = {
         "run-id": result.run_id,
-        "terms": terms.as_config(),
+        "terms": config.as_config(),
         "rounds": len(result.rounds),
         "metrics": last.get("metrics", {}),
         **({"tested": last["tested"]} if "tested" in last else {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
@@ -16,56 +17,67 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE
 from hdpfl_flower.monitoring.journal import Event
-from hdpfl_flower.site_summary import METRICS, PERSONAL, SITE
-from server_app.simulation.local import run_in_process
+from hdpfl_flower.simulation.attacks import Attack
+from server_app.simulation.in_process_run import run_in_process
 from server_app.simulation.worker_pool import make_manager, make_pool
 
 OnRound = Callable[[], None]
-AnyJob = TypeVar("AnyJob", bound="Job")
+AnyJob = TypeVar("AnyJob", bound="RunJob")
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run: a strategy, a seed.
 
     Attributes:
-        terms: its public terms.
+        config: its configuration.
         num_sites: sites that take part.
         stop_after: rounds after which it ends, with the noise of all of them; 0: none.
         attack: what some sites do in place of their part; None: nothing.
-        absent: partitions of the sites that take no part; their records are nobody's.
+        absent: partitions of the sites that take no part; their records are not used.
     """
 
-    terms: RunTerms
+    config: RunConfig
     num_sites: int
     stop_after: int = 0
     attack: Attack | None = None
     absent: tuple[int, ...] = ()
 
     @property
+    def terms(self) -> RunTerms:
+        """The terms that its sites are sent."""
+        return self.config.terms
+
+    @property
     def key(self) -> tuple[str, int]:
-        """What tells the job from the others."""
-        return self.terms.strategy, self.terms.seed
+        """The strategy and the seed, which no two jobs share."""
+        return self.config.terms.strategy, self.config.simulation.seed
 
 
 @dataclass
 class Comparison:
-    """What the runs gave.
+    """The rounds of the runs, and metrics by strategy.
 
     Attributes:
-        terms: what they have in common.
+        config: what they have in common.
         num_sites: sites in each.
         rounds: (strategy, seed) → the run's round events; a run that was interrupted is absent.
         names: the strategies in the order they were asked for.
     """
 
-    terms: RunTerms
+    config: RunConfig
     num_sites: int
     rounds: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
     names: Sequence[str] = ()
+
+    @property
+    def terms(self) -> RunTerms:
+        """What they have in common of the terms that sites are sent."""
+        return self.config.terms
 
     def strategies(self) -> list[str]:
         """Return the strategies with a finished run, in the order of ``names``."""
@@ -107,7 +119,7 @@ class Comparison:
         """Write everything as JSON; what is not finite or not there is null."""
         metrics = self.metrics()
         content = {
-            "terms": self.terms.as_config(),
+            "terms": self.config.as_config(),
             "clients": self.num_sites,
             "results": {
                 name: {
@@ -137,18 +149,19 @@ def _known(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
     return [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-def jobs_of(terms: RunTerms, strategies: list[str], seeds: int, num_sites: int) -> list[Job]:
-    """Return a job for every strategy and seed; seeds count up from the terms' own.
+def jobs_of(config: RunConfig, strategies: list[str], seeds: int, num_sites: int) -> list[RunJob]:
+    """Return a job for every strategy and seed; seeds count up from the configuration's own.
 
     With the same seed the sites' data, budgets, batches and noise are the same for every strategy,
     so that differences between strategies are not differences in luck.
     """
+    first = config.simulation.seed
     return [
-        Job(
-            terms.updated(
+        RunJob(
+            config.updated(
                 strategy=s,
-                seed=terms.seed + i,
-                run_id=f"{s.replace('+', '.')}-seed{terms.seed + i}",  # it names a folder
+                seed=first + i,
+                run_id=f"{re.sub('[+:]', '.', s)}-seed{first + i}",  # it names a folder
             ),
             num_sites,
         )
@@ -179,7 +192,7 @@ def compare(
         for job in jobs:
             yield job, work(job, on_round)
         return
-    with make_manager() as manager, _heard(manager.Queue(), on_round) as ticks:
+    with make_manager() as manager, _relayed(manager.Queue(), on_round) as ticks:
         pool = make_pool(min(processes, len(jobs)))
         try:
             futures: dict[Future[list[Event]], AnyJob] = {
@@ -188,21 +201,22 @@ def compare(
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
+            # Also after an error: what has not begun is dropped, what runs is waited for.
             pool.shutdown(cancel_futures=True)
 
 
-def run_job(job: Job, on_round: OnRound) -> list[Event]:
+def run_job(job: RunJob, on_round: OnRound) -> list[Event]:
     """Run one job in this process and return its round events."""
 
-    def tell(event: Event) -> None:
+    def tick(event: Event) -> None:
         if event["event"] == "round":
             on_round()
 
     present = [index for index in range(job.num_sites) if index not in job.absent]
     result = run_in_process(
-        job.terms,
+        job.config,
         job.num_sites,
-        tell,
+        tick,
         present=present if job.absent else None,
         stop_after=job.stop_after,
         attack=job.attack,
@@ -211,10 +225,11 @@ def run_job(job: Job, on_round: OnRound) -> list[Event]:
 
 
 @contextmanager
-def _heard(ticks: Queue[int], on_round: OnRound) -> Iterator[Queue[int]]:
+def _relayed(ticks: Queue[int], on_round: OnRound) -> Iterator[Queue[int]]:
     """Call ``on_round`` for every 1 that workers put into the queue, until the block ends."""
 
     def listen() -> None:
+        # Blocks; every round of a worker is a 1.
         while ticks.get():
             on_round()
 
@@ -223,5 +238,6 @@ def _heard(ticks: Queue[int], on_round: OnRound) -> Iterator[Queue[int]]:
     try:
         yield ticks
     finally:
+        # 0 ends the listener.
         ticks.put(0)
         listener.join(timeout=5)

@@ -1,7 +1,7 @@
-"""A federation in this process in which some sites lie, to measure what a guard is worth.
+"""A Grid in this process in which some sites attack, to measure what a guard is worth.
 
-Only simulated sites can lie: a liar here needs its own update without noise, which a deployed site
-never releases.
+Only simulated sites attack: an attacker here needs its own update without noise, which a deployed
+site never releases.
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ import numpy.typing as npt
 from flwr.app import Context, Message
 
 from hdpfl_flower import wire
-from hdpfl_flower.simulation.attacks import OVERSTATED, Attack, Sight
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from server_app.simulation.local import LocalGrid
+from hdpfl_flower.simulation.attacks import OVERSTATED, Attack, AttackerView
+from server_app.simulation.grid import LocalGrid
 
 _SEED = 0x11A5
 """Of the liars' randomness, with the site and the round: an attack can be repeated."""
 
 
-class LiarsGrid(LocalGrid):
+class AttackGrid(LocalGrid):
     """A local grid in which the sites of an attack send what the attack says."""
 
     def __init__(
-        self, num_sites: int, present: Iterable[int] | None = None, *, attack: Attack
+        self,
+        num_sites: int,
+        present: Iterable[int] | None = None,
+        *,
+        attack: Attack,
+        config: RunConfig | None = None,
     ) -> None:
         """Make the nodes; raises ``TermsError`` where a liar is none of them."""
-        super().__init__(num_sites, present)
+        super().__init__(num_sites, present, config=config)
         missing = {index + 2 for index in attack.sites} - set(self.get_node_ids())
         if missing:
             raise TermsError("attack: a site that lies takes no part in the run")
@@ -57,17 +63,19 @@ class LiarsGrid(LocalGrid):
     ) -> npt.NDArray[np.float32]:
         clean = self.noiseless_update(message, context)
         server_round = wire.read_instructions(message.content).server_round
-        sight = Sight(
+        sight = AttackerView(
             clean,
             wire.read_update(reply.content, len(clean)),
             self._first.get(index),
             np.random.default_rng([_SEED, index, server_round]),
         )
+        # The first liar of a round leads; what the others make of its update is for Attack.forge.
         led = self._leader is not None and self._leader[0] == server_round
         leader = self._leader[1] if self._leader is not None and led else None
         if leader is None:
             plain = Attack(self._attack.kind, self._attack.sites).forge(sight, None)
             self._leader = (server_round, plain)
         update = self._attack.forge(sight, leader)
+        # Its own first lie: attacks that replay it read it in later rounds.
         self._first.setdefault(index, update)
         return update

@@ -1,8 +1,8 @@
-"""How good the sites' personal models are, a row a privacy level: simulations alone can tell.
+"""Accuracy of the sites' personal models by privacy level; known in simulations alone.
 
 A site's personal model, the global one and a constant predictor are tested on public records that
-are distributed as the site's own (``hdpfl_flower/own_tests.py``): what the site would see on new
-records like its own.
+are distributed as the site's own (``hdpfl_flower/simulation/site_tests.py``): what the site would
+see on new records like its own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.models.evaluation import predict
-from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.models.networks import Arrays, unflatten
-from hdpfl_flower.own_tests import OwnTests
-from hdpfl_flower.site_summary import METRICS, PERSONAL, Measured, counts, means, worst_tenth
+from hdpfl_flower.models.site_summary import METRICS, PERSONAL, Measured, counts, means, worst_tenth
 from hdpfl_flower.models.task import Records
+from hdpfl_flower.simulation.site_tests import OwnTests
+from hdpfl_flower.system.files import replace_file
 
 Vector = npt.NDArray[np.float32]
 
@@ -79,6 +79,7 @@ def site_scores(
         test = tests[group]
         return own.measures(predict(spec, own.task, arrays, test.features), test.targets)
 
+    # The global model once a group, not once a site; a personal one is its site's alone.
     everywhere = [measured(model, group) for group in range(len(tests))]
     for site in sites:
         found = {
@@ -96,7 +97,7 @@ def personal_table(found: Iterable[SiteScores]) -> list[dict[str, Any]]:
 
     A row has ``accuracy`` and its ``variance``, ``worst`` (the mean accuracy of the worst tenth of
     the sites), and ``loss``, ``mse`` and ``mae`` where they are defined. A run with
-    ``personal-lambda = "0"`` gives the row of local training alone.
+    ``personal-lambda = "0"`` has the row of local training alone.
     """
     values: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for site, models in found:

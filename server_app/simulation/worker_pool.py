@@ -1,4 +1,4 @@
-"""Processes that work beside this one, a core each, and do not outlive it."""
+"""Pool of worker processes, a core each, that end with this one."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def end_with_parent() -> None:
 
     def wait() -> None:
         if parent is not None:
+            # Returns when the parent is gone, however it ended; a daemon thread costs nothing until
+            # then.
             parent.join()
             os._exit(1)
 

@@ -26,10 +26,10 @@ class Ditto(FedAvg):
     name = "ditto"
 
     @classmethod
-    def completed(cls, terms: RunTerms) -> RunTerms:
-        """See :meth:`Rule.completed`; an explicit λ = 0 is no pull, and explicit noise stays."""
+    def complete_terms(cls, terms: RunTerms) -> RunTerms:
+        """Set λ and the noise where open; an explicit λ = 0 is no pull, explicit noise stays."""
         if not terms.personal_lambda:  # "0" is one
             terms = terms.updated(personal_lambda=PULL)
         if terms.personal_noise == AUTO:
             terms = terms.updated(personal_noise="records")
-        return super().completed(terms)
+        return super().complete_terms(terms)

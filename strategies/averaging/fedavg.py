@@ -10,13 +10,17 @@ Threat model: an untrusted server; it learns nothing but the noisy updates. With
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.settings import Settings
+from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import HDPStrategy, State
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import Declaration, HDPStrategy, State
 
 MAX_SHARE = 10.0
 """A declared size counts at most this many times the median: a lie buys no more."""
@@ -28,26 +32,45 @@ def record_weights(declared: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
     >>> record_weights(np.array([100.0, 300.0]))
     array([0.25, 0.75])
     """
+    # The median, not the mean: up to half of the sites may overstate their size without moving the
+    # cap beyond an honest one.
     capped: npt.NDArray[np.float64] = np.minimum(declared, MAX_SHARE * np.median(declared))
     return capped / float(capped.sum())
+
+
+class FedAvgSettings(Settings):
+    """What the weights are."""
+
+    weights: Literal["uniform", "records"] = Field(
+        "uniform", description="Equal weights, or by the records that sites declare."
+    )
 
 
 class FedAvg(HDPStrategy):
     """Uniform weights, or weights by declared records."""
 
     name = "fedavg"
+    settings_type = FedAvgSettings
+    settings: FedAvgSettings
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return frozenset({"declared-records"} if terms.weights == "records" else ())
+    def declare(self) -> Declaration:
+        """Declare the number of records as a fact, where they weigh."""
+        return Declaration(
+            frozenset({"declared-records"} if self.settings.weights == "records" else ())
+        )
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`."""
+        """Return the mean of the updates, uniform or by declared records."""
         if "declared-records" in updates.disclosed:
             weights = record_weights(updates.disclosed["declared-records"])
         else:
             weights = np.full(len(updates.sites), 1 / len(updates.sites))
         return state, Outcome(weighted_sum(weights, updates.updates), weights)
+
+
+class GlobalModel(FedAvg):
+    """FedAvg, under its name as a baseline of R-DPCFL (TMLR 2025): one model for all clients."""
+
+    name = "global"

@@ -6,17 +6,18 @@ than it allows. It shows what heterogeneous privacy costs.
 
 Threat model: none, the sites' own ε are broken. Only a simulation can run it: it draws the
 simulated sites anew with the largest ε. A real site's ε stands in its own profile, and no term can
-raise it; for real sites the rule refuses to run.
+raise it; with real sites it refuses to run.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
-from strategies.core.base import Disclosed
 from strategies.averaging.fedavg import FedAvg
+from strategies.core.base import Declaration, Disclosed
 
 
 class Maximum(FedAvg):
@@ -24,17 +25,17 @@ class Maximum(FedAvg):
 
     name = "maximum"
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return super().discloses(terms) | {"epsilon"}
+    def declare(self) -> Declaration:
+        """Declare ε as a fact that every site must disclose."""
+        inner = super().declare()
+        return replace(inner, required_facts=inner.required_facts | {"epsilon"})
 
     def privacy(self) -> dict[str, Any]:
-        """See :meth:`HDPStrategy.privacy`: what the sites asked for is not kept."""
+        """Return the promise of the terms, and that the stricter sites' ε are violated."""
         return {**super().privacy(), "violates": "every site but the loosest"}
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with ``epsilons`` at the largest disclosed ε.
+        """Return the terms with ``simulated-epsilon`` at the largest disclosed ε.
 
         Raises:
             StrategyError: the sites have records of their own.
@@ -46,4 +47,4 @@ class Maximum(FedAvg):
             )
         largest = max(facts["epsilon"] for facts in disclosed.values())
         # The ledgers that the sites opened to join hold their own ε; those drawn anew need others
-        return terms.updated(epsilons=repr(largest), run_id=f"{terms.run_id}/{self.name}")
+        return terms.updated(simulated_epsilon=repr(largest), run_id=f"{terms.run_id}/{self.name}")

@@ -10,10 +10,11 @@ server can only propose less.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hdpfl_flower.config.terms import RunTerms
-from strategies.core.base import Disclosed
 from strategies.averaging.fedavg import FedAvg
+from strategies.core.base import Declaration, Disclosed
 
 
 class Minimum(FedAvg):
@@ -21,10 +22,10 @@ class Minimum(FedAvg):
 
     name = "minimum"
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return super().discloses(terms) | {"epsilon"}
+    def declare(self) -> Declaration:
+        """Declare ε as a fact that every site must disclose."""
+        inner = super().declare()
+        return replace(inner, required_facts=inner.required_facts | {"epsilon"})
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms with ``epsilon-cap`` at the least disclosed ε, or at a lower one."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import Declaration, HDPStrategy, State
 from strategies.core.public_split import counted_epsilons
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import HDPStrategy, State
 
 
 def epsilon_weights(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -39,14 +39,13 @@ class WeiAvg(HDPStrategy):
 
     name = "weiavg"
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return frozenset({"epsilon"})
+    def declare(self) -> Declaration:
+        """Declare the fact that weighs."""
+        return Declaration(frozenset({"epsilon"}))
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`."""
+        """Return the mean of the updates, weighted by disclosed ε."""
         weights = epsilon_weights(updates.disclosed["epsilon"])
         return state, Outcome(weighted_sum(weights, updates.updates), weights)

@@ -1,74 +1,216 @@
-"""The round, owned once: who is asked, what is checked, what is counted. A rule is the mathematics.
+"""Base class of all strategies: samples sites, exchanges messages, validates and records replies.
 
-With ``roster.py`` and ``exchange.py`` the only server files that look into a Message. A rule
-subclasses :class:`HDPStrategy`, names what it needs disclosed and writes ``combine``; any ServerApp
-can run it with Flower's own ``start``, ours runs it with ``server_app/run/rounds.py``.
+A strategy subclasses :class:`HDPStrategy`, declares what it needs and writes ``combine``. Any
+ServerApp can run it with Flower's own ``start``; ours runs it with ``server_app/run/rounds.py``.
+Beside ``roster.py``, ``exchange.py`` and ``model_record.py`` no server file reads a Message.
+
+The hooks, in the order of a run; only ``combine`` must be written:
+
+==================  ===============================================================================
+``declare``         facts that sites must or may disclose; linear or not, convex or not
+``complete_terms``  values for terms that are left to the strategy; refusal of terms that cannot be
+``propose``         the terms to send, given what the sites disclosed
+``initial_state``   the state before round 1, a frozen dataclass
+``begin_round``     the state, terms and refused sites of a round
+``request``         which model a site is sent, and what is asked of it
+``combine``         the next state and the step of the model
+``privacy``         the promise of the run, for the journal
+==================  ===============================================================================
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.server_terms import ServerTerms
+from hdpfl_flower.config.settings import NoSettings, Settings
+from hdpfl_flower.config.simulation_terms import SimulationTerms
+from hdpfl_flower.config.terms import AUTO, RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.estimators.softmax_head import Head, head_of
 from hdpfl_flower.linalg.update_matrix import GIVEN_BACK, give_back_freed_memory, update_matrix
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.models.site_summary import Measured
+from hdpfl_flower.monitoring.rejection import Rejected, Rejection
+from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
 from hdpfl_flower.system.paths import runs_dir
-from hdpfl_flower.site_summary import Measured
-from hdpfl_flower.updates import RoundUpdates
-from strategies.core.checks import NO_REPLY, check_norm, check_outcome, read_test
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.checks import (
+    NO_REPLY,
+    check_norm,
+    check_outcome,
+    read_checked,
+    read_test,
+    rejection_of,
+)
 from strategies.core.exchange import Exchange
 from strategies.core.guard import Guard
-from strategies.core.strategy_state import Keeps
-from strategies.core.round_report import RoundReport
+from strategies.core.interface import (
+    Declaration,
+    Disclosed,
+    RoundPlan,
+    RoundStart,
+    SiteRequest,
+    State,
+    Stateless,
+)
+from strategies.core.model_record import ModelRecord
+from strategies.core.privacy_statement import describe
 from strategies.core.roster import Roster
-from strategies.core.rule import Disclosed, Rule, State
+from strategies.core.round_report import RoundReport
 from strategies.core.sampler import Sampler
 from strategies.core.site_metrics import measured_at_sites
 
 log = logging.getLogger("hdpfl.server")
 
-__all__ = ["Disclosed", "HDPStrategy", "State"]
+__all__ = ["Declaration", "Disclosed", "HDPStrategy", "State", "Stateless"]
 
 
-class HDPStrategy(Keeps, Rule):
+class HDPStrategy(Strategy):
     """A federated round in which every site has its own noise and nobody is trusted.
 
     Attributes:
+        name: as users write it in ``strategy``.
+        several_models: there is a model a group of sites; the state has ``models``, their number, 0
+            before the end of round 1.
+        chooses: sites choose among the models, and their plans pay for it.
+        settings_type: the class of its settings, in the strategy's own file.
+        table: the name before the dot of a setting's key; empty: ``name``.
+        settings: the strategy's own, of the run.
+        terms: the run's, as the sites get them.
+        server: the keys that the server alone reads.
+        simulation: what a simulation draws its sites from.
         needs: facts that each site must disclose to take part, see ``wire.SITE_KEYS``.
-        welcomes: facts that the rule uses where sites disclose them, and can do without.
+        welcomes: facts that the strategy uses where sites disclose them, and can do without.
+        state: after the last round.
+        prepared: whether this process has waited for the sites.
+        settled: whether the terms are those of the whole run, whichever process settled them.
 
     Guarantees:
         Whatever the replies hold, a round ends with a finite model of the same names and shapes,
         or with the model it began with; a bad reply is dropped and recorded.
     """
 
-    def __init__(self, terms: RunTerms) -> None:
-        """Prepare for the run of ``terms``."""
-        terms = self.completed(terms)
-        self.terms, self.needs = terms, self.discloses(terms)
-        if terms.require_public:
+    name: ClassVar[str]
+    several_models: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
+    settings_type: ClassVar[type[Settings]] = NoSettings
+    table: ClassVar[str] = ""
+    settings: Settings
+    terms: RunTerms
+    server: ServerTerms
+    simulation: SimulationTerms
+    prepared = settled = False
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``."""
+        config = replace(config, terms=self.complete_terms(config.terms))
+        self.terms = config.terms
+        self.server, self.simulation = config.server, config.simulation
+        table = self.settings_table()
+        self.settings = self.settings_type.parse(config.settings.get(table, {}), f"{table}.")
+        declared = self.declare()
+        self.needs = declared.required_facts
+        if self.server.require_public:
             self.needs |= {"epsilon"}
-        self.welcomes = self.uses(terms) - self.needs
-        self.roster = Roster(terms, self.needs, self.welcomes)
-        self.sampler = Sampler(terms)
-        self.state = self.initial_state()
-        self.guard = Guard(terms, sums=self.is_weighted_sum(terms))
+        self.welcomes = declared.optional_facts - self.needs
+        self.roster = Roster(config, self.needs, self.welcomes)
+        self.sampler = Sampler(config)
+        self.state: State = self.initial_state()
+        self.guard = Guard(config, sums=declared.is_weighted_sum)
         self.report = RoundReport(0, [], 0)
         self.tested = Measured()
         self.streams = ReleaseStreams.fresh()
-        self._like: Arrays = {}
+        self._record = ModelRecord(self.simulation.seed)
+        self._requests: dict[str, SiteRequest] = {}
         self._exchange: Exchange | None = None
+
+    # --- its settings -------------------------------------------------------------------------
+
+    @classmethod
+    def parts(cls) -> tuple[type[HDPStrategy], ...]:
+        """Return the strategies whose settings count: this one, and the one that weighs for it."""
+        weighting: type[HDPStrategy] | None = getattr(cls, "weighting", None)
+        return (cls, *(weighting.parts() if weighting else ()))
+
+    @classmethod
+    def settings_table(cls) -> str:
+        """Return the name before the dot of its settings' keys."""
+        return cls.table or cls.name
+
+    # --- the hooks ----------------------------------------------------------------------------
+
+    def declare(self) -> Declaration:
+        """Return what the strategy needs and what its updates are, under ``terms``."""
+        return Declaration()
+
+    @classmethod
+    def complete_terms(cls, terms: RunTerms) -> RunTerms:
+        """Return the terms with what they leave to the strategy; what they state stays, 0 too.
+
+        Known before any site is asked, so that what no site can follow is refused up front.
+        """
+        left = {
+            "prox_lambda": (terms.prox_lambda == AUTO, 0.0),
+            "personal_noise": (terms.personal_noise == AUTO, "none"),
+        }
+        found = {name: value for name, (is_open, value) in left.items() if is_open}
+        return terms.updated(**found) if found else terms
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Return the terms to send, given what the sites disclosed; called once, before round 1."""
+        del disclosed
+        return terms
+
+    def initial_state(self, disclosed: Disclosed | None = None) -> State:
+        """Return the state before the first round.
+
+        Args:
+            disclosed: facts of the sites that take part; None before they are known.
+        """
+        del disclosed
+        return Stateless()
+
+    def begin_round(self, state: State, start: RoundStart) -> RoundPlan:
+        """Return the state, the terms and the refused sites of a round; not its sample."""
+        del start
+        return RoundPlan(state, self.terms)
+
+    def request(
+        self, state: State, server_round: int, site: str, kind: str = wire.TRAIN
+    ) -> SiteRequest:
+        """Return what to send ``site``, to train, to test (``kind``), or at the end of the run."""
+        del state, server_round, site, kind
+        return SiteRequest()
+
+    @abstractmethod
+    def combine(
+        self, state: State, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[State, Outcome]:
+        """Return the next state and what to add to the model.
+
+        Args:
+            state: after the last round; not changed.
+            updates: what passed the checks, at least one row; not changed.
+            noise: the server's own source, for strategies that add noise centrally.
+        """
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the run's promise to its sites, for the journal."""
+        return describe(self.terms)
 
     # --- Flower's Strategy -------------------------------------------------------------------
 
@@ -79,26 +221,30 @@ class HDPStrategy(Keeps, Rule):
         del config  # the terms hold everything
         self.prepare(grid)
         self.roster.refresh(grid)
-        self.sampler.heard(self.report.declined)
-        asked = self._sample(server_round)
-        quorum = self.terms.quorum or math.ceil(2 * len(asked) / 3)
-        self.report = RoundReport(server_round, asked, max(quorum, 1))
-        self._like = self.layout(arrays)
+        # Before the draw: who declined the last round for good is not asked again.
+        self.sampler.note_declined(self.report.declined)
+        sites = tuple(self.roster.eligible())
+        start = RoundStart(server_round, arrays, sites, tuple(self.report.answered))
+        plan = self.begin_round(self.state, start)
+        self.state, self.terms = plan.state, plan.terms
+        asked = self._draw(server_round, plan.refused)
+        quorum = max(self.server.quorum or math.ceil(2 * len(asked) / 3), 1)
+        if self.terms.noise == "server":
+            quorum = 0  # a round left out for want of replies would show who took part
+        refused = {s: Rejected(Rejection.NOT_ASKED, why) for s, why in plan.refused.items()}
+        self.report = RoundReport(server_round, asked, quorum, rejected=refused)
+        self._record.begin_round(arrays, packed=self._is_packed)
         return self._address(wire.TRAIN, server_round, arrays, asked)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model, or None without a quorum; ``report`` says what happened."""
-        report, size = self.report, sum(array.size for array in self._like.values())
-        rows, squares = self._accept(replies, size)
-        facts = {fact: self._column(fact) for fact in sorted(self.needs | self.welcomes)}
-        sites = tuple(report.accepted)
-        came = RoundUpdates(server_round, sites, rows, facts, self._head(), squares=squares)
-        updates = self.grouped(self._screen(came))
+        """Return the next model, or None without a quorum; ``report`` holds the reasons."""
+        report = self.report
+        updates = self._screen(self._accept(replies))
         if self.terms.noise != "server" and updates.squares is not None:
             report.norms = np.sqrt(updates.squares).tolist()
-        if self.terms.noise_multiplier and not self.terms.quorum:
+        if self.terms.noise_multiplier and not self.server.quorum:
             # Who declines has left with its budget used up, and is no longer one of those asked.
             report.quorum = max(1, math.ceil(2 * (len(report.asked) - len(report.declined)) / 3))
         if len(updates.sites) < report.quorum:
@@ -109,10 +255,11 @@ class HDPStrategy(Keeps, Rule):
             return None, None
         self.state, outcome = self.combine(self.state, updates, self.streams.noise)
         check_outcome(outcome, updates)
+        # Checked before and after: the guard needs convex weights, and changes them.
         outcome = self.guard.reweigh(outcome, updates)
         check_outcome(outcome, updates)
         report.outcome = outcome
-        return self.moved(outcome), None
+        return self._record.moved(outcome, self.terms), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -131,7 +278,7 @@ class HDPStrategy(Keeps, Rule):
         ``tested`` says which sites are counted, and why others are not.
         """
         found: dict[str, dict[str, float]] = {}
-        missing = dict.fromkeys(self.roster.nodes, NO_REPLY)
+        missing = dict.fromkeys(self.roster.nodes, NO_REPLY.words)
         for site, reply in self._match(replies):
             try:
                 found[site] = read_test(reply)
@@ -176,79 +323,152 @@ class HDPStrategy(Keeps, Rule):
             log.warning("site %s is left out: %s", site, self.roster.why_left_out(site))
         self.roster.check_anybody(self.name)
         disclosed = {site: self.roster.disclosed.get(site, {}) for site in self.roster.eligible()}
-        if not self.settled:  # else they are those that the run began with
-            self.terms = self.propose(self.terms, disclosed if self.needs else {})
-        self.prepared = self.settled = True
+        if not self.settled:  # else terms and state are those that the run began with
+            self.settle(disclosed if self.needs else {})
+        self.prepared = True
 
-    def _sample(self, server_round: int) -> list[str]:
-        """Return the sites of a round, in order, see :meth:`Sampler.draw`."""
+    def settle(self, disclosed: Disclosed) -> None:
+        """Set the terms and the state that the run begins with, by what the sites disclosed."""
+        self.terms = self.propose(self.terms, disclosed)
+        self.state, self.settled = self.initial_state(disclosed), True
+
+    def models_by_site(self, arrays: Arrays) -> tuple[tuple[Arrays, ...], dict[str, int]]:
+        """Return the models in ``arrays`` and which one each site uses; no site: all the first."""
+        if not self._is_packed:
+            return (arrays,), {}
+        return tuple(wire.split_models(arrays)), {
+            site: self.request(self.state, self.report.server_round, site, wire.EVALUATE).model
+            for site in self.roster.nodes
+        }
+
+    @property
+    def _is_packed(self) -> bool:
+        """Whether the record holds several models, by number."""
+        return self.several_models and self.state.models > 0
+
+    def _draw(self, server_round: int, refused: Mapping[str, str]) -> list[str]:
+        """Return the sites of a round, in order, without the ``refused``.
+
+        With ``noise = server`` each by a secret toss of its own, which the account rests on.
+        """
         sites = self.roster.eligible()
+        if self.terms.noise == "server":
+            sites = [site for site in sites if site not in refused]
+            # Independent secret tosses: the Poisson sampling by which the account is amplified.
+            chosen = self.streams.sampling.bernoulli(len(sites), self.server.fraction)
+            return [sites[i] for i in chosen]
         epsilons = {s: self.roster.disclosed.get(s, {}).get("epsilon", 0.0) for s in sites}
-        return self.sampler.draw(server_round, sites, epsilons)
+        drawn = self.sampler.draw(server_round, sites, epsilons)
+        return [site for site in drawn if site not in refused]
 
     def _address(
         self, kind: str, server_round: int, arrays: ArrayRecord, sites: list[str]
     ) -> Iterable[Message]:
-        asks = {site: self.ask_of(kind, site) for site in sites}
+        self._record.open(arrays, packed=self._is_packed)
+        requests = {site: self.request(self.state, server_round, site, kind) for site in sites}
+        # One content for all sites of the same request: models are encoded once.
         contents = {
-            ask: self.content_of(ask, server_round, arrays)
-            for ask in sorted(set(asks.values()), key=str)
+            request: self._record.message(self.terms, server_round, request)
+            for request in sorted(set(requests.values()), key=str)
         }
         if kind == wire.TRAIN:
-            sizes = {ask: wire.content_bytes(content) for ask, content in contents.items()}
-            self.report.bytes_down = sum(sizes[ask] for ask in asks.values())
+            self._requests = requests
+            sizes = {request: wire.content_bytes(content) for request, content in contents.items()}
+            self.report.bytes_down = sum(sizes[request] for request in requests.values())
         nodes = {site: self.roster.nodes[site] for site in sites}
         self._exchange = Exchange(
-            {site: contents[ask] for site, ask in asks.items()},
+            {site: contents[request] for site, request in requests.items()},
             kind,
             nodes,
             server_round,
-            self.terms.round_timeout,
+            self.server.round_timeout,
         )
         return self._exchange.messages
 
     def _match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
         return self._exchange.match(replies) if self._exchange else ()
 
-    def _accept(
-        self, replies: Iterable[Message], size: int
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-        """Return the updates that pass every check, in the sites' order, ``(n, size)``, and ‖u‖².
+    def _accept(self, replies: Iterable[Message]) -> RoundUpdates:
+        """Return the updates that pass every check, in the sites' order.
 
-        ``report`` says whose they are, and why others are not among them.
+        ``report`` names their sites, and the reasons against the others.
         """
-        asked, rejected = self.report.asked, self.report.rejected
+        report, size = self.report, self._record.size
+        asked, rejected = report.asked, report.rejected
+        # Everybody counts as without a reply until one passes every check.
         rejected.update(dict.fromkeys(asked, NO_REPLY))
-        rows = update_matrix(len(asked), size, runs_dir(self.terms.runs_dir) / self.terms.run_id)
-        squares = np.zeros(len(asked))
+        rows = update_matrix(len(asked), size, runs_dir(self.server.runs_dir) / self.terms.run_id)
+        squares, models = np.zeros(len(asked)), np.zeros(len(asked), np.int64)
+        projected = np.zeros(len(asked), np.bool_)
         for site, reply in self._match(replies):
             try:
                 if reply.has_content():
-                    self.report.bytes_up += wire.content_bytes(reply.content)
+                    report.bytes_up += wire.content_bytes(reply.content)
                 row = asked.index(site)
-                rows[row] = self.read_row(site, reply, size)
+                rows[row], models[row], projected[row] = self._read(site, reply, size)
+                # Of the row as the strategy receives it, a projected one after it was lifted.
                 squares[row] = check_norm(rows[row])
+                report.answered.append(site)
                 del rejected[site]
             except wire.WireError as error:
-                rejected[site] = str(error)
+                rejected[site] = rejection_of(error)
             del reply  # its row is a copy
             if 4 * size >= GIVEN_BACK:
                 give_back_freed_memory()
         for site, reason in rejected.items():
-            log.warning("round %d: site %s: %s", self.report.server_round, site, reason)
-        self.report.accepted = [site for site in asked if site not in rejected]
-        stay = [asked.index(site) for site in self.report.accepted]
+            log.warning("round %d: site %s: %s", report.server_round, site, reason.words)
+        report.accepted = [site for site in asked if site not in rejected]
+        stay = [asked.index(site) for site in report.accepted]
+        # Rows move up only, so that none is overwritten before it is read.
         for row, former in enumerate(stay):
             if row != former:
                 rows[row] = rows[former]
-        return rows[: len(stay)], squares[stay]
+        requests = [self._requests[site] for site in report.accepted]
+        several, chose = self.several_models, [one.use == wire.CHOOSE for one in requests]
+        return RoundUpdates(
+            report.server_round,
+            tuple(report.accepted),
+            rows[: len(stay)],
+            {fact: self._column(fact) for fact in sorted(self.needs | self.welcomes)},
+            self._head(),
+            group=models[stay] if several else None,
+            chose=np.array(chose, dtype=np.bool_) if several else None,
+            squares=squares[stay],
+            projected=projected[stay] if any(one.along for one in requests) else None,
+            tensor_sizes=tuple(array.size for array in self._record.template.values()),
+        )
 
-    def _screen(self, came: RoundUpdates) -> RoundUpdates:
+    def _read(
+        self, site: str, reply: Message, size: int
+    ) -> tuple[npt.NDArray[np.float32], int, bool]:
+        """Return a reply's row, the model that it is an update of, and whether it was one number.
+
+        Raises:
+            wire.WireError: the site sent a code instead, or something that cannot be used.
+        """
+        request, models = self._requests[site], len(self._record.models)
+        chooses = request.use == wire.CHOOSE and models > 1
+        update = read_checked(
+            reply, size, may_be_projected=request.along is not None, with_choice=chooses
+        )
+        model = wire.read_choice(reply.content, models) if chooses else request.model
+        if request.along is None or size == 1:
+            return update, model, False
+        # Before the projection: what is multiplied is bounded.
+        check_norm(update)
+        is_number = len(update) == 1
+        # A site that lost its model sends the whole: the number that it would have sent, to the bit
+        number = float(update[0]) if is_number else float(request.along.project(update)[0])
+        return request.along.lift(number), model, is_number
+
+    def _screen(self, updates: RoundUpdates) -> RoundUpdates:
         """Return the updates that the guard lets through; ``report`` says who is refused."""
-        report, kept = self.report, self.guard.screen(came)
+        report, kept = self.report, self.guard.screen(updates)
         for site, reason in self.guard.refused.items():
             log.warning("round %d: site %s: %s", report.server_round, site, reason)
-        report.rejected.update(self.guard.refused)
+        report.rejected.update(
+            {s: Rejected(Rejection.GUARD, why) for s, why in self.guard.refused.items()}
+        )
         report.accepted = list(kept.sites)
         return kept
 
@@ -257,5 +477,5 @@ class HDPStrategy(Keeps, Rule):
         return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
 
     def _head(self) -> Head | None:
-        shapes = {name: array.shape for name, array in self._like.items()}
+        shapes = {name: array.shape for name, array in self._record.template.items()}
         return head_of(self.terms.model, task_for(self.terms), shapes)

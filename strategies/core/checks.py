@@ -1,4 +1,4 @@
-"""What is checked of a reply before a rule sees it, and of a rule's result before it counts."""
+"""Checks of a reply before a strategy receives it, and of its outcome before the model moves."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import numpy.typing as npt
 from flwr.app import Message
 
 from hdpfl_flower import wire
+from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum
+from hdpfl_flower.linalg.sums import square_sum
+from hdpfl_flower.monitoring.rejection import Rejected, Rejection
+from hdpfl_flower.updates import Outcome, RoundUpdates
 
 MAX_NORM = 1e6
 """An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
@@ -17,16 +20,42 @@ MAX_NORM = 1e6
 CRASHED = 8
 """Flower's code of a ClientApp whose process was killed."""
 
-NO_REPLY = "no reply in time"
+NO_REPLY = Rejected(Rejection.LATE, "no reply in time")
 
-WORDS = {
-    wire.DECLINED: "declined",
-    wire.FAILED: "failed",
-    1: "app not loaded there: it may have approved another one",
-    CRASHED: "its work broke off",
+_ANSWERS = {
+    wire.DECLINED: Rejected(Rejection.DECLINED, "declined"),
+    wire.FAILED: Rejected(Rejection.FAILED, "failed"),
+    1: Rejected(Rejection.UNDELIVERED, "app not loaded there: it may have approved another one"),
+    CRASHED: Rejected(Rejection.UNDELIVERED, "its work broke off"),
     **dict.fromkeys((3, 4, 5), NO_REPLY),  # the SuperLink's, for a site late or gone
 }
-"""What the journal says of a site's code; below 100 they are Flower's."""
+"""What an error's code in a reply means; codes below 100 are Flower's."""
+
+
+class NoAnswerError(wire.WireError):
+    """A reply is an error's code in place of a content.
+
+    Attributes:
+        rejected: what the code means.
+    """
+
+    def __init__(self, code: int) -> None:
+        """``code``: the site's own, or Flower's."""
+        super().__init__(code)
+        self.rejected = rejection_of(code)
+
+    def __str__(self) -> str:
+        return self.rejected.words
+
+
+def rejection_of(error: wire.WireError | int) -> Rejected:
+    """Return why a reply cannot be used, by its code, or by what was wrong with its content."""
+    if isinstance(error, NoAnswerError):
+        return error.rejected
+    if isinstance(error, int):
+        unknown = Rejected(Rejection.UNDELIVERED, f"not delivered: {error}")
+        return _ANSWERS.get(error, unknown)
+    return Rejected(Rejection.MALFORMED, str(error))
 
 
 def read_checked(
@@ -57,7 +86,7 @@ def read_test(reply: Message) -> dict[str, float]:
 
 def _check_delivered(reply: Message) -> None:
     if reply.has_error():
-        raise wire.WireError(WORDS.get(reply.error.code, f"not delivered: {reply.error.code}"))
+        raise NoAnswerError(reply.error.code)
 
 
 def check_norm(update: npt.NDArray[np.float32]) -> float:
@@ -67,22 +96,23 @@ def check_norm(update: npt.NDArray[np.float32]) -> float:
         wire.WireError: it is beyond ``MAX_NORM``².
     """
     square = square_sum(update)
+    # Written so that NaN fails too.
     if not square <= MAX_NORM**2:
         raise wire.WireError("update: its norm is out of range")
     return square
 
 
-def check_tosses(terms: RunTerms) -> None:
+def check_tosses(terms: RunTerms, server: ServerTerms) -> None:
     """Refuse terms that go against amplification by secret tosses, see ``noise = server``.
 
     Raises:
         StrategyError: whom the server asks or hears would depend on more than its tosses.
     """
     for key, is_set in {
-        "quorum": terms.quorum,
+        "quorum": server.quorum,
         "participations": terms.participations,
-        "require-public": terms.require_public,
-        "guard": terms.guard != "none",
+        "require-public": server.require_public,
+        "guard": server.guard != "none",
     }.items():
         if is_set:
             raise StrategyError(
@@ -92,23 +122,25 @@ def check_tosses(terms: RunTerms) -> None:
 
 
 def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
-    """Refuse a rule's result that no rule may give.
+    """Refuse an outcome that no strategy may return.
 
     Raises:
         StrategyError: weights not finite, negative or not summing to 1 (in every group), or an
             update that is not finite or has another shape.
     """
     weights, update, n = outcome.weights, outcome.update, len(updates.sites)
+    # NaN fails `>= 0`; an infinite weight fails the sum below.
     if weights.shape != (n,) or not np.all(weights >= 0):
-        raise StrategyError("the rule gave weights that are not one number >= 0 a site")
+        raise StrategyError("the strategy returned weights that are not one number >= 0 a site")
     shape, group = updates.updates.shape[1:], outcome.group
     if group is not None:
         shape = (len(update), *shape)
         if group.shape != (n,) or not np.all((group >= 0) & (group < len(update))):
-            raise StrategyError("the rule gave groups that are not one of its models a site")
+            raise StrategyError("the strategy returned groups that are no model of its own")
     totals = np.bincount(np.zeros(n, np.int64) if group is None else group, weights)
+    # Only groups with a client: a model without one has no weights to sum.
     sums = totals[np.unique(group)] if group is not None else totals
     if np.any(np.abs(sums - 1) > 1e-6):
-        raise StrategyError("the rule gave weights that do not sum to 1")
+        raise StrategyError("the strategy returned weights that do not sum to 1")
     if update.shape != shape or not np.isfinite(update).all():
-        raise StrategyError("the rule gave an update of another shape, or not finite")
+        raise StrategyError("the strategy returned an update of another shape, or not finite")

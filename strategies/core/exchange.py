@@ -1,4 +1,4 @@
-"""Messages out, replies back, each to the site it belongs to."""
+"""Messages to sites, and the replies to them, each matched to its site."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Exchange:
             for site, message in zip(self._sites, self.messages, strict=True)
         }
         for reply in _letting_go(replies):
+            # Removed with the first reply: a second one to the same message matches nothing.
             site = site_of.pop(reply.metadata.reply_to_message_id, None)
             if site is None:
                 log.warning("a reply to no open message was dropped")

@@ -1,4 +1,4 @@
-"""What a run promises to whom, for the journal and ``result.json``."""
+"""Statement of a run's privacy, for the journal and ``result.json``: what, and to whom."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hdpfl_flower.privacy.central_dp import CentralPlan
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.unit import unit_of
+from hdpfl_flower.privacy.central_dp import CentralPlan
+from hdpfl_flower.privacy.unit import unit_of
 
 NO_PRIVACY = "no privacy"
 PRIVATE = "differential privacy"
@@ -23,7 +23,7 @@ _TRUST = {
 
 
 def describe(terms: RunTerms) -> dict[str, Any]:
-    """Return who adds the noise, and what is protected from whom, under every rule.
+    """Return where noise is added, and what is protected from whom, under every strategy.
 
     The unit is that of the run's terms (``unit.py``): with an ``id`` in its schema no record, but
     all that one value of it names. Raises ``DataError`` for a schema that is none.

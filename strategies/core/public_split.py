@@ -65,6 +65,7 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
         return np.asarray(epsilons >= number)
     ordered = np.sort(values)
     if name == "top":
+        # The 1e-9 absorbs the product's error: 0.29·100 is just below 29 in float64.
         first = len(values) - max(1, math.floor(number * len(values) + 1e-9))
     elif ordered[-1] - ordered[0] <= 1e-9 * ordered[-1]:
         first = 0
@@ -72,11 +73,12 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
         first = _two_means(ordered)
         if name == "gmm":
             first = _mixture(ordered, first)
+    # By value, so that equal ε fall on the same side.
     return np.asarray(values >= ordered[first])
 
 
 def stands(epsilons: Epsilons, public: Mask) -> bool:
-    """Tell whether the mixture calls the same sites public when any one of them is away.
+    """Return whether the mixture calls the same sites public when any one of them is away.
 
     A mixture fits any list of ε, also one without a gap; there one site decides over the others.
     The only public site is not taken away: without it there is nobody to compare with.
@@ -86,6 +88,7 @@ def stands(epsilons: Epsilons, public: Mask) -> bool:
     [True, False]
     """
     everyone = np.arange(len(epsilons))
+    # Leave one out: n fits, each without one site, compared on the others.
     return all(
         np.array_equal(split_public(epsilons[everyone != i], "gmm"), public[everyone != i])
         for i in everyone
@@ -140,6 +143,8 @@ def _mixture(ordered: Epsilons, first: int) -> int:
     floor = (_SPREAD_FLOOR * ordered.std()) ** 2
     parts = ordered[:first], ordered[first:]
     column = ordered[:, None]
+    # Weights, means and variances start from the two clusters; a full covariance of one dimension
+    # has shape (1, 1).
     model = GaussianMixture(
         2,
         reg_covar=floor,
@@ -153,5 +158,6 @@ def _mixture(ordered: Epsilons, first: int) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # as good as it gets is good enough
         upper = model.fit(column).predict(column) == np.argmax(model.means_[:, 0])
+    # The number of upper sites at the top, up to the first one that is not.
     run = int(np.argmin(upper[::-1])) if not upper.all() else 0
     return len(ordered) - run if run else first

@@ -1,4 +1,4 @@
-"""Which sites are online, by name, and what each has disclosed of itself."""
+"""Roster of a run: the sites online, by name, and the facts that each has disclosed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
-from strategies.core.checks import WORDS
+from hdpfl_flower.monitoring.rejection import Rejected, Rejection
+from strategies.core.checks import NO_REPLY, rejection_of
 from strategies.core.exchange import Exchange
 
 
@@ -36,12 +37,12 @@ class Roster:
         silent: site → why it did not say who it is, where it was asked.
     """
 
-    terms: RunTerms
+    config: RunConfig
     needed: frozenset[str]
     welcome: frozenset[str] = frozenset()
     nodes: dict[str, int] = field(default_factory=dict)
     disclosed: dict[str, dict[str, float]] = field(default_factory=dict)
-    silent: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, Rejected] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     def eligible(self) -> list[str]:
@@ -62,8 +63,8 @@ class Roster:
         if said is None:
             facts = ", ".join(self.left_out()[site])
             return f"it does not disclose {facts}; 'disclose' in its profile must list it"
-        trust = self.terms.noise == "server" and said == WORDS[wire.DECLINED]
-        return f"{said}; its own log says why" + (
+        trust = self.config.terms.noise == "server" and said.code is Rejection.DECLINED
+        return f"{said.words}; its own log says why" + (
             ", for instance that noise = 'server' needs 'trust-server = true' in its profile"
             if trust
             else ""
@@ -86,15 +87,16 @@ class Roster:
         """Wait until ``min-sites`` sites are online, and ask them what is needed.
 
         Raises:
-            StrategyError: too few sites came within ``join-timeout``.
+            StrategyError: too few sites joined within ``join-timeout``.
         """
-        terms, deadline = self.terms, time.monotonic() + self.terms.join_timeout
+        server = self.config.server
+        deadline = time.monotonic() + server.join_timeout
         self.refresh(grid)
-        while len(self.nodes) < terms.min_sites:
+        while len(self.nodes) < server.min_sites:
             if time.monotonic() > deadline:
                 raise StrategyError(
-                    f"{len(self.nodes)} of 'min-sites' = {terms.min_sites} sites came within "
-                    f"'join-timeout' = {terms.join_timeout:g} s; start more or lower 'min-sites'"
+                    f"{len(self.nodes)} of 'min-sites' = {server.min_sites} sites joined within "
+                    f"'join-timeout' = {server.join_timeout:g} s; start more or lower 'min-sites'"
                 )
             time.sleep(1)
             self.refresh(grid)
@@ -109,21 +111,21 @@ class Roster:
         by_name: dict[str, int] = {}
         for node in online:
             name = self._names[node]
+            # Two nodes of one name: the second gets its id too, so that neither hides the other.
             by_name[name if name not in by_name else f"{name}@{node}"] = node
         self.nodes = {site: by_name[site] for site in sorted(by_name, key=site_order)}
 
     def _ask(self, grid: Grid, nodes: dict[int, str]) -> None:
         """Send ``query.join``; a node that does not answer well discloses nothing."""
-        content = wire.write_instructions(self.terms, 0, ArrayRecord())
+        content = wire.write_instructions(self.config.terms, 0, ArrayRecord())
         exchange = Exchange(content, wire.JOIN, {str(node): node for node in nodes})
-        replies = grid.send_and_receive(exchange.messages, timeout=self.terms.join_timeout)
+        replies = grid.send_and_receive(exchange.messages, timeout=self.config.server.join_timeout)
         facts: dict[int, dict[str, float]] = {}
-        silent = dict.fromkeys(nodes, "no reply in time")
+        silent = dict.fromkeys(nodes, NO_REPLY)
         for key, reply in exchange.match(replies):
             node = int(key)
             if reply.has_error():
-                code = reply.error.code
-                silent[node] = WORDS.get(code, f"not delivered: {code}")
+                silent[node] = rejection_of(reply.error.code)
                 continue
             silent.pop(node)
             with contextlib.suppress(wire.WireError):  # it discloses nothing that can be used

@@ -1,27 +1,27 @@
-"""What became of a round: the base fills it in, the journal tells it."""
+"""Mutable record of one round; filled by ``HDPStrategy``, written to the journal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hdpfl_flower import wire
+from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from hdpfl_flower.updates import Outcome
-from strategies.core.checks import WORDS
 
 
 @dataclass
 class RoundReport:
-    """What became of one round, for the journal.
+    """The record of one round.
 
     Attributes:
         server_round: from 1.
         asked: the sites that got instructions.
         quorum: updates that are needed.
+        answered: the sites whose reply could be read, used or not.
         accepted: the sites whose update was used, in row order.
         rejected: site → why its reply was not used.
         outcome: None where there was no quorum; then the model stays as it was.
         bytes_down: of the instructions to all sites, see :func:`wire.content_bytes`.
-        bytes_up: of the replies that came, used or not.
+        bytes_up: of the replies received, used or not.
         norms: l2 norms of the updates that were used, in row order; none where a trusted server
             adds the noise, for these updates have none yet.
     """
@@ -29,8 +29,9 @@ class RoundReport:
     server_round: int
     asked: list[str]
     quorum: int
+    answered: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
-    rejected: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, Rejected] = field(default_factory=dict)
     outcome: Outcome | None = None
     bytes_down: int = 0
     bytes_up: int = 0
@@ -39,5 +40,4 @@ class RoundReport:
     @property
     def declined(self) -> list[str]:
         """The sites that declined: by policy, by their terms, or with their budget used up."""
-        word = WORDS[wire.DECLINED]
-        return [site for site, reason in self.rejected.items() if reason == word]
+        return [s for s, reason in self.rejected.items() if reason.code is Rejection.DECLINED]

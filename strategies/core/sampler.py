@@ -1,19 +1,18 @@
-"""Who is asked in a round: by the terms' seed and the round, within each site's participations.
+"""Sampler of a round's sites, by the terms' seed and the round, within each one's participations.
 
-What a site spends is the site's own to count (``ledger.py``); the counts here only spare a request
-that it would decline. Nobody's privacy rests on them, and no amplification is claimed.
+A site counts what it spends itself (``ledger.py``); the counts here only spare a request that it
+would decline. Nobody's privacy rests on them, and no amplification is claimed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from strategies.core.public_split import split_public
 
@@ -21,38 +20,44 @@ REDRAWS = 50
 """A round without a public site is drawn again so often at most, as PFA's authors do."""
 
 
+@dataclass
+class SamplerState:
+    """What a sampler counts over a run.
+
+    Attributes:
+        asked: site → rounds in which it was asked.
+        left: the sites that declined for good.
+        known: site → disclosed ε of every site so far; the order is part of the state.
+    """
+
+    asked: dict[str, int] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+    known: dict[str, float] = field(default_factory=dict)
+
+
 class Sampler:
     """Draws the sites of every round of a run.
 
     Attributes:
+        state: of the run so far.
         used_up: why nobody is left to ask, empty while somebody is; the run is at its end then,
             and complete.
     """
 
-    def __init__(self, terms: RunTerms) -> None:
-        """Begin a run of ``terms``, with nobody asked."""
-        self.terms, self.used_up = terms, ""
-        self._asked: Counter[str] = Counter()
-        self._left: set[str] = set()
-        self._known: dict[str, float] = {}
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare the sampling of ``config``; no site has taken part yet."""
+        self.terms, self.server, self.used_up = config.terms, config.server, ""
+        self._seed = config.simulation.seed
+        self.state = SamplerState()
 
-    def heard(self, declined: Iterable[str]) -> None:
-        """Take note of who declined the round that was drawn last.
+    def note_declined(self, declined: Iterable[str]) -> None:
+        """Record who declined the round that was drawn last.
 
         Under a common ``noise-multiplier`` a site declines when its ε is used up, which only it
         knows: it is not asked again.
         """
         if self.terms.noise_multiplier:
-            self._left.update(declined)
-
-    def keep(self) -> dict[str, Any]:
-        """Return what was counted and heard so far, as JSON can hold it."""
-        return {"asked": dict(self._asked), "left": sorted(self._left), "known": dict(self._known)}
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`keep` returned; the order of the sites known is part of it."""
-        self._asked, self._left = Counter(kept["asked"]), set(kept["left"])
-        self._known = dict(kept["known"])
+            self.state.left.update(declined)
 
     def public_sites(self, others: Mapping[str, float]) -> frozenset[str]:
         """Return the public sites, one split for all that use it: among all sites so far.
@@ -62,8 +67,8 @@ class Sampler:
         Args:
             others: ε of sites that may not have been online in any draw.
         """
-        known = {**others, **self._known}
-        mask = _split(tuple(known.values()), self.terms.public_split)
+        known = {**others, **self.state.known}
+        mask = _split(tuple(known.values()), self.server.public_split)
         return frozenset(site for site, loose in zip(known, mask, strict=True) if loose)
 
     def draw(
@@ -85,17 +90,20 @@ class Sampler:
         Raises:
             StrategyError: with ``require-public``: no site is public, or none in 51 draws.
         """
-        self._known.update({site: epsilons.get(site, 0.0) for site in sites})
+        self.state.known.update({site: epsilons.get(site, 0.0) for site in sites})
         public = self._public()
         self.used_up = self._why_used_up(public)
         left = [site for site in sites if not self._spent(site)]
         if self.used_up or not public & set(left):
             return []
-        count = min(max(1, round(self.terms.fraction * len(sites))), len(left))
+        # A share of all sites online, not of those left: rounds keep their size as budgets are used
+        # up.
+        count = min(max(1, round(self.server.fraction * len(sites))), len(left))
         for attempt in range(REDRAWS + 1):
             drawn = self._draw(server_round, attempt, left, count)
             if public & set(drawn):
-                self._asked.update(drawn)
+                for site in drawn:
+                    self.state.asked[site] = self.state.asked.get(site, 0) + 1
                 return drawn
         raise StrategyError(
             f"round {server_round}: no public site in {REDRAWS + 1} draws; raise 'fraction' or "
@@ -105,15 +113,16 @@ class Sampler:
     def _draw(self, server_round: int, attempt: int, left: list[str], count: int) -> list[str]:
         if count == len(left):
             return left
-        key = [self.terms.seed, server_round, attempt]
+        key = [self._seed, server_round, attempt]
         # The first attempt is what a run without 'require-public' draws.
         generator = np.random.default_rng(key if attempt else key[:2])
+        # In the sites' order, which float32 sums depend on.
         return [left[i] for i in sorted(generator.choice(len(left), count, replace=False))]
 
     def _public(self) -> set[str]:
         """Return the sites of which a round needs one: all, unless a public one is required."""
-        sites, split = list(self._known), self.terms.public_split
-        if not self.terms.require_public or not sites:
+        sites, split = list(self.state.known), self.server.public_split
+        if not self.server.require_public or not sites:
             return set(sites)
         public = set(self.public_sites({}))
         if not public:
@@ -124,16 +133,17 @@ class Sampler:
         return public
 
     def _spent(self, site: str) -> bool:
-        return site in self._left or 0 < self.terms.participations <= self._asked[site]
+        asked = self.state.asked.get(site, 0)
+        return site in self.state.left or 0 < self.terms.participations <= asked
 
     def _why_used_up(self, public: set[str]) -> str:
         """Return why the run is at its end; sites that are away still count as left."""
-        left = {site for site in self._known if not self._spent(site)}
-        if len(left) == len(self._known):
+        left = {site for site in self.state.known if not self._spent(site)}
+        if len(left) == len(self.state.known):
             return ""  # nobody is used up: a lack of sites has another reason
         if not left:
             return "the sites' budgets are used up"
-        if len(left) < self.terms.quorum:
+        if len(left) < self.server.quorum:
             return "the budgets of all but a few sites, fewer than 'quorum', are used up"
         return "" if public & left else "the public sites' budgets are used up"
 

@@ -1,4 +1,4 @@
-"""What the sites say of models on their own held-out records, as numbers of a round.
+"""Metrics that sites measure on their own held-out records, combined into those of a round.
 
 Sites keep their counts of records to themselves, so each counts the same.
 """
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hdpfl_flower.site_summary import METRICS, PERSONAL, SITE, Measured, counts, means
-from strategies.core.rule import Disclosed
+from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, Measured, counts, means
+from strategies.core.interface import Disclosed
 
 BY_LEVEL = ("accuracy", "personal-accuracy")
-"""What is told by privacy level, too: FedHDP's tables (TMLR, Table 1) have these."""
+"""Metrics that are reported by privacy level, too: FedHDP's tables (TMLR, Table 1) have these."""
 
 
 def mean_metrics(

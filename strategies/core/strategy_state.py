@@ -1,14 +1,19 @@
-"""What of a strategy a checkpoint keeps between rounds, and how another process takes it up.
+"""One serializer for the state of every strategy: what a checkpoint holds between two rounds.
 
-Nothing here holds for one algorithm: a rule that keeps more than its ``state`` adds it in
-:meth:`Keeps.keep` and :meth:`Keeps.restore`.
+A state is a frozen dataclass. Its fields are numbers, texts, arrays, other dataclasses, and tuples,
+lists, sets, and dictionaries of these by text. :func:`save_state` turns it into facts that JSON can
+hold and a list of arrays; :func:`load_state` reads them back by the fields' types, so that the
+checkpoint of another strategy is rejected. Nothing here belongs to one algorithm.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -18,88 +23,137 @@ from hdpfl_flower.config.terms import RunTerms
 if TYPE_CHECKING:
     from strategies.core.base import HDPStrategy
 
-_STATE, _GUARD, _GIVEN, _RULE = "state/", "guard/", "given/", "rule/"
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is kept of a strategy.
+class SavedState:
+    """What is saved of a strategy.
 
     Attributes:
         facts: what JSON can hold, its dictionaries in their order.
-        arrays: by name, in their order, each of its own type and shape.
+        arrays: by their number, which the facts name, each of its own type and shape.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-
-    def below(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays whose names begin with ``prefix``, without it, in their order."""
-        return {
-            name.removeprefix(prefix): array
-            for name, array in self.arrays.items()
-            if name.startswith(prefix)
-        }
+    arrays: dict[str, Array] = field(default_factory=dict)
 
 
-class Keeps:
-    """What a rule may add to a checkpoint.
+def save_state(value: object, arrays: dict[str, Array]) -> Any:
+    """Return ``value`` as JSON can hold it; its arrays are added to ``arrays``.
 
-    Attributes:
-        prepared: whether this process has waited for the sites.
-        settled: whether the terms are those of the whole run, in which process ever.
+    Raises:
+        TypeError: something that no state may hold.
+
+    >>> save_state({"a": (1.5, None)}, {}), save_state(np.zeros(2), {})
+    ({'a': [1.5, None]}, {'array': '0'})
     """
+    if isinstance(value, np.ndarray):
+        number = str(len(arrays))
+        arrays[number] = value
+        return {"array": number}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a dictionary of a strategy's state has a key that is no text")
+        return {key: save_state(one, arrays) for key, one in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        # Sets are sorted: the same state has the same text.
+        members = sorted(value) if isinstance(value, set | frozenset) else value
+        return [save_state(one, arrays) for one in members]
+    if value is not None and type(value) not in (bool, int, str) and not isinstance(value, float):
+        raise TypeError(f"a strategy's state holds a {type(value).__name__}, which cannot be saved")
+    return float(value) if isinstance(value, float) else value
 
-    prepared = settled = False
 
-    def keep(self) -> Kept:
-        """Return what the next round needs and ``state`` does not hold."""
-        return Kept()
+def load_state(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object = None) -> Any:
+    """Return what :func:`save_state` saved of a value of type ``kind``.
 
-    def restore(self, kept: Kept) -> None:
-        """Take up what :meth:`keep` returned, in another process."""
+    Args:
+        kind: a type, as a dataclass annotates its fields. ``Any`` is the type of ``like``.
+        facts: what was returned.
+        arrays: what was added to.
+        like: a value of the type, which a new strategy begins with.
+
+    Raises:
+        LookupError, TypeError, ValueError: the facts are not of that type.
+    """
+    kind = type(like) if kind is Any else kind
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        options = [part for part in parts if part is not type(None)]
+        return None if facts is None else load_state(options[0], facts, arrays, like)
+    if origin is np.ndarray:
+        return arrays[facts["array"]]
+    if dataclasses.is_dataclass(kind):
+        return _load_fields(kind, facts, arrays, like)
+    if origin is not None:
+        return _load_members(origin, parts, facts, arrays)
+    if kind is float and type(facts) is int:
+        return float(facts)
+    # The exact type: to `isinstance`, True is an int.
+    if type(facts) is not kind:
+        raise TypeError(f"a {type(facts).__name__} in place of a {kind}")
+    return facts
 
 
-def named(prefix: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays with ``prefix`` before their names."""
-    return {f"{prefix}{name}": np.asarray(array) for name, array in arrays.items()}
+def _load_fields(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object) -> Any:
+    hints = _hints(kind)
+    if not isinstance(facts, dict) or facts.keys() != hints.keys():
+        raise TypeError(f"not a {kind.__name__}")
+    values = {
+        name: load_state(hint, facts[name], arrays, getattr(like, name, None))
+        for name, hint in hints.items()
+    }
+    return kind(**values)
 
 
-def keep_strategy(strategy: HDPStrategy) -> Kept:
+def _load_members(origin: Any, parts: Any, facts: Any, arrays: Mapping[str, Array]) -> Any:
+    if issubclass(origin, Mapping):
+        return {key: load_state(parts[1], one, arrays) for key, one in facts.items()}
+    if not isinstance(facts, list):
+        raise TypeError(f"not a {origin.__name__}")
+    kinds = parts if origin is tuple and parts[-1] is not Ellipsis else parts[:1] * len(facts)
+    return origin(load_state(k, one, arrays) for k, one in zip(kinds, facts, strict=True))
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    found = get_type_hints(kind)
+    return {one.name: found[one.name] for one in dataclasses.fields(kind)}
+
+
+def keep_strategy(strategy: HDPStrategy) -> SavedState:
     """Return all that the next round of ``strategy`` depends on, but the model and the streams."""
-    rule = strategy.keep()
+    arrays: dict[str, Array] = {}
     facts = {
         "settled": strategy.settled,
         "terms": strategy.terms.to_json(),
         "disclosed": strategy.roster.disclosed,
         "declined": strategy.report.declined,
-        "sampler": strategy.sampler.keep(),
-        "rule": rule.facts,
+        "answered": strategy.report.answered,
+        "sampler": save_state(strategy.sampler.state, arrays),
+        "guard": save_state(strategy.guard.state, arrays),
+        "state": save_state(strategy.state, arrays),
     }
-    arrays = {
-        **named(_STATE, strategy.state),
-        **named(_GUARD, strategy.guard.state),
-        **named(_GIVEN, strategy.guard.given),
-        **named(_RULE, rule.arrays),
-    }
-    return Kept(facts, arrays)
+    return SavedState(facts, arrays)
 
 
-def restore_strategy(strategy: HDPStrategy, kept: Kept) -> None:
-    """Bring a new ``strategy`` of the same terms to where :func:`keep_strategy` found another.
+def restore_strategy(strategy: HDPStrategy, saved: SavedState) -> None:
+    """Give a new ``strategy`` of the same terms what :func:`keep_strategy` saved of another.
 
-    Who declined the last round is told to the sampler at once, not before the next round.
+    The sampler learns at once who declined the last round, not before the next round.
 
     Raises:
-        LookupError, TypeError, ValueError, HDPFLError: ``kept`` is not what was kept.
+        LookupError, TypeError, ValueError, HDPFLError: ``saved`` is not of such a strategy.
     """
-    facts = kept.facts
+    facts, arrays = saved.facts, saved.arrays
     strategy.settled = bool(facts["settled"])
     strategy.terms = RunTerms.from_json(facts["terms"])
     strategy.roster.disclosed.update(facts["disclosed"])
-    strategy.sampler.restore(facts["sampler"])
-    strategy.sampler.heard(facts["declined"])
-    strategy.state = kept.below(_STATE)
-    strategy.guard.state = kept.below(_GUARD)
-    strategy.guard.given = kept.below(_GIVEN)
-    strategy.restore(Kept(facts["rule"], kept.below(_RULE)))
+    strategy.sampler.state = load_state(Any, facts["sampler"], arrays, strategy.sampler.state)
+    strategy.sampler.note_declined(facts["declined"])
+    strategy.report.answered = list(facts["answered"])
+    strategy.guard.state = load_state(Any, facts["guard"], arrays, strategy.guard.state)
+    strategy.state = load_state(Any, facts["state"], arrays, strategy.state)

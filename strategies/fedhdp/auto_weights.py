@@ -1,4 +1,4 @@
-"""What levels count where the updates say it: ``level-ratio = auto``, and ``precision`` beside it.
+"""Weights of levels from the updates: ``level-ratio = auto``, and ``precision`` to compare with.
 
 ``auto`` weighs the part of the means that lies in the span of earlier updates of opted-out clients
 and the rest each on its own (``span.py``), by what noise, spread and drift there say
@@ -8,13 +8,15 @@ and the rest each on its own (``span.py``), by what noise, spread and drift ther
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.privacy.central_dp import CentralPlan, mean_variance
 from strategies.fedhdp.level_gaps import (
+    Averages,
+    MovingAverage,
     average,
     observe,
     observe_gaps,
@@ -23,12 +25,11 @@ from strategies.fedhdp.level_gaps import (
     spread,
     sure_gaps,
 )
-from strategies.fedhdp.span import Span
 from strategies.fedhdp.levels import drift_weights, precision_weights
+from strategies.fedhdp.span import Span
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-State = Mapping[str, Floats]
 
 
 STEEPNESS = 10
@@ -37,11 +38,24 @@ clients differ, and there the loss is steep; noise lies in all directions, most 
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """Who a round is about, a number a level, shape ``(l,)``.
+class AutoState:
+    """What ``auto`` and ``precision`` carry from round to round.
 
     Attributes:
-        counts: updates that came.
+        averages: of the spread within levels and the gaps between them, by part and kind.
+        kept: earlier updates of opted-out clients, which span the part where updates vary.
+    """
+
+    averages: dict[str, MovingAverage] = field(default_factory=dict)
+    kept: Floats | None = None
+
+
+@dataclass(frozen=True)
+class RoundCounts:
+    """Clients of a round, a number a level, shape ``(l,)``.
+
+    Attributes:
+        counts: updates received.
         totals: clients of the run.
         present: whether the level counts at all in this round.
         horizon: H, the rounds planned.
@@ -54,7 +68,7 @@ class Crowd:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartStatistics:
     """What a round shows of one part of the updates, by level.
 
     Attributes:
@@ -67,9 +81,9 @@ class Part:
     known: Floats
     distances: Floats
 
-    def less(self, other: Part) -> Part:
+    def less(self, other: PartStatistics) -> PartStatistics:
         """Return the part that is orthogonal to ``other``, which lies within this one."""
-        return Part(
+        return PartStatistics(
             np.maximum(self.spreads - other.spreads, 0.0),
             self.known - other.known,
             np.maximum(self.distances - other.distances, 0.0),
@@ -86,97 +100,112 @@ def known_variances(
     constant, each = np.full(levels, np.nan), np.full(levels, np.nan)
     for j, level in enumerate(plan.levels if plan else ()):
         if level.clients and level.private:
+            # d = 0 leaves S²/(qN); the difference to d = 1 is the noise of one coordinate.
             constant[j] = mean_variance(level, clip_norm, 0)
             each[j] = mean_variance(level, clip_norm, 1) - constant[j]
     return constant, each
 
 
-def seen(rows: Mapping[int, npt.NDArray[np.floating]], means: Floats, known: Floats) -> Part:
+def measure_part(
+    rows: Mapping[int, npt.NDArray[np.floating]], means: Floats, known: Floats
+) -> PartStatistics:
     """Return what the updates show of a part.
 
     Args:
         rows: updates of each level whose noise is not known, as they went into its mean.
         means: of each level, shape ``(l, size)``.
-        known: see :class:`Part`.
+        known: see :class:`PartStatistics`.
     """
     spreads = np.full(len(means), np.nan)
     for level, some in rows.items():
         spreads[level] = spread(some, means[level])
-    return Part(spreads, known, observed_gaps(means, np.zeros(len(means))))
+    return PartStatistics(spreads, known, observed_gaps(means, np.zeros(len(means))))
 
 
 def weigh_part(
-    state: State, name: str, part: Part, crowd: Crowd, *, by_noise_alone: bool = False
-) -> tuple[State, Floats | None]:
+    averages: Averages,
+    name: str,
+    part: PartStatistics,
+    crowd: RoundCounts,
+    *,
+    by_noise_alone: bool = False,
+) -> tuple[Averages, Floats | None]:
     """Return the weights of a part, shape ``(l,)``; None while too little is known of a level.
 
     Args:
-        state: the averages of earlier rounds.
+        averages: of earlier rounds.
         name: of the part, under which its averages are kept.
         part: what this round shows.
         crowd: who it is about.
         by_noise_alone: precision weights, which know no bias.
     """
     levels = len(crowd.counts)
-    state = observe(state, f"{name}-spread", part.spreads, np.isfinite(part.spreads))
-    spreads = average(state, f"{name}-spread", (levels,))
+    averages = observe(averages, f"{name}-spread", part.spreads, np.isfinite(part.spreads))
+    spreads = average(averages, f"{name}-spread", (levels,))
     with np.errstate(divide="ignore", invalid="ignore"):
+        # V of a level's mean: from the plan where it is known, else the spread over the updates.
         variances = np.where(np.isfinite(part.known), part.known, spreads / crowd.counts)
     known = crowd.present & np.isfinite(variances)
     safe = np.where(np.isfinite(variances), variances, 0.0)
+    # E‖Δ̃ⱼ − Δ̃ₖ‖² = Dⱼₖ² + Vⱼ + Vₖ.
     gaps = part.distances - safe[:, None] - safe[None]
     np.fill_diagonal(gaps, 0.0)
-    state = observe_gaps(state, f"{name}-gap", gaps, known[:, None] & known[None])
+    averages = observe_gaps(averages, f"{name}-gap", gaps, known[:, None] & known[None])
     if known.sum() < max(crowd.present.sum(), 2):
-        return state, None
+        return averages, None
     here = np.flatnonzero(crowd.present)
     weights = np.zeros(levels)
     if by_noise_alone:
         weights[here] = precision_weights(variances[here])
-        return state, weights
+        return averages, weights
     sampled = np.nan_to_num(spreads / np.maximum(crowd.totals, 1))
-    gaps = np.maximum(STEEPNESS * sure_gaps(state, f"{name}-gap", levels), sampling_gaps(sampled))
+    gaps = np.maximum(
+        STEEPNESS * sure_gaps(averages, f"{name}-gap", levels), sampling_gaps(sampled)
+    )
     shares = crowd.totals[here] / crowd.totals[here].sum()
     weights[here] = drift_weights(variances[here], gaps[np.ix_(here, here)], shares, crowd.horizon)
-    return state, weights
+    return averages, weights
 
 
 def auto_mean(
-    state: State,
+    state: AutoState,
     rows: Mapping[int, npt.NDArray[np.float32]],
     means: Floats,
     known: tuple[Floats, Floats],
-    crowd: Crowd,
+    crowd: RoundCounts,
     everybody: Floats,
-) -> tuple[State, Floats, Floats]:
+) -> tuple[AutoState, Floats, Floats]:
     """Return the state, the weights where updates vary, and the mean over the levels, ``(d,)``.
 
     Args:
-        state: as the last round left it; see ``level_span.keep_span`` for what it needs.
+        state: as the last round left it.
         rows: see :func:`seen`.
         means: of each level, shape ``(l, d)``.
         known: for a vector and for each of its directions: what is known of the variance of the
             levels' means besides the spread, NaN where it is to be seen; the first is all that
             does not come from noise alike in all directions.
-        crowd: who came.
+        crowd: the clients of the round.
         everybody: the weights of a plain mean, while too little is known.
     """
-    span, size = Span(state, means.shape[1]), means.shape[1]
+    span, size = Span(state.kept, means.shape[1]), means.shape[1]
     constant, each = known
-    whole = seen(rows, means, constant + size * each)
+    averages: Averages = state.averages
+    # Noise is alike in all directions: `each` counts d times in the whole, k times in the span.
+    whole = measure_part(rows, means, constant + size * each)
     if not span.rank:
-        state, weights = weigh_part(state, "whole", whole, crowd)
+        averages, weights = weigh_part(averages, "whole", whole, crowd)
         weights = everybody if weights is None else weights
-        return state, weights, weights @ means
+        return replace(state, averages=dict(averages)), weights, weights @ means
     inner = span.inside(means)
-    inside = seen(
+    inside = measure_part(
         {level: span.inside(some) for level, some in rows.items()},
         inner,
         constant + span.rank * each,
     )
-    state, within = weigh_part(state, "inside", inside, crowd)
-    state, without = weigh_part(state, "outside", whole.less(inside), crowd)
+    averages, within = weigh_part(averages, "inside", inside, crowd)
+    averages, without = weigh_part(averages, "outside", whole.less(inside), crowd)
     within = everybody if within is None else within
     without = everybody if without is None else without
+    # The weights `within` inside the span and `without` outside of it, in one sum.
     bent = span.lift(((within - without) @ inner)[None])[0]
-    return state, within, without @ means + bent
+    return replace(state, averages=dict(averages)), within, without @ means + bent

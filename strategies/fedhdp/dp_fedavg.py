@@ -16,13 +16,13 @@ import numpy as np
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from strategies.core.base import Disclosed
-from strategies.fedhdp.level_averaging import Floats, Ints, Leveled
+from strategies.fedhdp.level_averaging import Floats, Ints, LevelAveraging, Levels
 
 
-class DPFedAvg(Leveled):
+class DPFedAvg(LevelAveraging):
     """Everyone at the strictest disclosed ε."""
 
-    name, one_level = "dp-fedavg", True
+    name = "dp-fedavg"
 
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return the strictest ε alone."""
@@ -31,28 +31,29 @@ class DPFedAvg(Leveled):
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms; where sites add the noise themselves, with the strictest ε as cap."""
         terms = super().propose(terms, disclosed)
-        strictest = self._menu[0]
+        strictest = min(float(facts["epsilon"]) for facts in disclosed.values())
         if terms.noise == "server" or math.isinf(strictest):
             return terms
+        # A cap of 0 means none; the lower of two caps counts.
         return terms.updated(epsilon_cap=min(terms.epsilon_cap or math.inf, strictest))
 
 
-class NonPrivate(Leveled):
+class NonPrivate(LevelAveraging):
     """No noise at all: what privacy costs. It violates every private site (simulations only)."""
 
-    name, one_level = "non-private", True
+    name = "non-private"
 
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return no privacy alone."""
         return (math.inf,)
 
-    def place(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
+    def assign_levels(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
         """Return that level for everyone."""
         return np.zeros(len(epsilons), np.int64)
 
-    def _spending(self) -> dict[str, float]:
+    def spending(self, levels: Levels) -> dict[str, float]:
         """Return no privacy for everyone."""
-        return dict.fromkeys(super()._spending(), math.inf)
+        return dict.fromkeys(super().spending(levels), math.inf)
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms with every simulated site drawn anew, opted out.
@@ -66,4 +67,4 @@ class NonPrivate(Leveled):
                 "alone; take 'dp-fedavg', or a named 'dataset'"
             )
         terms = super().propose(terms, disclosed)
-        return terms.updated(epsilons="inf", run_id=f"{terms.run_id}/{self.name}")
+        return terms.updated(simulated_epsilon="inf", run_id=f"{terms.run_id}/{self.name}")

@@ -9,25 +9,53 @@ directions, updates in few, so the part of the means in the span of opted-out cl
 updates and the rest are weighed each on its own. ``precision`` is weights by noise alone, which
 collapse where opted-out clients are all alike: the case to compare with.
 
-Threat model: see ``level_averaging.py``: the server is trusted where ``noise = "server"``, else not. Every
-site discloses its ε; opted-out sites (ε infinite) are promised nothing, and the run's report says
-so.
+Threat model: see ``level_averaging.py``: the server is trusted where ``noise = "server"``, else
+not. Every site discloses its ε; opted-out sites (ε infinite) are promised nothing, and the run's
+report says so.
 """
 
 from __future__ import annotations
 
-from hdpfl_flower.config.terms import RunTerms
-from strategies.fedhdp.levels import read_menu, read_ratios
-from strategies.fedhdp.level_averaging import Leveled
+from pydantic import Field
+
+from hdpfl_flower.config.run_config import RunConfig
+from strategies.fedhdp.level_averaging import Floats, LevelAveraging, LevelSettings
+from strategies.fedhdp.levels import menu_of, read_menu, read_ratios
 
 
-class FedHDP(Leveled):
+class FedHDPSettings(LevelSettings):
+    """Which levels there are, and what each of them counts."""
+
+    levels: str = Field(
+        "",
+        description="The menu of ε, such as 1,3.6,inf: a site is in the loosest that it allows; "
+        "empty: the strictest disclosed ε, and inf.",
+    )
+    level_ratio: str = Field(
+        "auto",
+        description="What a client of a stricter level counts, from 0 to 1: auto, one number, one "
+        "for each level but the loosest, or precision (by noise alone, to compare).",
+    )
+
+
+class FedHDP(LevelAveraging):
     """Two-step averaging over the levels of the run."""
 
     name = "fedhdp"
+    settings_type = FedHDPSettings
+    settings: FedHDPSettings
 
-    def __init__(self, terms: RunTerms) -> None:
-        """See :meth:`Leveled.__init__`."""
-        super().__init__(terms)
-        read_menu(terms.levels)  # what is wrong is said before a site is asked
-        read_ratios(terms.level_ratio, 0)
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``; raises ``TermsError`` for a wrong menu or ratio."""
+        super().__init__(config)
+        read_menu(self.settings.levels)  # an error is raised before a site is asked
+        read_ratios(self.level_ratio, 0)
+
+    @property
+    def level_ratio(self) -> str:
+        """What a client of a stricter level counts, as the settings have it."""
+        return self.settings.level_ratio
+
+    def menu(self, epsilons: Floats) -> tuple[float, ...]:
+        """Return ε of each level, the loosest first, from what the sites disclosed."""
+        return menu_of(self.settings.levels, epsilons)

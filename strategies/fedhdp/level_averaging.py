@@ -1,4 +1,4 @@
-"""Two-step averaging over privacy levels: what FedHDP and its baselines share.
+"""Base of two-step averaging over privacy levels: FedHDP and its baselines.
 
 FedHDP (federated learning with heterogeneous differential privacy, TMLR), Algorithm 1. Where the
 noise is added is the term ``noise``:
@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
+from pydantic import Field, model_validator
 
+from hdpfl_flower.config.settings import NotNegative, Positive, Settings
+from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.privacy.adaptive_clipping import next_clip_norm, share_within
 from hdpfl_flower.privacy.central_dp import (
     CentralPlan,
@@ -33,151 +35,188 @@ from hdpfl_flower.privacy.central_dp import (
     make_central_plan,
     noisy_mean,
 )
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import StrategyError, TermsError
-from strategies.fedhdp.span import keep_span
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import Declaration, Disclosed, HDPStrategy
+from strategies.core.checks import check_tosses
+from strategies.core.interface import RoundPlan, RoundStart
+from strategies.core.privacy_statement import describe_levels
+from strategies.fedhdp.auto_weights import (
+    AutoState,
+    RoundCounts,
+    auto_mean,
+    known_variances,
+    measure_part,
+    weigh_part,
+)
 from strategies.fedhdp.levels import (
     AUTO,
     PRECISION,
-    menu_of,
-    place,
+    assign_levels,
     plain_means,
     ratio_weights,
     read_ratios,
     site_weights,
 )
-from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.core.base import Disclosed, HDPStrategy, State
-from strategies.core.checks import check_tosses
-from strategies.core.strategy_state import Kept
-from strategies.core.privacy_statement import describe_levels
-from strategies.fedhdp.auto_weights import (
-    Crowd,
-    auto_mean,
-    known_variances,
-    seen,
-    weigh_part,
-)
+from strategies.fedhdp.span import keep_span
 
 log = logging.getLogger("hdpfl.server")
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_CLIP_NORM = "clip_norm"
-TOO_STRICT = "asks for more privacy than any level gives"
+TOO_STRICT = "asks for more privacy than any level offers"
 
 
-class Leveled(HDPStrategy):
-    """Two-step averaging; a rule says what the levels are and what each of them counts.
+@dataclass(frozen=True)
+class Levels:
+    """The levels of a run, settled before round 1.
 
     Attributes:
-        one_level: there is one level, so that no level weighs more than another.
+        menu: ε of each level, the loosest first.
+        level_of: site → its level; a site that joins later is added.
+        own: site → the ε that it disclosed.
+        plan: the server's noise, where it adds it.
     """
 
-    one_level: ClassVar[bool] = False
+    menu: tuple[float, ...]
+    level_of: dict[str, int]
+    own: dict[str, float]
+    plan: CentralPlan | None = None
 
-    def __init__(self, terms: RunTerms) -> None:
-        """See :meth:`HDPStrategy.__init__`; raises ``TermsError`` for a wrong menu or ratio."""
-        super().__init__(terms)
-        if terms.clip_floor > terms.clip_ceiling:
-            raise TermsError("'clip-floor' is above 'clip-ceiling'; lower it")
-        self._menu: tuple[float, ...] = ()
-        self._level_of: dict[str, int] = {}
-        self._placed: dict[float, Ints] = {}
-        self._own: dict[str, float] = {}
-        self._plan: CentralPlan | None = None
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return frozenset({"epsilon"})
+@dataclass(frozen=True)
+class LevelState:
+    """The state of two-step averaging.
 
-    @classmethod
-    def is_weighted_sum(cls, terms: RunTerms) -> bool:
-        """See :meth:`HDPStrategy.is_weighted_sum`.
+    Attributes:
+        levels: None before the sites are known.
+        clip_norm: of the next round, where it adapts; None: that of the terms.
+        auto: what the weights are estimated from.
+    """
+
+    levels: Levels | None = None
+    clip_norm: float | None = None
+    auto: AutoState = field(default_factory=AutoState)
+
+
+class LevelSettings(Settings):
+    """How the clip norm adapts where the server adds the noise, and how far the server steps."""
+
+    clip_quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="noise = server: share of the updates that clip-norm moves towards."
+    )
+    clip_lr: NotNegative = Field(
+        0.2, description="noise = server: rate at which clip-norm moves; 0: it stays."
+    )
+    clip_floor: Positive = Field(1e-3, description="noise = server: least clip-norm.")
+    clip_ceiling: Positive = Field(100.0, description="noise = server: largest clip-norm.")
+    bit_noise: Positive = Field(
+        5.0,
+        description="noise = server: standard deviation of the noise on the sum of clipping bits; "
+        "raised where a level needs more.",
+    )
+    server_learning_rate: Positive = Field(
+        1.0, description="What the server multiplies the averaged update by."
+    )
+    server_schedule: Literal["constant", "linear"] = Field(
+        "constant", description="Of server-learning-rate: constant, or linear down to 0."
+    )
+
+    @model_validator(mode="after")
+    def _floor_below_ceiling(self) -> Self:
+        if self.clip_floor > self.clip_ceiling:
+            raise ValueError("'clip-floor' is above 'clip-ceiling'; lower it")
+        return self
+
+
+class LevelAveraging(HDPStrategy):
+    """Two-step averaging; a subclass defines the levels (``menu``, ``assign_levels``)."""
+
+    settings_type: ClassVar[type[Settings]] = LevelSettings
+    settings: LevelSettings
+
+    def declare(self) -> Declaration:
+        """Declare ε, and whether the update is a weighted sum.
 
         With ``noise = server`` the update holds the server's clipping and noise, and with ``auto``
-        ratios its directions have weights of their own.
+        ratios its directions have weights of their own. A server's learning rate other than 1 makes
+        the step shorter or longer than any client's.
         """
-        fixed = cls.one_level or terms.level_ratio.strip() != AUTO
-        return terms.noise != "server" and fixed
+        is_sum = self.terms.noise != "server" and self.level_ratio.strip() != AUTO
+        settings = self.settings
+        of_one = settings.server_learning_rate == 1 and settings.server_schedule != "linear"
+        return Declaration(
+            frozenset({"epsilon"}), is_weighted_sum=is_sum, is_convex=is_sum and of_one
+        )
 
-    # --- what a rule may change ----------------------------------------------------------------
+    # --- what a subclass defines --------------------------------------------------------------
 
+    @abstractmethod
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return ε of each level, the loosest first, from what the sites disclosed."""
-        return menu_of(self.terms.levels, epsilons)
 
-    def place(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
+    @property
+    def level_ratio(self) -> str:
+        """What a client of a stricter level counts, see ``read_ratios``."""
+        return "1"
+
+    def assign_levels(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
         """Return each site's level; −1 for a site that takes no part."""
-        return place(epsilons, menu)
+        return assign_levels(epsilons, menu)
 
     # --- before the first round ----------------------------------------------------------------
 
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Freeze the levels and who is in which, and plan each level's noise.
+    def initial_state(self, disclosed: Disclosed | None = None) -> LevelState:
+        """Return the levels, the site's level of each, and each level's noise.
 
         Raises:
             StrategyError: no site is in a level, or a quorum is asked for with ``noise = server``.
             TermsError: the ratios do not fit the levels.
             AccountingError: no noise can pay for the rounds.
         """
-        self._own = {site: float(disclosed[site]["epsilon"]) for site in disclosed}
-        sites, epsilons = list(self._own), np.array(list(self._own.values()))
-        self._menu = self.menu(epsilons)
-        levels = self.place(epsilons, self._menu)
-        self._level_of = {s: int(j) for s, j in zip(sites, levels, strict=True) if j >= 0}
-        if not self._level_of:
-            raise StrategyError("'levels': every site asks for more privacy than any level gives")
-        for site in set(sites) - set(self._level_of):
+        if disclosed is None:
+            return LevelState()
+        own = {site: float(facts["epsilon"]) for site, facts in disclosed.items()}
+        sites, epsilons = list(own), np.array(list(own.values()))
+        menu = self.menu(epsilons)
+        levels = self.assign_levels(epsilons, menu)
+        level_of = {s: int(j) for s, j in zip(sites, levels, strict=True) if j >= 0}
+        if not level_of:
+            raise StrategyError(
+                "'fedhdp.levels': every site asks for more privacy than any level offers"
+            )
+        for site in set(sites) - set(level_of):
             log.warning("site %s is left out: %s", site, TOO_STRICT)
-        read_ratios(terms.level_ratio, len(self._menu))
-        if terms.noise == "server":
-            self._plan = self._central_plan(terms)
-        return terms
+        read_ratios(self.level_ratio, len(menu))
+        plan = self._central_plan(menu, level_of) if self.terms.noise == "server" else None
+        return LevelState(Levels(menu, level_of, own, plan))
 
     def privacy(self) -> dict[str, Any]:
-        """See :meth:`HDPStrategy.privacy`."""
-        own = self._spending()
-        return describe_levels(self.terms, self._menu, self._level_of, own, self._plan)
+        """Return every level's ε and size, and which sites have no privacy."""
+        levels = self.state.levels or Levels((), {}, {})
+        spent = self.spending(levels)
+        return describe_levels(self.terms, levels.menu, levels.level_of, spent, levels.plan)
 
-    def _spending(self) -> dict[str, float]:
+    def spending(self, levels: Levels) -> dict[str, float]:
         """Return the ε that each site spends by itself, as it discloses it."""
         cap = self.terms.epsilon_cap or math.inf
-        return {site: min(self._own[site], cap) for site in self._level_of}
-
-    def keep(self) -> Kept:
-        """See :meth:`Keeps.keep`: the levels, who is in which, and the noise planned."""
-        plan = self._plan and asdict(self._plan)
-        return Kept({"levels": [self._menu, self._level_of, self._own], "plan": plan})
-
-    def restore(self, kept: Kept) -> None:
-        """See :meth:`Keeps.restore`; nobody is placed anew, for others may be online now."""
-        menu, self._level_of, self._own = kept.facts["levels"]
-        self._menu, plan = tuple(menu), kept.facts["plan"]
-        self._plan = plan and CentralPlan.from_facts(plan)
+        return {site: min(levels.own[site], cap) for site in levels.level_of}
 
     # --- a round -------------------------------------------------------------------------------
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the instructions of a round, with the clip norm as the last round left it."""
-        if _CLIP_NORM in self.state:
-            self.terms = self.terms.updated(clip_norm=float(self.state[_CLIP_NORM][0]))
-        messages = super().configure_train(server_round, arrays, config, grid)
-        if self.terms.noise == "server":
-            self.report.quorum = 0  # a round left out for want of replies would tell who came
-        trouble = {site: self._trouble(site) for site in self.roster.eligible()}
-        self.report.rejected.update({site: why for site, why in trouble.items() if why})
-        return messages
+    def begin_round(self, state: LevelState, start: RoundStart) -> RoundPlan:
+        """Return the adapted clip norm, and refuse sites that no level fits; newcomers join."""
+        terms = self.terms
+        if state.clip_norm is not None:
+            terms = terms.updated(clip_norm=state.clip_norm)
+        levels, refused = self._admitted(state.levels or Levels((), {}, {}), start.sites)
+        return RoundPlan(replace(state, levels=levels), terms, refused)
 
     def combine(
-        self, state: State, updates: RoundUpdates, noise: RandomStream
-    ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`.
+        self, state: LevelState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[LevelState, Outcome]:
+        """Return the mean over the levels' means (Algorithm 1), times the server's learning rate.
 
         The journal's ``level-J-weight`` and ``level-J-sites`` count the levels from 1, the
         loosest; with ``auto`` the weights are those within the span of earlier updates
@@ -185,78 +224,75 @@ class Leveled(HDPStrategy):
         release their noise all the same.
         """
         epsilons = updates.disclosed["epsilon"]
-        menu = self._menu or self.menu(epsilons)
-        levels = self.place(epsilons, menu)
+        settled = state.levels or Levels((), {}, {})
+        menu, plan = settled.menu or self.menu(epsilons), settled.plan
+        levels = self.assign_levels(epsilons, menu)
         counts = np.bincount(levels[levels >= 0], minlength=len(menu)).astype(np.float64)
         gauges: dict[str, float] = {}
-        if self._plan is not None:
-            means, within = self._central_means(self._plan, updates, levels, noise)
-            state, clip = self._moved(state, self._plan, within, len(levels), noise)
+        if plan is not None:
+            means, within = self._central_means(plan, updates, levels, noise)
+            state, clip = self._next_clip_norm(state, plan, within, len(levels), noise)
             gauges.update(clip)
-            sizes = np.array([each.clients for each in self._plan.levels], dtype=np.float64)
-            sizes[[not each.private for each in self._plan.levels] & (counts == 0)] = 0
-            divisors = np.array([e.expected if e.private else 1.0 for e in self._plan.levels])
-            divisors = np.where([e.private for e in self._plan.levels], divisors, counts)
+            private = np.array([each.private for each in plan.levels])
+            sizes = np.array([each.clients for each in plan.levels], dtype=np.float64)
+            # A level without privacy and without an update has no mean to weigh. A private level
+            # releases its noise all the same: an empty round must not show.
+            sizes[~private & (counts == 0)] = 0
+            # A private level's sum is divided by q·Nⱼ, a constant: the number of answers is
+            # private.
+            divisors = np.where(private, [each.expected for each in plan.levels], counts)
         else:
             means = plain_means(updates.updates, levels, len(menu))
             sizes = divisors = counts
-        state, weights, mean = self._weigh(state, updates, levels, means, sizes)
+        settled = replace(settled, menu=menu)
+        auto, weights, mean = self._weigh(state.auto, settled, updates, levels, means, sizes)
         rate = self._rate(updates.server_round)
         gauges.update({f"level-{j + 1}-weight": float(w) for j, w in enumerate(weights)})
         gauges.update({f"level-{j + 1}-sites": float(n) for j, n in enumerate(counts)})
         update = (rate * mean).astype(np.float32)
+        # What one site of a level counts: the level's weight over what its sum was divided by.
         shares = np.divide(weights, divisors, out=np.zeros_like(weights), where=divisors > 0)
-        return state, Outcome(update, site_weights(shares, levels), gauges, rate)
+        outcome = Outcome(update, site_weights(shares, levels), gauges, rate)
+        return replace(state, auto=auto), outcome
 
     # --- parts ---------------------------------------------------------------------------------
 
-    def _central_plan(self, terms: RunTerms) -> CentralPlan:
-        check_tosses(terms)
-        counts = np.bincount(list(self._level_of.values()), minlength=len(self._menu)).tolist()
+    def _central_plan(self, menu: tuple[float, ...], level_of: dict[str, int]) -> CentralPlan:
+        terms, settings = self.terms, self.settings
+        check_tosses(terms, self.server)
+        counts = np.bincount(list(level_of.values()), minlength=len(menu)).tolist()
         return make_central_plan(
-            self._menu, counts, terms.delta, terms.fraction, terms.rounds,
-            terms.bit_noise if terms.clip_lr else 0.0,
+            menu, counts, terms.delta, self.server.fraction, terms.rounds,
+            settings.bit_noise if settings.clip_lr else 0.0,
         )  # fmt: skip
 
-    def _sample(self, server_round: int) -> list[str]:
-        """Return the sites of a round; with ``noise = server`` each by a secret toss of its own."""
-        if self.terms.noise != "server":
-            return [site for site in super()._sample(server_round) if not self._trouble(site)]
-        sites = [site for site in self.roster.eligible() if not self._trouble(site)]
-        chosen = self.streams.sampling.bernoulli(len(sites), self.terms.fraction)
-        return [sites[i] for i in chosen]
-
-    def _screen(self, came: RoundUpdates) -> RoundUpdates:
-        """Return the updates that count; all of them where the account is the server's.
-
-        There no client's part may depend on what another one sends, and a clipped update of zeros
-        or a copy is no worse than any other.
-        """
-        return came if self.terms.noise == "server" else super()._screen(came)
-
-    def _trouble(self, site: str) -> str:
-        """Return why a site is not asked; empty if it may be. One that came later joins now."""
-        epsilon = self.roster.disclosed[site]["epsilon"]
-        if epsilon not in self._placed:  # asked of everybody, twice a round
-            self._placed[epsilon] = self.place(np.array([epsilon]), self._menu)
-        now = int(self._placed[epsilon][0])
-        if now < 0:
-            return TOO_STRICT
-        if self._plan and not self._plan.levels[now].clients:
-            return "its level had no site when the run began: there is no noise for it"
-        self._own.setdefault(site, epsilon)
-        joined = self._level_of.setdefault(site, now)
-        return "" if joined == now else "claims another level than it joined with"
+    def _admitted(self, levels: Levels, sites: Sequence[str]) -> tuple[Levels, dict[str, str]]:
+        """Return the levels with the sites that join now, and why others are not asked."""
+        disclosed, refused = self.roster.disclosed, dict[str, str]()
+        level_of, own = dict(levels.level_of), dict(levels.own)
+        epsilons = np.array([disclosed[site]["epsilon"] for site in sites])
+        found = self.assign_levels(epsilons, levels.menu) if len(sites) else ()
+        for site, epsilon, now in zip(sites, epsilons.tolist(), map(int, found), strict=True):
+            if now < 0:
+                refused[site] = TOO_STRICT
+            elif levels.plan and not levels.plan.levels[now].clients:
+                refused[site] = "its level had no site when the run began: there is no noise for it"
+            else:
+                own.setdefault(site, epsilon)
+                joined = level_of.setdefault(site, now)
+                if joined != now:
+                    refused[site] = "claims another level than it joined with"
+        return replace(levels, level_of=level_of, own=own), refused
 
     def _central_means(
-        self, plan: CentralPlan, came: RoundUpdates, levels: Ints, noise: RandomStream
+        self, plan: CentralPlan, updates: RoundUpdates, levels: Ints, noise: RandomStream
     ) -> tuple[Floats, int]:
         """Return each level's mean, noisy where it is private, and the bits that are 1."""
-        rows, clip_norm = came.updates, self.terms.clip_norm
+        rows, clip_norm = updates.updates, self.terms.clip_norm
         means, bits = np.zeros((len(plan.levels), rows.shape[1])), 0
         for j, level in enumerate(plan.levels):
             chosen = np.flatnonzero(levels == j)
-            total, within = clipped_sum(rows, clip_norm, chosen, came.squares)
+            total, within = clipped_sum(rows, clip_norm, chosen, updates.squares)
             bits += within
             if level.private and level.clients:
                 means[j] = noisy_mean(total, level, clip_norm, noise)
@@ -264,60 +300,68 @@ class Leveled(HDPStrategy):
                 means[j] = total / len(chosen)
         return means, bits
 
-    def _moved(
-        self, state: State, plan: CentralPlan, within: int, count: int, noise: RandomStream
-    ) -> tuple[State, dict[str, float]]:
-        """Return the state with the next clip norm, and what the journal says of it."""
-        terms = self.terms
-        gauges = {"clip_norm": terms.clip_norm}
+    def _next_clip_norm(
+        self, state: LevelState, plan: CentralPlan, within: int, count: int, noise: RandomStream
+    ) -> tuple[LevelState, dict[str, float]]:
+        """Return the state with the next clip norm, and gauges of it."""
+        clip_norm, settings = self.terms.clip_norm, self.settings
+        gauges = {"clip_norm": clip_norm}
         if not plan.bit_noise:
             return state, gauges
         expected = plan.sampling_prob * sum(level.clients for level in plan.levels)
+        # One draw on the sum of all levels' bits; the plan accounts for it beside the updates.
         drawn = plan.bit_noise * float(noise.normal(1)[0])
         share = share_within(within, count, expected, drawn)
-        bounds = terms.clip_floor, terms.clip_ceiling
-        new = next_clip_norm(terms.clip_norm, share, terms.clip_quantile, terms.clip_lr, bounds)
-        return {**state, _CLIP_NORM: np.array([new])}, {**gauges, "share_within": share}
+        bounds = settings.clip_floor, settings.clip_ceiling
+        new = next_clip_norm(clip_norm, share, settings.clip_quantile, settings.clip_lr, bounds)
+        return replace(state, clip_norm=float(new)), {**gauges, "share_within": share}
 
     def _weigh(
-        self, state: State, updates: RoundUpdates, levels: Ints, means: Floats, sizes: Floats
-    ) -> tuple[State, Floats, Floats]:
-        """Return what each level counts, and the mean over them; levels of size 0 count nothing."""
-        ratios = read_ratios(self.terms.level_ratio, len(sizes))
+        self,
+        state: AutoState,
+        settled: Levels,
+        updates: RoundUpdates,
+        levels: Ints,
+        means: Floats,
+        sizes: Floats,
+    ) -> tuple[AutoState, Floats, Floats]:
+        """Return the levels' weights and the mean over them; levels of size 0 weigh nothing."""
+        ratios = read_ratios(self.level_ratio, len(sizes))
         if ratios is not None or len(sizes) == 1 or not sizes.any():
             fixed = ratio_weights(sizes, ratios or (1.0,)) if sizes.any() else sizes
             return state, fixed, fixed @ means
         everybody = ratio_weights(sizes, np.ones(len(sizes)))
         counts = np.bincount(levels[levels >= 0], minlength=len(sizes)).astype(np.float64)
-        crowd = Crowd(counts, self._totals(sizes), sizes > 0, self.terms.rounds)
-        constant, each = known_variances(self._plan, self.terms.clip_norm, len(sizes))
+        members = list(settled.level_of.values())
+        totals = np.bincount(members, minlength=len(sizes)) if members else sizes
+        crowd = RoundCounts(
+            counts, np.asarray(totals, dtype=np.float64), sizes > 0, self.terms.rounds
+        )
+        constant, each = known_variances(settled.plan, self.terms.clip_norm, len(sizes))
         rows = {
-            j: self._as_summed(updates.updates[levels == j])
+            j: self._as_summed(updates.updates[levels == j], settled.plan)
             for j in np.flatnonzero(np.isnan(constant)).tolist()
         }
-        if self.terms.level_ratio.strip() == PRECISION:
-            part = seen(rows, means, constant + means.shape[1] * each)
-            state, found = weigh_part(state, "whole", part, crowd, by_noise_alone=True)
+        if self.level_ratio.strip() == PRECISION:
+            part = measure_part(rows, means, constant + means.shape[1] * each)
+            averages, found = weigh_part(state.averages, "whole", part, crowd, by_noise_alone=True)
             weights = everybody if found is None else found
-            return state, weights, weights @ means
+            return replace(state, averages=dict(averages)), weights, weights @ means
         state, weights, mean = auto_mean(state, rows, means, (constant, each), crowd, everybody)
-        opted_out = [j for j, epsilon in enumerate(self._menu) if math.isinf(epsilon) and j in rows]
+        opted_out = [j for j, e in enumerate(settled.menu) if math.isinf(e) and j in rows]
+        # After the weighing: a round's span is made of earlier rounds' updates alone.
         for j in opted_out:
-            state = keep_span(state, rows[j])
+            state = replace(state, kept=keep_span(state.kept, rows[j]))
         return state, weights, mean
 
-    def _totals(self, sizes: Floats) -> Floats:
-        """Return how many sites of the run are in each level; of the round where none is known."""
-        everybody = list(self._level_of.values())
-        totals = np.bincount(everybody, minlength=len(sizes)) if everybody else sizes
-        return np.asarray(totals, dtype=np.float64)
-
-    def _as_summed(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _as_summed(
+        self, rows: npt.NDArray[np.float32], plan: CentralPlan | None
+    ) -> npt.NDArray[np.float32]:
         """Return the rows as they went into the mean: clipped where the server clips."""
-        return rows if self._plan is None else clipped_rows(rows, self.terms.clip_norm)
+        return rows if plan is None else clipped_rows(rows, self.terms.clip_norm)
 
     def _rate(self, server_round: int) -> float:
         """Return the server's learning rate of a round, see ``server-schedule``."""
-        terms = self.terms
-        left = 1 - (server_round - 1) / terms.rounds if terms.server_schedule == "linear" else 1.0
-        return terms.server_learning_rate * left
+        is_linear = self.settings.server_schedule == "linear"
+        left = 1 - (server_round - 1) / self.terms.rounds if is_linear else 1.0
+        return self.settings.server_learning_rate * left

@@ -1,8 +1,8 @@
-"""What a server learns over the rounds about the spread within levels and the gaps between them.
+"""Estimates over the rounds of the spread within levels and of the gaps between them.
 
 For ``level-ratio = "auto"`` (``levels.drift_weights``): h, the variance of one update within a
 level, and D², the squared distance of two levels' means less what noise adds to it. Both are moving
-averages, for updates shrink as a run goes on; an average has a standard error. All of it is made of
+averages, for updates shrink over a run; an average has a standard error. All of it is made of
 what was noised already, and of opted-out clients' updates, so it costs no privacy.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-State = Mapping[str, Floats]
 
 DECAY = 0.95
 """A round's weight falls to a third in twenty rounds."""
@@ -23,30 +23,45 @@ MARGIN = 2.0
 """Standard errors by which a gap must be larger than nothing."""
 
 
-def observe(state: State, name: str, values: Floats, seen: npt.NDArray[np.bool_]) -> State:
+@dataclass(frozen=True)
+class MovingAverage:
+    """A moving average, element by element.
+
+    Attributes:
+        value: Σ of the observations, each by its weight.
+        mass: Σ of these weights.
+    """
+
+    value: Floats
+    mass: Floats
+
+
+Averages = Mapping[str, MovingAverage]
+"""The moving averages of a run, by name."""
+
+
+def observe(state: Averages, name: str, values: Floats, seen: npt.NDArray[np.bool_]) -> Averages:
     """Return the state with one more observation of the averages ``name`` where ``seen``.
 
     >>> one = observe({}, "h", np.array([2.0]), np.array([True]))
     >>> average(observe(one, "h", np.array([2.0]), np.array([True])), "h", (1,))
     array([2.])
     """
-    new = dict(state)
-    for part, observation in (
-        ("value", np.where(seen, values, 0.0)),
-        ("mass", np.ones(seen.shape)),
-    ):
-        key = f"{name}_{part}"
-        old = state.get(key, np.zeros(seen.shape))
-        new[key] = np.where(seen, DECAY * old + (1 - DECAY) * observation, old)
-    return new
+    nothing = np.zeros(seen.shape)
+    old = state.get(name, MovingAverage(nothing, nothing))
+    value = DECAY * old.value + (1 - DECAY) * np.where(seen, values, 0.0)
+    mass = DECAY * old.mass + (1 - DECAY) * np.ones(seen.shape)
+    # What is not seen does not decay either: its average keeps its standard error.
+    new = MovingAverage(np.where(seen, value, old.value), np.where(seen, mass, old.mass))
+    return {**state, name: new}
 
 
-def average(state: State, name: str, shape: tuple[int, ...]) -> Floats:
+def average(state: Averages, name: str, shape: tuple[int, ...]) -> Floats:
     """Return the averages ``name``, shape ``shape``; NaN where nothing was seen."""
     nothing = np.zeros(shape)
-    mass = state.get(f"{name}_mass", nothing)
+    known = state.get(name, MovingAverage(nothing, nothing))
     found: Floats = np.full(shape, np.nan)
-    np.divide(state.get(f"{name}_value", nothing), mass, out=found, where=mass > 0)
+    np.divide(known.value, known.mass, out=found, where=known.mass > 0)
     return found
 
 
@@ -73,18 +88,19 @@ def observed_gaps(means: Floats, variances: Floats) -> Floats:
     """
     products = means @ means.T
     squares = np.diag(products)
+    # ‖a − b‖² = ‖a‖² + ‖b‖² − 2·a·b; noise adds Vⱼ + Vₖ to it on average.
     gaps: Floats = squares[:, None] + squares[None] - 2 * products
     gaps -= variances[:, None] + variances[None]
     np.fill_diagonal(gaps, 0.0)
     return gaps
 
 
-def observe_gaps(state: State, name: str, gaps: Floats, seen: npt.NDArray[np.bool_]) -> State:
+def observe_gaps(state: Averages, name: str, gaps: Floats, seen: npt.NDArray[np.bool_]) -> Averages:
     """Return the state with one more observation of ``gaps``, and of their squares."""
     return observe(observe(state, name, gaps, seen), f"{name}-square", gaps**2, seen)
 
 
-def sure_gaps(state: State, name: str, levels: int) -> Floats:
+def sure_gaps(state: Averages, name: str, levels: int) -> Floats:
     """Return D² ≥ 0: the average less :data:`MARGIN` standard errors, shape ``(levels, levels)``.
 
     Counted over all rounds planned, an error of one standard error outweighs the noise of a round;
@@ -98,7 +114,9 @@ def sure_gaps(state: State, name: str, levels: int) -> Floats:
     shape = levels, levels
     found = np.nan_to_num(average(state, name, shape))
     squares = np.nan_to_num(average(state, f"{name}-square", shape))
-    mass = np.maximum(state.get(f"{name}_mass", np.zeros(shape)), 1 - DECAY)
+    # With weights (1 − D)·Dᵗ of n observations the mass is 1 − Dⁿ, at least 1 − D once something
+    # was seen; Σ of the squared weights over mass² is `share`.
+    mass = np.maximum(state[name].mass if name in state else np.zeros(shape), 1 - DECAY)
     share = (1 - DECAY) / (1 + DECAY) * (2 - mass) / mass  # the sum of squares of its weights
     errors = np.sqrt(np.maximum(squares - found**2, 0.0) * share)
     gaps: Floats = np.maximum(found - MARGIN * errors, 0.0)

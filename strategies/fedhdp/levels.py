@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.updates import exact_sum
+from hdpfl_flower.linalg.sums import exact_sum
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,7 +41,8 @@ def read_menu(spec: str) -> tuple[float, ...]:
         menu = [math.nan]
     if not all(value > 0 for value in menu) or len(set(menu)) < len(menu):
         raise TermsError(
-            f"'levels' is '{spec}'; write each ε once, above 0, with commas between (1,3.6,inf)"
+            f"'fedhdp.levels' is '{spec}'; write each ε once, above 0, with commas between "
+            "(1,3.6,inf)"
         )
     return tuple(sorted(menu, reverse=True))
 
@@ -50,7 +51,7 @@ def menu_of(spec: str, epsilons: Floats) -> tuple[float, ...]:
     """Return the levels of a run, the loosest first.
 
     Args:
-        spec: the term ``levels``.
+        spec: the setting ``levels``.
         epsilons: what the sites disclosed, shape ``(n,)``, n ≥ 1.
 
     Returns:
@@ -68,12 +69,13 @@ def menu_of(spec: str, epsilons: Floats) -> tuple[float, ...]:
     return (*loose, float(finite.min())) if len(finite) else loose
 
 
-def place(epsilons: Floats, menu: Sequence[float]) -> Ints:
+def assign_levels(epsilons: Floats, menu: Sequence[float]) -> Ints:
     """Return each site's level, shape ``(n,)``: the loosest that its ε allows; −1 for none.
 
-    >>> place(np.array([np.inf, 5.0, 1.0, 0.5]), (np.inf, 3.6, 1.0))
+    >>> assign_levels(np.array([np.inf, 5.0, 1.0, 0.5]), (np.inf, 3.6, 1.0))
     array([ 0,  1,  2, -1])
     """
+    # The menu falls from the loosest, so the first level that is allowed is the loosest: argmax.
     allowed = np.asarray(menu)[None, :] <= epsilons[:, None]
     levels: Ints = np.where(allowed.any(1), allowed.argmax(1), -1)
     return levels
@@ -84,7 +86,7 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
 
     Args:
         spec: ``auto``, ``precision``, one number for all levels but the loosest, or one for each.
-        levels: how many there are, 0 while nobody knows.
+        levels: how many there are, 0 before it is known.
 
     Raises:
         TermsError: not numbers in [0, 1], or not as many as levels.
@@ -100,14 +102,14 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
         ratios = [math.nan]
     if not all(0 <= ratio <= 1 for ratio in ratios):
         raise TermsError(
-            f"'level-ratio' is '{spec}'; write auto, precision, or numbers from 0 to 1 "
+            f"'fedhdp.level-ratio' is '{spec}'; write auto, precision, or numbers from 0 to 1 "
             "with commas between"
         )
     if len(ratios) == 1:
         ratios *= max(levels - 1, 1)
     if levels and len(ratios) != max(levels - 1, 1):
         raise TermsError(
-            f"'level-ratio' has {len(ratios)} numbers and the run {levels} levels; give one "
+            f"'fedhdp.level-ratio' has {len(ratios)} numbers and the run {levels} levels; give one "
             "number, or one for each level but the loosest"
         )
     return (1.0, *ratios)[: levels or None]
@@ -161,15 +163,20 @@ def drift_weights(variances: Floats, gaps: Floats, shares: Floats, horizon: floa
     array([0.91, 0.09])
     """
     size = len(variances)
+    # Classical scaling: −½·J D² J holds the inner products of the levels' means about their centre.
+    # An estimated D² may have negative eigenvalues, which no distances have: they become 0.
     centre = np.eye(size) - 1 / size
     values, vectors = np.linalg.eigh(-0.5 * centre @ gaps @ centre)
     bias = horizon * (vectors * np.maximum(values, 0)) @ vectors.T
     scale = float(variances.sum() + np.trace(bias)) or 1.0
+    # A = diag(V) + H·G; the floor keeps A invertible where a level has no noise.
     matrix = np.diag(np.maximum(variances, 1e-12 * scale)) + bias
     free = np.ones(size, bool)
     weights = np.zeros(size)
     while True:  # ends: every turn but the last one fixes one more weight at 0
         some = np.flatnonzero(free)
+        # Lagrange: A w = H·G ρ + ν·1, with ν such that Σ w = 1. A weight below 0 is fixed at 0, and
+        # the rest is solved again.
         inverse = np.linalg.inv(matrix[np.ix_(some, some)])
         pull = inverse @ (bias @ shares)[some]
         toward = inverse.sum(1)

@@ -1,8 +1,8 @@
 """Guards against sites that lie: what every guard refuses, and the two that only bound a site.
 
-An update of zeros, or a copy, seems to carry no noise, and a rule that weighs by noise gives it all
-the weight (measured: weight 1.0000, progress 0). No honest site sends one: noise is drawn anew for
-every release. So each guard, ``none`` included, refuses them. ``cap`` and ``centred-clipping``
+An update of zeros, or a copy, seems to carry no noise, and a strategy that weighs by noise gives it
+all the weight (measured: weight 1.0000, progress 0). No honest site sends one: noise is drawn anew
+for every release. So each guard, ``none`` included, refuses them. ``cap`` and ``centred-clipping``
 bound what one site can do in a round; ``evidence.py`` gathers what a site does over the rounds.
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.updates import weighted_sum
+from hdpfl_flower.linalg.sums import weighted_sum
+from hdpfl_flower.linalg.types import Vector
 
-Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float32]
-State = Mapping[str, Vector]
-"""What a guard keeps between rounds: arrays by name, so that a checkpoint can hold it."""
+Digests = dict[str, npt.NDArray[np.int64]]
+"""Site → the digests of its uploads so far, shape ``(k, 2)``, each upload once."""
 
 ZEROS = "guard: an update of zeros"
 COPY = "guard: a copy of another site's update"
@@ -31,7 +31,7 @@ REPEATS = "guard: repeats an upload of its own"
 CAP = 3.0
 """No site weighs more than this many times 1/n."""
 _TOLD = 1024
-"""Numbers of an update that tell it from any other with noise of its own."""
+"""Numbers of an update that distinguish it from any other with noise of its own."""
 _FEW = 4
 """Numbers of an update below which two honest ones are equal in the long run."""
 _NOTHING = 1e-12
@@ -39,13 +39,12 @@ _NOTHING = 1e-12
 
 
 def refuse_copies(
-    state: State, sites: Sequence[str], updates: Rows
-) -> tuple[dict[str, Vector], dict[str, str]]:
-    """Return the state after a round, and which sites are refused for zeros or for a copy.
+    digests: Mapping[str, npt.NDArray[np.int64]], sites: Sequence[str], updates: Rows
+) -> tuple[Digests, dict[str, str]]:
+    """Return the digests after a round, and which sites are refused for zeros or for a copy.
 
     Args:
-        state: ``digest/SITE``: 96 bits that tell each upload of a site, see :func:`_digest`, shape
-            ``(k, 2)``; not changed.
+        digests: of the rounds before, 96 bits an upload, see :func:`_digest`; not changed.
         sites: the rows' sites.
         updates: float32, shape ``(n, d)``.
 
@@ -58,16 +57,14 @@ def refuse_copies(
     """
     found = [_digest(row) for row in updates]
     often = Counter(digest.tobytes() for digest in found)
-    told = updates.shape[1] >= _FEW
-    earlier = {
-        name.removeprefix("digest/"): digests.reshape(-1, 2)[0 if told else -1 :]
-        for name, digests in state.items()
-        if name.startswith("digest/")
-    }
-    known = {digest.tobytes() for digests in earlier.values() for digest in digests}
-    after, refused = dict(state), {}
+    distinct = updates.shape[1] >= _FEW
+    earlier = {site: rows[0 if distinct else -1 :] for site, rows in digests.items()}
+    known = {digest.tobytes() for rows in earlier.values() for digest in rows}
+    after, refused = dict(digests), {}
     for site, row, digest in zip(sites, updates, found, strict=True):
-        own = earlier.get(site, np.zeros((0, 2)))
+        # Digests of the site's own uploads, shape (k, 2); a repetition of any of them was not
+        # noised anew.
+        own = earlier.get(site, np.zeros((0, 2), np.int64))
         again = bool((own == digest).all(axis=1).any())
         if not row.any():
             refused[site] = ZEROS
@@ -75,10 +72,10 @@ def refuse_copies(
             refused[site] = COPY
         elif again:
             refused[site] = REPEATS
-        elif told and digest.tobytes() in known:
+        elif distinct and digest.tobytes() in known:
             refused[site] = COPY
         if not again:
-            after[f"digest/{site}"] = np.vstack([own, digest] if told else [digest])
+            after[site] = np.vstack([own, digest] if distinct else [digest])
     return after, refused
 
 
@@ -94,7 +91,9 @@ def cap_weights(weights: Vector, limit: float) -> Vector:
     """
     capped, full = weights.copy(), np.zeros(len(weights), dtype=np.bool_)
     limit = max(limit, 1 / len(weights))
+    # Every pass fills at least one more site, so that there are n passes at most.
     while (capped > limit * (1 + 1e-12)).any():
+        # `full` only grows: a site that was cut off never falls below the limit again.
         full |= capped > limit
         left = 1 - limit * int(full.sum())
         below = np.where(full, 0, weights)
@@ -111,10 +110,10 @@ def clip_around(centre: Vector, weights: Vector, updates: Rows) -> tuple[Rows, V
     Optimization (ICML 2021), one iteration from the last round's aggregate.
 
     The radius τ is the median distance ‖uᵢ − c‖. The sites' noise differs a thousandfold, so no
-    constant fits: below the quietest site's noise τ would clip everyone, at the loudest one's no
-    one. At the median, up to half the sites may lie without moving τ beyond an honest distance.
-    Only what goes into the aggregate is clipped: a rule that estimates noise must see the updates
-    as they are, for a loud update cut short would pass for a quiet one.
+    constant fits: below the least noise of a site τ would clip every update, at the greatest
+    none. At the median, up to half the sites may lie without moving τ beyond an honest distance.
+    Only what goes into the aggregate is clipped: estimators of noise must see the updates
+    as they are, for a clipped update with much noise would pass for one with little.
 
     Args:
         centre: c, shape ``(d,)``.
@@ -123,24 +122,26 @@ def clip_around(centre: Vector, weights: Vector, updates: Rows) -> tuple[Rows, V
     """
     distances = np.array([math.sqrt(_squared(row - centre)) for row in updates])
     radius = float(np.median(distances))
+    # min(1, τ/‖uᵢ − c‖); `tiny` avoids 0/0 where an update is the centre itself.
     factors = np.minimum(1.0, radius / np.maximum(distances, np.finfo(np.float64).tiny))
     shares = weights * factors
+    # c + Σ sᵢ·(uᵢ − c) = Σ sᵢ·uᵢ + (1 − Σ sᵢ)·c, without a matrix of differences.
     moved = weighted_sum(shares, updates) + (1 - shares.sum()) * centre
     return moved.astype(np.float32), factors
 
 
-def _digest(row: Rows) -> Vector:
-    """Return 96 bits of a hash as two whole numbers that float64 holds exactly; −0 counts as 0.
+def _digest(row: Rows) -> npt.NDArray[np.int64]:
+    """Return 96 bits of a hash as two numbers of 48 bits; −0 counts as 0.
 
     It is the SHA-256 of a CRC of all numbers and of ``_TOLD`` of them: a tenth of the time of the
     SHA-256 of all. What is forged to look like a copy is refused like one, which harms its sender.
     """
+    # −0 + 0 = 0: a copy with signs of zeros changed has the same digest.
     numbers = np.ascontiguousarray(row + np.float32(0))
     some = np.ascontiguousarray(numbers[:: max(len(numbers) // _TOLD, 1)])
     check = zlib.crc32(numbers.data).to_bytes(4, "big")
     digest = hashlib.sha256(check + some.tobytes()).digest()
-    parts = (int.from_bytes(digest[start : start + 6], "big") for start in (0, 6))
-    return np.array([float(part) for part in parts])
+    return np.array([int.from_bytes(digest[start : start + 6], "big") for start in (0, 6)])
 
 
 def _squared(vector: Vector) -> float:

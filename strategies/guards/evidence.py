@@ -1,11 +1,11 @@
 """Guard ``evidence``: what each site's updates say against the others', gathered over rounds.
 
 Under differential privacy a single update is nearly all noise, and no norm, distance or median of
-one round tells a liar. But n updates have n(n − 1)/2 inner products. With rows û of unit length,
+one round exposes a liar. But n updates have n(n − 1)/2 inner products. With rows û of unit length,
 √d·cos(ûᵢ, ûⱼ) has variance 1 where either is noise, and mean mᵢ·mⱼ/√d, m being a row's
 signal-to-noise ratio: positive for two sites that learn the same, negative for a site and a liar.
 So every site has a vote on every other, of bounded size, and a share aⱼ ∝ 1/‖uⱼ‖ of at most 2/n:
-who is quiet tells more, and nobody tells most.
+a site with little noise counts for more, and no site decides alone.
 
 - **Against the rest.** g₋ᵢ = Σ_{j≠i} aⱼûⱼ is the pilot of all but i. zᵢ = ⟨uᵢ, g₋ᵢ⟩ /
   (‖g₋ᵢ‖·‖uᵢ‖/√d) is of variance at most 1 given the others, and of mean ≥ 0 for an honest site.
@@ -14,12 +14,12 @@ who is quiet tells more, and nobody tells most.
   first and the others are judged again without its votes: a liar has n − f sites against it, an
   honest one f.
 - **Shared noise.** Honest noise is independent. Where the model has a softmax head the updates'
-  silent sums (``softmax_head.py``) are noise and nothing else, and where the terms state a floor two
-  updates differ by that much noise at least: both prove it. Elsewhere a pair that is nearer to each
-  other than the signal that they share with the rest explains is suspect.
+  silent sums (``softmax_head.py``) are noise and nothing else, and where the terms state a floor
+  two updates differ by that much noise at least: both prove it. Elsewhere a pair that is nearer to
+  each other than the signal that they share with the rest explains is suspect.
 - **Gain.** A site whose step along the pilot is far shorter or longer than the mean of the
-  others' would take all the weight of a rule that weighs by noise, and stop the learning, or blow
-  it up.
+  others' would take all the weight of a strategy that weighs by noise, and stop the learning, or
+  blow it up.
 - **No noise at all**: below the floor that the run's terms state, or hardly changed since the last
   upload.
 
@@ -36,19 +36,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from strategies.guards.shared_noise import shared_noise, too_alike, too_near
-from strategies.guards.evidence_state import Books, pack, unpack
-from strategies.guards.bounds import REPEATS, Rows, State, Vector, cap_weights
-from hdpfl_flower.estimators.softmax_head import Head, silent_sums
 from hdpfl_flower.estimators.noise_level import sample_coordinates
-from hdpfl_flower.linalg.projection import inner_products
+from hdpfl_flower.estimators.softmax_head import Head, silent_sums
+from hdpfl_flower.linalg.sums import inner_products
+from hdpfl_flower.linalg.types import Matrix, Vector
+from strategies.guards.bounds import REPEATS, Rows, cap_weights
+from strategies.guards.shared_noise import shared_noise, too_alike, too_near
 
-Matrix = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 FALSE_ALARMS = 1e-3
 """Chance that a run refuses any honest site for its alignment, where none has any signal at all;
@@ -77,7 +77,45 @@ ALIKE = "guard: evidence, more like another site's than the rest explains"
 LASTING = (AGAINST, SHARED, STRENGTH, ALIKE)
 """Who is refused for one of these stays refused."""
 _PROVEN = 1 + LASTING.index(SHARED)
-"""What the books hold of a site whose refusal the limit does not count."""
+"""``EvidenceState.refused`` of a site whose refusal the limit does not count."""
+
+
+@dataclass(frozen=True)
+class EvidenceState:
+    """The evidence between two rounds, about the m sites that sent an update so far.
+
+    Attributes:
+        places: site → its place in the arrays of m rows.
+        votes: of the column's site on the row's, since the row's CUSUM was last 0, shape (m, m).
+        lengths: rounds since then, shape ``(m,)``.
+        gains: sums of the steps along the pilot, of their variances, and rounds, shape (m, 3).
+        refused: 0, or 1 + the index of the reason in ``LASTING``, shape ``(m,)``.
+        coordinates: of an update, those that sketches consist of; None before the first round.
+        sketches: site → its last upload at these coordinates.
+    """
+
+    places: dict[str, int] = field(default_factory=dict)
+    votes: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    lengths: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    gains: Matrix = field(default_factory=lambda: np.zeros((0, 3)))
+    refused: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    coordinates: Ints | None = None
+    sketches: dict[str, Vector] = field(default_factory=dict)
+
+    def with_places(self, sites: Sequence[str]) -> EvidenceState:
+        """Return a state with places for ``sites`` too; its arrays of m rows are copies."""
+        places = dict(self.places)
+        for site in sites:
+            places.setdefault(site, len(places))
+        more = (0, len(places) - len(self.places))
+        return replace(
+            self,
+            places=places,
+            votes=np.pad(self.votes, more),
+            lengths=np.pad(self.lengths, more),
+            gains=np.pad(self.gains, (more, (0, 0))),
+            refused=np.pad(self.refused, more),
+        )
 
 
 @dataclass(frozen=True)
@@ -121,16 +159,16 @@ def alarm_at_once(sites: int, rounds: int) -> float:
 
 
 def weigh_evidence(
-    state: State,
+    state: EvidenceState,
     sites: Sequence[str],
     updates: Rows,
     settings: Evidence,
     head: Head | None = None,
-) -> tuple[dict[str, Vector], dict[str, str], dict[str, Vector]]:
+) -> tuple[EvidenceState, dict[str, str], dict[str, Vector]]:
     """Return the state after a round, which sites are refused and why, and gauges.
 
     Args:
-        state: as the last round left it, at first empty; not changed.
+        state: after the last round, at first empty; not changed.
         sites: the clients of the rows, by names that stay the same over the run.
         updates: float32, shape ``(n, d)``; no row of zeros, no exact copies.
         settings: see there.
@@ -146,52 +184,60 @@ def weigh_evidence(
         noise is proven to be another site's is refused, whatever the limit. Who was refused for
         either stays so.
     """
-    books = unpack(state, sites)
     silent = None if head is None else silent_sums(updates, head)
-    after, refused = _still(state, sites, updates)
+    after, refused = _still(state.with_places(sites), sites, updates)
     refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
-    at = np.array([books.order[site] for site in sites])
+    at = np.array([after.places[site] for site in sites])
     gram = inner_products(updates)
-    # Of all that came: the noise of a site that is refused already proves a new one's, too.
-    books.refused[at[_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN
-    refused |= {s: LASTING[int(books.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
-                if books.refused[i]}  # fmt: skip
+    # Of all updates: the noise of a site that is refused already proves a new one's, too.
+    after.refused[at[_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN
+    refused |= {s: LASTING[int(after.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
+                if after.refused[i]}  # fmt: skip
     kept = np.array([site not in refused for site in sites], dtype=np.bool_)
     gauges = {"evidence": np.zeros(len(sites)), "alignment": np.zeros(len(sites))}
+    # Of two sites that disagree neither has a majority against it.
     if kept.sum() > 2:
         rows = np.flatnonzero(kept)
-        found = _Round(books, at[rows], gram[np.ix_(rows, rows)], updates.shape[1], settings)
+        found = _Round(after, at[rows], gram[np.ix_(rows, rows)], updates.shape[1], settings)
         found.judge(silent is None)
         gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
         for row in rows[~found.kept]:
-            refused[sites[int(row)]] = LASTING[int(books.refused[at[row]]) - 1]
-    after |= pack(books)
+            refused[sites[int(row)]] = LASTING[int(after.refused[at[row]]) - 1]
     return after, refused, gauges
 
 
 class _Round:
-    """One round's rows against each other; ``books`` is written to."""
+    """One round's rows against each other; the arrays of ``state`` are written to."""
 
     def __init__(
-        self, books: Books, at: npt.NDArray[np.intp], gram: Matrix, size: int, settings: Evidence
+        self,
+        state: EvidenceState,
+        at: npt.NDArray[np.intp],
+        gram: Matrix,
+        size: int,
+        settings: Evidence,
     ) -> None:
         n = len(at)
-        self.books, self.at, self.size = books, at, size
+        self.state, self.at, self.size = state, at, size
         self.norms = np.sqrt(np.diag(gram))
         self.cosines = gram / np.outer(self.norms, self.norms)
+        # No site has a vote on itself.
         np.fill_diagonal(self.cosines, 0)
         self.level = alarm_level(n, settings.rounds)
         self.at_once = alarm_at_once(n, settings.rounds)
-        proven = int(np.count_nonzero(books.refused == _PROVEN))
-        most = min(settings.max_liars, (len(books.order) - proven - 1) // 2)
-        self.left = min(most + proven - int(np.count_nonzero(books.refused)), (n - 1) // 2)
+        proven = int(np.count_nonzero(state.refused == _PROVEN))
+        # Those who are left must be a majority of all against whom nothing is proven.
+        most = min(settings.max_liars, (len(state.places) - proven - 1) // 2)
+        # Refusals of earlier rounds count against the limit, proven ones do not; never half of a
+        # round.
+        self.left = min(most + proven - int(np.count_nonzero(state.refused)), (n - 1) // 2)
         self.kept = np.ones(n, dtype=np.bool_)
         self.sums, self.alignment, self.against = np.zeros(n), np.zeros(n), np.zeros(n)
 
     def judge(self, by_likeness: bool) -> None:
-        """Refuse what there is evidence against, and keep the books of the rest.
+        """Refuse the sites that there is evidence against, and record the round of the rest.
 
-        ``by_likeness``: there is no head, whose sums would tell likeness from shared noise.
+        ``by_likeness``: there is no head, whose sums would separate likeness from shared noise.
         """
         pairs = too_alike(self.cosines, self.size) if by_likeness else []
         alike = {i for pair in pairs for i in pair}
@@ -199,11 +245,12 @@ class _Round:
             for i in sorted(alike):
                 self._refuse(i, ALIKE)
         votes = self._weigh()
+        # One at a time: without the votes of the worst the others may be cleared.
         while self.left > 0 and self.against.max() > 1:
             self._refuse(int(np.argmax(self.against)), AGAINST)
             votes = self._weigh()
         self._measure_gain()
-        self._keep(votes)
+        self._record(votes)
 
     def _shares(self) -> Vector:
         """Return aⱼ, shape ``(n,)``: convex, at most ``SHARE``/n, 0 for the refused."""
@@ -214,7 +261,10 @@ class _Round:
     def _pilots(self, shares: Vector) -> Vector:
         """Return ‖g₋ᵢ‖, from below: as if the others were independent, or more."""
         own = shares**2
+        # Σ aⱼ·aₖ·cos(uⱼ, uₖ) over all pairs j ≠ k, less those with i; the diagonal is 0. Shape
+        # (n,).
         pairs = shares @ self.cosines @ shares - 2 * shares * (self.cosines @ shares)
+        # Never below what independent rows would have: a short pilot would inflate every z.
         independent = np.maximum(own.sum() - own, own.max())
         lengths: Vector = np.sqrt(np.maximum(own.sum() - own + pairs, independent))
         return lengths
@@ -222,12 +272,16 @@ class _Round:
     def _weigh(self) -> Matrix:
         """Set the alignments and CUSUMs by the votes of those who are left; return the votes."""
         shares = self._shares()
+        # √d·cos has variance 1 where either row is noise; VOTE bounds what one site can say.
         bounded = np.clip(self.cosines * math.sqrt(self.size), -VOTE, VOTE)
+        # Row i: the votes on site i; their sum is zᵢ.
         votes: Matrix = bounded * shares / self._pilots(shares)[:, None]
         self.alignment = votes.sum(axis=1)
-        counted = self.books.refused == 0
-        before = self.books.votes[self.at] @ counted.astype(np.float64)
-        sums = -before - self.alignment - SLACK * (self.books.length[self.at] + 1)
+        counted = self.state.refused == 0
+        # Votes of refused sites are left out, those of earlier rounds too.
+        before = self.state.votes[self.at] @ counted.astype(np.float64)
+        # −Σ (zᵢ + κ) since the CUSUM was last 0, this round included.
+        sums = -before - self.alignment - SLACK * (self.state.lengths[self.at] + 1)
         self.sums = np.where(self.kept, np.maximum(sums, 0), 0) / self.level
         at_once = np.where(self.kept, self.alignment / self.at_once, 0)
         self.against = np.maximum(self.sums, at_once)
@@ -236,13 +290,14 @@ class _Round:
     def _refuse(self, i: int, reason: str) -> None:
         if self.left > 0 and self.kept[i]:
             self.kept[i], self.left = False, self.left - 1
-            self.books.refused[self.at[i]] = 1 + LASTING.index(reason)
+            self.state.refused[self.at[i]] = 1 + LASTING.index(reason)
 
     def _measure_gain(self) -> None:
         """Refuse whose mean step along the pilot, so far, is out of all proportion."""
         rows, shares = np.flatnonzero(self.kept), self._shares()
+        # ⟨uᵢ, g₋ᵢ⟩/‖g₋ᵢ‖, shape (n,). Noise along a given direction has variance ‖uᵢ‖²/d.
         steps = self.norms * (self.cosines @ shares) / self._pilots(shares)
-        gains = self.books.gains
+        gains = self.state.gains
         gains[self.at] += np.stack([steps, self.norms**2 / self.size, np.ones_like(steps)], axis=1)
         if len(rows) < 4:
             return
@@ -250,18 +305,21 @@ class _Round:
         mean, error = total / rounds, np.sqrt(variance) / rounds
         others, doubt = means_of_others(mean, error)
         low, high = others - SURE * doubt, others + SURE * doubt
+        # Even the longest step that chance allows is too short; below, even the shortest is too
+        # long.
         short = (np.abs(mean) + SURE * error) * SHORT < low
         long = (mean - SURE * error > LONG * high) & (high > 0)
         for i in rows[short | long]:
             self._refuse(int(i), STRENGTH)
 
-    def _keep(self, votes: Matrix) -> None:
+    def _record(self, votes: Matrix) -> None:
         """Add the round to the CUSUMs that are above 0, and begin the others anew."""
-        rising, at, books = (self.sums > 0) & self.kept, self.at, self.books
-        added = np.zeros_like(books.votes)
+        rising, at, state = (self.sums > 0) & self.kept, self.at, self.state
+        # The round's n × n votes at the places of their sites among all m so far.
+        added = np.zeros_like(state.votes)
         added[np.ix_(at, at)] = votes
-        books.votes[at] = np.where(rising[:, None], books.votes[at] + added[at], 0)
-        books.length[at] = np.where(rising, books.length[at] + 1, 0)
+        state.votes[at] = np.where(rising[:, None], state.votes[at] + added[at], 0)
+        state.lengths[at] = np.where(rising, state.lengths[at] + 1, 0)
 
 
 def bounded_shares(precise: Vector) -> Vector:
@@ -280,6 +338,7 @@ def means_of_others(mean: Vector, error: Vector) -> tuple[Vector, Vector]:
     shares = bounded_shares(error.min() / error)
     rest = 1 - shares
     doubt = np.sqrt(np.sum((shares * error) ** 2) - (shares * error) ** 2) / rest
+    # The weighted mean without i: (Σ aⱼ·mⱼ − aᵢ·mᵢ) / (1 − aᵢ).
     return (shares @ mean - shares * mean) / rest, doubt
 
 
@@ -299,22 +358,23 @@ def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
     """Return whose mean square lies below the floor's, by more than chance explains."""
     if not floor:
         return {}
+    # The mean square of p normals of variance σ² deviates by σ²·√(2/p).
     least = floor**2 * (1 - SURE * math.sqrt(2 / noise.shape[1]))
     levels = [float(np.mean(np.square(row, dtype=np.float64))) for row in noise]
     return {site: QUIET for site, level in zip(sites, levels, strict=True) if level < least}
 
 
 def _still(
-    state: State, sites: Sequence[str], updates: Rows
-) -> tuple[dict[str, Vector], dict[str, str]]:
+    state: EvidenceState, sites: Sequence[str], updates: Rows
+) -> tuple[EvidenceState, dict[str, str]]:
     """Return the state with this round's sketches, and who hardly moved since its last upload."""
-    after, refused = dict(state), {}
-    found = state.get("coordinates")
-    chosen = sample_coordinates(updates, SKETCH) if found is None else found.astype(np.intp)
-    after["coordinates"] = chosen.astype(np.float64)
+    chosen, sketches, refused = state.coordinates, dict(state.sketches), {}
+    if chosen is None:
+        chosen = sample_coordinates(updates, SKETCH).astype(np.int64)
     for site, row in zip(sites, updates, strict=True):
-        now, before = row[chosen].astype(np.float64), state.get(f"sketch/{site}")
+        now, before = row[chosen].astype(np.float64), sketches.get(site)
+        # Fresh noise changes an upload by about twice its noise's square, wherever the signal is.
         if before is not None and np.sum((now - before) ** 2) < STILL * np.sum(now**2):
             refused[site] = REPEATS
-        after[f"sketch/{site}"] = now
-    return after, refused
+        sketches[site] = now
+    return replace(state, coordinates=chosen, sketches=sketches), refused

@@ -16,7 +16,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-Matrix = npt.NDArray[np.float64]
+from hdpfl_flower.linalg.types import Matrix
+
 Pairs = list[tuple[int, int]]
 
 FALSE_ALARMS = 1e-6
@@ -31,7 +32,7 @@ HUSH = 1e-4
 """Silent sums below this share of their update hold rounding alone: the site adds no noise.
 Measured: 4e-6 at most of sites without noise, .04 at least of private ones, at ε = 1,000 too."""
 _ROUNDING = 1e-12
-"""Cosines this near to 1 are not told apart: of two or three sums nothing can be proven."""
+"""Cosines this near to 1 count as equal: of two or three sums nothing can be proven."""
 
 
 def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) -> Pairs:
@@ -51,8 +52,9 @@ def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) ->
     """
     rows = silent.astype(np.float64)
     lengths = np.sqrt(np.sum(rows**2, axis=1))
-    loud = lengths > HUSH * norms
-    unit = np.where(loud, 1 / np.where(loud, lengths, 1), 0)[:, None] * rows
+    audible = lengths > HUSH * norms
+    # Rows of unit length; a row without noise becomes zeros, which are like nobody.
+    unit = np.where(audible, 1 / np.where(audible, lengths, 1), 0)[:, None] * rows
     found: Matrix = unit @ unit.T
     least = max(_chance_cosine(silent.shape[1], len(rows), rounds), NEAR)
     return _pairs(np.abs(found) > least) if 1 - least > _ROUNDING else []
@@ -75,11 +77,13 @@ def too_near(gram: Matrix, size: int, floor: float, rounds: int) -> Pairs:
         Of honest sites no pair is found in a run, but with probability ``FALSE_ALARMS``.
     """
     n, free = len(gram), size - 1
+    # x of the bound, with a union over the pairs and rounds.
     doubt = math.log(max(n * (n - 1) // 2 * rounds, 1) / FALSE_ALARMS)
     least = floor**2 * (free - 2 * math.sqrt(free * doubt))
     if not floor or least <= 0:
         return []
     squares = np.diag(gram)
+    # ‖uᵢ‖² − ⟨uᵢ, uⱼ⟩²/‖uⱼ‖², the square of the part of i orthogonal to j, shape (n, n).
     rest = squares[:, None] - gram**2 / squares[None, :]
     return _pairs(np.maximum(rest, rest.T) < least)  # a quiet one alone is near to everybody
 
@@ -98,11 +102,14 @@ def too_alike(cosines: Matrix, size: int) -> Pairs:
     alike = np.zeros((n, n), dtype=np.bool_)
     if n < 4:
         return []
+    # The third largest of each row: up to three colluders do not raise it.
     third = np.sort(np.abs(cosines), axis=1)[:, -3]
     sums, total = cosines.sum(1), float(cosines.sum())
+    # The sum of the rest counts (n − 2)(n − 3)/2 cosines twice, each of variance 1/d.
     chance = SURE * math.sqrt(2 * (n - 2) * (n - 3) / size)
     for i, j in np.argwhere(np.triu(cosines > NEAR, 1)):
         cosine = float(cosines[i, j])
+        # S less its chance error: where it is small the pair is explained more readily, not less.
         rest = total - 2 * (sums[i] + sums[j]) + 2 * cosine - chance
         explained = (sums[i] - cosine) * (sums[j] - cosine) / rest if rest > 0 else SAME / ABOVE
         alike[i, j] = cosine > ABOVE * max(third[i], third[j], explained)
@@ -121,6 +128,7 @@ def _chance_cosine(size: int, sites: int, rounds: int) -> float:
     from scipy.special import betaincinv
 
     pairs = max(sites * (sites - 1) // 2 * rounds, 1)
+    # By the complement 1 − c²: its lower tail takes the tiny probability itself, not 1 less it.
     return math.sqrt(1 - float(betaincinv((size - 1) / 2, 0.5, FALSE_ALARMS / pairs)))
 
 

@@ -1,76 +1,75 @@
-"""Sites in groups: what a rule with several models says of a round, and what it remembers."""
+"""Groups of clients, each with a model of its own: state, weights within a group, checks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord
+from pydantic import Field
 
-from hdpfl_flower import wire
 from hdpfl_flower.clustering.clusters import LABEL_SKEW, UNCHECKED, Clusters
+from hdpfl_flower.config.server_terms import ServerTerms
+from hdpfl_flower.config.settings import Count, Settings
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
-from strategies.core.rule import State
 
 Groups = npt.NDArray[np.int64]
 Gauges = Mapping[str, float | npt.NDArray[np.float64]]
 
 UNKNOWN = -1
-"""The group of a site that has none yet."""
-OWN = "clusters/"
-"""What the names of this part of a state begin with; the rest is the weighing rule's."""
-MODELS, GROUP = f"{OWN}models", f"{OWN}group/"
+"""The group of a client that has none yet."""
+
+
+class ClusterSettings(Settings):
+    """How many clusters there are."""
+
+    clusters: Count = Field(
+        0, description="Number of models M; 0: found by how far the clusters separate."
+    )
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a site is sent.
+class MultiModelState:
+    """The state of a strategy with several models.
 
     Attributes:
-        model: the number of the model to train.
-        use: ``wire.CHOOSE``: all models, to choose one; ``wire.PULL``: also the mean of all models,
-            to be pulled to; empty: that model alone.
+        models: M, the number of models; 0 before the end of round 1.
+        groups: client → the number of its model, in the order in which clients got one.
+        weighting: the state of the strategy that weighs within a group.
     """
 
-    model: int
-    use: str = ""
+    models: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    weighting: Any = None
+
+    def group_of(self, client: str) -> int:
+        """Return the group of a client, ``UNKNOWN`` while it has none."""
+        return self.groups.get(client, UNKNOWN)
+
+    @property
+    def largest_group(self) -> int:
+        """The group of the most clients, the first of equals."""
+        groups = list(self.groups.values())
+        return int(np.argmax(np.bincount(groups))) if groups else 0
 
 
 @dataclass(frozen=True)
-class Grouped:
-    """The sites of a round in groups.
+class Assignment:
+    """The clients of a round in groups.
 
     Attributes:
-        group: the model that each site's update goes into, shape ``(n,)``.
+        group: the model that each client's update is added to, shape ``(n,)``.
         models: M.
-        state: what to remember beside each site's group.
         gauges: for the journal, each a float or of shape ``(n,)``.
     """
 
     group: Groups
     models: int
-    state: State = field(default_factory=dict)
     gauges: Gauges = field(default_factory=dict)
-
-
-def models_of(state: State) -> int:
-    """Return the number of models; 0 before the first round."""
-    return int(state[MODELS][0]) if MODELS in state else 0
-
-
-def group_of(state: State, site: str) -> int:
-    """Return the group of a site, ``UNKNOWN`` while it has none."""
-    return int(state[GROUP + site][0]) if GROUP + site in state else UNKNOWN
-
-
-def largest_group(state: State) -> int:
-    """Return the group of the most sites, the first of equals."""
-    groups = [int(values[0]) for name, values in state.items() if name.startswith(GROUP)]
-    return int(np.argmax(np.bincount(groups))) if groups else 0
 
 
 def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArray[np.float64]:
@@ -79,6 +78,7 @@ def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArr
     >>> weights_within(np.array([0.1, 0.3, 0.6, 0.0]), np.array([0, 0, 1, 2]))
     array([0.25, 0.75, 1.  , 1.  ])
     """
+    # The sum of each client's own group, shape (n,).
     totals = np.bincount(group, weights)[group]
     equal = 1 / np.bincount(group)[group]
     found: npt.NDArray[np.float64] = np.where(
@@ -87,16 +87,16 @@ def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArr
     return found
 
 
-def is_trusted(found: Clusters, terms: RunTerms) -> bool:
-    """Tell whether sites may part by these clusters.
+def is_trusted(found: Clusters, settings: ClusterSettings) -> bool:
+    """Return whether clients may be separated by these clusters.
 
-    Where labels could not be looked at, the operator's word that there are groups is needed.
+    Where labels could not be tested, the operator's statement that there are groups is needed.
     """
-    return found.separated and (found.claim != UNCHECKED or terms.clusters > 0)
+    return found.separated and (found.claim != UNCHECKED or settings.clusters > 0)
 
 
 def claim_gauges(found: Clusters, trusted: bool) -> dict[str, float | npt.NDArray[np.float64]]:
-    """Return what the journal has of clusters: ``clusters_label_skew`` is NaN if not looked at."""
+    """Return clusters for the journal: ``clusters_label_skew`` is NaN where not tested."""
     skew = math.nan if found.claim == UNCHECKED else float(found.claim == LABEL_SKEW)
     return {
         "clusters_mss": found.mss,
@@ -106,41 +106,35 @@ def claim_gauges(found: Clusters, trusted: bool) -> dict[str, float | npt.NDArra
     }
 
 
-def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:
-    """Return the mean of the models, summed in float64."""
-    total = {name: array.astype(np.float64) for name, array in wire.read_own(models[0]).items()}
-    for model in models[1:]:
-        for name, array in wire.read_own(model).items():
-            total[name] += array
-    return wire.write_model(
-        {name: (array / len(models)).astype(np.float32) for name, array in total.items()}
-    )
-
-
-def check_clusters(terms: RunTerms, sites: int) -> None:
+def check_clusters(settings: ClusterSettings, table: str, sites: int) -> None:
     """Refuse a number of clusters that ``sites`` sites cannot have, or that is none.
+
+    Args:
+        settings: the strategy's.
+        table: the name before the dot of their keys.
+        sites: the number of sites that take part.
 
     Raises:
         StrategyError: names the key.
     """
-    if terms.clusters == 1:
-        raise StrategyError("'clusters' = 1 is 'fedavg'; ask for 2 or more, or 0 to find them")
-    if terms.clusters > sites:
+    key, clusters = f"{table}.clusters", settings.clusters
+    if clusters == 1:
+        raise StrategyError(f"'{key}' = 1 is 'fedavg'; ask for 2 or more, or 0 to find them")
+    if clusters > sites:
         raise StrategyError(
-            f"'clusters' = {terms.clusters}, and {sites} sites take part; ask for fewer, or start "
-            "more sites"
+            f"'{key}' = {clusters}, and {sites} sites take part; ask for fewer, or start more sites"
         )
 
 
-def check_terms(terms: RunTerms) -> None:
-    """Refuse terms that go with one model alone.
+def check_terms(terms: RunTerms, server: ServerTerms) -> None:
+    """Refuse terms that are for one model alone.
 
     Raises:
         StrategyError: names the key.
     """
     wrong = {
         "noise": (terms.noise != "records", "each site noises its own steps: leave 'noise' out"),
-        "guard": (terms.guard != "none", "a guard compares updates of one model: leave it out"),
+        "guard": (server.guard != "none", "a guard compares updates of one model: leave it out"),
         "personal-lambda": (bool(terms.personal_lambda), "a personal model is pulled to one global "
                             "model: take 'ditto'"),
     }  # fmt: skip

@@ -14,38 +14,79 @@ Known limit: the models must grow apart by chance, which noise hides.
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+from pydantic import Field
+
+from hdpfl_flower.config.settings import Count
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.updates import RoundUpdates
-from strategies.multi_model.private_choice import Choosing
-from strategies.multi_model.groups import Ask, Grouped
-from strategies.core.rule import Disclosed, State
+from strategies.core.interface import Disclosed, SiteRequest
+from strategies.multi_model.base import MultiModel
+from strategies.multi_model.groups import UNKNOWN, Assignment, ClusterSettings, check_clusters
+from strategies.multi_model.private_choice import (
+    ChoiceState,
+    count_votes,
+    may_choose,
+    plan_choices,
+    request_choice,
+)
 
 
-class IFCA(Choosing):
-    """M models from a common start, told apart by the sites' choices alone."""
+class IFCASettings(ClusterSettings):
+    """How many models there are."""
 
-    name = "ifca"
+    clusters: Count = Field(0, description="Number of models M: 2 or more, set by the operator.")
+
+
+class IFCA(MultiModel):
+    """M models from a common start, separated by the clients' choices alone."""
+
+    name, chooses = "ifca", True
+    settings_type = IFCASettings
+    settings: IFCASettings
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Choosing.propose`; raises ``StrategyError`` without a number of models."""
-        if terms.clusters < 2 or not terms.selection_share:
+        """Return the terms with the choices; ``StrategyError`` without a number of models."""
+        if self.settings.clusters < 2 or not terms.selection_share:
             raise StrategyError(
-                "'ifca' needs the number of models, and choices: set 'clusters' to 2 or more and "
-                "'selection-share' above 0"
+                f"'ifca' needs the number of models, and choices: set '{self.settings_table()}"
+                ".clusters' to 2 or more and 'selection-share' above 0"
             )
-        return super().propose(terms, disclosed)
+        check_clusters(self.settings, self.settings_table(), len(self.roster.eligible()))
+        return plan_choices(super().propose(terms, disclosed))
 
-    def begin(self, updates: RoundUpdates) -> Grouped:
-        """See :meth:`ManyModels.begin`."""
-        models = max(self.terms.clusters, 1)
-        tosses = [np.random.default_rng([self.terms.seed, *s.encode()]) for s in updates.sites]
-        return Grouped(np.array([int(t.integers(models)) for t in tosses], np.int64), models)
+    def initial_state(self, disclosed: Disclosed | None = None) -> ChoiceState:
+        """Return no groups, no votes."""
+        return ChoiceState(weighting=self._weighting.initial_state(disclosed))
 
-    def ask(self, state: State, server_round: int, site: str) -> Ask:
-        """See :meth:`ManyModels.ask`."""
-        if self.may_choose(state, site):
-            return self.ask_to_choose(state, site)
-        return super().ask(state, server_round, site)
+    def initial_groups(
+        self, state: ChoiceState, updates: RoundUpdates
+    ) -> tuple[ChoiceState, Assignment]:
+        """Return a group of each client, by a seeded toss."""
+        models = max(self.settings.clusters, 1)
+        # A generator a site: its toss does not depend on who else answered.
+        tosses = [np.random.default_rng([self.simulation.seed, *s.encode()]) for s in updates.sites]
+        group = np.array([int(t.integers(models)) for t in tosses], np.int64)
+        return state, Assignment(group, models)
+
+    def request_training(self, state: ChoiceState, server_round: int, site: str) -> SiteRequest:
+        """Return a request to choose while choices are left, then the model it keeps."""
+        model = self.model_of_site(state, site)
+        if may_choose(state, site, self.terms.selections):
+            return request_choice(model)
+        return SiteRequest(model)
+
+    def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
+        """Return the groups that the clients trained; the choices among them count as votes."""
+        state, found = super().update_groups(state, updates)
+        state, chose = count_votes(state, updates, found.group)
+        return state, replace(found, gauges={"chose": chose})
+
+    def model_of_site(self, state: ChoiceState, site: str) -> int:
+        """Return the model with the most votes; before a first choice that of the toss."""
+        voted = state.voted(site)
+        return super().model_of_site(state, site) if voted == UNKNOWN else voted

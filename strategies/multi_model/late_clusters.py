@@ -6,12 +6,13 @@ noise in all other rounds, and with few records the first updates show nothing. 
 one model by ordinary rounds. What a group would do beyond the common model is much the same in each
 round and adds up, while noise grows with the root: after T rounds a site's sum shows √T times as
 much as an update. The server sums the updates up, which costs no privacy, and looks after 1, 2, 3,
-4, 6, 8, 12, … rounds, two looks a doubling (``hdpfl_flower/clustering/by_direction.py``: by direction, since a
-site of many batches goes farther). The sites part when
+4, 6, 8, 12, … rounds, two looks a doubling (``hdpfl_flower/clustering/by_direction.py``: by
+direction, since a site of many batches goes farther). The sites part when
 
 * the clusters separate (``Clusters.separated``), and neither the labels' proportions nor one
-  cluster explain them as well (``hdpfl_flower/claims.py``); in a network whose head is not known,
-  labels cannot be looked at, and the sites part only where the terms say how many clusters,
+  cluster explain them as well (``hdpfl_flower/clustering/claims.py``); in a network whose head is
+  not known, labels cannot be tested, and the sites part only where ``clusters`` states how many
+  there are,
 * at most ``MISPLACED`` sites are expected in a wrong one, and
 * the looks back to half as many rounds had the same clusters: two groups that look like one part
   when the evidence doubles.
@@ -32,9 +33,9 @@ size and records. No choices, no first batch. No site discloses anything.
 
 Known limits: until the sites part they have one model, which is a poor one where groups contradict
 each other; where noise keeps them together for good, ``local`` is better. Clusters stay as they
-are, and a site first heard after the sites part trains the largest one's model: take R-DPCFL where
-sites join late. Until they part the server keeps a sum the size of a model for each, in
-checkpoints, too.
+are, and a site whose first update arrives after the sites part trains the largest one's model:
+take R-DPCFL where sites join late. Until they part the server keeps a sum the size of a model for
+each, in checkpoints, too.
 """
 
 from __future__ import annotations
@@ -42,134 +43,211 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.claims import judged
-from hdpfl_flower.clustering.clusters import LABEL_SKEW, Clusters, Vector
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.clustering.by_direction import cluster_by_direction
+from hdpfl_flower.clustering.claims import judged
+from hdpfl_flower.clustering.clusters import LABEL_SKEW, Clusters
+from hdpfl_flower.clustering.noise_mixture import noise_of
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.clustering.noise_mixture import noise_of
+from hdpfl_flower.linalg.types import Vector
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.interface import Disclosed
+from strategies.core.roster import site_order
+from strategies.multi_model.base import MultiModel
 from strategies.multi_model.groups import (
-    GROUP,
-    OWN,
     UNKNOWN,
-    Grouped,
+    Assignment,
+    ClusterSettings,
+    MultiModelState,
     check_clusters,
     claim_gauges,
-    group_of,
     is_trusted,
-    models_of,
 )
-from strategies.multi_model.base import ManyModels
-from strategies.core.roster import site_order
-from strategies.core.rule import Disclosed, State
 
 log = logging.getLogger("hdpfl.server")
 
 Floats = npt.NDArray[np.float32]
 
 MISPLACED = 0.05
-"""Sites expected in a wrong cluster, at most, for the sites to part."""
+"""Clients expected in a wrong cluster, at most, for the clients to part."""
 SURE = 0.99
-"""Probability of a cluster from which on a site counts as placed, where others cannot be."""
-
-_COMMON = f"{OWN}common/"
-"""What is kept while all sites train one model, and dropped when they part."""
-_ROUNDS, _MOVED = f"{_COMMON}rounds", f"{_COMMON}moved"
-"""The rounds so far, and how far they moved the model, shape ``(d,)``."""
-_BEYOND, _HEARD = f"{_COMMON}beyond/", f"{_COMMON}heard/"
-"""Of a site: the sum of its updates less the model's moves, shape ``(d,)``; of how many rounds."""
-_SEEN = f"{_COMMON}seen/"
-"""Of a site: its clusters in the last four looks, the last one first, shape ``(4,)``."""
+"""Probability of a cluster from which on a client counts as placed, where others cannot be."""
+_LOOKS = 4
+"""Looks of which each client's cluster is kept."""
 
 
-class LateClusters(ManyModels):
+@dataclass(frozen=True)
+class ClientSum:
+    """What is summed up of one client.
+
+    Attributes:
+        rounds: in which its update was used.
+        beyond: the sum of its updates less the model's steps, shape ``(d,)``.
+        seen: its clusters in the last four looks, the last one first; ``UNKNOWN`` before them.
+    """
+
+    rounds: int
+    beyond: npt.NDArray[np.float64]
+    seen: tuple[int, ...] = (UNKNOWN,) * _LOOKS
+
+
+@dataclass(frozen=True)
+class CommonModel:
+    """What is summed up while all clients train one model.
+
+    Attributes:
+        rounds: so far.
+        moved: the sum of the model's steps, shape ``(d,)``; None before the first.
+        clients: by name, of those whose update was used.
+    """
+
+    rounds: int = 0
+    moved: npt.NDArray[np.float64] | None = None
+    clients: dict[str, ClientSum] = field(default_factory=dict)
+
+    def plus(self, updates: RoundUpdates, step: Floats) -> CommonModel:
+        """Return the sums with a round of the common model added."""
+        zeros, clients = np.zeros(updates.updates.shape[1]), dict(self.clients)
+        for client, update in zip(updates.sites, updates.updates, strict=True):
+            before = clients.get(client, ClientSum(0, zeros))
+            # float64: small differences of float32 vectors add up over all rounds.
+            beyond = np.subtract(update, step, dtype=np.float64)
+            clients[client] = replace(
+                before, rounds=before.rounds + 1, beyond=before.beyond + beyond
+            )
+        moved = zeros if self.moved is None else self.moved
+        return CommonModel(self.rounds + 1, moved + step, clients)
+
+    def with_look(self, label: Mapping[str, int]) -> CommonModel:
+        """Return the sums with the clusters of one more look."""
+        clients = {
+            name: replace(one, seen=(label[name], *one.seen[:-1])) if name in label else one
+            for name, one in self.clients.items()
+        }
+        return replace(self, clients=clients)
+
+    def sums(self) -> tuple[list[str], Floats]:
+        """Return the clients in their order and each one's summed updates, shape ``(n, d)``.
+
+        Of a client that missed rounds: the model's steps, and as much beyond them as if it had
+        taken part in all rounds as it did in its own. One that never moved shows nothing and is
+        left out.
+        """
+        names, rows, moved = [], [], 0.0 if self.moved is None else self.moved
+        for name in sorted(self.clients, key=site_order):
+            one = self.clients[name]
+            # Σ steps + (T/tᵢ)·Σ (uᵢ − step), with tᵢ of the T rounds its own.
+            row = (moved + one.beyond * (self.rounds / float(one.rounds))).astype(np.float32)
+            if row.any():
+                names.append(name)
+                rows.append(row)
+        return names, np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+
+@dataclass(frozen=True)
+class LateClustersState(MultiModelState):
+    """The state of late clusters.
+
+    Attributes:
+        common: what is summed up until the clients part; None from then on.
+    """
+
+    common: CommonModel | None = field(default_factory=CommonModel)
+
+
+class LateClusters(MultiModel):
     """One model, and a model a cluster once the clusters are certain."""
 
     name = "late-clusters"
+    settings_type = ClusterSettings
+    settings: ClusterSettings
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Rule.propose`; raises ``StrategyError`` for clusters that cannot be."""
-        check_clusters(terms, len(self.roster.eligible()))
+        """Return the terms; raises ``StrategyError`` for clusters that cannot be."""
+        check_clusters(self.settings, self.settings_table(), len(self.roster.eligible()))
         return super().propose(terms, disclosed)
 
-    def is_common(self, state: State) -> bool:
-        """See :meth:`ManyModels.is_common`: one model counts."""
-        return models_of(state) <= 1
+    def initial_state(self, disclosed: Disclosed | None = None) -> LateClustersState:
+        """Return one common model, nothing summed up."""
+        return LateClustersState(weighting=self._weighting.initial_state(disclosed))
 
-    def begin(self, updates: RoundUpdates) -> Grouped:
-        """See :meth:`ManyModels.begin`: one group."""
-        return Grouped(np.zeros(len(updates.sites), np.int64), 1)
+    def is_common(self, state: LateClustersState) -> bool:
+        """Return whether the clients have not parted."""
+        return state.common is not None
 
-    def go_on(self, state: State, updates: RoundUpdates) -> Grouped:
-        """See :meth:`ManyModels.go_on`; at times the sums are looked at.
+    def initial_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
+        """Return one group."""
+        return state, Assignment(np.zeros(len(updates.sites), np.int64), 1)
+
+    def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
+        """Return the groups as they are, or, after certain rounds, the clusters of the sums.
 
         The journal has of each look ``clusters_mss``, ``clusters_mpo``, ``clusters_separated``,
-        whether the sites part, and ``clusters_label_skew``; of the last also each site's
+        whether the clients part, and ``clusters_label_skew``; of the last also each client's
         ``cluster_confidence``.
         """
-        rounds = int(state[_ROUNDS][0]) if self.is_common(state) else 0
-        if not looks_after(rounds):
-            return super().go_on(state, updates)
-        sites, sums = _sums(state, rounds)
+        common: CommonModel | None = state.common
+        if common is None or not looks_after(common.rounds):
+            return super().update_groups(state, updates)
+        names, sums = common.sums()
         try:
             variances = noise_of(sums, None)
-            found = cluster_by_direction(sums, self.terms.clusters, variances)
+            found = cluster_by_direction(sums, self.settings.clusters, variances)
         except StrategyError as reason:
-            log.info("after round %d: no clusters: %s", rounds, reason)
-            return super().go_on(state, updates)
+            log.info("after round %d: no clusters: %s", common.rounds, reason)
+            return super().update_groups(state, updates)
         found = self._claimed(found, sums, variances, updates.head)
-        label = dict(zip(sites, found.assignment.tolist(), strict=True))
-        parts = is_trusted(found, self.terms) and _is_certain(found, state, label)
-        _tell(found, rounds, parts)
+        label = dict(zip(names, found.assignment.tolist(), strict=True))
+        parts = is_trusted(found, self.settings) and _is_certain(found, common, label)
+        _log(found, common.rounds, parts)
         gauges = claim_gauges(found, parts)
         if not parts:
-            seen = {
-                f"{_SEEN}{site}": np.array([cluster, *_seen(state, site)[:-1]], dtype=np.float64)
-                for site, cluster in label.items()
-            }
-            return Grouped(self.begin(updates).group, 1, _named(seen), gauges)
-        sure = dict(zip(sites, found.confidence.tolist(), strict=True))
+            group = np.zeros(len(updates.sites), np.int64)
+            return replace(state, common=common.with_look(label)), Assignment(group, 1, gauges)
+        sure = dict(zip(names, found.confidence.tolist(), strict=True))
         gauges["cluster_confidence"] = np.array([sure.get(site, 0.0) for site in updates.sites])
         largest = int(np.argmax(found.sizes))
         group = np.array([label.get(site, largest) for site in updates.sites], dtype=np.int64)
-        placed = dict.fromkeys(_heard(state), largest) | label
-        known = {f"{GROUP}{site}": np.array([float(x)]) for site, x in placed.items()}
-        return Grouped(group, len(found.sizes), _named(known), gauges)
+        placed = dict.fromkeys(common.clients, largest) | label
+        state = replace(state, groups={**state.groups, **placed})
+        return state, Assignment(group, len(found.sizes), gauges)
+
+    def combine(
+        self, state: LateClustersState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[LateClustersState, Outcome]:
+        """Return the weighted means; sum up a common round; start the models of a parted one."""
+        after, outcome = super().combine(state, updates, noise)
+        if after.common is None:
+            return after, outcome
+        if after.models <= 1:
+            return replace(after, common=after.common.plus(updates, outcome.update[0])), outcome
+        # The round in which the clients part: each model's step also has what its clients went
+        # beyond the common model so far. The sums end here.
+        lead = _lead(after, updates, outcome)
+        return replace(after, common=None), replace(outcome, update=outcome.update + lead)
 
     def _claimed(
         self, found: Clusters, sums: Floats, variances: Vector, head: Head | None
     ) -> Clusters:
         """Return the clusters with their claim; some that labels explain hold all together.
 
-        For a look decides once and for all, and the next one knows more.
+        For a look decides once and for all, and the next one is surer.
         """
         claimed = judged(found, sums, variances, head, by_direction=True)
         whole = len(claimed.sizes) == len(found.sizes)
         return claimed if whole else replace(found, claim=LABEL_SKEW)
 
-    def combine(
-        self, state: State, updates: RoundUpdates, noise: RandomStream
-    ) -> tuple[State, Outcome]:
-        """See :meth:`ManyModels.combine`; what the sites went beyond the model is kept."""
-        after, outcome = super().combine(state, updates, noise)
-        if not self.is_common(state):
-            return after, outcome
-        if self.is_common(after):
-            return {**after, **_collected(state, updates, outcome.update[0])}, outcome
-        kept = {name: array for name, array in after.items() if not name.startswith(_COMMON)}
-        return kept, replace(outcome, update=outcome.update + _lead(state, after, updates, outcome))
-
 
 def looks_after(rounds: int) -> bool:
-    """Tell whether the sums of so many rounds are looked at: twice a doubling.
+    """Return whether the sums of so many rounds are clustered: twice a doubling.
 
     >>> [rounds for rounds in range(50) if looks_after(rounds)]
     [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46]
@@ -177,79 +255,38 @@ def looks_after(rounds: int) -> bool:
     return rounds > 0 and rounds == math.ceil(2 ** (round(2 * math.log2(rounds)) / 2))
 
 
-def _collected(state: State, updates: RoundUpdates, move: npt.NDArray[np.float32]) -> State:
-    """Return the sums with a round of the common model added."""
-    zeros = np.zeros(updates.updates.shape[1])
-    found = {
-        _ROUNDS: state.get(_ROUNDS, np.zeros(1)) + 1,
-        _MOVED: state.get(_MOVED, zeros) + move,
-    }
-    for site, update in zip(updates.sites, updates.updates, strict=True):
-        beyond = np.subtract(update, move, dtype=np.float64)
-        found[_BEYOND + site] = state.get(_BEYOND + site, zeros) + beyond
-        found[_HEARD + site] = state.get(_HEARD + site, np.zeros(1)) + 1
-    return found
-
-
-def _heard(state: State) -> list[str]:
-    return [name.removeprefix(_HEARD) for name in state if name.startswith(_HEARD)]
-
-
-def _sums(state: State, rounds: int) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Return the sites in their order and each one's summed updates, float32, shape ``(n, d)``.
-
-    Of a site that missed rounds: the model's moves, and as much beyond them as if it had gone on
-    in all rounds as in those it was heard in. One that never moved shows nothing and is left out.
-    """
-    sites, rows = [], []
-    for site in sorted(_heard(state), key=site_order):
-        stretch = rounds / float(state[_HEARD + site][0])
-        row = (state[_MOVED] + state[_BEYOND + site] * stretch).astype(np.float32)
-        if row.any():
-            sites.append(site)
-            rows.append(row)
-    return sites, np.stack(rows) if rows else np.zeros((0, 0), np.float32)
-
-
-def _lead(
-    state: State, after: State, updates: RoundUpdates, outcome: Outcome
-) -> npt.NDArray[np.float32]:
-    """Return how far each cluster's sites went beyond the common model, shape ``(M, d)``."""
+def _lead(state: LateClustersState, updates: RoundUpdates, outcome: Outcome) -> Floats:
+    """Return how far each cluster's clients went beyond the common model, shape ``(M, d)``."""
+    clients = state.common.clients if state.common else {}
     found = np.zeros(outcome.update.shape)
-    for site, weight in zip(updates.sites, outcome.weights, strict=True):
-        if _BEYOND + site in state:
-            found[group_of(after, site)] += weight * state[_BEYOND + site]
+    for client, weight in zip(updates.sites, outcome.weights, strict=True):
+        if client in clients:
+            # Weights sum to 1 within a group, so this is the group's mean.
+            found[state.group_of(client)] += weight * clients[client].beyond
     return found.astype(np.float32)
 
 
-def _is_certain(found: Clusters, state: State, label: Mapping[str, int]) -> bool:
-    """Tell whether the sites may part by these clusters."""
+def _is_certain(found: Clusters, common: CommonModel, label: Mapping[str, int]) -> bool:
+    """Return whether the clients may part by these clusters."""
     sure = [site for site, p in zip(label, found.confidence, strict=True) if p >= SURE]
-    everyone = found.misplaced <= MISPLACED and _agrees(state, label, list(label), looks=2)
-    return everyone or (2 * len(sure) >= len(label) and _agrees(state, label, sure, looks=4))
+    # Two looks a doubling: two looks reach back to half of the rounds, four to a quarter.
+    everyone = found.misplaced <= MISPLACED and _agrees(common, label, list(label), looks=2)
+    return everyone or (2 * len(sure) >= len(label) and _agrees(common, label, sure, looks=_LOOKS))
 
 
-def _agrees(state: State, label: Mapping[str, int], sites: list[str], looks: int) -> bool:
-    """Tell whether each of the last looks had the same clusters of those that it knew."""
+def _agrees(common: CommonModel, label: Mapping[str, int], clients: list[str], looks: int) -> bool:
+    """Return whether each of the last looks had the same clusters of those that it had."""
     for look in range(looks):
-        both = [site for site in sites if _seen(state, site)[look] != UNKNOWN]
-        now = np.array([label[site] for site in both])
-        then = np.array([_seen(state, site)[look] for site in both])
+        both = [name for name in clients if common.clients[name].seen[look] != UNKNOWN]
+        now = np.array([label[name] for name in both])
+        then = np.array([common.clients[name].seen[look] for name in both])
+        # Who is with whom, not the numbers: another look may number the same clusters otherwise.
         if not both or not np.array_equal(now[:, None] == now, then[:, None] == then):
             return False
     return True
 
 
-def _seen(state: State, site: str) -> npt.NDArray[np.float64]:
-    return state.get(_SEEN + site, np.full(4, float(UNKNOWN)))
-
-
-def _named(state: State) -> State:
-    """Return the state without what :meth:`ManyModels.combine` puts before its names."""
-    return {name.removeprefix(OWN): array for name, array in state.items()}
-
-
-def _tell(found: Clusters, rounds: int, parts: bool) -> None:
+def _log(found: Clusters, rounds: int, parts: bool) -> None:
     sizes = "/".join(map(str, found.sizes))
     log.info(
         "after round %d: %s, of %s sites, least separation %.2f; the claim: %s",

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import AUTO, RunTerms
-from strategies.multi_model.groups import Ask
+from strategies.core.interface import SiteRequest
+from strategies.multi_model.groups import MultiModelState
 from strategies.multi_model.local_training import LocalTraining
-from strategies.core.rule import State
 
 PULL = 0.1
 """λ where the terms leave it open."""
@@ -29,13 +29,13 @@ class MRMTL(LocalTraining):
     name = "mr-mtl"
 
     @classmethod
-    def completed(cls, terms: RunTerms) -> RunTerms:
-        """See :meth:`Rule.completed`; an explicit 0 is no pull."""
+    def complete_terms(cls, terms: RunTerms) -> RunTerms:
+        """Return the terms with λ, where it is open; an explicit 0 is no pull."""
         if terms.prox_lambda == AUTO:
             terms = terms.updated(prox_lambda=PULL)
-        return super().completed(terms)
+        return super().complete_terms(terms)
 
-    def ask(self, state: State, server_round: int, site: str) -> Ask:
-        """See :meth:`ManyModels.ask`."""
-        use = wire.PULL if self.terms.pull else ""  # without a pull nobody needs the mean
-        return replace(super().ask(state, server_round, site), use=use)
+    def request_training(self, state: MultiModelState, server_round: int, site: str) -> SiteRequest:
+        """Return the site's own model and the mean of all; without a pull nobody needs the mean."""
+        use = wire.PULL if self.terms.pull else ""
+        return replace(super().request_training(state, server_round, site), use=use)

@@ -1,13 +1,15 @@
 """Oracle clusters: the groups of a simulation, known to the server. A bound, no algorithm.
 
 The baseline of Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated
-Learning (TMLR 2025): what any clustered rule can reach at most, with a model for each true group
-(``groups``).
+Learning (TMLR 2025): what any clustered strategy can reach at most, with a model for each true
+group (``groups``).
 
 Threat model: none; the server knows of every simulated site which data it was given.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -16,39 +18,38 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.simulation.groups import parse_groups
 from hdpfl_flower.updates import RoundUpdates
-from strategies.multi_model.groups import UNKNOWN, Ask, Grouped, group_of
-from strategies.multi_model.base import ManyModels
-from strategies.core.rule import Disclosed, State
+from strategies.core.interface import Disclosed, SiteRequest
+from strategies.multi_model.base import MultiModel
+from strategies.multi_model.groups import UNKNOWN, Assignment, MultiModelState
 
 
-class OracleClusters(ManyModels):
+class OracleClusters(MultiModel):
     """A model a true group."""
 
     name = "oracle-clusters"
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Rule.propose`; raises ``StrategyError`` where there are no true groups."""
-        if not terms.groups:
+        """Return the terms; raises ``StrategyError`` where there are no true groups."""
+        if not self.simulation.groups:
             raise StrategyError(
                 "'oracle-clusters' needs 'groups', which a simulation alone has; name them, or "
                 "take r-dpcfl"
             )
         return super().propose(terms, disclosed)
 
-    def begin(self, updates: RoundUpdates) -> Grouped:
-        """See :meth:`ManyModels.begin`."""
+    def initial_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
+        """Return the true groups."""
         group = np.array([self._true_group(site) for site in updates.sites], dtype=np.int64)
-        groups = parse_groups(self.terms.groups, task_for(self.terms))
-        return Grouped(group, len(groups.sizes) if groups else 1)
+        groups = parse_groups(self.simulation.groups, task_for(self.terms))
+        return state, Assignment(group, len(groups.sizes) if groups else 1)
 
-    def ask(self, state: State, server_round: int, site: str) -> Ask:
-        """See :meth:`ManyModels.ask`."""
-        del server_round
-        known = group_of(state, site)
-        return Ask(self._true_group(site) if known == UNKNOWN else known)
+    def request_training(self, state: MultiModelState, server_round: int, site: str) -> SiteRequest:
+        """Return the model of the site's true group, of a newcomer too."""
+        known = state.group_of(site)
+        return SiteRequest(self._true_group(site) if known == UNKNOWN else known)
 
     def _true_group(self, site: str) -> int:
-        groups = parse_groups(self.terms.groups, task_for(self.terms))
+        groups = parse_groups(self.simulation.groups, task_for(self.terms))
         if groups is None or not site.isdigit():
             return 0
         return groups.of_site(int(site), sum(groups.sizes))

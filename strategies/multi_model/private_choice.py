@@ -1,32 +1,72 @@
-"""Private choices: when a site is asked to choose its model, and what its choices add up to.
+"""Private choices of a model: how often a client chooses, and its model by the votes it cast.
 
-A choice is one noisy maximum (``hdpfl_flower/privacy/noisy_max.py``), which the site's plan pays for. Over
-its choices a site may err; its model is the one with the most votes, where the k-th choice counts
-k: the models grow apart, and later choices tell more. The paper keeps the last choice alone.
+A choice is one noisy maximum (``hdpfl_flower/privacy/noisy_max.py``), which the client's plan pays
+for. Each choice may err; a client's model is the one with the most votes, where the k-th choice
+counts k: the models grow apart, and later choices are surer. The paper keeps the last choice alone.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.updates import RoundUpdates
-from strategies.multi_model.groups import OWN, Ask, Grouped, check_clusters, models_of
-from strategies.multi_model.base import ManyModels
-from strategies.core.rule import Disclosed, State
+from strategies.core.interface import SiteRequest
+from strategies.multi_model.groups import UNKNOWN, Groups, MultiModelState
 
-VOTES = "votes/"
-"""Of a site: Σ k over its choices of each model, and the number of its choices, shape (M + 1,)."""
+
+@dataclass(frozen=True)
+class Votes:
+    """The votes that a client has cast.
+
+    Attributes:
+        choices: how often it has chosen.
+        weights: Σ k over its choices of each model, shape ``(M,)``, whole numbers.
+    """
+
+    choices: int
+    weights: tuple[int, ...]
+
+    def plus(self, model: int) -> Votes:
+        """Return the votes after one more choice, of ``model``."""
+        weights = list(self.weights)
+        # The k-th choice counts k, in whole numbers: votes can be compared exactly.
+        weights[model] += self.choices + 1
+        return Votes(self.choices + 1, tuple(weights))
+
+
+@dataclass(frozen=True)
+class ChoiceState(MultiModelState):
+    """The state of a strategy whose clients choose.
+
+    Attributes:
+        votes: client → its votes, of those that have chosen.
+    """
+
+    votes: dict[str, Votes] = field(default_factory=dict)
+
+    def choices_of(self, client: str) -> int:
+        """Return how many choices a client has made."""
+        return self.votes[client].choices if client in self.votes else 0
+
+    def voted(self, client: str) -> int:
+        """Return the model with the most votes of a client, the first of equals; or ``UNKNOWN``."""
+        return int(np.argmax(self.votes[client].weights)) if client in self.votes else UNKNOWN
+
+
+ChoiceT = TypeVar("ChoiceT", bound=ChoiceState)
 
 
 def planned_selections(terms: RunTerms) -> int:
-    """Return how often a site chooses: as the terms say, or in a tenth of the rounds; 0: never.
+    """Return how often a client chooses: as the terms state, or in a tenth of the rounds; 0: never.
 
     >>> planned_selections(RunTerms(rounds=25)), planned_selections(RunTerms(selections=3))
     (3, 3)
@@ -36,67 +76,43 @@ def planned_selections(terms: RunTerms) -> int:
     return terms.selections or math.ceil(terms.rounds / 10)
 
 
-class Choosing(ManyModels):
-    """Sites choose among the models, in so many rounds as their plans pay for.
+def plan_choices(terms: RunTerms) -> RunTerms:
+    """Return the terms with the number of choices, ``selections``.
 
-    Attributes:
-        chooses: sites' plans pay for choices.
+    Raises:
+        StrategyError: terms with which no site could plan for choices.
     """
-
-    chooses: ClassVar[bool] = True
-
-    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Rule.propose`: how many choices there will be.
-
-        Raises:
-            StrategyError: terms with which no site could plan for choices; more models than sites.
-        """
-        terms = super().propose(terms, disclosed)
-        selections = planned_selections(terms)
-        check_clusters(terms, len(self.roster.eligible()))
-        if terms.noise_multiplier or terms.participations or terms.calibration != "pld":
-            raise StrategyError(
-                f"'{terms.strategy}': sites plan for a first batch or choices of their own; leave "
-                "'noise-multiplier', 'participations' and 'calibration' out"
-            )
-        if selections and not task_for(terms).classes:
-            raise StrategyError(
-                f"'{terms.strategy}': sites choose by the records that a model gets right, and a "
-                "regression has none; set 'selection-share' to 0"
-            )
-        return terms.updated(selections=selections)
-
-    def may_choose(self, state: State, site: str) -> bool:
-        """Tell whether a site's plan has a choice left, and there is one."""
-        return models_of(state) > 1 and choices_of(state, site) < self.terms.selections
-
-    def ask_to_choose(self, state: State, site: str) -> Ask:
-        """Return the request for a choice."""
-        return Ask(self.home(state, site), wire.CHOOSE)
-
-    def go_on(self, state: State, updates: RoundUpdates) -> Grouped:
-        """See :meth:`ManyModels.go_on`; the votes of the sites that chose are counted."""
-        found, votes = super().go_on(state, updates), {}
-        chose = updates.chose if updates.chose is not None else np.zeros(len(found.group), np.bool_)
-        for site, model in zip(updates.sites, found.group, strict=True):
-            if chose[updates.sites.index(site)]:
-                tally = _tally(state, site)
-                tally[-1] += 1
-                tally[model] += tally[-1]
-                votes[VOTES + site] = tally
-        return Grouped(found.group, found.models, votes, {"chose": chose.astype(np.float64)})
-
-    def home(self, state: State, site: str) -> int:
-        """See :meth:`ManyModels.home`: of a site that chose, the model with the most votes."""
-        tally = _tally(state, site)
-        return int(np.argmax(tally[:-1])) if tally[-1] else super().home(state, site)
+    selections = planned_selections(terms)
+    if terms.noise_multiplier or terms.participations or terms.calibration != "pld":
+        raise StrategyError(
+            f"'{terms.strategy}': sites plan for a first batch or choices of their own; leave "
+            "'noise-multiplier', 'participations' and 'calibration' out"
+        )
+    if selections and not task_for(terms).classes:
+        raise StrategyError(
+            f"'{terms.strategy}': sites choose by the records that a model gets right, and a "
+            "regression has none; set 'selection-share' to 0"
+        )
+    return terms.updated(selections=selections)
 
 
-def choices_of(state: State, site: str) -> int:
-    """Return how many choices a site has made."""
-    return int(_tally(state, site)[-1])
+def may_choose(state: ChoiceState, client: str, selections: int) -> bool:
+    """Return whether a client's plan has a choice left, and there is more than one model."""
+    return state.models > 1 and state.choices_of(client) < selections
 
 
-def _tally(state: State, site: str) -> np.ndarray:
-    known = state.get(OWN + VOTES + site)
-    return np.zeros(models_of(state) + 1) if known is None else known.copy()
+def request_choice(model: int) -> SiteRequest:
+    """Return the request for a choice among all models, to a client that has ``model`` now."""
+    return SiteRequest(model, wire.CHOOSE)
+
+
+def count_votes(
+    state: ChoiceT, updates: RoundUpdates, group: Groups
+) -> tuple[ChoiceT, npt.NDArray[np.float64]]:
+    """Return the state with the votes of the clients that chose, and 1 for each of them."""
+    chose = updates.chose if updates.chose is not None else np.zeros(len(group), np.bool_)
+    votes, none = dict(state.votes), Votes(0, (0,) * state.models)
+    for client, model, is_choice in zip(updates.sites, group.tolist(), chose, strict=True):
+        if is_choice:
+            votes[client] = votes.get(client, none).plus(model)
+    return replace(state, votes=votes), chose.astype(np.float64)

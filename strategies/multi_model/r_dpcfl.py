@@ -1,19 +1,23 @@
 """R-DPCFL: clusters of exact first updates, drawn while uncertain, then chosen privately.
 
 Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025;
-thesis, chapter 4), Algorithm 2. Round 1: every site trains the common model on all of its records
-at once (``first-batch``), which makes its update so exact that groups show. Rounds 2 to E_c: each
-site is drawn into a cluster by its probabilities πᵢ, and trains that model; E_c = ⌊(1 − MPO)·E/2⌋,
-the sooner over the more the clusters overlap. Then each site chooses among the models privately in
-a tenth of the rounds (``selections``), and keeps its model from there on.
+thesis, chapter 4), Algorithm 2, in its order:
+
+1. *Clusters*, round 1 (:meth:`RDPCFL.initial_groups`): every client trains the common model on all
+   of its records at once (``first-batch``), so that its update is exact enough to show its group.
+2. *Soft rounds*, 2 to E_c: each client is drawn into a cluster by its probabilities πᵢ, and trains
+   that model; E_c = ⌊(1 − MPO)·E/2⌋, earlier the more the clusters overlap.
+3. *Choices* (:meth:`RDPCFL.request_training` has 2 to 4): each client chooses among the models
+   privately in a tenth of the rounds (``selections``).
+4. *Keep*: then it keeps its model (:meth:`RDPCFL.model_of_site`).
 
 ``cluster-map`` is the map that finds the clusters: ``pca`` is the paper's, for sites of equal
-noise; ``mixture``, ours, knows each site's noise (``hdpfl_flower/clustering/noise_mixture.py``). Clusters that one
-cluster explains as well, or that differ by their labels alone, are none (``claims.py``). Where the
-number of clusters is to be found and they do not separate, there is one model from then on, and no
-choice. Where the terms say how many clusters there are, the sites choose from round 2 on, within
-the choices that are charged anyway. A network whose head is not known shows no labels: then only
-clusters whose number the terms give are trusted.
+noise; ``mixture``, ours, estimates each site's (``hdpfl_flower/clustering/noise_mixture.py``).
+Clusters that one cluster explains as well, or that differ by their labels alone, are none
+(``claims.py``). Where the number of clusters is to be found and they do not separate, there is one
+model from then on, and no choice. Where ``clusters`` states their number, the clients choose from
+round 2 on, within the choices that are charged anyway. A network whose head is not known shows no
+labels: then clusters are trusted only where ``clusters`` states their number.
 
 Other than in the authors' code: cluster models start from the common model and the clusters' first
 updates; choices are charged beside the training in one accounting with one δ; so many are asked for
@@ -30,96 +34,161 @@ Known limit: with 300 records a site and ε ≤ 5 no map finds the groups in fir
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from hdpfl_flower.claims import judged
+from hdpfl_flower.clustering.claims import judged
 from hdpfl_flower.clustering.clusters import LABEL_SKEW, Clusters, cluster_updates, last_soft_round
+from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, noise_of
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.clustering.noise_mixture import cluster_by_noise, noise_of
 from hdpfl_flower.updates import RoundUpdates
-from strategies.multi_model.private_choice import Choosing, choices_of
-from strategies.multi_model.groups import OWN, Ask, Gauges, Grouped, claim_gauges, is_trusted
+from strategies.core.interface import Disclosed, SiteRequest
 from strategies.core.roster import site_order
-from strategies.core.rule import Disclosed, State
+from strategies.multi_model.base import MultiModel
+from strategies.multi_model.groups import (
+    UNKNOWN,
+    Assignment,
+    ClusterSettings,
+    Gauges,
+    check_clusters,
+    claim_gauges,
+    is_trusted,
+)
+from strategies.multi_model.private_choice import (
+    ChoiceState,
+    count_votes,
+    may_choose,
+    plan_choices,
+    request_choice,
+)
 
 log = logging.getLogger("hdpfl.server")
 
-SHARES, SOFT = "shares/", "last-soft-round"
+
+@dataclass(frozen=True)
+class RDPCFLState(ChoiceState):
+    """The state of R-DPCFL.
+
+    Attributes:
+        shares: client → πᵢ, its probability of each cluster, shape ``(M,)``; of those whose first
+            update was clustered.
+        last_soft_round: E_c, the last round in which clients are drawn.
+    """
+
+    shares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    last_soft_round: int = 0
 
 
-class RDPCFL(Choosing):
+class RDPCFLSettings(ClusterSettings):
+    """How many clusters there are, and what finds them."""
+
+    cluster_map: Literal["mixture", "pca"] = Field(
+        "mixture",
+        description="What finds the clusters: a mixture that estimates each client's noise, or "
+        "the paper's two principal components.",
+    )
+
+
+class RDPCFL(MultiModel):
     """Clusters by the first updates, soft at first, then chosen."""
 
-    name = "r-dpcfl"
+    name, chooses = "r-dpcfl", True
+    settings_type = RDPCFLSettings
+    settings: RDPCFLSettings
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`Choosing.propose`; the first batch is a full one unless the terms say."""
+        """Return the terms with a full first batch, unless they state one, and the choices."""
         if terms.first_batch == "auto":
             terms = terms.updated(first_batch="full")
-        return super().propose(terms, disclosed)
+        check_clusters(self.settings, self.settings_table(), len(self.roster.eligible()))
+        return plan_choices(super().propose(terms, disclosed))
 
-    def begin(self, updates: RoundUpdates) -> Grouped:
-        """See :meth:`ManyModels.begin`.
+    def initial_state(self, disclosed: Disclosed | None = None) -> RDPCFLState:
+        """Return no groups, no votes."""
+        return RDPCFLState(weighting=self._weighting.initial_state(disclosed))
+
+    # --- 1. clusters of the first updates ------------------------------------------------------
+
+    def initial_groups(
+        self, state: RDPCFLState, updates: RoundUpdates
+    ) -> tuple[RDPCFLState, Assignment]:
+        """Return the clusters of the first updates, and each client's probabilities of them.
 
         The journal has the least separation ``clusters_mss``, the largest overlap ``clusters_mpo``,
         whether to trust them, ``clusters_separated``, whether labels explain them,
         ``clusters_label_skew``, ``last_soft_round`` and, where there are clusters, each site's
         ``cluster_confidence``.
         """
+        # In the sites' order, not that of arrival: the seeded starts of the fit draw by position.
         rows = sorted(range(len(updates.sites)), key=lambda i: site_order(updates.sites[i]))
-        heard = [i for i in rows if updates.updates[i].any()]
-        found = self._clusters(updates.updates[heard], updates.head)
+        # An update of zeros shows no group: its site has 1/M of each cluster.
+        nonzero = [i for i in rows if updates.updates[i].any()]
+        found = self._clusters(updates.updates[nonzero], updates.head)
         if found is None:
-            return self._without(updates)
-        trusted = is_trusted(found, self.terms)
-        self._tell(found, trusted)
-        told = claim_gauges(found, trusted)
-        if not trusted and not self.terms.clusters:
-            return self._without(updates, told)
+            return self._no_clusters(state, updates, {})
+        trusted = is_trusted(found, self.settings)
+        self._log(found, trusted)
+        claim = claim_gauges(found, trusted)
+        if not trusted and not self.settings.clusters:
+            return self._no_clusters(state, updates, claim)
         last = last_soft_round(found.mpo, self.terms.rounds) if trusted else 1
         models = len(found.sizes)
         shares = np.full((len(rows), models), 1 / models)
-        shares[heard] = found.shares
-        state = {SOFT: np.array([float(last)])}
-        state |= {SHARES + updates.sites[i]: shares[i] for i in heard}
-        gauges: dict[str, float | npt.NDArray[np.float64]] = {
-            **told,
+        shares[nonzero] = found.shares
+        known = {updates.sites[i]: shares[i] for i in nonzero}
+        gauges = {
+            **claim,
             "last_soft_round": float(last),
             "cluster_confidence": shares.max(axis=1),
         }
-        return Grouped(np.argmax(shares, axis=1), models, state, gauges)
+        state = replace(state, shares=known, last_soft_round=last)
+        return state, Assignment(np.argmax(shares, axis=1), models, gauges)
 
-    def ask(self, state: State, server_round: int, site: str) -> Ask:
-        """See :meth:`ManyModels.ask`: drawn, then chosen, then kept."""
-        shares = state.get(OWN + SHARES + site)
-        if shares is not None and server_round <= int(state[OWN + SOFT][0]):
-            draw = np.random.default_rng([self.terms.seed, server_round, *site.encode()])
-            return Ask(int(draw.choice(len(shares), p=shares)))
-        if self.may_choose(state, site):
-            return self.ask_to_choose(state, site)
-        return super().ask(state, server_round, site)
+    # --- 2. soft rounds, 3. choices, 4. keep ---------------------------------------------------
 
-    def home(self, state: State, site: str) -> int:
-        """See :meth:`Choosing.home`; before its first choice a site's likeliest cluster."""
-        shares = state.get(OWN + SHARES + site)
-        if choices_of(state, site) or shares is None:
-            return super().home(state, site)
-        return int(np.argmax(shares))
+    def request_training(self, state: RDPCFLState, server_round: int, site: str) -> SiteRequest:
+        """Return a drawn cluster's model, then a request to choose, then the model it keeps."""
+        shares = state.shares.get(site)
+        if shares is not None and server_round <= state.last_soft_round:
+            # A function of seed, round and site: a request that is repeated has the same cluster.
+            draw = np.random.default_rng([self.simulation.seed, server_round, *site.encode()])
+            return SiteRequest(int(draw.choice(len(shares), p=shares)))
+        if may_choose(state, site, self.terms.selections):
+            return request_choice(self.model_of_site(state, site))
+        return SiteRequest(self.model_of_site(state, site))
+
+    def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
+        """Return the groups that the clients trained; the choices among them count as votes."""
+        state, found = super().update_groups(state, updates)
+        state, chose = count_votes(state, updates, found.group)
+        return state, replace(found, gauges={"chose": chose})
+
+    def model_of_site(self, state: RDPCFLState, site: str) -> int:
+        """Return the model with the most votes; before a first choice the likeliest cluster."""
+        voted = state.voted(site)
+        if voted != UNKNOWN:
+            return voted
+        if site in state.shares:
+            return int(np.argmax(state.shares[site]))
+        return super().model_of_site(state, site)
+
+    # --- parts ---------------------------------------------------------------------------------
 
     def _clusters(self, updates: npt.NDArray[np.float32], head: Head | None) -> Clusters | None:
         """Return the clusters of the first updates; None where there is nothing to cluster.
 
         Where their number is given, clusters that labels explain in part stay as many.
         """
-        models = self.terms.clusters
+        models = self.settings.clusters
         try:
             variances = noise_of(updates, None)
-            if self.terms.cluster_map == "mixture":
+            if self.settings.cluster_map == "mixture":
                 found = cluster_by_noise(updates, models, variances)
             else:
                 found = cluster_updates(updates, models)
@@ -131,14 +200,16 @@ class RDPCFL(Choosing):
             return replace(found, claim=LABEL_SKEW)
         return claimed
 
-    def _without(self, updates: RoundUpdates, told: Gauges | None = None) -> Grouped:
-        """Return one group of all; with a number of clusters given, the sites will choose."""
-        models = max(self.terms.clusters, 1) if len(updates.sites) > 1 else 1
-        gauges = {"clusters_separated": 0.0, "last_soft_round": 1.0, **(told or {})}
-        state = {SOFT: np.array([1.0])}
-        return Grouped(np.zeros(len(updates.sites), np.int64), models, state, gauges)
+    def _no_clusters(
+        self, state: RDPCFLState, updates: RoundUpdates, claim: Gauges
+    ) -> tuple[RDPCFLState, Assignment]:
+        """Return one group of all; with a number of clusters given, the clients will choose."""
+        models = max(self.settings.clusters, 1) if len(updates.sites) > 1 else 1
+        gauges = {"clusters_separated": 0.0, "last_soft_round": 1.0, **claim}
+        group = np.zeros(len(updates.sites), np.int64)
+        return replace(state, last_soft_round=1), Assignment(group, models, gauges)
 
-    def _tell(self, found: Clusters, trusted: bool) -> None:
+    def _log(self, found: Clusters, trusted: bool) -> None:
         sizes = "/".join(map(str, found.sizes))
         if trusted:
             log.info(
@@ -151,6 +222,7 @@ class RDPCFL(Choosing):
             "round 1: no clusters are certain (%s; least separation %.2f%s): %s",
             found.claim, found.mss, f", {alone} of one site" if alone else "",
             "the sites choose from round 2 on; 'local' or 'mr-mtl' may serve them better"
-            if self.terms.clusters else "one model for all, as 'fedavg' has; where there are "
-            "groups set 'clusters' to their number, or take 'late-clusters'",
+            if self.settings.clusters else "one model for all, as 'fedavg' has; where there are "
+            f"groups set '{self.settings_table()}.clusters' to their number, or take "
+            "'late-clusters'",
         )  # fmt: skip

@@ -30,6 +30,7 @@ def between_site_variance(
     unit = float(variances.min())  # in units of the quietest site no weight overflows
     weights = unit / variances
     total = float(weights.sum())
+    # Q = Σ aᵢ‖uᵢ‖² − ‖Σ aᵢuᵢ‖²/Σa, from inner products alone; `unit` cancels in the quotient.
     spread = float(weights @ np.diag(moments)) - float(weights @ moments @ weights) / total
     scale = total - float(weights @ weights) / total
     return (spread - (len(variances) - 1) * unit) / scale

@@ -1,4 +1,4 @@
-"""How many local steps a site takes a round, as far as the public terms or the site itself tell."""
+"""Local steps of each site a round, from the public terms or from what the site discloses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDEST = 10.0
 scales a site's share by no more."""
 
 FACTS = frozenset({"batch-size", "declared-records"})
-"""What a site discloses to tell its steps."""
+"""What a site discloses of its steps."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class LocalSteps:
 
 
 def facts_needed(terms: RunTerms) -> frozenset[str]:
-    """Return the facts that tell a site's steps: none where ``local-steps`` sets them for all."""
+    """Return the facts that determine a site's steps: none where ``local-steps`` sets them."""
     return frozenset() if terms.local_steps else FACTS
 
 
@@ -57,11 +57,12 @@ def local_steps(terms: RunTerms, batch_sizes: Floats, records: Floats) -> LocalS
     n = len(batch_sizes)
     if terms.local_steps:
         return LocalSteps(np.full(n, float(terms.local_steps)), np.ones(n, dtype=np.bool_))
+    # Below 1 nothing is a number of records: a disclosed 0 would divide by zero.
     known = np.isfinite(batch_sizes) & np.isfinite(records) & (batch_sizes >= 1) & (records >= 1)
     if not known.any() or 2 * known.sum() < n:
         return LocalSteps(np.ones(n), np.zeros(n, dtype=np.bool_))
-    told = np.ceil(terms.local_epochs * records[known] / batch_sizes[known])
-    middle = float(np.median(told))
+    disclosed = np.ceil(terms.local_epochs * records[known] / batch_sizes[known])
+    middle = float(np.median(disclosed))
     counts = np.full(n, middle)
-    counts[known] = np.clip(told, max(1.0, middle / WIDEST), WIDEST * middle)
+    counts[known] = np.clip(disclosed, max(1.0, middle / WIDEST), WIDEST * middle)
     return LocalSteps(counts, known)

@@ -1,11 +1,11 @@
-"""The best weights there are, for a server that is told every site's noise: a yardstick.
+"""The best weights there are, for a server that receives every site's noise: a yardstick.
 
 Malekmohammadi et al., Noise-Aware Algorithm for Heterogeneous Differentially Private Federated
 Learning (ICML 2024), equation for the optimal weights: min Σ wᵢ²σᵢ² with Σ wᵢ = 1 has
 wᵢ ∝ 1/σᵢ², and the aggregate's variance is then 1 / Σ (1/σᵢ²).
 
-Threat model: none, it is told what it should find out. Only a simulation can run it: ``noise-std``
-is disclosed by simulated profiles alone.
+Threat model: none; the server receives what it should estimate. Only a simulation can run it:
+``noise-std`` is disclosed by simulated profiles alone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import HDPStrategy, State
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import Declaration, HDPStrategy, State
 
 
 def inverse_variance_weights(variances: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -33,6 +33,7 @@ def inverse_variance_weights(variances: npt.NDArray[np.float64]) -> npt.NDArray[
     if exact.any():
         precision = exact.astype(np.float64)
     else:
+        # In units of the least variance: 1/σᵢ² alone could overflow.
         precision = variances.min() / variances
     weights: npt.NDArray[np.float64] = precision / precision.sum()
     return weights
@@ -43,15 +44,14 @@ class Oracle(HDPStrategy):
 
     name = "oracle"
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return frozenset({"noise-std"})
+    def declare(self) -> Declaration:
+        """Declare the fact that weighs."""
+        return Declaration(frozenset({"noise-std"}))
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`."""
+        """Return the mean of the updates, weighted by the inverse of the true noise variance."""
         noise_std = updates.disclosed["noise-std"]
         weights = inverse_variance_weights(noise_std**2)
         return state, Outcome(

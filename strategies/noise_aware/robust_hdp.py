@@ -5,14 +5,14 @@ Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ�
 (``estimator = "rpca"``). The default, ``auto``, reads a first upload by factor analysis of the
 n × n Gram matrix (``noise_level.py``), at less than one pass over the updates, and from a site's
 second upload on the differences of its uploads (``temporal.py``); a softmax layer's silent sums
-(``softmax_head.py``) correct both. ``docs/noise.md`` has what that is worth.
+(``softmax_head.py``) correct both. ``docs/concepts/noise-aware.md`` has what that is worth.
 
 Every round anew, as Algorithm 1 has it, or with ``frozen-after = 1``, as its authors' code has it:
 then a site keeps the level of its first upload. Freeze after two at the earliest: one round alone
-tells the noise worse. Sites that miss rounds keep what is known of them.
+estimates the noise worse. Sites that miss rounds keep what is known of them.
 
 Threat model: an untrusted server that learns nothing but the noisy updates. That it can estimate
-their noise is a fact of any federated DP-SGD, not of this rule. No site discloses anything.
+their noise is a fact of any federated DP-SGD, not of this strategy. No site discloses anything.
 
 Known limit: the weights know noise alone. Under label skew a quiet site may hold few of the labels,
 and then these weights can lose to FedAvg.
@@ -20,60 +20,122 @@ and then these weights can lose to FedAvg.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from hdpfl_flower.config.settings import Count, Settings
+from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOptions, track
+from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.estimators.temporal import Tracked, track
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import HDPStrategy, State
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import Disclosed, HDPStrategy
 from strategies.noise_aware.oracle import inverse_variance_weights
+
+
+@dataclass(frozen=True)
+class RobustHDPState:
+    """The state of Robust-HDP and SNR.
+
+    Attributes:
+        uploads: what is kept of the clients' uploads, to estimate their noise.
+    """
+
+    uploads: NoiseMemory = field(default_factory=NoiseMemory)
+
+
+StateT = TypeVar("StateT", bound=RobustHDPState)
+
+
+class RobustHDPSettings(Settings):
+    """What finds the noise of an update, and from how many uploads of a site."""
+
+    estimator: Literal[
+        "auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal"
+    ] = Field(
+        "auto",
+        description="What finds the noise of an update: factor-analysis, residual-mad, rpca, "
+        "column-norm, temporal (consecutive uploads), or auto.",
+    )
+    frozen_after: Count = Field(
+        0,
+        description="Uploads of a site after which its noise level is kept; 0: never, 1: as the "
+        "paper's authors do.",
+    )
 
 
 class RobustHDP(HDPStrategy):
     """Weights by estimated noise."""
 
     name = "robust-hdp"
+    settings_type = RobustHDPSettings
+    settings: RobustHDPSettings
+
+    def initial_state(self, disclosed: Disclosed | None = None) -> RobustHDPState:
+        """Return no uploads."""
+        return RobustHDPState()
 
     def combine(
-        self, state: State, updates: RoundUpdates, noise: RandomStream
-    ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`.
+        self, state: RobustHDPState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[RobustHDPState, Outcome]:
+        """Return Algorithm 1's step: estimate σ̂ᵢ², weigh by 1/σ̂ᵢ², sum."""
+        state, estimate = self.estimate_noise(state, updates)
+        weights = noise_weights(estimate.variances)
+        step = weighted_sum(weights, updates.updates)
+        return state, Outcome(step, weights, noise_gauges(estimate))
 
-        An update of zeros carries nothing and would pass for noiseless: it gets no weight.
-        """
-        state, tracked = track(
-            state,
+    def estimate_noise(self, state: StateT, updates: RoundUpdates) -> tuple[StateT, NoiseEstimate]:
+        """Return the state after a round and σ̂ᵢ² of its updates."""
+        settings = self.settings
+        options = TrackOptions(settings.estimator, self.terms.clip_norm, settings.frozen_after)
+        memory, estimate = track(
+            state.uploads,
             updates.server_round,
             updates.sites,
             updates.updates,
-            method=self.terms.estimator,
-            clip_norm=self.terms.clip_norm,
-            uploads=self.terms.frozen_after,
-            head=updates.head,
+            options,
+            updates.head,
         )
-        heard = np.isfinite(tracked.variances)
-        weights = np.full(len(heard), 1 / len(heard))
-        if heard.any():
-            weights = np.zeros(len(heard))
-            weights[heard] = inverse_variance_weights(tracked.variances[heard])
-        update = weighted_sum(weights, updates.updates)
-        return state, Outcome(update, weights, noise_gauges(tracked))
+        return replace(state, uploads=memory), estimate
 
 
-def noise_gauges(tracked: Tracked) -> dict[str, float | npt.NDArray[np.float64]]:
+def noise_weights(
+    variances: npt.NDArray[np.float64], signals: npt.NDArray[np.float64] | float = 1.0
+) -> npt.NDArray[np.float64]:
+    """Return weights in proportion to signal / σ̂ᵢ², shape ``(n,)``.
+
+    An update of zeros has σ̂² = ∞: it holds nothing and would pass for noiseless, so it gets no
+    weight. Where all are zeros the weights are equal.
+
+    >>> noise_weights(np.array([1.0, np.inf, 4.0]))
+    array([0.8, 0. , 0.2])
+    """
+    measured = np.isfinite(variances)
+    weights = np.full(len(measured), 1 / len(measured))
+    if measured.any():
+        weights = np.zeros(len(measured))
+        # Inverse variances of σ̂²/signal are signal/σ̂².
+        of_signal = (variances / signals)[measured]
+        weights[measured] = inverse_variance_weights(of_signal)
+    return weights
+
+
+def noise_gauges(estimate: NoiseEstimate) -> dict[str, float | npt.NDArray[np.float64]]:
     """Return a round's noise for the journal, each shape ``(n,)``.
 
     ``noise_std``, 0 where there is no estimate; ``noise_pairs``, pairs of uploads seen;
     ``noise_identified``, 0 where it may be far from the noise; and for each estimator and reason a
-    row of ones and zeros: whose it was.
+    row of ones and zeros: which of them it was.
     """
-    known = np.where(np.isfinite(tracked.variances), tracked.variances, 0)
+    known = np.where(np.isfinite(estimate.variances), estimate.variances, 0)
     gauges: dict[str, float | npt.NDArray[np.float64]] = {
         "noise_std": np.sqrt(known),
-        "noise_pairs": tracked.pairs,
-        "noise_identified": tracked.identified.astype(np.float64),
+        "noise_pairs": estimate.pairs,
+        "noise_identified": estimate.identified.astype(np.float64),
     }
-    for reason in dict.fromkeys(tracked.reasons):
-        gauges[f"noise by {reason}"] = np.array([float(r == reason) for r in tracked.reasons])
+    for reason in dict.fromkeys(estimate.reasons):
+        gauges[f"noise by {reason}"] = np.array([float(r == reason) for r in estimate.reasons])
     return gauges

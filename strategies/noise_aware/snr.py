@@ -19,12 +19,17 @@ from __future__ import annotations
 import numpy as np
 
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import Declaration
 from strategies.noise_aware.local_steps import LocalSteps, facts_needed, local_steps
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import State
-from strategies.noise_aware.oracle import inverse_variance_weights
-from strategies.noise_aware.robust_hdp import RobustHDP
+from strategies.noise_aware.robust_hdp import (
+    RobustHDP,
+    RobustHDPState,
+    noise_gauges,
+    noise_weights,
+)
 
 
 def disclosed_steps(terms: RunTerms, updates: RoundUpdates) -> LocalSteps:
@@ -39,30 +44,26 @@ class SNR(RobustHDP):
 
     name = "snr"
 
-    @classmethod
-    def uses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.uses`."""
-        return facts_needed(terms)
+    def declare(self) -> Declaration:
+        """Declare the facts that show a site's steps, where the terms do not set them."""
+        return Declaration(optional_facts=facts_needed(self.terms))
 
     def combine(
-        self, state: State, updates: RoundUpdates, noise: RandomStream
-    ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`.
+        self, state: RobustHDPState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[RobustHDPState, Outcome]:
+        """Return the step: estimate σ̂ᵢ², count kᵢ, weigh by kᵢ/σ̂ᵢ², sum.
 
         The journal's ``steps`` are the kᵢ that were used, ``steps_known`` is 0 where one is not
         the site's own.
         """
-        state, outcome = super().combine(state, updates, noise)
+        state, estimate = self.estimate_noise(state, updates)
         steps = disclosed_steps(self.terms, updates)
+        variances = np.square(np.sqrt(estimate.variances))  # of the journal's ``noise_std``
+        # wᵢ ∝ kᵢ/σ̂ᵢ².
+        weights = noise_weights(variances, steps.counts)
         gauges = {
-            **outcome.gauges,
+            **noise_gauges(estimate),
             "steps": steps.counts,
             "steps_known": steps.known.astype(np.float64),
         }
-        variances = np.square(outcome.gauges.get("noise_std", np.zeros(len(updates.sites))))
-        measured = variances > 0
-        if not measured.any():
-            return state, Outcome(outcome.update, outcome.weights, gauges)
-        weights = np.zeros(len(measured))
-        weights[measured] = inverse_variance_weights(variances[measured] / steps.counts[measured])
         return state, Outcome(weighted_sum(weights, updates.updates), weights, gauges)

@@ -1,11 +1,11 @@
-"""Any rule's weights with the private sites' updates projected: what ``pfa`` and ``…+pfa`` share.
+"""Base of strategies that project the private updates: the weights of any other, and a projection.
 
 The projection of PFA (Liu et al., VLDB 2021) does not depend on how updates are weighted, so it is
-a part of its own: ``robust-hdp+pfa`` is Robust-HDP's weights with PFA's projection, and ``pfa`` is
-``weiavg+pfa``. The rule that weighs runs as it is, on the same updates.
+a part: ``robust-hdp+pfa`` is Robust-HDP's weights with PFA's projection, and ``pfa`` is
+``weiavg+pfa``. The strategy that weighs runs unchanged, on the same updates.
 
-Threat model: that of the rule that weighs; and each site discloses its ε to the server, which calls
-the loose ones public.
+Threat model: that of the strategy that weighs; and each site discloses its ε to the server, which
+calls the loose ones public.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import AtLeastOne, Settings
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.noise import RandomStream
-from strategies.core.public_split import parse_split
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.core.base import Disclosed, HDPStrategy, State
-from strategies.core.strategy_state import Kept
+from strategies.core.base import Declaration, Disclosed, HDPStrategy, State
+from strategies.core.public_split import parse_split
 from strategies.core.sampler import Sampler
 
 log = logging.getLogger("hdpfl.server")
@@ -32,9 +34,9 @@ Part = tuple[npt.NDArray[np.float32], int]
 """A stretch of the aggregate, and how many directions its private part was projected on."""
 
 
-def check_split(terms: RunTerms) -> None:
+def check_split(config: RunConfig) -> None:
     """Raise ``TermsError`` where ``public-split`` is not one."""
-    parse_split(terms.public_split)
+    parse_split(config.server.public_split)
 
 
 def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool_]:
@@ -52,73 +54,79 @@ def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool
     return public
 
 
+class ProjectionSettings(Settings):
+    """On how many directions the private part is projected, and of what."""
+
+    subspace_rank: AtLeastOne = Field(
+        1, description="Directions kept, k; the public updates may have fewer."
+    )
+    subspace_scope: Literal["vector", "tensor"] = Field(
+        "vector", description="Project the whole update, or each parameter on its own."
+    )
+
+
 class Projected(HDPStrategy):
     """The weights of ``weighting``, the private part of the aggregate projected.
 
-    So unanimous sites need not get their way.
-
     Attributes:
-        weighting: the rule that weighs.
+        weighting: the strategy that weighs.
     """
 
     weighting: ClassVar[type[HDPStrategy]]
+    settings_type: ClassVar[type[Settings]] = ProjectionSettings
+    settings: ProjectionSettings
 
-    def __init__(self, terms: RunTerms) -> None:
-        """Prepare for the run of ``terms``; raises ``TermsError`` for an unknown split."""
-        check_split(terms)
-        self._rule = self.weighting(terms)
-        super().__init__(terms)
-        self._rule.sampler = self.sampler  # who is public is one matter
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``; raises ``TermsError`` for an unknown split."""
+        check_split(config)
+        self._weighting = self.weighting(config)
+        super().__init__(config)
+        self._weighting.sampler = self.sampler  # who is public is one matter
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return cls.weighting.discloses(terms) | {"epsilon"}
-
-    @classmethod
-    def uses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.uses`."""
-        return cls.weighting.uses(terms)
-
-    @classmethod
-    def completed(cls, terms: RunTerms) -> RunTerms:
-        """See :meth:`HDPStrategy.completed`."""
-        return cls.weighting.completed(terms)
+    def declare(self) -> Declaration:
+        """Declare ε beside the facts of the strategy that weighs; a projection is no sum."""
+        inner = self._weighting.declare()
+        return Declaration(
+            inner.required_facts | {"epsilon"}, inner.optional_facts,
+            is_weighted_sum=False, is_convex=False,
+        )  # fmt: skip
 
     @classmethod
-    def is_weighted_sum(cls, terms: RunTerms) -> bool:
-        """See :meth:`HDPStrategy.is_weighted_sum`: the projection is in between."""
-        del terms
-        return False
+    def complete_terms(cls, terms: RunTerms) -> RunTerms:
+        """Return the terms as the strategy that weighs completes them."""
+        return cls.weighting.complete_terms(terms)
 
-    def initial_state(self) -> State:
-        """See :meth:`HDPStrategy.initial_state`."""
-        return self._rule.initial_state()
+    def initial_state(self, disclosed: Disclosed | None = None) -> State:
+        """Return the state of the strategy that weighs."""
+        return self._weighting.initial_state(disclosed)
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """See :meth:`HDPStrategy.propose`."""
-        return self._rule.propose(terms, disclosed)
+        """Return the terms as the strategy that weighs proposes them."""
+        return self._weighting.propose(terms, disclosed)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`.
+        """Return the weighted mean of the updates, its private part projected.
 
         The journal's ``public`` marks the public sites of the round and ``subspace_rank`` the
         directions kept; 0 means that nothing was projected, for want of public or private sites.
         """
-        state, outcome = self._rule.combine(state, updates, noise)
+        state, outcome = self._weighting.combine(state, updates, noise)
         public, rank, update = public_sites(updates, self.sampler), 0, outcome.update
+        # No public update spans no subspace, and without private weight there is nothing to
+        # project.
         if public.any() and outcome.weights[~public].any():
             update = np.empty_like(update)
-            for part in self._parts(len(update)):
+            # Parts are disjoint stretches of coordinates that cover all d.
+            for part in self._parts(updates):
                 update[part], kept = self.project(updates, part, outcome.weights, public)
                 rank = max(rank, kept)
         else:
             who = "private" if public.any() else "public"
             log.warning(
                 "round %d: no %s site; nothing is projected ('public-split' = '%s')",
-                updates.server_round, who, self.terms.public_split,
+                updates.server_round, who, self.server.public_split,
             )  # fmt: skip
         gauges = {
             **outcome.gauges,
@@ -126,14 +134,6 @@ class Projected(HDPStrategy):
             "subspace_rank": float(rank),
         }
         return state, Outcome(update, outcome.weights, gauges)
-
-    def keep(self) -> Kept:
-        """See :meth:`Keeps.keep`: what the rule that weighs keeps."""
-        return self._rule.keep()
-
-    def restore(self, kept: Kept) -> None:
-        """See :meth:`Keeps.restore`."""
-        self._rule.restore(kept)
 
     @abstractmethod
     def project(
@@ -145,12 +145,12 @@ class Projected(HDPStrategy):
     ) -> Part:
         """Return the aggregate's coordinates ``part``, the private sites' share projected."""
 
-    def _parts(self, size: int) -> Iterator[slice]:
-        """Yield the whole update, or each of its tensors where the terms ask for that."""
-        if self.terms.subspace_scope == "vector" or not self._like:
-            yield slice(0, size)
+    def _parts(self, updates: RoundUpdates) -> Iterator[slice]:
+        """Yield the whole update, or each of its tensors where the settings ask for that."""
+        if self.settings.subspace_scope == "vector" or not updates.tensor_sizes:
+            yield slice(0, updates.updates.shape[1])
             return
         start = 0
-        for array in self._like.values():
-            yield slice(start, start + array.size)
-            start += array.size
+        for size in updates.tensor_sizes:
+            yield slice(start, start + size)
+            start += size

@@ -21,17 +21,35 @@ Known limit: with tight accounting PFA need not beat WeiAvg, or the public sites
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from hdpfl_flower.linalg.projection import inner_products, project_private
-from hdpfl_flower.updates import RoundUpdates, weighted_sum
-from strategies.projection.base import Part, Projected
+from hdpfl_flower.linalg.projection import project_private
+from hdpfl_flower.linalg.sums import inner_products, weighted_sum
+from hdpfl_flower.updates import RoundUpdates
 from strategies.averaging.weiavg import WeiAvg
+from strategies.projection.base import Part, Projected, ProjectionSettings
+
+
+class SubspaceSettings(ProjectionSettings):
+    """Which directions the private part is projected on."""
+
+    subspace: Literal["span", "centred", "mean"] = Field(
+        "span",
+        description="The directions kept: of the public updates, of those less their mean, or of "
+        "their weighted mean alone.",
+    )
 
 
 class PublicSubspace(Projected):
-    """Some rule's weights, the private part projected on the public updates' directions."""
+    """Any strategy's weights, the private part projected on the public updates' directions."""
+
+    table = "pfa"
+    settings_type = SubspaceSettings
+    settings: SubspaceSettings
 
     def project(
         self,
@@ -40,10 +58,12 @@ class PublicSubspace(Projected):
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
-        """See :meth:`Projected.project`."""
-        terms, rows = self.terms, updates.updates[:, part]
+        """Return the private part projected on the public directions, plus the public part."""
+        settings, rows = self.settings, updates.updates[:, part]
+        # A projection of rows on rows is a combination of rows: (n, n) products and n coefficients
+        # are enough, and no (d, k) basis is made.
         coefficients, kept = project_private(
-            inner_products(rows), weights, public, terms.subspace_rank, terms.subspace
+            inner_products(rows), weights, public, settings.subspace_rank, settings.subspace
         )
         return weighted_sum(coefficients, rows), kept
 

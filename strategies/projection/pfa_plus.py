@@ -10,11 +10,11 @@ Here nobody sends V. With Algorithm 3 as printed (k = 1, V along the public mean
 the warm-up round is parallel to V, and a site that kept the model of the round before has it for
 nothing: V[t] = (θ[t+1] − θ[t]) / ‖·‖. After the warm-up this V is not Algorithm 5's: the step
 w·(public mean) + (1 − w)·s·V[t−1], with w the public share of Σ ε, holds a part of the step before,
-as momentum does; what is new in the public mean always enters. So ``subspace-rank`` is 1 and
-``subspace-scope`` is ``vector``; of ``subspace``, ``span`` and ``mean`` are the same here.
+as momentum does; what is new in the public mean always enters. So there is one direction, of the
+whole update, and no setting of PFA's.
 
 Who sends what: the split is made among all sites that joined, by disclosed ε, as for PFA. Each
-private one is told the SHA-256 of the model that it answered about last; where that is two models
+private one is sent the SHA-256 of the model that it answered about last; where that is two models
 back, because the site was not asked in between, its V is the way from there. A site whose last
 model lies further back, or that lost it in a restart, sends its whole update, which the server
 projects. There is a warm-up wherever there is no last step or no public site, as in round 1. A
@@ -24,9 +24,9 @@ not answer, the step goes along the last ones.
 
 Threat model: an untrusted server to which each site discloses its ε, which the updates' own (ε, δ)
 does not cover; an overstated ε makes a site public and lets it choose the direction. Sites project
-their noisy update: it costs no budget. Whether a site sends one number or all tells that it was
-there in the round before. A number is bounded as a norm is. Weights are WeiAvg's: rules that look
-for noise find none in one number, and guards cannot compare such sites.
+their noisy update: it costs no budget. Whether a site sends one number or all shows that it was
+there in the round before. A number is bounded as a norm is. Weights are WeiAvg's: noise cannot be
+estimated from one number, and guards cannot compare such sites.
 
 Known limit: PFA's, and sites that share one direction only.
 """
@@ -34,27 +34,28 @@ Known limit: PFA's, and sites that share one direction only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.linalg.step_direction import Direction
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import NoSettings
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.linalg.projection import project_private
+from hdpfl_flower.linalg.step_direction import Direction
+from hdpfl_flower.linalg.sums import inner_products, weighted_sum
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.linalg.projection import inner_products, project_private
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import State
-from strategies.core.checks import check_norm, read_checked
-from strategies.core.strategy_state import Kept
-from strategies.projection.base import Part, Projected
+from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.weiavg import WeiAvg, epsilon_weights
+from strategies.core.base import Disclosed
+from strategies.core.interface import RoundPlan, RoundStart, SiteRequest
+from strategies.core.round_report import RoundReport
+from strategies.projection.base import Part, Projected
 
 log = logging.getLogger("hdpfl.server")
 
@@ -85,6 +86,8 @@ def combine_along(
     along: dict[int, tuple[Direction, float]] = {}
     for line, row, weight in zip(lines, rows, weights, strict=True):
         if line is not None:
+            # Each direction exists once a round, so its id is a key. The coordinates of its sites
+            # add up first: one lift a direction, not one a site.
             _, before = along.get(id(line), (line, 0.0))
             along[id(line)] = line, before + weight * float(line.project(row)[0])
     # Weights of zero, not a choice of rows: that would copy them.
@@ -95,109 +98,110 @@ def combine_along(
     return total
 
 
+@dataclass(frozen=True)
+class PFAPlusState:
+    """The state of PFA+.
+
+    Attributes:
+        models: digest → the model as a vector, the newest last.
+        answered: site → the digests of the last two models that it answered about.
+        weighting: the state of the strategy that weighs.
+    """
+
+    models: dict[str, Row] = field(default_factory=dict)
+    answered: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    weighting: Any = None
+
+
 class PFAPlus(Projected):
     """WeiAvg's weights; private updates projected on the global model's last step, at the sites."""
 
     name, weighting = "pfa-plus", WeiAvg
+    settings_type = NoSettings
 
-    def __init__(self, terms: RunTerms) -> None:
-        """Prepare for the run of ``terms``.
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``.
 
         Raises:
             TermsError: terms that one direction, or one number a site, cannot satisfy.
         """
-        check_terms(terms)
-        super().__init__(terms)
-        self._models: dict[str, Row] = {}  # by digest, the newest last
-        self._answered: dict[str, list[str]] = {}  # site → the models it answered about last
-        self._new_round()
+        check_terms(config)
+        super().__init__(config)
+        self._lines = _Lines({})  # both of a round, for every site of it asks
+        self._split: tuple[RoundReport, frozenset[str]] | None = None
 
-    def _new_round(self) -> None:
-        self._lines: dict[str, Direction | None] = {}
-        self._public: frozenset[str] | None = None
-        self._asked: dict[str, str] = {}  # private site → the model that its step begins at
-        self._numbers: set[str] = set()
+    def initial_state(self, disclosed: Disclosed | None = None) -> PFAPlusState:
+        """Return no models, no answers."""
+        return PFAPlusState(weighting=super().initial_state(disclosed))
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """See :meth:`HDPStrategy.configure_train`; learns the last steps from ``arrays``."""
-        digest = wire.model_digest(arrays)
-        model = self._models.pop(digest, None)  # after a round without a quorum it is the same
+    def begin_round(self, state: PFAPlusState, start: RoundStart) -> RoundPlan:
+        """Return the state with the last round's answers and this round's model."""
+        answered = dict(state.answered)
+        if state.models:
+            # Sites that answered last round did so about the newest model of the state.
+            last = next(reversed(state.models))
+            for site in start.answered:
+                before = [digest for digest in answered.get(site, ()) if digest != last]
+                answered[site] = (*before, last)[-2:]
+        models, digest = dict(state.models), wire.model_digest(start.arrays)
+        model = models.pop(digest, None)  # after a round without a quorum it is the same
         if model is None:
-            model = flatten(wire.read_own(arrays))
-        kept = list(self._models.items())[-KEPT:]
-        self._models = {**dict(kept), digest: model}
-        self._new_round()
-        return super().configure_train(server_round, arrays, config, grid)
+            model = flatten(wire.read_own(start.arrays))
+        # A site whose model is dropped here sends its whole update next time.
+        models = {**dict(list(models.items())[-KEPT:]), digest: model}
+        return RoundPlan(replace(state, models=models, answered=answered), self.terms)
 
-    def keep(self) -> Kept:
-        """See :meth:`Keeps.keep`: the models that sites can project from, and who can."""
-        return Kept({"answered": self._answered}, dict(self._models))
-
-    def restore(self, kept: Kept) -> None:
-        """See :meth:`Keeps.restore`."""
-        self._models, self._answered = dict(kept.arrays), dict(kept.facts["answered"])
-
-    def project_for(self, site: str) -> str | None:
-        """See :meth:`HDPStrategy.project_for`."""
-        if self._public is None:
-            self._public = self._split(self.report.asked)
-        if self._last_line() is None or not self._public or site in self._public:
-            return wire.WHOLE
-        earlier = list(self._models)[:-1]
-        began = [digest for digest in self._answered.get(site, []) if digest in earlier][-1:]
-        if not began or self._line(began[0]) is None:
-            return wire.WHOLE
-        self._asked[site] = began[0]
-        return began[0]
-
-    def read_row(self, site: str, reply: Message, size: int) -> Row:
-        """See :meth:`HDPStrategy.read_row`; a site asked for a number may send either form."""
-        asked = self._asked.get(site)
-        update = read_checked(reply, size, may_be_projected=asked is not None)
-        check_norm(update)  # before it counts as an answer
-        answered, now = self._answered.get(site, []), next(reversed(self._models))
-        self._answered[site] = [*(digest for digest in answered if digest != now), now][-2:]
-        line = self._line(asked) if asked else None
-        if line is None or size == 1:
-            return update
-        if len(update) == size:
-            # A site that lost its model: the number that it would have sent, to the last bit.
-            return line.lift(float(line.project(update)[0]))
-        self._numbers.add(site)
-        return line.lift(float(update[0]))
+    def request(
+        self, state: PFAPlusState, server_round: int, site: str, kind: str = wire.TRAIN
+    ) -> SiteRequest:
+        """Return a request for one number to a private site that has an earlier model."""
+        if kind != wire.TRAIN:
+            return SiteRequest()
+        public, lines = self._public(), self._lines_of(state)
+        if not public or site in public or lines.last is None:
+            return SiteRequest(project=wire.WHOLE)
+        began = _began(state, site)
+        line = lines.since(began) if began else None
+        return SiteRequest(project=began if line else wire.WHOLE, along=line)
 
     def combine(
-        self, state: State, updates: RoundUpdates, noise: RandomStream
-    ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`.
+        self, state: PFAPlusState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[PFAPlusState, Outcome]:
+        """Return PFA's step in a warm-up, then Algorithm 5's along the model's last step.
 
         The journal's ``warm_up`` is 1 in a round of PFA's, and ``sent_numbers`` marks the sites
         that sent one number.
         """
-        last = self._last_line()
-        if last is None or not self._public:
-            state, outcome = super().combine(state, updates, noise)
-            return state, replace(outcome, gauges={**outcome.gauges, "warm_up": 1.0})
+        public_sites, lines = self._public(), self._lines_of(state)
+        if not public_sites or lines.last is None:
+            inner, outcome = super().combine(state.weighting, updates, noise)
+            gauges = {**outcome.gauges, "warm_up": 1.0}
+            return replace(state, weighting=inner), replace(outcome, gauges=gauges)
         weights = epsilon_weights(updates.disclosed["epsilon"])
-        public = np.array([site in self._public for site in updates.sites])
+        public = np.array([site in public_sites for site in updates.sites])
         if not public.any():
             log.warning(
                 "round %d: no public site answered; the step goes along the last ones",
                 updates.server_round,
             )
-        gauges: dict[str, float | npt.NDArray[np.float64]] = {
+        numbers = np.zeros(len(public)) if updates.projected is None else updates.projected
+        gauges = {
             "public": public.astype(np.float64),
             "subspace_rank": float(not public.all()),
             "warm_up": 0.0,
-            "sent_numbers": np.array([float(site in self._numbers) for site in updates.sites]),
+            "sent_numbers": numbers.astype(np.float64),
         }
-        lines = [
-            None if site in self._public else self._line(self._asked.get(site, "")) or last
-            for site in updates.sites
+        along = [
+            # A private site without an earlier model sent its update whole: it goes along the last
+            # step.
+            None if is_public else lines.since(_began(state, site)) or lines.last
+            for site, is_public in zip(updates.sites, public, strict=True)
         ]
-        return state, Outcome(combine_along(lines, updates.updates, weights), weights, gauges)
+        return state, Outcome(combine_along(along, updates.updates, weights), weights, gauges)
+
+    def _parts(self, updates: RoundUpdates) -> Iterator[slice]:
+        """Yield the whole update."""
+        yield slice(0, updates.updates.shape[1])
 
     def project(
         self,
@@ -206,47 +210,60 @@ class PFAPlus(Projected):
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
-        """See :meth:`Projected.project`: the warm-up, Algorithm 3 as printed."""
+        """Return the step of the warm-up, Algorithm 3 as printed."""
         rows = updates.updates[:, part]
         coefficients, kept = project_private(inner_products(rows), weights, public, 1, "mean")
         return weighted_sum(coefficients, rows), kept
 
-    def _line(self, began: str) -> Direction | None:
-        """Return the direction from the model of that digest to the last one, if it is kept."""
-        if began not in self._lines and began in self._models:
-            now = next(reversed(self._models.values()))
-            self._lines[began] = Direction.between(self._models[began], now)
-        return self._lines.get(began)
+    def _public(self) -> frozenset[str]:
+        """Return the public sites among those asked in this round."""
+        if self._split is None or self._split[0] is not self.report:
+            disclosed, asked = self.roster.disclosed, self.report.asked
+            epsilons = {site: disclosed[site]["epsilon"] for site in asked}
+            found = self.sampler.public_sites(epsilons) if asked else frozenset[str]()
+            self._split = self.report, found & frozenset(asked)
+        return self._split[1]
 
-    def _last_line(self) -> Direction | None:
-        """Return the direction of the last step, if there was one."""
-        return self._line(list(self._models)[-2]) if len(self._models) > 1 else None
-
-    def _split(self, asked: list[str]) -> frozenset[str]:
-        """Return the public sites among those asked."""
-        disclosed = self.roster.disclosed
-        epsilons = {site: disclosed[site]["epsilon"] for site in asked}
-        return self.sampler.public_sites(epsilons) & frozenset(asked)
+    def _lines_of(self, state: PFAPlusState) -> _Lines:
+        """Return the directions of the state's models; they are computed once a round."""
+        if self._lines.models is not state.models:
+            self._lines = _Lines(state.models)
+        return self._lines
 
 
-def check_terms(terms: RunTerms) -> None:
-    """Refuse terms that one direction, or one number a site, cannot satisfy.
+class _Lines:
+    """The directions from earlier models to the newest one, each computed once."""
+
+    def __init__(self, models: dict[str, Row]) -> None:
+        self.models = models
+        self._found: dict[str, Direction | None] = {}
+
+    @property
+    def last(self) -> Direction | None:
+        """The direction of the last step, if there was one."""
+        return self.since(list(self.models)[-2]) if len(self.models) > 1 else None
+
+    def since(self, began: str) -> Direction | None:
+        """Return the direction from the model of that digest to the newest, if it is kept."""
+        if began not in self._found and began in self.models:
+            now = next(reversed(self.models.values()))
+            self._found[began] = Direction.between(self.models[began], now)
+        return self._found.get(began)
+
+
+def _began(state: PFAPlusState, site: str) -> str:
+    """Return the digest of the newest earlier model that a site answered about; else empty."""
+    earlier = list(state.models)[:-1]
+    return next((one for one in reversed(state.answered.get(site, ())) if one in earlier), "")
+
+
+def check_terms(config: RunConfig) -> None:
+    """Refuse a configuration that one direction, or one number a site, cannot satisfy.
 
     Raises:
         TermsError: names the key.
     """
-    wrong = {
-        "'subspace'": terms.subspace == "centred",
-        "'subspace-rank'": terms.subspace_rank != 1,
-        "'subspace-scope'": terms.subspace_scope != "vector",
-    }
-    for key, is_wrong in wrong.items():
-        if is_wrong:
-            raise TermsError(
-                f"run config: {key}: 'pfa-plus' projects on the model's last step alone, which "
-                "sites know without being sent it; leave it out, or take 'pfa'"
-            )
-    if terms.guard != "none":
+    if config.server.guard != "none":
         raise TermsError(
             "run config: 'guard' compares whole updates, and 'pfa-plus' gets one number of a "
             "private site; set 'guard' to 'none', or take 'pfa'"

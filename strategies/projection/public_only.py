@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates, weighted_sum
-from strategies.core.base import HDPStrategy, State
-from strategies.projection.base import check_split, public_sites
+from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.weiavg import epsilon_weights
+from strategies.core.base import Declaration, HDPStrategy, State
+from strategies.projection.base import check_split, public_sites
 
 
 class PublicOnly(HDPStrategy):
@@ -27,22 +28,22 @@ class PublicOnly(HDPStrategy):
 
     name = "public-only"
 
-    def __init__(self, terms: RunTerms) -> None:
-        """Prepare for the run of ``terms``; raises ``TermsError`` for an unknown split."""
-        check_split(terms)
-        super().__init__(terms)
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``; raises ``TermsError`` for an unknown split."""
+        check_split(config)
+        super().__init__(config)
 
-    @classmethod
-    def discloses(cls, terms: RunTerms) -> frozenset[str]:
-        """See :meth:`HDPStrategy.discloses`."""
-        return frozenset({"epsilon"})
+    def declare(self) -> Declaration:
+        """Declare the fact that weighs."""
+        return Declaration(frozenset({"epsilon"}))
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """See :meth:`HDPStrategy.combine`."""
+        """Return the mean of the public updates, weighted by disclosed ε."""
         public = public_sites(updates, self.sampler)
         chosen = public if public.any() else np.ones(len(public), dtype=bool)
+        # Weights of zero, not fewer rows: the sum reads every row once and copies none.
         weights = np.zeros(len(public))
         weights[chosen] = epsilon_weights(updates.disclosed["epsilon"][chosen])
         gauges = {"public": public.astype(np.float64)}

@@ -4,7 +4,7 @@ The random projection baseline of PFA (Liu et al., Projected Federated Averaging
 Differential Privacy, VLDB 2021): as ``pfa``, with the directions of a Gaussian matrix in place of
 those of the public updates. The paper does not say how the transform is scaled; here it is an
 orthogonal projection on k random directions, drawn anew each round from the run's seed, so that
-this rule and ``pfa`` differ in the subspace alone. It keeps about k/d of the private sites' mean.
+it and ``pfa`` differ in the subspace alone. It keeps about k/d of the private sites' mean.
 
 Threat model: an untrusted server to which each site discloses its ε. Projection is post-processing
 of noisy updates: it costs no budget.
@@ -16,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.linalg.projection import project_at_random
-from hdpfl_flower.updates import RoundUpdates, weighted_sum
-from strategies.projection.base import Part, Projected
+from hdpfl_flower.linalg.sums import weighted_sum
+from hdpfl_flower.updates import RoundUpdates
 from strategies.averaging.weiavg import WeiAvg
+from strategies.projection.base import Part, Projected
 
 
 class RandomSubspace(Projected):
-    """Some rule's weights, the private part projected on random directions."""
+    """Any strategy's weights, the private part projected on random directions."""
+
+    table = "random-projection"
 
     def project(
         self,
@@ -31,16 +34,16 @@ class RandomSubspace(Projected):
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
-        """See :meth:`Projected.project`."""
-        terms, rows = self.terms, updates.updates[:, part]
+        """Return the private part projected on random directions, plus the public part."""
+        rank, rows = self.settings.subspace_rank, updates.updates[:, part]
         generator = np.random.default_rng(
-            [terms.seed, updates.server_round, part.start, *b"random-projection"]
+            [self.simulation.seed, updates.server_round, part.start, *b"random-projection"]
         )
         # Weights of 0 instead of fewer rows: those would be a copy
         private = weighted_sum(np.where(public, 0.0, weights), rows)
-        total = project_at_random(private, terms.subspace_rank, generator)
+        total = project_at_random(private, rank, generator)
         total += weighted_sum(np.where(public, weights, 0.0), rows)
-        return total, min(terms.subspace_rank, rows.shape[1])
+        return total, min(rank, rows.shape[1])
 
 
 class RandomProjection(RandomSubspace):

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.simulation.partitions import split
-from server_app.simulation.comparison import Job
-from studies.framework.kept_runs import named
-from studies.fedhdp.level_tables import Found, Place, findings, read_levels
+from server_app.simulation.comparison import RunJob
+from strategies import check_strategy
+from studies.fedhdp.level_tables import LevelResult, Place, findings, read_levels
+from studies.framework.kept_runs import with_run_name
 from studies.framework.results import Value, best_rate, value_of
-from studies.framework.study import Findings, Options, Setting, Study, chosen, run_jobs
+from studies.framework.study import Findings, Options, Setting, Study, run_jobs, select_or_all
 
 SEARCH_SEED = 0
 """Of the search for the server's learning rate; no reported run has it."""
@@ -41,8 +42,9 @@ class LevelStudy(Study):
     """A table of two privacy levels, after FedHDP's Table 1.
 
     Attributes:
-        base: run config keys of every run, with ``personal-lambda``.
-        rows: strategies and what they are set to.
+        base: run config keys of every run, with ``personal-lambda``; a setting of the row's
+            strategy has no table's name here, for every row has a strategy of its own.
+        rows: strategies and what they are set to, in the same way.
         quick_rows: labels of the rows of the quick form.
         columns: settings that get a table each.
         quick_columns: labels of those of the quick form.
@@ -67,7 +69,7 @@ class LevelStudy(Study):
     paper: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`."""
+        """Search the server's rate of each cell, then run the cells with their rates."""
         places = self.places(options)
         rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
         searched = self.search(places, rates, options, folder)
@@ -79,7 +81,7 @@ class LevelStudy(Study):
         }
         runs = run_jobs(list(jobs.values()), options, self.name)
         found = {
-            place: Found(
+            place: LevelResult(
                 searched[place],
                 value_of([runs[jobs[place, seed].terms.run_id] for seed in range(1, seeds + 1)]),
                 [read_levels(jobs[place, seed]) for seed in range(1, seeds + 1)],
@@ -95,11 +97,11 @@ class LevelStudy(Study):
         Raises:
             TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
         """
-        chosen(("pld",), options.noises, "--noise")
+        select_or_all(("pld",), options.noises, "--noise")
         rows = tuple(row.label for row in self.rows)
         columns = tuple(column.label for column in self.columns)
-        some_rows = chosen(rows, options.strategies, "--strategies")
-        some_columns = chosen(columns, options.columns, "--columns")
+        some_rows = select_or_all(rows, options.strategies, "--strategies")
+        some_columns = select_or_all(columns, options.columns, "--columns")
         if not options.full:
             some_rows = options.strategies or self.quick_rows
             some_columns = options.columns or self.quick_columns
@@ -127,7 +129,7 @@ class LevelStudy(Study):
             for place in places
         }
 
-    def job(self, place: Place, rate: float, seed: int, options: Options, folder: Path) -> Job:
+    def job(self, place: Place, rate: float, seed: int, options: Options, folder: Path) -> RunJob:
         """Return a run, named by everything that changes its result.
 
         Raises:
@@ -144,6 +146,9 @@ class LevelStudy(Study):
             "data-dir": options.data_dir,
             "runs-dir": str((folder / "runs").absolute()),
         }
+        strategy = check_strategy(config["strategy"])
+        table, own = strategy.settings_table(), strategy.settings_type.names()
+        config = {f"{table}.{key}" if key in own else key: v for key, v in config.items()}
         if seed == SEARCH_SEED:
             del config["personal-lambda"]
         if options.model and "model" not in row.config:
@@ -158,9 +163,9 @@ class LevelStudy(Study):
             config["epsilons"] = ",".join(
                 "inf" if site in opted_out else f"{self.epsilon:g}" for site in range(sites)
             )
-        terms = RunTerms.parse(config)
-        stop = options.rounds if options.rounds < terms.rounds else 0
-        return named(Job(terms, sites, stop))
+        run = RunConfig.parse(config)
+        stop = options.rounds if options.rounds < run.terms.rounds else 0
+        return with_run_name(RunJob(run, sites, stop))
 
 
 @lru_cache(maxsize=16)

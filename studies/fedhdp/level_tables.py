@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.errors import DataError
-from server_app.simulation.comparison import Job
 from server_app.plots import plot_columns
+from server_app.simulation.comparison import RunJob
 from studies.framework.results import Value
 from studies.framework.study import Findings, Table
 
@@ -45,7 +45,7 @@ SHORT = 1.0
 
 
 @dataclass(frozen=True)
-class Found:
+class LevelResult:
     """What was found of a row.
 
     Attributes:
@@ -72,13 +72,13 @@ class Found:
         return float(means.mean()), spread, float(variances.mean())
 
 
-def read_levels(job: Job) -> Levels:
+def read_levels(job: RunJob) -> Levels:
     """Return what a finished run says of its levels' models.
 
     Raises:
         DataError: the file is missing or damaged.
     """
-    path = Path(job.terms.runs_dir) / job.terms.run_id / "personal.json"
+    path = Path(job.config.server.runs_dir) / job.terms.run_id / "personal.json"
     try:
         return {
             (row["level"], row["model"]): (float(row["accuracy"]), float(row["variance"]))
@@ -89,7 +89,7 @@ def read_levels(job: Job) -> Levels:
 
 
 def findings(
-    found: Mapping[Place, Found],
+    found: Mapping[Place, LevelResult],
     paper: Mapping[str, Sequence[float]],
     notes: Sequence[str],
     picture: Path,
@@ -117,7 +117,7 @@ def findings(
     return Findings(tuple(tables), {"cells": numbers}, (*notes, *said))
 
 
-def best_of(rows: Mapping[str, Found], names: Iterable[str]) -> str:
+def best_of(rows: Mapping[str, LevelResult], names: Iterable[str]) -> str:
     """Return the row among ``names`` that the search liked best; without a search, the report."""
     known = [name for name in names if name in rows]
 
@@ -129,7 +129,7 @@ def best_of(rows: Mapping[str, Found], names: Iterable[str]) -> str:
 
 
 def _main_table(
-    column: str, rows: Mapping[str, Found], paper: Mapping[str, Sequence[float]]
+    column: str, rows: Mapping[str, LevelResult], paper: Mapping[str, Sequence[float]]
 ) -> Table:
     head = ("", "all", "global: private", "opted out", "Δ", "personal: private",
             "personal: opted out", "Δ", "server rate")  # fmt: skip
@@ -151,15 +151,15 @@ def _main_table(
     return Table(title, head, tuple(lines))
 
 
-def _line(row: str, one: Found, paper: Sequence[float] | None) -> tuple[str, ...]:
-    told = dict(zip(PAPER_ORDER, paper, strict=True)) if paper else {}
+def _line(row: str, one: LevelResult, paper: Sequence[float] | None) -> tuple[str, ...]:
+    published = dict(zip(PAPER_ORDER, paper, strict=True)) if paper else {}
     everybody = f"{one.reported.mean:.1f}"
     if not math.isnan(one.reported.sd):
         everybody += f" ± {one.reported.sd:.1f}"
-    if "all" in told:
-        everybody += f" [{told['all']:g}]"
+    if "all" in published:
+        everybody += f" [{published['all']:g}]"
     found = {name: one.mean(*place) for name, place in CELLS.items()}
-    text = [_accuracy(mean, var, told.get(name)) for name, (mean, _, var) in found.items()]
+    text = [_accuracy(mean, var, published.get(name)) for name, (mean, _, var) in found.items()]
     means = [mean for mean, _, _ in found.values()]
     rate = f"{one.searched.rate:g}" + ("*" if one.searched.at_edge else "")
     return (
@@ -179,7 +179,7 @@ def _difference(loose: float, strict: float) -> str:
     return "–" if math.isnan(loose) or math.isnan(strict) else f"{loose - strict:+.1f}"
 
 
-def _search_table(column: str, rows: Mapping[str, Found]) -> Table:
+def _search_table(column: str, rows: Mapping[str, LevelResult]) -> Table:
     rates = list(dict.fromkeys(rate for one in rows.values() for rate in one.searched.rates))
     return Table(
         f"{column}: search for the server's learning rate, accuracy in %, seed 0",
@@ -196,7 +196,7 @@ FIXED = "fedhdp r = "
 """How the rows are called that a comparison reads."""
 
 
-def _comparisons(column: str, rows: Mapping[str, Found]) -> list[str]:
+def _comparisons(column: str, rows: Mapping[str, LevelResult]) -> list[str]:
     """Return what the best FedHDP gains on DP-FedAvg, and what ``auto`` loses to the best r."""
     fixed = [row for row in rows if row.startswith(FIXED)]
     said = []
@@ -215,7 +215,7 @@ def _comparisons(column: str, rows: Mapping[str, Found]) -> list[str]:
 
 
 def _short_of(
-    column: str, rows: Mapping[str, Found], paper: Mapping[str, Sequence[float]]
+    column: str, rows: Mapping[str, LevelResult], paper: Mapping[str, Sequence[float]]
 ) -> list[str]:
     short = {
         row: one.reported.mean - paper[row][0]
@@ -229,7 +229,7 @@ def _short_of(
 
 
 def _numbers(
-    column: str, row: str, one: Found, paper: Mapping[str, Sequence[float]]
+    column: str, row: str, one: LevelResult, paper: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:
     cells = {name: one.mean(*place) for name, place in CELLS.items()}
     constant = {level: one.mean(level, CONSTANT) for level in (PRIVATE, OPTED_OUT)}
@@ -258,7 +258,9 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _draw(found: Mapping[Place, Found], columns: Sequence[str], path: Path, title: str) -> None:
+def _draw(
+    found: Mapping[Place, LevelResult], columns: Sequence[str], path: Path, title: str
+) -> None:
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     for column in columns:
         for model in (GLOBAL, PERSONAL):

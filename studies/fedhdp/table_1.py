@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from studies.fedhdp.level_tables import AUTO, DP_FEDAVG, FIXED
 from studies.fedhdp.level_study import LevelStudy
+from studies.fedhdp.level_tables import AUTO, DP_FEDAVG, FIXED
 from studies.framework.study import Setting
 
 BASE: dict[str, Any] = {
@@ -93,8 +93,8 @@ FEDHDP_MNIST = LevelStudy(
     notes=(
         "One client with all of its records is the unit of privacy; the server is trusted, "
         "samples secretly, adds the noise and accounts for it (PLD), clipping bits included.",
-        "The paper gives no T, model, rates or clip norm; ours are in server_app/studies/"
-        "fedhdp.py. Its accountant is another one, and its Algorithm 1 leaves the bits out.",
+        "The paper states no T, model, rates or clip norm; ours are in studies/fedhdp/table_1.py. "
+        "Its accountant is another one, and its Algorithm 1 leaves the bits out.",
         "A client of one digit is solved by the constant predictor: its personal accuracy says "
         "nothing; see fedhdp-personal.",
     ),

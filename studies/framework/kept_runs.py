@@ -19,9 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hdpfl_flower.errors import DataError, StrategyError
-from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from server_app.simulation.comparison import Job, OnRound, run_job
+from hdpfl_flower.system.files import replace_file
+from server_app.simulation.comparison import OnRound, RunJob, run_job
 
 _NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
 """Terms that say where things lie: a data set is the same wherever it lies."""
@@ -29,7 +29,7 @@ _NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
 FINISHED = "finished.json"
 
 
-def name_of(job: Job, environment: Mapping[str, str] = os.environ) -> str:
+def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
     """Return the run's name: its strategy, its seed, and a hash of all that changes its result.
 
     That is every term, the number of sites, the round it stops after, what liars do, who
@@ -39,9 +39,9 @@ def name_of(job: Job, environment: Mapping[str, str] = os.environ) -> str:
         Two jobs with different results have different names, within one version of the code;
         after editing the code, remove the runs.
     """
-    terms = job.terms.as_config()
+    config = job.config.as_config()
     facts = {
-        "terms": {key: value for key, value in terms.items() if key not in _NOT_IN_THE_NAME},
+        "terms": {key: value for key, value in config.items() if key not in _NOT_IN_THE_NAME},
         "sites": job.num_sites,
         "stop-after": job.stop_after,
         "attack": repr(job.attack),
@@ -49,16 +49,17 @@ def name_of(job: Job, environment: Mapping[str, str] = os.environ) -> str:
         "devices": environment.get("CUDA_VISIBLE_DEVICES"),
         "version": _version(),
     }
+    # Sorted keys: the name does not follow the order in which a study writes its terms.
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return f"{job.terms.strategy.replace('+', '.')}-seed{job.terms.seed}-{digest[:16]}"
+    return f"{job.terms.strategy.replace('+', '.')}-seed{job.config.simulation.seed}-{digest[:16]}"
 
 
-def named(job: Job) -> Job:
+def with_run_name(job: RunJob) -> RunJob:
     """Return the job with :func:`name_of` as its run id, which names its folder."""
-    return replace(job, terms=job.terms.updated(run_id=name_of(job)))
+    return replace(job, config=job.config.updated(run_id=name_of(job)))
 
 
-def finished_run(job: Job) -> list[Event] | None:
+def finished_run(job: RunJob) -> list[Event] | None:
     """Return the round events of a job that an earlier call finished; None: it has to run."""
     folder = _folder(job)
     try:
@@ -70,10 +71,11 @@ def finished_run(job: Job) -> list[Event] | None:
             events[-1]["tested"] = facts["tested"]
     except (OSError, ValueError, LookupError, TypeError, DataError):
         return None
+    # A journal with another number of rounds was changed since: the run is done again.
     return events if len(events) == rounds else None
 
 
-def keep(job: Job, on_round: OnRound) -> list[Event]:
+def keep(job: RunJob, on_round: OnRound) -> list[Event]:
     """Run a job and keep it under its name; what an interruption left there goes first.
 
     A run that ends for want of a quorum is a result, too: it keeps the rounds that it had.
@@ -82,6 +84,7 @@ def keep(job: Job, on_round: OnRound) -> list[Event]:
         HDPFLError: the job cannot run.
     """
     folder = _folder(job)
+    # What broke off may have left a journal and ledgers that the new run would read: all goes.
     shutil.rmtree(folder, ignore_errors=True)
     why = ""
     try:
@@ -97,6 +100,7 @@ def keep(job: Job, on_round: OnRound) -> list[Event]:
     facts = {"rounds": len(events), "ended-early": why, "metrics": events[-1]["metrics"]}
     if "tested" in events[-1]:
         facts["tested"] = events[-1]["tested"]
+    # Last, and in one step: a folder with this file holds a whole run.
     replace_file(folder / FINISHED, json.dumps(facts).encode(), mode=0o644)
     return events
 
@@ -125,5 +129,5 @@ def _version() -> str:
     return version("hdpfl-flower")
 
 
-def _folder(job: Job) -> Path:
-    return Path(job.terms.runs_dir) / job.terms.run_id
+def _folder(job: RunJob) -> Path:
+    return Path(job.config.server.runs_dir) / job.terms.run_id

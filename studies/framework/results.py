@@ -24,7 +24,7 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Value:
-    """What the runs of a cell gave.
+    """Mean results of the runs of a cell.
 
     Attributes:
         mean: over the seeds, of the mean accuracy of the last rounds, in percent.
@@ -42,18 +42,20 @@ class Value:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best learning rate is the least or largest of several: go on from there."""
+        """Whether the best learning rate is the least or largest of several: a better may exist."""
         return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
 
 
 def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value:
-    """Return what the runs of one learning rate gave, a seed each; of personal models the last."""
+    """Return the results of one learning rate's runs, a seed each; of personal models the last."""
     accuracy = [[float(e["metrics"].get(metric, np.nan)) for e in events] for events in runs]
     last = 1 if metric.startswith(PERSONAL) else LAST
+    # In per cent, over each run's own last rounds.
     finals = [100 * float(np.mean(a[-last:])) for a in accuracy]
     curves = np.full((len(runs), max(map(len, accuracy))), np.nan)
     for row, line in zip(curves, accuracy, strict=True):
         row[: len(line)] = line
+    # The sample's deviation, n − 1: one seed has none.
     spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
     return Value(float(np.mean(finals)), spread, curves, {}, math.nan)
 
@@ -86,6 +88,7 @@ def grid_values(
         chosen = None
         for name, metric in metrics.items():
             values = {rate: value_of(events, own + metric) for rate, events in rates.items()}
+            # The first metric chooses the rate of all: all numbers of a cell are of the same runs.
             chosen = chosen or best_rate(values)
             value = replace(values[chosen.rate], rates=chosen.rates, rate=chosen.rate)
             block = ", ".join(filter(None, (name, noise)))

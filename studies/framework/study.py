@@ -1,8 +1,8 @@
 """What a study is: a grid of runs, the table that they fill, and a paper's numbers beside it.
 
 A study declares rows (strategies), columns (settings) and blocks (whose noise formula); the frame
-crosses them with seeds and learning rates, runs what is missing (``kept_runs.py``) and reads each cell
-(``results.py``). Studies that train nothing make their findings themselves.
+crosses them with seeds and learning rates, runs what is missing (``kept_runs.py``) and reads each
+cell (``results.py``). Studies that train nothing make their findings themselves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hdpfl_flower.simulation.attacks import Attack
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.simulation.attacks import Attack
 from hdpfl_flower.system.paths import available_cores
-from server_app.progress import rounds_bar
-from server_app.simulation.comparison import Job, OnRound, compare
 from server_app.plots import plot_columns, plot_panels
-from studies.framework.kept_runs import finished_run, keep, named
+from server_app.progress import rounds_bar
+from server_app.simulation.comparison import OnRound, RunJob, compare
+from studies.framework.kept_runs import finished_run, keep, with_run_name
 from studies.framework.results import Value, grid_tables, grid_values
 
 NOISES = {"robust-hdp": "the paper's noise", "pfa": "the paper's noise", "pld": "our accountant"}
@@ -166,7 +166,7 @@ class GridStudy(Study):
     metrics: Mapping[str, str] = field(default_factory=lambda: {"": "accuracy"})
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`."""
+        """Run every cell of the grid, read the metric of each, draw the picture."""
         jobs = {key: self.job(key, options, folder) for key in self.keys(options)}
         runs = run_jobs(list(jobs.values()), options, self.name)
         values = self.read({key: runs[job.terms.run_id] for key, job in jobs.items()})
@@ -183,12 +183,12 @@ class GridStudy(Study):
         Raises:
             TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
         """
-        rows = chosen([_setting(row).label for row in self.rows], options.strategies,
+        rows = select_or_all([_setting(row).label for row in self.rows], options.strategies,
                        "--strategies")  # fmt: skip
         noises = self._noises(options)
         labels = tuple(column.label for column in self.columns)
         quick = labels if options.full else self.quick_columns or labels
-        columns = chosen(labels, options.columns or quick, "--columns")
+        columns = select_or_all(labels, options.columns or quick, "--columns")
         rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
         seeds = options.seeds or (self.seeds if options.full else 1)
         return [
@@ -200,7 +200,7 @@ class GridStudy(Study):
             for row in rows
         ]
 
-    def job(self, key: Key, options: Options, folder: Path) -> Job:
+    def job(self, key: Key, options: Options, folder: Path) -> RunJob:
         """Return the run at a place of the grid, named by everything that changes its result."""
         column = next(c for c in self.columns if c.label == key.column)
         row = next(r for r in map(_setting, self.rows) if r.label == key.row)
@@ -221,11 +221,13 @@ class GridStudy(Study):
             config["model"] = options.model
         if options.dataset:
             config["dataset"] = options.dataset
-        terms = RunTerms.parse(config)
-        return named(
-            Job(
-                terms,
+        run = RunConfig.parse(config)
+        return with_run_name(
+            RunJob(
+                run,
                 column.sites,
+                # The noise is always that of the planned rounds: a run that stops early is a part
+                # of the whole.
                 stop if stop < planned else 0,
                 row.attack or column.attack,
                 row.absent or column.absent,
@@ -259,7 +261,7 @@ class GridStudy(Study):
         if not options.noises:
             return self.noises if options.full else self.noises[: self.quick_noises]
         names = {"pld" if n == "pld" else "paper": n for n in self.noises}
-        return tuple(names[n] for n in chosen(tuple(names), options.noises, "--noise"))
+        return tuple(names[n] for n in select_or_all(tuple(names), options.noises, "--noise"))
 
 
 @dataclass(frozen=True)
@@ -274,19 +276,20 @@ class Key:
 
 
 def run_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[RunJob],
     options: Options,
     title: str,
-    work: Callable[[Job, OnRound], list[Any]] = keep,
-    kept: Callable[[Job], list[Any] | None] = finished_run,
+    work: Callable[[RunJob, OnRound], list[Any]] = keep,
+    kept: Callable[[RunJob], list[Any] | None] = finished_run,
 ) -> dict[str, list[Any]]:
     """Return run id → round events, running what no earlier call has finished.
 
-    ``work`` runs a job and keeps what it gave; ``kept`` finds what an earlier call kept, or None.
+    ``work`` runs a job and stores its rounds; ``kept`` reads those of an earlier call, or None.
 
     Raises:
         HDPFLError: from the first job that cannot run; finished ones are kept.
     """
+    # Places of the grid with equal runs share one: the name says all that changes a result.
     unique = {job.terms.run_id: job for job in jobs}
     runs = {name: found for name, job in unique.items() if (found := kept(job)) is not None}
     todo = [job for name, job in unique.items() if name not in runs]
@@ -303,7 +306,7 @@ def _setting(row: str | Setting) -> Setting:
     return row if isinstance(row, Setting) else Setting(row, {"strategy": row})
 
 
-def chosen(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
+def select_or_all(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
     """Return what was asked for, or all where nothing was.
 
     Raises:

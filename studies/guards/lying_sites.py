@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.simulation.attacks import Attack
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
-from server_app.simulation.comparison import Job
+from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
+from hdpfl_flower.simulation.attacks import Attack
 from server_app.plots import plot_columns
-from studies.framework.kept_runs import named
-from studies.robust_hdp.noise_table import excess
-from studies.robust_hdp.accuracy import BASE, DISTS, published
+from server_app.simulation.comparison import RunJob
+from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     Findings,
     GridStudy,
@@ -28,9 +27,11 @@ from studies.framework.study import (
     Setting,
     Study,
     Table,
-    chosen,
     run_jobs,
+    select_or_all,
 )
+from studies.robust_hdp.accuracy import BASE, DISTS, published
+from studies.robust_hdp.noise_table import excess
 
 LIARS = (3, 7)
 """Partitions of the two that lie."""
@@ -78,7 +79,7 @@ LYING = GridStudy(
         "minus-5 sends −5 times the site's update without noise; +same: both send the same; "
         "+jitter: each with a relative noise of 0.001; +hidden: under the noise of an honest one.",
         "Updates of zeros and copies are refused by every guard, 'none' included.",
-        f"'evidence' is told a 'noise-floor' of {FLOOR:g}, below what any honest site here adds.",
+        f"'evidence' has a 'noise-floor' of {FLOOR:g}, below what any honest site here adds.",
         "The quick form stops after 12 of 200 rounds, with the noise of all 200.",
     ),
 )
@@ -93,19 +94,19 @@ class Cost:
 
 
 def cost(guarded: Sequence[Event], oracle: Sequence[Event]) -> Cost:
-    """Return the mean q over the rounds, and how many sites the guard ever refused.
+    """Return the mean q over the rounds, and the number of sites that the guard refused.
 
     Args:
         guarded: rounds of a run under the guard.
-        oracle: rounds of the same sites under the oracle, which hears all of them.
+        oracle: rounds of the same sites under the oracle, which receives updates from all of them.
     """
     best = dict(zip(oracle[0]["accepted"], oracle[0]["weights"], strict=True))
     found, refused = [], set()
     for event in guarded:
-        told = np.array([best[site] for site in event["accepted"]])
-        if len(event["weights"]) == len(told) and len(told):
-            found.append(excess(np.array(event["weights"]), told))
-        refused |= {s for s, why in event["rejected"].items() if why.startswith("guard")}
+        weights = np.array([best[site] for site in event["accepted"]])
+        if len(event["weights"]) == len(weights) and len(weights):
+            found.append(excess(np.array(event["weights"]), weights))
+        refused |= {s for s, code in rejections_in(event).items() if code is Rejection.GUARD}
     return Cost(float(np.mean(found)) if found else float("nan"), len(refused))
 
 
@@ -117,14 +118,14 @@ class GuardCost(Study):
     rounds: int = 12
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`.
+        """Run each guard without attackers, and the oracle beside it.
 
         Raises:
             TermsError: ``--columns`` names one that is not of ``Dist1`` to ``Dist9``, or of these
                 with `` ≤ 2 labels`` after them.
         """
-        guards = chosen(GUARDS, options.strategies or self.guards, "--strategies")
-        columns = chosen(tuple(_COLUMNS), options.columns, "--columns")
+        guards = select_or_all(GUARDS, options.strategies or self.guards, "--strategies")
+        columns = select_or_all(tuple(_COLUMNS), options.columns, "--columns")
         seeds = range(1, (options.seeds or (3 if options.full else 1)) + 1)
         jobs = {
             (split, dist, rule, seed): self.job(split, dist, rule, seed, options, folder)
@@ -148,15 +149,15 @@ class GuardCost(Study):
 
     def job(
         self, split: str, dist: str, rule: str, seed: int, options: Options, folder: Path
-    ) -> Job:
+    ) -> RunJob:
         """Return a run of robust-hdp under the guard ``rule``, or of the oracle."""
-        told = rule == "oracle"
+        is_oracle = rule == "oracle"
         config = {
             **BASE,
             **published(dist),
             "partition": _SPLITS[split],
-            "strategy": "oracle" if told else "robust-hdp",
-            "guard": "none" if told else rule,
+            "strategy": "oracle" if is_oracle else "robust-hdp",
+            "guard": "none" if is_oracle else rule,
             "learning-rate": 0.01,
             "seed": seed,
             "data-dir": options.data_dir,
@@ -164,8 +165,8 @@ class GuardCost(Study):
             "dataset": options.dataset or BASE["dataset"],
             "runs-dir": str((folder / "runs").absolute()),
         }
-        stop = 1 if told else options.rounds or self.rounds
-        return named(Job(RunTerms.parse(config), 20, stop))
+        stop = 1 if is_oracle else options.rounds or self.rounds
+        return with_run_name(RunJob(RunConfig.parse(config), 20, stop))
 
     def draw(self, costs: Costs, path: Path) -> None:
         """Draw q by distribution, a panel for each split."""

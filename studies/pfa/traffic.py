@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
-from server_app.simulation.comparison import Job
 from server_app.plots import plot_columns
-from studies.framework.kept_runs import named
-from studies.pfa.mixgauss import BASE, ROUNDS
+from server_app.simulation.comparison import RunJob
+from studies.framework.kept_runs import with_run_name
 from studies.framework.study import Findings, Options, Study, Table, run_jobs
+from studies.pfa.mixgauss import BASE, ROUNDS
 
 SITES, PUBLIC = 50, 5
 RULES = ("fedavg", "pfa", "pfa-plus")
@@ -78,7 +78,7 @@ class Megabytes(Study):
     """Uplink, downlink and total of FedAvg, PFA and PFA+."""
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`."""
+        """Run FedAvg, PFA and PFA+ for some rounds; count the bytes of their messages."""
         models = (options.model,) if options.model else MODELS
         rules = options.strategies or RULES
         jobs = {(m, r): self.job(m, r, options, folder) for m in models for r in rules}
@@ -94,7 +94,7 @@ class Megabytes(Study):
             (_table(found, paper),), {"cells": _numbers(found, paper)}, (*self.notes, note)
         )
 
-    def job(self, model: str, rule: str, options: Options, folder: Path) -> Job:
+    def job(self, model: str, rule: str, options: Options, folder: Path) -> RunJob:
         """Return the run that is counted."""
         epsilons = ["10"] * PUBLIC + ["0.1"] * (SITES - PUBLIC)
         config = {
@@ -106,7 +106,7 @@ class Megabytes(Study):
             "learning-rate": 0.01,
             "evaluation": "none",
             "calibration": "pfa",
-            "subspace": "mean",
+            **({"pfa.subspace": "mean"} if rule == "pfa" else {}),
             "epsilons": ",".join(epsilons),
             "data-dir": options.data_dir,
             "runs-dir": str((folder / "runs").absolute()),
@@ -114,7 +114,7 @@ class Megabytes(Study):
         if options.dataset:
             config["dataset"] = options.dataset
         stop = options.rounds or (0 if options.full else QUICK_ROUNDS)
-        return named(Job(RunTerms.parse(config), SITES, stop if stop < ROUNDS else 0))
+        return with_run_name(RunJob(RunConfig.parse(config), SITES, stop if stop < ROUNDS else 0))
 
     def draw(self, found: Mapping[tuple[str, str], Traffic], path: Path) -> None:
         """Draw mebibytes by way, a panel for each model."""

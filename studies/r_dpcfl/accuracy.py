@@ -16,24 +16,24 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.data.datasets import load_dataset
-from server_app.simulation.comparison import Job
 from server_app.plots import plot_positions
-from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of, plot_found
-from studies.r_dpcfl.first_updates import (
-    Found,
-    cluster_first,
-    clustered,
-    read_found,
-)
-from studies.framework.kept_runs import named
+from server_app.simulation.comparison import RunJob
+from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     Findings,
     GridStudy,
     Key,
     Options,
     Setting,
-    chosen,
     run_jobs,
+    select_or_all,
+)
+from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of, plot_found
+from studies.r_dpcfl.first_updates import (
+    MapResult,
+    cluster_first,
+    clustered,
+    read_found,
 )
 
 SITES, RECORDS, FEW = 21, 2850, 300
@@ -95,12 +95,12 @@ COLUMNS = (
 
 ROWS = (
     "r-dpcfl",
-    Setting("r-dpcfl pca", {"strategy": "r-dpcfl", "cluster-map": "pca"}),
+    Setting("r-dpcfl pca", {"strategy": "r-dpcfl", "r-dpcfl.cluster-map": "pca"}),
     Setting("r-dpcfl no choices", {"strategy": "r-dpcfl", "selection-share": 0.0}),
     "robust-hdp+r-dpcfl",
     "late-clusters",
     "robust-hdp+late-clusters",
-    Setting("ifca", {"strategy": "ifca", "clusters": 4}),
+    Setting("ifca", {"strategy": "ifca", "ifca.clusters": 4}),
     "mr-mtl",
     Setting("ditto", {"strategy": "ditto"}, personal=True),
     "local",
@@ -120,7 +120,7 @@ class ClusterStudy(GridStudy):
     finding_seeds: int = 4
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`; beside the picture lie one of success and one of updates."""
+        """Run the study; writes pictures of success and of updates beside its own."""
         found = self.find(options, folder)
         plot_found(found, folder / f"{self.name}-found.png", self.title)
         self._draw_updates(found, folder / f"{self.name}-updates.png")
@@ -132,14 +132,14 @@ class ClusterStudy(GridStudy):
             trained.notes,
         )
 
-    def find(self, options: Options, folder: Path) -> Mapping[tuple[str, int], list[Found]]:
+    def find(self, options: Options, folder: Path) -> Mapping[tuple[str, int], list[MapResult]]:
         """Return (column, seed) → what the maps found.
 
         Raises:
             HDPFLError: from the first round that cannot run; finished ones are kept.
         """
         labels = tuple(column.label for column in self.columns)
-        columns = chosen(labels, options.columns, "--columns")
+        columns = select_or_all(labels, options.columns, "--columns")
         seeds = range(1, (options.seeds or self.finding_seeds) + 1)
         jobs = {
             (column, seed): self.first(column, seed, options, folder)
@@ -154,31 +154,31 @@ class ClusterStudy(GridStudy):
             for seed in seeds
         }
 
-    def first(self, column: str, seed: int, options: Options, folder: Path) -> Job:
+    def first(self, column: str, seed: int, options: Options, folder: Path) -> RunJob:
         """Return the first round of R-DPCFL in a column, in a folder of its own."""
         key = Key("pld", "r-dpcfl", column, FIRST_RATE, seed)
         job = self.job(key, options, folder)
-        terms = job.terms.updated(runs_dir=str((folder / "first").absolute()))
-        return named(replace(job, terms=terms, stop_after=1))
+        config = job.config.updated(runs_dir=str((folder / "first").absolute()))
+        return with_run_name(replace(job, config=config, stop_after=1))
 
-    def job(self, key: Key, options: Options, folder: Path) -> Job:
-        """See :meth:`GridStudy.job`; a smaller data set is dealt out as far as it goes."""
+    def job(self, key: Key, options: Options, folder: Path) -> RunJob:
+        """Return the job of a cell; a smaller data set is divided as far as it lasts."""
         job = super().job(key, options, folder)
-        kind, _, records = job.terms.partition.partition(":")
+        kind, _, records = job.config.simulation.partition.partition(":")
         if kind != "iid" or not options.dataset:
             return job
         most = len(load_dataset(job.terms.dataset, options.data_dir).train) // job.num_sites
         split = f"iid:{min(int(records), most)}"
-        return named(replace(job, terms=job.terms.updated(partition=split)))
+        return with_run_name(replace(job, config=job.config.updated(partition=split)))
 
-    def _draw_updates(self, found: Mapping[tuple[str, int], list[Found]], path: Path) -> None:
+    def _draw_updates(self, found: Mapping[tuple[str, int], list[MapResult]], path: Path) -> None:
         """Draw what the maps saw: of the unequal ε, or of the first column there is."""
         columns = [column for column, _ in found]
         column = "unequal ε" if "unequal ε" in columns else columns[0]
         panels = {
             f"{one.map}, {column}": (one.positions[:, :2], one.truth)
             for one in found[column, 1]
-            if one.told
+            if one.given
         }
         plot_positions(panels, path, f"First updates by group: {self.title}")
 
@@ -200,9 +200,9 @@ def _study(kind: str, change: str) -> ClusterStudy:
         picture="columns",
         metrics={"all sites": "accuracy", "minority": "accuracy-minority"},
         notes=(
-            "Found: of the first rounds of 4 seeds (both forms) how many gave all four groups, and "
-            "how many the group of three. 'mixture' is our map, 'pca' the paper's; 'M given' tells "
-            "it that there are four clusters.",
+            "Found: of the first rounds of 4 seeds (both forms) how many found all four groups, "
+            "and how many the group of three. 'mixture' is our map, 'pca' the paper's; 'M given' "
+            "receives their number, four.",
             "'unequal ε': .5, 1, 3 or 10; 'unequal batches': a first batch of 5,000 or 500 with "
             "an ε of 1, 3 or 10. All else: 2,850 records a client, or as the column says.",
             "The paper's clients sample 8,000 records with overlap; here no record is at two "

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from server_app.plots import plot_columns
-from studies.r_dpcfl.first_updates import MAPS, Found
 from studies.framework.study import Table
+from studies.r_dpcfl.first_updates import MAPS, MapResult
 
-Places = Mapping[tuple[str, int], Sequence[Found]]
+Places = Mapping[tuple[str, int], Sequence[MapResult]]
 """(column, seed) → what the maps found there."""
 
 EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, math.inf)
@@ -30,11 +30,11 @@ def finding_tables(found: Places) -> tuple[Table, ...]:
             ("", *columns),
             tuple(
                 (
-                    row_name(name, told),
-                    *(str(sum(getattr(f, attribute) for f in _of(found, c, name, told)))
+                    row_name(name, given),
+                    *(str(sum(getattr(f, attribute) for f in _of(found, c, name, given)))
                       for c in columns),
                 )
-                for name, told in _rows()
+                for name, given in _rows()
             ),
         )
         for what, attribute in (("all four groups", "all"), ("the minority", "minority"))
@@ -46,13 +46,13 @@ def mss_table(found: Places) -> Table:
     bins = list(pairwise(EDGES))
     head = ["", *(f"≤ {high:g}" if high < math.inf else f"> {low:g}" for low, high in bins)]
     rows = []
-    for name, told in _rows():
-        ones = [f for events in found.values() for f in events if (f.map, f.told) == (name, told)]
+    for name, given in _rows():
+        ones = [f for events in found.values() for f in events if (f.map, f.given) == (name, given)]
         inside = [[f for f in ones if low < f.mss <= high] for low, high in bins]
         cells = (f"{sum(f.all for f in some)} of {len(some)}" if some else "–" for some in inside)
         trusted = [f for f in ones if f.separated]
         rows.append(
-            (row_name(name, told), *cells, f"{sum(f.all for f in trusted)} of {len(trusted)}")
+            (row_name(name, given), *cells, f"{sum(f.all for f in trusted)} of {len(trusted)}")
         )
     return Table(
         "first rounds with all groups right, by MSS (last: of those that the map calls separated)",
@@ -68,7 +68,7 @@ def numbers_of(found: Places) -> list[dict[str, Any]]:
             "column": column,
             "seed": seed,
             "map": one.map,
-            "clusters-given": one.told,
+            "clusters-given": one.given,
             "all": one.all,
             "minority": one.minority,
             "mss": one.mss,
@@ -85,26 +85,26 @@ def plot_found(found: Places, path: Path, title: str) -> None:
     columns = list(dict.fromkeys(column for column, _ in found))
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     for what, attribute in (("all four groups", "all"), ("the minority", "minority")):
-        for name, told in _rows():
-            line = panels.setdefault(what, {}).setdefault(row_name(name, told), {})
+        for name, given in _rows():
+            line = panels.setdefault(what, {}).setdefault(row_name(name, given), {})
             for column in columns:
-                share = np.mean([getattr(f, attribute) for f in _of(found, column, name, told)])
+                share = np.mean([getattr(f, attribute) for f in _of(found, column, name, given)])
                 line[column] = float(share), math.nan
     plot_columns(panels, path, f"share of {_seeds(found)} seeds", title)
 
 
-def row_name(name: str, told: bool) -> str:
+def row_name(name: str, given: bool) -> str:
     """Return the head of a row."""
-    return f"{name}, M {'given' if told else 'found'}"
+    return f"{name}, M {'given' if given else 'found'}"
 
 
 def _rows() -> list[tuple[str, bool]]:
-    return [(name, told) for name in MAPS for told in (True, False)]
+    return [(name, given) for name in MAPS for given in (True, False)]
 
 
-def _of(found: Places, column: str, name: str, told: bool) -> list[Found]:
+def _of(found: Places, column: str, name: str, given: bool) -> list[MapResult]:
     return [f for (c, _), ones in found.items() if c == column for f in ones
-            if (f.map, f.told) == (name, told)]  # fmt: skip
+            if (f.map, f.given) == (name, given)]  # fmt: skip
 
 
 def _seeds(found: Places) -> int:

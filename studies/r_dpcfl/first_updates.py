@@ -1,8 +1,8 @@
 """The clusters of first updates: one real first round, and what each map makes of it.
 
 A job is run for one round by its own strategy, and what its sites send is kept on the way, so that
-every map sees the same updates. Each map is asked twice: with the number of clusters told, and left
-to find it. The findings lie in the run's folder; a job that has them is not run again.
+every map sees the same updates. Each map is asked twice: with the number of clusters, and
+without it. The findings lie in the run's folder; a job that has them is not run again.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from flwr.app import Context, Message
 
 from hdpfl_flower import wire
 from hdpfl_flower.clustering.clusters import cluster_updates
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.system.files import replace_file
-from hdpfl_flower.simulation.groups import Groups, parse_groups
-from hdpfl_flower.monitoring.journal import Event
-from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
 from hdpfl_flower.models.networks import arrays_of, build_model
+from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.privacy.noise import ReleaseStreams
-from server_app.simulation.comparison import Job, OnRound
-from server_app.simulation.local import LocalGrid
+from hdpfl_flower.simulation.groups import Groups, parse_groups
+from hdpfl_flower.system.files import replace_file
 from server_app.run.rounds import run
+from server_app.simulation.comparison import OnRound, RunJob
+from server_app.simulation.grid import LocalGrid
 from studies.framework.kept_runs import quiet
 
 MAPS = {"mixture": cluster_by_noise, "pca": cluster_updates}
-"""Values of ``cluster-map``, and what finds the clusters."""
+"""Values of ``r-dpcfl.cluster-map``, and what finds the clusters."""
 
-FOUND = "clusters.json"
+FOUND = "first-clusters.json"
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Found:
+class MapResult:
     """What a map made of a run's first updates.
 
     Attributes:
-        map: which, as ``cluster-map`` names it.
-        told: whether it was told the number of clusters.
+        map: which, as ``r-dpcfl.cluster-map`` names it.
+        given: whether it received the number of clusters.
         assignment: each site's cluster, shape ``(n,)``.
         truth: each site's group.
         mss: the least separation.
@@ -57,7 +57,7 @@ class Found:
     """
 
     map: str
-    told: bool
+    given: bool
     assignment: Ints
     truth: Ints
     mss: float
@@ -69,7 +69,7 @@ class Found:
         """Whether the clusters are the true groups, whatever their numbers.
 
         >>> rows = np.array([1, 1, 0]), np.array([0, 0, 1])
-        >>> Found("pca", True, *rows, 3.0, True, np.zeros((3, 2))).all
+        >>> MapResult("pca", True, *rows, 3.0, True, np.zeros((3, 2))).all
         True
         """
         same, true = (x[:, None] == x[None, :] for x in (self.assignment, self.truth))
@@ -103,24 +103,24 @@ class FirstGrid(LocalGrid):
         return reply
 
 
-def first_updates(job: Job) -> dict[int, npt.NDArray[np.float32]]:
+def first_updates(job: RunJob) -> dict[int, npt.NDArray[np.float32]]:
     """Return site → the update that it sent in the first round of ``job``.
 
     Raises:
         HDPFLError: the job cannot run.
     """
-    model = arrays_of(build_model(job.terms.model, task_for(job.terms), job.terms.seed))
+    model = arrays_of(build_model(job.terms.model, task_for(job.terms), job.config.simulation.seed))
     grid = FirstGrid(job.num_sites, sum(array.size for array in model.values()))
-    terms = job.terms.updated(evaluation="none", min_sites=job.num_sites)
+    config = job.config.updated(evaluation="none", min_sites=job.num_sites)
     try:
-        streams = ReleaseStreams.simulated(terms.seed, "server", 0, "round")
-        run(grid, terms, picture=False, stop_after=1, streams=streams)
+        streams = ReleaseStreams.simulated(config.simulation.seed, "server", 0, "round")
+        run(grid, config, stop_after=1, streams=streams)
     finally:
         grid.close()
     return grid.updates
 
 
-def cluster_first(job: Job, on_round: OnRound) -> list[Event]:
+def cluster_first(job: RunJob, on_round: OnRound) -> list[Event]:
     """Run the first round of ``job`` and return what each map found, an event each; they are kept.
 
     Raises:
@@ -133,15 +133,15 @@ def cluster_first(job: Job, on_round: OnRound) -> list[Event]:
     shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
     sites = sorted(updates)
     rows = np.stack([updates[site] for site in sites])
-    groups = _groups(job.terms)
+    groups = _groups(job.config)
     events: list[Event] = []
     for name, find in MAPS.items():
-        for told in (True, False):
-            clusters = find(rows, len(groups.sizes) if told else 0)
+        for given in (True, False):
+            clusters = find(rows, len(groups.sizes) if given else 0)
             events.append(
                 {
                     "map": name,
-                    "told": told,
+                    "clusters-given": given,
                     "sites": sites,
                     "assignment": clusters.assignment.tolist(),
                     "mss": clusters.mss,
@@ -154,7 +154,7 @@ def cluster_first(job: Job, on_round: OnRound) -> list[Event]:
     return events
 
 
-def clustered(job: Job) -> list[Event] | None:
+def clustered(job: RunJob) -> list[Event] | None:
     """Return what :func:`cluster_first` left of a job; None: it has to run."""
     try:
         found = json.loads((_folder(job) / FOUND).read_text())
@@ -163,13 +163,13 @@ def clustered(job: Job) -> list[Event] | None:
     return found if isinstance(found, list) else None
 
 
-def read_found(job: Job, events: Sequence[Mapping[str, Any]]) -> list[Found]:
+def read_found(job: RunJob, events: Sequence[Mapping[str, Any]]) -> list[MapResult]:
     """Return the findings of a job that ran."""
-    groups = _groups(job.terms)
+    groups = _groups(job.config)
     return [
-        Found(
+        MapResult(
             event["map"],
-            event["told"],
+            event["clusters-given"],
             np.array(event["assignment"]),
             np.array([groups.of_site(site, job.num_sites) for site in event["sites"]]),
             event["mss"],
@@ -180,12 +180,12 @@ def read_found(job: Job, events: Sequence[Mapping[str, Any]]) -> list[Found]:
     ]
 
 
-def _groups(terms: RunTerms) -> Groups:
-    groups = parse_groups(terms.groups, task_for(terms))
+def _groups(config: RunConfig) -> Groups:
+    groups = parse_groups(config.simulation.groups, task_for(config.terms))
     if groups is None:
         raise TermsError("a study of clusters needs 'groups'")
     return groups
 
 
-def _folder(job: Job) -> Path:
-    return Path(job.terms.runs_dir) / job.terms.run_id
+def _folder(job: RunJob) -> Path:
+    return Path(job.config.server.runs_dir) / job.terms.run_id

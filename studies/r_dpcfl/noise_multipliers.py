@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdpfl_flower.privacy.accounting import calibrate
-from hdpfl_flower.privacy.paper_formulas import r_dpcfl_multiplier
 from hdpfl_flower.privacy.noisy_max import calibrate_with_selections, two_stage_steps
-from server_app.progress import rounds_bar
+from hdpfl_flower.simulation.paper_formulas import r_dpcfl_multiplier
 from server_app.plots import plot_columns
-from studies.framework.study import Findings, Options, Study, Table, chosen
+from server_app.progress import rounds_bar
+from studies.framework.study import Findings, Options, Study, Table, select_or_all
 
 RECORDS, ROUNDS, DELTA = 6600, 200, 1e-4
 RATE, CLIP_NORM, PARAMETERS = 5e-4, 3.0, 11_181_642
@@ -60,9 +60,11 @@ class ClusterNoise(Study):
     """R-DPCFL's noise multipliers."""
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`; ``--columns`` takes labels of the first column."""
+        """Compute the noise multipliers; ``--columns`` takes labels of the first column."""
         labels = {_label(place): place for place in EXPECTED}
-        places = [labels[label] for label in chosen(tuple(labels), options.columns, "--columns")]
+        places = [
+            labels[label] for label in select_or_all(tuple(labels), options.columns, "--columns")
+        ]
         rows, cells = [], []
         with rounds_bar(len(places), "accountants") as tick:
             for epsilon, batch, first in places:

@@ -7,8 +7,8 @@ rounds planned, to the noise's: noise averages out over the rounds and drift doe
 
 from __future__ import annotations
 
-from studies.robust_hdp.accuracy import BASE, DISTS, published
 from studies.framework.study import GridStudy, Setting
+from studies.robust_hdp.accuracy import BASE, DISTS, published
 
 _SKEWED = ("Dist2", "Dist6", "Dist9")
 

@@ -2,7 +2,8 @@
 
 Σ wᵢ²σᵢ² / (p·η²) on 20 clients of N = 2,400 records, C = 3, one local epoch, 200 rounds, δ = 1e-4,
 with σᵢ²/p = (N/b)·(η·C·z/b)². Source: Malekmohammadi, Yu and Cao (ICML 2024), Table 2; thesis,
-Table 3.4. The ε and batch sizes are the authors' own lists (``hdpfl_flower/simulation/published_budgets.py``).
+Table 3.4. The ε and batch sizes are the authors' own lists
+(``hdpfl_flower/simulation/published_budgets.py``).
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.privacy.paper_formulas import robust_hdp_multiplier
+from hdpfl_flower.privacy.accounting import Steps, calibrate
+from hdpfl_flower.simulation.paper_formulas import robust_hdp_multiplier
 from hdpfl_flower.simulation.published_budgets import batch_sizes, epsilons
-from server_app.progress import rounds_bar
-from server_app.simulation.comparison import Job
 from server_app.plots import plot_columns
-from studies.framework.kept_runs import named
-from studies.robust_hdp.accuracy import BASE, DISTS, published
-from studies.framework.study import NOISES, Findings, Options, Study, Table, chosen, run_jobs
+from server_app.progress import rounds_bar
+from server_app.simulation.comparison import RunJob
 from server_app.simulation.worker_pool import make_pool
-from strategies.noise_aware.oracle import inverse_variance_weights
 from strategies.averaging.weiavg import epsilon_weights
+from strategies.noise_aware.oracle import inverse_variance_weights
+from studies.framework.kept_runs import with_run_name
+from studies.framework.study import NOISES, Findings, Options, Study, Table, run_jobs, select_or_all
+from studies.robust_hdp.accuracy import BASE, DISTS, published
 
 RECORDS, CLIP_NORM, ROUNDS, DELTA, SITES = 2400, 3.0, 200, 1e-4, 20
 
@@ -112,8 +113,8 @@ class NoiseTable(Study):
     """Robust-HDP's noise table."""
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """See :meth:`Study.conduct`."""
-        dists = [1 + DISTS.index(d) for d in chosen(DISTS, options.columns, "--columns")]
+        """Compute the noise of each aggregate from first updates; no further round is run."""
+        dists = [1 + DISTS.index(d) for d in select_or_all(DISTS, options.columns, "--columns")]
         multipliers = {"robust-hdp": paper_multiplier, "pld": _looked_up(dists, options)}
         measured, data = _measured(dists, options, folder)
         values = {
@@ -213,7 +214,7 @@ def _measured(
 
 def _first_round(
     noise: str, dist: int, rule: str, dataset: str, options: Options, folder: Path
-) -> Job:
+) -> RunJob:
     config = {
         **BASE,
         **published(DISTS[dist - 1]),
@@ -225,7 +226,7 @@ def _first_round(
         "learning-rate": 0.01,
         "runs-dir": str((folder / "runs").absolute()),
     }
-    return named(Job(RunTerms.parse(config), SITES, stop_after=1))
+    return with_run_name(RunJob(RunConfig.parse(config), SITES, stop_after=1))
 
 
 def _best_data(data_dir: str) -> str:

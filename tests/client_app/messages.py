@@ -12,6 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import app
 from client_app.site.simulated import InProcessContext
 from hdpfl_flower import wire
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
@@ -64,8 +65,8 @@ CLIENT_NOISE = "[policy]\nclient-noise = true\n"
 """What a profile must say before terms may ask for noise = client."""
 
 
-def terms_of(**more: Any) -> RunTerms:
-    """Return terms for a site's own table."""
+def config_of(**more: Any) -> RunConfig:
+    """Return the run config of a run over sites' own tables."""
     config = {
         "dataset": "site",
         "schema": SCHEMA,
@@ -73,12 +74,17 @@ def terms_of(**more: Any) -> RunTerms:
         "run-id": "run-1",
         "evaluation": "none",
     }
-    return RunTerms.parse({**config, **more})
+    return RunConfig.parse({**config, **more})
+
+
+def terms_of(**more: Any) -> RunTerms:
+    """Return the terms of :func:`config_of`."""
+    return config_of(**more).terms
 
 
 def model_of(terms: RunTerms) -> ArrayRecord:
     """Return the initial model of ``terms``."""
-    return wire.write_model(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
+    return wire.write_model(arrays_of(build_model(terms.model, task_for(terms), 1)))
 
 
 def make_site(
@@ -105,13 +111,18 @@ def send(
     *,
     in_process: bool = False,
     memory: RecordDict | None = None,
+    config: RunConfig | None = None,
 ) -> Message:
-    """Give the ClientApp one message and return its reply; ``memory`` is the node's, if any."""
+    """Give the ClientApp one message and return its reply; ``memory`` is the node's, if any.
+
+    A simulated node reads from ``config`` what it is drawn from.
+    """
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     message = Message(content, 5, kind)
     message.metadata.__dict__["_message_id"] = "m"
     make = InProcessContext if in_process else Context
-    return app(message, make(1, 5, node_config, RecordDict() if memory is None else memory, {}))
+    drawn = config.drawn() if config else {}
+    return app(message, make(1, 5, node_config, RecordDict() if memory is None else memory, drawn))
 
 
 def ask(profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN) -> Message:
@@ -122,7 +133,7 @@ def ask(profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.
 
 def model_in(terms: RunTerms, server_round: int) -> ArrayRecord:
     """Return the model of a round: the initial one, moved another way each time."""
-    arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    arrays = arrays_of(build_model(terms.model, task_for(terms), 1))
     for number in range(1, server_round):
         draws = np.random.default_rng(number)
         arrays = {

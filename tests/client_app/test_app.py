@@ -13,11 +13,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from client_app import app as app_module
 from client_app.site.refusals import read_refusals
-from client_app.site.site import Site
+from client_app.site.site import Site, node_profile, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.ledger import Ledger
-from tests.client_app.messages import UNKNOWN, ask, make_site, model_of, send, terms_of
+from tests.client_app.messages import UNKNOWN, ask, config_of, make_site, model_of, send, terms_of
 
 SECRETS = ("1.2345678", "2.4691356", "PATIENT-123", "2345678")
 
@@ -122,15 +122,17 @@ def test_terms_cannot_make_a_deployed_node_a_simulation(tmp_path: Path) -> None:
         terms_of(dataset="digits"), 1, model_of(terms_of(dataset="digits"))
     )
     assert send({"partition-id": 0, "num-partitions": 2}, wire.TRAIN, content).has_error()
-    site = app_module.open_site(_context({"profile": str(profile)}), terms_of(seed=5))
+    context = _context({"profile": str(profile)})
+    site = open_site(context, terms_of(), node_profile(context))
     assert not site.simulated
     assert site.streams(1, "update").noise.bytes(8) != site.streams(1, "update").noise.bytes(8)
 
 
 def _context(node_config: dict[str, Any]) -> Any:
+    """Return the context of a deployed node, whose run config says what a simulation would draw."""
     from flwr.app import Context
 
-    return Context(1, 5, node_config, RecordDict(), {})
+    return Context(1, 5, node_config, RecordDict(), config_of(seed=5).drawn())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_nothing_passes_where_a_reply_is_held_back(
     def bug(*_: object) -> Any:
         raise SystemExit("PATIENT-123 has ε = 1.2345678")
 
-    monkeypatch.setattr("client_app.app.hold", bug)
+    monkeypatch.setattr("client_app.app.wait_until_due", bug)
     try:
         reply = ask(make_site(tmp_path), terms_of())
     except SystemExit:
@@ -438,9 +440,9 @@ def test_data_that_cannot_be_read_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_simulated_sites_test_where_the_terms_say(tmp_path: Path) -> None:
-    from server_app.simulation.local import run_in_process
+    from server_app.simulation.in_process_run import run_in_process
 
     config = {"evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path), "epsilons": "4"}
-    result = run_in_process(terms_of(dataset="digits", schema="", **config), 3)
+    result = run_in_process(config_of(dataset="digits", schema="", **config), 3)
     pooled, worst = {"accuracy", "loss"}, {"site-accuracy-worst", "site-loss-worst"}
     assert set(result.rounds[-1]["metrics"]) == pooled | worst | {"site-accuracy", "site-loss"}

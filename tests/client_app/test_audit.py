@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.training import dpsgd
 from client_app.audit import (
     ENGINES,
     SURE,
@@ -25,14 +24,15 @@ from client_app.audit import (
     claimed,
     default_training,
 )
+from client_app.training import dpsgd
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy import plan as mechanism
 from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.audit import gaussian_epsilon
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.plan import Plan, RoundPlan, make_plan
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
-from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.privacy.plan import Plan, RoundPlan, make_plan
 
 CANARIES = 50_000
 EPSILONS = (1.0, 4.0, 8.0)

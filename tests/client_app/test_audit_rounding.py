@@ -11,7 +11,7 @@ from client_app.audit import CLIP_NORM, ENGINES, claimed, default_training
 from client_app.audit_rounding import TASK, _sum, _worst, attack_by_rounding
 from client_app.training.engines import Engine, LinearEngine
 from hdpfl_flower.models.losses import output_gradient
-from hdpfl_flower.rows import RowProof
+from hdpfl_flower.models.row_batches import RowProof
 from tests.client_app.training.oracle import (
     CPU,
     TOLERANCE,

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.printable import printable
+from hdpfl_flower.system.printable import printable
 from tests.client_app.messages import SCHEMA, ask, make_site, model_of, send, terms_of
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def evil_messages() -> dict[str, RecordDict]:
     found = {f"{name} = …": instructions(json.dumps(config | {keys[name]: EVIL})) for name in TEXTS}
     found |= {
         f"{key} = … by type": instructions(json.dumps(config | {key: EVIL}))
-        for key in ("rounds", "noise", "clip-norm", "require-public")
+        for key in ("rounds", "noise", "clip-norm", "prox-lambda")
     }
     schemas = {
         "no TOML": EVIL,
@@ -112,7 +112,7 @@ def test_nobody_else_opens_the_sites_log() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger"
     ]
-    assert sorted(opened) == [("matrix.py", "'hdpfl.server'"), ("printable.py", "_SITE")]
+    assert sorted(opened) == [("printable.py", "_SITE"), ("update_matrix.py", "'hdpfl.server'")]
 
 
 def run_tool(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
 Key = tuple[str, int, str]
@@ -38,14 +38,14 @@ rounds = st.integers(1, 5)
 digests = st.sampled_from(["d", "d", "d", "other"])
 epsilons = st.sampled_from([0.1, 0.1, 0.2, 0.3, 0.7, 1e-3, 0.30000000000000004])
 plans = st.builds(
-    FrozenPlan, st.sampled_from(["{}", "{}", "{1}"]), st.just("{}"), epsilons, st.just(1e-6)
+    ChargedPlan, st.sampled_from(["{}", "{}", "{1}"]), st.just("{}"), epsilons, st.just(1e-6)
 )
 caps = st.sampled_from([INFINITE, INFINITE, (0.2, 1.0), (1.0, 2e-6)])
 fates = st.sampled_from(["sealed", "sealed", "sent", "failed", "crashed", "held"])
 sides = st.sampled_from([0, 1])
 
 
-def exact(value: float) -> Fraction:
+def as_fraction(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
@@ -71,22 +71,22 @@ class LedgerMachine(RuleBasedStateMachine):
         Ledger.create(self.path, cap, 4e-6, self.anchor).close()
         self.open = [Ledger(self.path, self.anchor), Ledger(self.path, self.anchor)]
         self.cap = (cap, 4e-6)
-        self.plans: dict[str, FrozenPlan] = {}
+        self.plans: dict[str, ChargedPlan] = {}
         self.releases: dict[Key, Release] = {}
         self.made = 0
         self.spent = (0.0, 0.0)
 
     # What the ledger should say.
 
-    def spent_with(self, *more: FrozenPlan) -> tuple[Fraction, Fraction]:
+    def spent_with(self, *more: ChargedPlan) -> tuple[Fraction, Fraction]:
         charged = [*self.plans.values(), *more]
         return (
-            sum((exact(p.epsilon) for p in charged), Fraction(0)),
-            sum((exact(p.delta) for p in charged), Fraction(0)),
+            sum((as_fraction(p.epsilon) for p in charged), Fraction(0)),
+            sum((as_fraction(p.delta) for p in charged), Fraction(0)),
         )
 
     def expect(
-        self, request: Request, plan: FrozenPlan | None, max_runs: int, cap: tuple[float, float]
+        self, request: Request, plan: ChargedPlan | None, max_runs: int, cap: tuple[float, float]
     ) -> str:
         """Return the word that a refusal must contain, or nothing."""
         known = self.releases.get(request.key)
@@ -106,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return "policy"
         limits = [min(mine, theirs) for mine, theirs in zip(cap, self.cap, strict=True)]
         over = [
-            math.isfinite(limit) and total > exact(limit)
+            math.isfinite(limit) and total > as_fraction(limit)
             for total, limit in zip(self.spent_with(plan), limits, strict=True)
         ]
         return "budget" if any(over) else ""
@@ -118,7 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
         max_runs=st.sampled_from([0, 0, 2]), metrics=st.booleans(),
     )  # fmt: skip
     def ask(
-        self, run: str, at: int, digest: str, plan: FrozenPlan, fate: str, side: int,
+        self, run: str, at: int, digest: str, plan: ChargedPlan, fate: str, side: int,
         cap: tuple[float, float], max_runs: int, metrics: bool,
     ) -> None:  # fmt: skip
         """Ask for anything: new runs, rounds, changed requests, changed plans."""
@@ -144,7 +144,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.answer(side, Request(run, at, "update", "d"), self.plans[run], 0, INFINITE, fate)
 
     def answer(
-        self, side: int, request: Request, plan: FrozenPlan | None, max_runs: int,
+        self, side: int, request: Request, plan: ChargedPlan | None, max_runs: int,
         cap: tuple[float, float], fate: str,
     ) -> None:  # fmt: skip
         word = self.expect(request, plan, max_runs, cap)
@@ -234,9 +234,9 @@ class LedgerMachine(RuleBasedStateMachine):
             spent, self.spent, self.spent_with(), self.cap, strict=True
         ):
             assert shown >= before, "spent fell"
-            assert truth <= exact(cap)
-            assert exact(shown) >= truth, "rounded down"
-            assert truth == 0 or exact(math.nextafter(shown, 0)) < truth, "rounded too far up"
+            assert truth <= as_fraction(cap)
+            assert as_fraction(shown) >= truth, "rounded down"
+            assert truth == 0 or as_fraction(math.nextafter(shown, 0)) < truth, "rounded too far up"
         self.spent = spent
 
     def teardown(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hdpfl_flower.ledger import ledger as module
-from hdpfl_flower.ledger.account import Account, FrozenPlan, Request
+from hdpfl_flower.ledger.account import Account, ChargedPlan, Request
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
@@ -24,7 +24,7 @@ Note = Callable[[Path, dict[str, Any], bytes], None]
 
 def sealed_after_it_was_sent(release: Release, note: Note) -> Release:
     def leaky(
-        site: Any, ledger: Ledger, instructions: Any, kind: str, plan: FrozenPlan, work: Any
+        site: Any, ledger: Ledger, instructions: Any, kind: str, plan: ChargedPlan, work: Any
     ) -> bytes:
         def work_and_send() -> bytes:
             payload: bytes = work()
@@ -41,10 +41,10 @@ def sealed_after_it_was_sent(release: Release, note: Note) -> Release:
 def charged_after_the_work(release: Release, note: Note) -> None:
     """The plan is charged with the seal, not with the reservation."""
     take, seal = Ledger.reserve, Ledger.seal
-    waiting: dict[str, FrozenPlan] = {}
+    waiting: dict[str, ChargedPlan] = {}
 
     def reserve(
-        self: Ledger, request: Request, plan: FrozenPlan | None, **more: Any
+        self: Ledger, request: Request, plan: ChargedPlan | None, **more: Any
     ) -> Reservation | bytes:
         if plan is not None:
             waiting[request.run_id] = plan
@@ -83,12 +83,12 @@ def a_lost_release_is_worked_on_again(release: Release, note: Note) -> None:
 
 
 def charges_are_not_summed(release: Release, note: Note) -> None:
-    module.fits = lambda values, limit: values[-1] <= limit  # type: ignore[attr-defined]
+    module.sum_within = lambda values, limit: values[-1] <= limit  # type: ignore[attr-defined]
 
 
 def charges_are_summed_as_floats(release: Release, note: Note) -> None:
     """Ten runs of 0.1 would not fit into 1."""
-    module.fits = lambda values, limit: sum(values) <= limit  # type: ignore[attr-defined]
+    module.sum_within = lambda values, limit: sum(values) <= limit  # type: ignore[attr-defined]
 
 
 def handed_out_before_the_commit(release: Release, note: Note) -> None:

@@ -22,13 +22,13 @@ from flwr.app.user_config import UserConfig
 
 from client_app.site.simulated import InProcessContext
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Journal, read_journal
-from server_app.run import checkpointing
-from server_app.run import rounds
+from server_app.run import checkpointing, rounds
 from server_app.run.checkpointing import Checkpoints
-from server_app.simulation.local import LocalGrid, resume_in_process, run_resumable
 from server_app.run.resume import open_run
+from server_app.simulation.grid import LocalGrid
+from server_app.simulation.in_process_run import resume_in_process, run_in_process
 from strategies.core.base import HDPStrategy
 
 SIGKILL, PATIENCE = 9, 240
@@ -158,22 +158,22 @@ def in_a_child(server: Server, work: Callable[[], object]) -> tuple[int, list[st
     return killed, json.loads(trace.read_text()) if not killed else []
 
 
-def simulated(terms: RunTerms, sites: int) -> None:
+def simulated(terms: RunConfig, sites: int) -> None:
     """Run ``terms`` over simulated sites, or go on with it."""
-    folder = Path(terms.runs_dir) / RUN_ID
+    folder = Path(terms.server.runs_dir) / RUN_ID
     if (folder / "checkpoint.safetensors").exists():
         resume_in_process(open_run(folder))
     else:
-        run_resumable(terms, sites)
+        run_in_process(terms, sites, resumable=True)
 
 
-def production(terms: RunTerms, profiles: dict[str, Path]) -> None:
+def production(terms: RunConfig, profiles: dict[str, Path]) -> None:
     """Run ``terms`` over sites with profiles of their own, or go on with it."""
-    folder = Path(terms.runs_dir) / RUN_ID
+    folder = Path(terms.server.runs_dir) / RUN_ID
     resumed = (folder / "checkpoint.safetensors").exists()
     checkpoints = Checkpoints({"engine": "test"}, open_run(folder) if resumed else None)
-    begun = checkpoints.at.terms if checkpoints.at else terms
-    rounds.run(ProductionGrid(profiles), begun, picture=False, checkpoints=checkpoints)
+    begun = checkpoints.at.config if checkpoints.at else terms
+    rounds.run(ProductionGrid(profiles), begun, checkpoints=checkpoints)
 
 
 def told(folder: Path) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.ledger.account import Account, FrozenPlan, Request
-from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger.account import Account, ChargedPlan, Request
+from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.ledger import Ledger
 
 PAGE = 4096
-PLAN = FrozenPlan("{}", "{}", epsilon=0.1, delta=1e-7)
+PLAN = ChargedPlan("{}", "{}", epsilon=0.1, delta=1e-7)
 BIG, PAYLOAD = Request("run 0", 4, "update", "d"), b"x" * 2**20
 Flip = tuple[int, int]
 """A place, and what its byte is xored with."""
@@ -227,7 +227,7 @@ def newer(folder: Path, statement: str = "PRAGMA user_version = 2") -> Path:
 def test_a_newer_version_is_refused_and_not_touched(folder: Path) -> None:
     path = newer(folder)
     content, there = path.read_bytes(), sorted(folder.iterdir())
-    with pytest.raises(LedgerError, match="newer version; update hdpfl-flower") as error:
+    with pytest.raises(LedgerError, match="newer version of hdpfl-flower") as error:
         Ledger(path)
     assert "\n" not in str(error.value)
     assert path.read_bytes() == content

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.checker import Checker, read_notes
 from tests.crash.harness import SIGKILL, Workers, ask, new_site
@@ -83,7 +83,7 @@ def test_a_worker_killed_on_a_full_disk(workers: Workers, folder: Path) -> None:
 
 def test_a_database_that_cannot_grow(folder: Path) -> None:
     """The same open ledger goes on when there is space again."""
-    request, plan = Request("a", 1, "update", "d"), FrozenPlan("{}", "{}", 0.1, 1e-6)
+    request, plan = Request("a", 1, "update", "d"), ChargedPlan("{}", "{}", 0.1, 1e-6)
     failed = 0
     for pages in range(30):
         path = folder / f"{pages}.sqlite"

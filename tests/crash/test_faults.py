@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.ledger import hash_chain as chain_module
-from hdpfl_flower.system import files
-from hdpfl_flower.ledger import locks
-from hdpfl_flower.ledger.account import FrozenPlan, Request
-from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger import hash_chain as chain_module
+from hdpfl_flower.ledger import locks
+from hdpfl_flower.ledger.account import ChargedPlan, Request
+from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.system import files
 from tests.crash.checker import read_books
 
-PLAN = FrozenPlan("{}", "{}", epsilon=1.0, delta=1e-6)
+PLAN = ChargedPlan("{}", "{}", epsilon=1.0, delta=1e-6)
 
 
 class Fault:
@@ -173,7 +173,7 @@ def transaction_that_forgets(self: Chain) -> Iterator[Any]:
 
 
 def reserve_that_keeps_the_lock(
-    self: Ledger, request: Request, plan: FrozenPlan | None
+    self: Ledger, request: Request, plan: ChargedPlan | None
 ) -> Reservation | bytes:
     """The mutant: a reservation that did not become durable is still locked."""
     with self._current():
@@ -233,7 +233,7 @@ def test_a_cost_that_is_no_cost_is_refused(
     path = folder / "ledger.sqlite"
     ledger = Ledger.create(path, cap, 1e-5)
     with pytest.raises(LedgerError, match="not negative"):
-        ledger.reserve(ask("a", 1), FrozenPlan("{}", "{}", *cost))
+        ledger.reserve(ask("a", 1), ChargedPlan("{}", "{}", *cost))
     with pytest.raises(LedgerError, match="not negative"):
         ledger.raise_cap(*cost)
     with pytest.raises(LedgerError, match="not negative"):

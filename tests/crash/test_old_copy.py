@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.checker import Checker
 from tests.crash.harness import SIGKILL, Workers, ask, kill_and_go_on, new_site
 
-PLAN = FrozenPlan("{}", "{}", epsilon=0.1, delta=1e-6)
+PLAN = ChargedPlan("{}", "{}", epsilon=0.1, delta=1e-6)
 
 
 def the_file_alone(old: Path, site: Path) -> None:

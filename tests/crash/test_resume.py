@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.plan import Plan
@@ -44,10 +44,10 @@ POINTS = (
 IN_SHORT = ("2: somebody answered train", "2: aggregated", "2: checkpoint written", "2: line torn")
 
 
-def terms_of(folder: Path, **more: Any) -> RunTerms:
+def terms_of(folder: Path, **more: Any) -> RunConfig:
     config = {"rounds": 3, "run-id": RUN_ID, "runs-dir": str(folder), "partition": "iid",
               "epsilons": "2,8,2", "batch-sizes": "64"}  # fmt: skip
-    return RunTerms.parse({"evaluation": "server", "strategy": "robust-hdp", **config, **more})
+    return RunConfig.parse({"evaluation": "server", "strategy": "robust-hdp", **config, **more})
 
 
 RULES: dict[str, dict[str, Any]] = {

@@ -25,9 +25,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hdpfl_flower.ledger import hash_chain as chain
-from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger import hash_chain as chain
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash import mutants
 
@@ -94,6 +94,7 @@ def release_of_the_site() -> Callable[..., bytes]:
     names: dict[str, Any] = {
         "Request": Request,
         "CLIPPED_UPDATE": "never asked for here",
+        "Released": lambda payload, replayed: payload,
         "log": log,
     }
     exec(
@@ -141,7 +142,7 @@ def answer(folder: Path, ask: dict[str, Any], release: Callable[..., bytes]) -> 
     instructions = SimpleNamespace(
         terms=terms, server_round=ask["round"], digest=ask.get("digest", "d")
     )
-    plan = FrozenPlan(ask.get("plan", "{}"), "{}", ask["epsilon"], ask["delta"])
+    plan = ChargedPlan(ask.get("plan", "{}"), "{}", ask["epsilon"], ask["delta"])
     if "create" in ask:
         now.stage = "create"
         epsilon, delta = ask["create"]

@@ -1,7 +1,4 @@
-"""A federation that is watched: production sites, both exporters, and a real Prometheus.
-
-``python -m tests.deploy.observatory FOLDER`` draws the pictures of the documents from one.
-"""
+"""A federation that is watched: production sites, both exporters, and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -26,12 +22,13 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from client_app.site.simulated import InProcessContext, simulated_records
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.ledger.ledger import Ledger
-from server_app.simulation.local import LocalGrid, run_in_process
+from hdpfl_flower.monitoring.journal import read_journal
 from server_app.run.rounds import run
+from server_app.simulation.grid import LocalGrid
+from server_app.simulation.in_process_run import run_in_process
 
 ROOT = Path(__file__).parents[2]
 BINARIES = ("prometheus", "promtool")
@@ -182,16 +179,16 @@ def config_of(coordinator: str, site: str) -> str:
     )
 
 
-def terms_of(runs: Path, **more: object) -> RunTerms:
+def terms_of(runs: Path, **more: object) -> RunConfig:
     """Return the terms of the federation of production sites."""
     config: dict[str, object] = {
         "run-id": FEDERATION, "strategy": "robust-hdp", "dataset": "digits", "learning-rate": 0.5,
         "rounds": 8, "runs-dir": str(runs), "min-sites": len(EPSILONS),
     }  # fmt: skip
-    return RunTerms.parse({**config, **more})
+    return RunConfig.parse({**config, **more})
 
 
-def make_sites(folder: Path, terms: RunTerms) -> list[Path]:
+def make_sites(folder: Path, terms: RunConfig) -> list[Path]:
     """Write the sites: profiles, ledgers, and a share of the digits each."""
     folders = []
     for index, (epsilon, batch) in enumerate(zip(EPSILONS, BATCHES, strict=True)):
@@ -235,14 +232,14 @@ def run_all(here: Watched, rounds: int, pause: float) -> None:
         pause: seconds between its rounds: real ones take longer than these.
     """
     grid = Sites(here.sites)
-    run(grid, terms_of(here.runs, rounds=rounds), lambda _: time.sleep(pause), picture=False)
+    run(grid, terms_of(here.runs, rounds=rounds), lambda _: time.sleep(pause))
     clustered = terms_of(
-        here.runs, rounds=6, strategy="r-dpcfl", clusters=2, epsilons="20", groups="rotation:3:3",
-        **{"run-id": CLUSTERED, "batch-sizes": "32"},
+        here.runs, rounds=6, strategy="r-dpcfl", epsilons="20", groups="rotation:3:3",
+        **{"r-dpcfl.clusters": 2, "run-id": CLUSTERED, "batch-sizes": "32"},
     )  # fmt: skip
     run_in_process(clustered, 6, lambda _: time.sleep(pause / 2))
     with contextlib.suppress(StrategyError):  # 5,000 rounds are more than the sites' policy allows
-        run(grid, terms_of(here.runs, rounds=5000, **{"run-id": REFUSED}), picture=False)
+        run(grid, terms_of(here.runs, rounds=5000, **{"run-id": REFUSED}))
     grid.close()
     last = read_journal(here.runs / FEDERATION / "journal.jsonl")[-2]["metrics"]["accuracy"]
     wait_for(lambda: any(
@@ -251,22 +248,3 @@ def run_all(here: Watched, rounds: int, pause: float) -> None:
     ))  # fmt: skip
     wait_for(lambda: here.ask("sum(increase(hdpfl_refused_requests_total[5m])) > 0"))
     wait_for(lambda: here.ask(f'hdpfl_run_no_quorum_rounds_total{{run="{REFUSED}"}} == 3'))
-
-
-def main() -> None:
-    """Draw the pictures of the documents."""
-    from deploy.grafana.draw import draw
-    from deploy.grafana.panels import COORDINATOR, SITE
-
-    out = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as name, watched(Path(name)) as here:
-        begin = time.time()
-        run_all(here, rounds=30, pause=1.0)
-        end = time.time() + 3
-        time.sleep(3)
-        draw(here.url, COORDINATOR, FEDERATION, (begin, end), out / "dashboard-coordinator.png")
-        draw(here.url, SITE, ".*", (begin, end), out / "dashboard-site.png")
-
-
-if __name__ == "__main__":
-    main()

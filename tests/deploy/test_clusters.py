@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.privacy.plan import check_policy
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import SiteData, check_site_data, read_site_data
+from hdpfl_flower.privacy.policy import check_policy
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FOLDER = DEPLOY / "clusters"
 WARDS = [f"{hospital}-{ward}" for hospital in ("cleveland", "hungarian") for ward in "abc"]
-TERMS = RunTerms.load(FOLDER / "run.toml")
+TERMS = RunConfig.load(FOLDER / "run.toml")
 
 
 def profile_of(ward: str) -> Profile:
@@ -28,18 +28,18 @@ def data_of(ward: str) -> SiteData:
     data = profile_of(ward).data
     assert data is not None
     source = data.model_copy(update={"path": FOLDER / ward / "data.csv"})
-    task = task_for(TERMS)
-    found = check_site_data(source, task, TERMS.schema_text, 80)
+    task = task_for(TERMS.terms)
+    found = check_site_data(source, task, TERMS.terms.schema_text, 80)
     assert not [line for line in found if line.startswith("error:")]
-    return read_site_data(source, task, TERMS.schema_text)
+    return read_site_data(source, task, TERMS.terms.schema_text)
 
 
 def test_every_folder_is_a_ward_that_allows_both_runs() -> None:
     assert sorted(path.name for path in FOLDER.iterdir() if path.is_dir()) == WARDS
-    assert TERMS.min_sites == len(WARDS)
+    assert TERMS.server.min_sites == len(WARDS)
     for ward in WARDS:
         site = profile_of(ward)
-        check_policy(site, TERMS)
+        check_policy(site, TERMS.terms)
         assert "r-dpcfl" in site.policy.strategies
         assert site.state is not None
         assert site.ledger is not None

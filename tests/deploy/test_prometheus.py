@@ -91,11 +91,11 @@ def test_no_series_of_the_coordinator_has_a_value_of_a_profile(here: Watched) ->
 def test_a_finished_run_can_be_loaded(here: Watched, tmp_path: Path) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-    from hdpfl_flower.monitoring.prometheus import Exposition
+    from hdpfl_flower.monitoring.prometheus import Exporter
     from server_app.monitoring.exporter import history
 
     path = here.runs / FEDERATION / "journal.jsonl"
-    text = Exposition("coordinator", lambda: history(path)).openmetrics()
+    text = Exporter("coordinator", lambda: history(path)).openmetrics()
     assert list(parse(text.decode()))
     (tmp_path / "run.om").write_bytes(text)
     made = subprocess.run(

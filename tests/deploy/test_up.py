@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hdpfl_flower.config.run_config import RunConfig
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
@@ -128,6 +130,7 @@ def test_ports_are_looked_at_before_anything_is_made(tmp_path: Path, sources: Pa
 FAIL = "def fail(*words): raise federation.ProblemError('it failed')\nfederation.{} = fail"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["register", "_prepare"])
 def test_a_failure_later_takes_back_the_sites_that_did_not_start(
     tmp_path: Path, sources: Path, part: str
@@ -164,3 +167,41 @@ def test_a_site_that_was_there_and_one_that_started_stay(tmp_path: Path, sources
     done = up(tmp_path, sources, started)
     assert done.stderr.strip() == "error: it failed"
     assert (mine.parent / "b" / "ledger" / "ledger.sqlite").exists()
+
+
+# --- the terms of a run ----------------------------------------------------------------------
+
+
+def named(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
+    """Write the copy of ``terms`` that ``run`` submits, in a process of its own."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation; "
+        "from pathlib import Path; federation.FOLDER.mkdir(parents=True)\n"
+        f"print(federation._named_terms(Path({str(terms)!r}))[0])"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(home)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_terms_that_are_submitted_are_those_of_the_file_with_a_run_id(tmp_path: Path) -> None:
+    """Also a strategy's settings, as a table or with a dot; Flower reads the copy as TOML."""
+    given = RunConfig.load(DEPLOY / "clusters" / "run.toml")
+    assert given.settings == {"r-dpcfl": {"clusters": 2}}
+    done = named(tmp_path, DEPLOY / "clusters" / "run.toml")
+    assert done.returncode == 0, done.stderr
+    submitted = RunConfig.load(Path(done.stdout.strip()))
+    assert submitted.terms.run_id
+    assert submitted.updated(run_id="") == given
+
+
+def test_a_misspelled_setting_of_a_strategy_is_named_before_a_run(tmp_path: Path) -> None:
+    terms = tmp_path / "terms.toml"
+    terms.write_text("[r-dpcfl]\nclustres = 2\n")
+    done = named(tmp_path, terms)
+    assert done.returncode == 1
+    assert (
+        "'r-dpcfl.clustres' is not a key of the run config; did you mean 'r-dpcfl.clusters'?"
+        in (done.stderr)
+    )

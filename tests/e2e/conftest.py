@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, write_seeded_site
 
 
@@ -46,15 +46,15 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
 
 
 @pytest.fixture(params=["deployed", "simulated"])
-def run_on_engine(request: pytest.FixtureRequest) -> Callable[[RunTerms], Path]:
+def run_on_engine(request: pytest.FixtureRequest) -> Callable[[RunConfig], Path]:
     """Each of Flower's engines: runs terms at four sites to their good end, returns the folder."""
 
-    def deployed(terms: RunTerms) -> Path:
+    def deployed(terms: RunConfig) -> Path:
         folder, done = request.getfixturevalue("federation").run(terms)
         assert done.returncode == 0, done.stdout + done.stderr
         return folder
 
-    def simulated(terms: RunTerms) -> Path:
+    def simulated(terms: RunConfig) -> Path:
         ray = request.getfixturevalue("ray")
         folder, streamed = ray.run(terms, SITES)
         assert ray.last_run()["status"] == "finished:completed", streamed.stdout

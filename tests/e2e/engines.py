@@ -17,7 +17,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from client_app.site.simulated import draw_profile
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event, read_journal
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
@@ -26,17 +26,19 @@ import processes as processes  # noqa: PLC0414 - tests take it from here
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+MODULES = Path(__file__).parent / "modules"
+"""What a user's own modules lie in, on the path of all processes."""
 SITES = 4
 Done = subprocess.CompletedProcess[str]
 
 
-def seeded_terms(**changes: object) -> RunTerms:
+def seeded_terms(**changes: object) -> RunConfig:
     """Return terms that every engine can run in seconds, and whose every draw has a seed."""
     config: dict[str, object] = {
         "dataset": "digits", "rounds": 3, "min-sites": SITES, "evaluation": "none",
         "epsilons": "1,2,4,8", "batch-sizes": "32,64", "learning-rate": 0.5, "seed": 7,
     }  # fmt: skip
-    return RunTerms.parse({**config, **changes})
+    return RunConfig.parse({**config, **changes})
 
 
 def digest(folder: Path) -> str:
@@ -81,7 +83,7 @@ def to_toml(config: dict[str, Any]) -> str:
     return "\n".join((*plain, *tables)) + "\n"
 
 
-def write_seeded_site(folder: Path, terms: RunTerms, index: int, number: int) -> None:
+def write_seeded_site(folder: Path, terms: RunConfig, index: int, number: int) -> None:
     """Write the profile that a simulation would draw for this site, and which site it is."""
     profile = draw_profile(terms, index, number)
     drawn = profile.model_dump(
@@ -105,7 +107,11 @@ class Federation:
 
     @property
     def environment(self) -> dict[str, str]:
-        own = {"HDPFL_HOME": str(self.home), "HDPFL_FEDERATION_PORT": str(self.port)}
+        own = {
+            "HDPFL_HOME": str(self.home),
+            "HDPFL_FEDERATION_PORT": str(self.port),
+            "PYTHONPATH": str(MODULES),
+        }
         return {**os.environ, **own}
 
     def command(self, *words: str | Path) -> list[str]:
@@ -117,9 +123,11 @@ class Federation:
             capture_output=True, text=True, check=False, timeout=400,
         )  # fmt: skip
 
-    def run(self, terms: RunTerms) -> tuple[Path, Done]:
+    def run(self, terms: RunConfig) -> tuple[Path, Done]:
         """Run ``terms`` to the end; return the run's folder."""
-        return self.home / "runs" / terms.run_id, self.call("run", self.write(terms.as_config()))
+        return self.home / "runs" / terms.terms.run_id, self.call(
+            "run", self.write(terms.as_config())
+        )
 
     def write(self, config: dict[str, Any]) -> Path:
         path = self.home / "terms.toml"
@@ -155,9 +163,9 @@ class Ray:
     def runs(self) -> Path:
         return self.home / "runs"
 
-    def run(self, terms: RunTerms, sites: int) -> tuple[Path, Done]:
+    def run(self, terms: RunConfig, sites: int) -> tuple[Path, Done]:
         done = self.call(terms.updated(runs_dir=str(self.runs)).as_config(), sites, "--stream")
-        return self.runs / terms.run_id, done
+        return self.runs / terms.terms.run_id, done
 
     def call(self, config: dict[str, Any], sites: int, *more: str) -> Done:
         """Run the app; without ``--stream`` the command ends when the run was taken."""
@@ -200,6 +208,7 @@ def flwr(home: Path, more: dict[str, str], *words: str) -> Done:
     """Run a ``flwr`` command with its own Flower home."""
     environment = {
         **os.environ,
+        "PYTHONPATH": str(MODULES),
         **more,
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -138,7 +138,7 @@ def site_says(profile: Path, *words: str) -> str:
 
 
 def check_books(profile: Path, ledger: Path, run_id: str, accepted: set[int]) -> None:
-    """Assert that a ledger bears out: one charge of the run, and no release beside its entries.
+    """Assert that a ledger verifies: one charge of the run, and no release beside its entries.
 
     Args:
         profile: the site's.

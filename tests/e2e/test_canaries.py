@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import SCHEMA
 from tests.e2e.canaries import (
@@ -56,7 +56,7 @@ CANARIES: Canaries = {
     "a cell": text("PATIENT-123"),
     "a path": text("QX7731"),
 }
-TERMS = RunTerms.parse({
+TERMS = RunConfig.parse({
     "dataset": "site", "schema": SCHEMA, "rounds": 2, "min-sites": 3, "evaluation": "none",
     "run-id": "canaries",
 })  # fmt: skip
@@ -117,7 +117,7 @@ def of_the_plan(ended: Ended, site: str) -> dict[str, Canary]:
     with closing(sqlite3.connect(ended.own_files(site)[2])) as ledger:
         (body,) = ledger.execute("SELECT body FROM entries WHERE kind = 'plan'").fetchone()
     plan = Plan.from_json(json.loads(body)["plan"])
-    update = plan.update_noise_std(1, TERMS.clip_norm, TERMS.learning_rate)
+    update = plan.update_noise_std(1, TERMS.terms.clip_norm, TERMS.terms.learning_rate)
     assert plan.divisor == BATCH
     return {
         f"noise multiplier of {site}": double(plan.noise_multiplier),

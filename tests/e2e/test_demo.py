@@ -91,7 +91,7 @@ def test_no_private_number_reached_the_coordinator(demo: tuple[Federation, Done]
     said = done.stdout + "".join(
         path.read_text() for path in coordinator if path.suffix in (".jsonl", ".json", ".log")
     )
-    for word in ('epsilon":', 'batch-size":', "declared-records", "noise_multiplier"):
+    for word in ('"epsilon":', '"batch-size":', "declared-records", "noise_multiplier"):
         assert word not in said, word
 
 

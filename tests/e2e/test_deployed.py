@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from client_app.site.refusals import read_refusals
-from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from tests.e2e.engines import BIN, SITES, Done, Federation, rounds_of, seeded_terms, to_toml
 
@@ -177,7 +177,7 @@ def spent_site(folder: Path) -> Path:
     }))  # fmt: skip
     profile.chmod(0o600)
     ledger = Ledger.create(folder / "ledger", 1.0, 1e-5)
-    taken = ledger.reserve(Request("earlier", 1, "update", "d"), FrozenPlan("{}", "{}", 1.0, 1e-5))
+    taken = ledger.reserve(Request("earlier", 1, "update", "d"), ChargedPlan("{}", "{}", 1.0, 1e-5))
     assert isinstance(taken, Reservation)
     with taken:
         taken.seal(b"an update")
@@ -200,7 +200,7 @@ def follow_and_interrupt(federation: Federation, terms: Path) -> None:
     finally:
         following.kill()
     assert following.returncode == 128 + signal.SIGINT, said
-    assert "the run goes on; to follow it:" in said
+    assert "the run continues; to follow it:" in said
     assert "Traceback" not in said
 
 

@@ -1,4 +1,4 @@
-"""Real SuperNodes with real ledgers, killed, stopped and full: what docs/faults.md says is so.
+"""Real SuperNodes with real ledgers, killed, stopped and full, as in docs/how-to/faults.md.
 
 One run under which one fault comes after the other; the tests look at what it left.
 """

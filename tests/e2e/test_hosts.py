@@ -71,7 +71,7 @@ class Consortium:
     def accepted(self, site: str) -> set[int]:
         return {event["round"] for event in self.rounds if site in event["accepted"]}
 
-    # --- docs/deploy.md, without its proxy, its users and its units --------------------------
+    # --- docs/how-to/deploy.md, without its proxy, its users and its units ----------------------
 
     def set_up(self) -> None:
         for site, name in SITES.items():

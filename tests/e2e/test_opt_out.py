@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_app.personal.ditto import kept_personal_path
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import (
     BIN,
@@ -97,7 +97,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     more = {"rounds": ROUNDS, "min-sites": 2, "run-id": "opt-out"}
     terms = federation.write(toml_of(OPT_OUT / "run.toml") | more)
     state = federation.profile(LOUD).parent / "state"
-    kept = kept_personal_path(state, RunTerms.load(terms))
+    kept = kept_personal_path(state, RunConfig.load(terms).terms)
     done: list[Done] = []
     running = threading.Thread(target=lambda: done.append(federation.call("run", terms)))
     try:

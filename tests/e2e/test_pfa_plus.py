@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
-from server_app.simulation.local import run_in_process
+from hdpfl_flower.config.run_config import RunConfig
+from server_app.simulation.in_process_run import run_in_process
 from tests.e2e.engines import SITES, digest, rounds_of, seeded_terms
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 
 def test_three_engines_send_one_number_and_give_the_same_bits(
-    run_on_engine: Callable[[RunTerms], Path], tmp_path: Path
+    run_on_engine: Callable[[RunConfig], Path], tmp_path: Path
 ) -> None:
     terms = seeded_terms(strategy="pfa-plus", **{"run-id": "same-pfa-plus"})
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder

@@ -94,7 +94,7 @@ def test_tasks_are_apart_from_the_node_and_nobody_gets_one_without_the_secret(
 
 
 def test_no_secret_of_ours_stands_in_a_command_line(federation: Federation) -> None:
-    """Flower's task token does, while its task runs: docs/deploy.md says what that means."""
+    """Flower's task token does, while its task runs: docs/how-to/deploy.md says what that means."""
     files = [*federation.folder.rglob("*.secret"), *federation.folder.rglob("*.key")]
     assert len(files) == 1 + SITES + 2
     words = {path.read_text().strip() for path in files}

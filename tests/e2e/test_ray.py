@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.simulation.local import run_in_process
+from server_app.simulation.in_process_run import run_in_process
 from tests.e2e.engines import SITES, Ray, digest, rounds_of, seeded_terms
 
 pytestmark = [pytest.mark.engines]

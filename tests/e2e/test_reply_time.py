@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from tests.client_app.messages import SCHEMA
 from tests.e2e.engines import Done, Federation, free_ports, rounds_of
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.deadline]
 AFTER = 4.0
 BATCHES = {"quick": 251, "slow": 1, "broken": 37}
 """Expected batch size of each site; a round has K·251/b steps."""
-TERMS = RunTerms.parse({
+TERMS = RunConfig.parse({
     "dataset": "site", "schema": SCHEMA, "rounds": 1, "min-sites": 3, "evaluation": "none",
     "run-id": "reply-time", "strategy": "fedavg", "quorum": 2, "local-epochs": 10,
 })  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.simulation.local import run_in_process
+from server_app.simulation.in_process_run import run_in_process
 from tests.e2e.engines import (
     ROOT,
     SITES,
@@ -61,14 +61,14 @@ def test_a_killed_server_app_goes_on_and_nobody_pays_twice(federation: Federatio
     assert 2 <= done < 6, told
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert f"run again: {done} of 6 rounds are done" in resumed.stdout
-    assert f"run again goes on after round {done} of 6" in resumed.stdout + resumed.stderr
+    assert f"run again resumes after round {done} of 6" in resumed.stdout + resumed.stderr
     assert f"complete: 6 rounds, {folder}" in resumed.stdout
     assert digest(folder) == digest(whole)
     assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]
     assert [event["accepted"] for event in rounds_of(folder)] == [["0", "1", "2", "3"]] * 6
     events = [event["event"] for event in read_journal(folder / "journal.jsonl")]
     assert events.count("run-started") == events.count("run-resumed") == 1
-    complete = "is complete; there is nothing to go on with"
+    complete = "is complete; there is nothing to resume"
     refused = federation.hdpfl("resume", "again", "hdpfl", "--app", ROOT)
     assert refused.returncode == 1
     assert complete in refused.stderr
@@ -96,7 +96,7 @@ def test_a_killed_simulation_goes_on_with_flwr_run(ray: Ray, tmp_path: Path) -> 
     assert 2 <= done < 6
     streamed = ray.call({"resume-from": str(folder)}, SITES, "--stream")
     assert ray.last_run()["status"] == "finished:completed", streamed.stdout
-    assert f"run again-ray goes on after round {done} of 6" in streamed.stdout
+    assert f"run again-ray resumes after round {done} of 6" in streamed.stdout
     assert digest(folder) == digest(whole)
     assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]
     assert [event["accepted"] for event in rounds_of(folder)] == [["0", "1", "2", "3"]] * 6

@@ -9,25 +9,32 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from hdpfl_flower.config.terms import RunTerms
-from server_app.simulation.local import run_in_process
-from tests.e2e.engines import SITES, digest, rounds_of, seeded_terms
+from hdpfl_flower.config.run_config import RunConfig
+from server_app.simulation.in_process_run import run_in_process
+from tests.e2e.engines import MODULES, SITES, digest, rounds_of, seeded_terms
 
 pytestmark = pytest.mark.engines
 
 
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [("robust-hdp", {}), ("fedavg", {"groups": "rotation:1:3", "evaluation": "server"})],
+    [
+        ("robust-hdp", {}),
+        ("fedavg", {"groups": "rotation:1:3", "evaluation": "server"}),
+        ("own_strategies:FirstTwice", {}),
+    ],
 )
 def test_three_engines_give_the_same_bits(
     strategy: str,
     more: dict[str, str],
-    run_on_engine: Callable[[RunTerms], Path],
+    run_on_engine: Callable[[RunConfig], Path],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of Flower's two gives those of the third, which runs in process."""
-    terms = seeded_terms(strategy=strategy, rounds=2, **{"run-id": f"same-{strategy}"}, **more)
+    """Each of Flower's two returns those of the third, which runs in process."""
+    monkeypatch.syspath_prepend(MODULES)  # the engines have it on their path
+    name = {"run-id": f"same-{strategy.rpartition(':')[2]}"}
+    terms = seeded_terms(strategy=strategy, rounds=2, **name, **more)
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
     there = run_on_engine(terms)
     for folder in (here, there):

@@ -17,8 +17,8 @@ from flwr.app import Message
 from hdpfl_flower import wire
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.monitoring.journal import Event
-from server_app.simulation.local import LocalGrid
 from server_app.run.rounds import run
+from server_app.simulation.grid import LocalGrid
 from tests.e2e.engines import (
     Done,
     Federation,
@@ -75,7 +75,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     for index in range(SITES):
         write_seeded_site(home / "sites" / str(index), TERMS, index, SITES)
     federation = Federation(home, free_ports(SITES + 1))
-    folder, done = home / "runs" / TERMS.run_id, []
+    folder, done = home / "runs" / TERMS.terms.run_id, []
     running = threading.Thread(target=lambda: done.append(federation.run(TERMS)[1]))
     try:
         started = federation.call("up", "--sites", home / "sites")
@@ -141,8 +141,8 @@ def test_the_model_is_that_of_the_updates_that_came(ended: Ended, tmp_path: Path
     for missed in (MISSED, MISSED - {(1, SLOW)}, MISSED - {(3, DYING)}):
         grid, folder = Absent(missed), tmp_path / str(len(digests))
         try:
-            run(grid, TERMS.updated(runs_dir=str(folder)), picture=False)
+            run(grid, TERMS.updated(runs_dir=str(folder)))
         finally:
             grid.close()
-        digests.append(digest(folder / TERMS.run_id))
+        digests.append(digest(folder / TERMS.terms.run_id))
     assert [digest(ended.folder) == other for other in digests] == [True, False, False]

@@ -119,7 +119,7 @@ def test_one_number_comes_back_as_it_went_where_it_may_come() -> None:
 def test_bytes_are_those_of_arrays_texts_and_numbers() -> None:
     content = wire.write_instructions(RunTerms(), 2, wire.write_model(MODEL), "0" * 64)
     arrays = sum(len(Array(array).data) for array in MODEL.values())
-    assert wire.content_bytes(content) == arrays + len(RunTerms().to_json().encode()) + 8 + 64
+    assert wire.content_bytes(content) == arrays + len(RunTerms().to_json().encode()) + 2 * 8 + 64
     assert wire.content_bytes(wire.write_site({"epsilon": 1.0, "declared-records": 3})) == 16
     lists = RecordDict({"x": ConfigRecord({"a": [1, 2, 3], "b": b"12345"})})
     assert wire.content_bytes(lists) == 29

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.wire_arrays import (
+from hdpfl_flower.wire import (
     WireError,
     decode,
     encode,
@@ -178,16 +178,6 @@ def test_each_part_of_a_request_makes_it_another_one() -> None:
     digests = [wire.read_instructions(request).digest for request in requests]
     assert len({*digests}) == len(requests)
     assert digests == [wire.read_instructions(request).digest for request in requests]
-
-
-def test_a_chosen_model_is_trained_as_the_same_request() -> None:
-    asked = wire.read_instructions(
-        wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.CHOOSE)
-    )
-    for index, model in enumerate((MODEL, OTHER)):
-        chosen = wire.with_choice(asked, wire.encode_choice(index))
-        assert model_digest(chosen.model) == model_digest(model)
-        assert (chosen.others, chosen.use, chosen.digest) == ((), "", asked.digest)
 
 
 @pytest.mark.parametrize("wrong", [-1, 2, 3, 0.0, True, "0"])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-MODELS, SITES = "hdpfl_flower/models/networks.py", "client_app/test_model_bounds.py::test_"
-NAMES, WORK = "hdpfl_flower/test_model_bounds.py::test_", "hdpfl_flower/test_work_bounds.py::test_"
+MODELS, SITES = "hdpfl_flower/models/networks.py", "client_app/site/test_model_bounds.py::test_"
+NAMES, WORK = (
+    "hdpfl_flower/models/test_network_bounds.py::test_",
+    "hdpfl_flower/privacy/test_work_bounds.py::test_",
+)
 MUTANTS = (
     Mutant(
         "a network built before its size is known",
-        "client_app/training/trainer.py",
-        "    if megabytes_of(terms.model, task) > profile.policy.max_payload_mb:\n",
-        "    if megabytes_of(terms.model, task) > 1e9 * profile.policy.max_payload_mb:\n",
+        "client_app/site/site.py",
+        "    if megabytes_of(spec, task) > profile.policy.max_payload_mb:\n",
+        "    if megabytes_of(spec, task) > 1e9 * profile.policy.max_payload_mb:\n",
         SITES + "a_model_above_the_policy_is_built_on_meta_alone",
     ),
     Mutant(
@@ -59,7 +62,7 @@ MUTANTS = (
     Mutant(
         "steps counted after they are accounted",
         "hdpfl_flower/privacy/plan.py",
-        "    _check_work(profile, terms)\n    divisor, sensitivity",
+        "    check_work(profile, terms)\n    divisor, sensitivity",
         "    divisor, sensitivity",
         WORK + "millions_of_steps_are_declined_before_any_is_accounted",
     ),

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-SITE, LEDGER = "client_app/site/test_budgets.py::test_", "hdpfl_flower/ledger/test_ledger_budget.py::test_"
-PLAN, SAMPLER = "hdpfl_flower/privacy/test_given_noise.py::test_", "strategies/core/test_sampler.py::test_"
+SITE, LEDGER = (
+    "client_app/site/test_budgets.py::test_",
+    "hdpfl_flower/ledger/test_ledger_budget.py::test_",
+)
+PLAN, SAMPLER = (
+    "hdpfl_flower/privacy/test_given_noise.py::test_",
+    "strategies/core/test_sampler.py::test_",
+)
 MUTANTS = (
     Mutant(
         "participations that nobody counts",
@@ -31,8 +37,8 @@ MUTANTS = (
     Mutant(
         "one release more than the plan pays for",
         "client_app/app.py",
-        "work, plan.rounds)\n",
-        "work, plan.rounds + 1)\n",
+        "0 if plan is None else plan.rounds,\n",
+        "0 if plan is None else plan.rounds + 1,\n",
         SITE + "a_site_takes_part_as_often_as_it_planned_and_no_more",
     ),
     Mutant(
@@ -45,9 +51,10 @@ MUTANTS = (
     Mutant(
         "a paper's formula at a real site",
         "hdpfl_flower/privacy/plan.py",
-        '    if terms.calibration != "pld" and not (profile.simulated and terms.noise == "records"):\n',
-        "    if False:\n",
-        SITE + "a_papers_formula_at_a_real_site_is_declined",
+        '    nominal = nominal_noise if profile.simulated and terms.noise == "records" else None\n',
+        "    nominal = nominal_noise\n",
+        "hdpfl_flower/privacy/test_plan_rules.py::"
+        "test_a_formula_is_for_a_simulation_whose_records_are_noised",
     ),
     Mutant(
         "a plan for the dearest of unlike rounds",
@@ -59,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a sampler that forgets participations",
         "strategies/core/sampler.py",
-        "0 < self.terms.participations <= self._asked[site]",
+        "0 < self.terms.participations <= asked",
         "False",
         SAMPLER + "no_site_is_asked_more_often_than_it_takes_part[0.3-2]",
     ),

@@ -18,19 +18,19 @@ MUTANTS = (
     Mutant(
         "more choices than the plan pays for",
         "client_app/app.py",
-        "choose_privately(site, instructions, choices), choices.count,",
-        "choose_privately(site, instructions, choices), 0,",
+        "choose_privately(site, instructions.server_round, models, choices), choices.count,",
+        "choose_privately(site, instructions.server_round, models, choices), 0,",
         SITE + "no_more_choices_than_the_plan_pays_for",
     ),
     Mutant(
         "a choice that nothing pays for",
         "client_app/app.py",
-        "    if plan.choices is None or not plan.choices.count:\n"
-        "        raise Declined(\"terms: no 'selections' are planned, and the server asks for a "
-        'choice")\n'
-        "    choices = plan.choices\n",
+        "    if choices is None or not choices.count:\n"
+        "        raise Declined(\n"
+        "            Reason.TERMS, \"no 'selections' are planned, and the server asks for a choice\"\n"
+        "        )\n",
         "    from hdpfl_flower.privacy.accounting import Gaussians\n\n"
-        "    choices = plan.choices or Gaussians(1.0, 0)\n",
+        "    choices = choices or Gaussians(1.0, 0)\n",
         SITE + "a_choice_that_nothing_pays_for_is_declined",
     ),
     Mutant(
@@ -43,10 +43,10 @@ MUTANTS = (
     Mutant(
         "a choice that is not sealed",
         "client_app/app.py",
-        '    return _release(\n        site, ledger, instructions, "choice", frozen,\n'
-        "        lambda: choose_privately(site, instructions, choices), choices.count,\n"
-        "    )  # fmt: skip\n",
-        "    return choose_privately(site, instructions, choices)\n",
+        '    return _release(\n        site, site.ledger, instructions, "choice", charged,\n'
+        "        lambda: choose_privately(site, instructions.server_round, models, choices), "
+        "choices.count,\n    ).payload  # fmt: skip\n",
+        "    return choose_privately(site, instructions.server_round, models, choices)\n",
         SITE + "choice_and_update_are_two_releases_and_a_replay_gives_the_same",
     ),
     Mutant(
@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         "a choice of one record's worth under client-level noise",
-        "hdpfl_flower/privacy/plan.py",
+        "hdpfl_flower/privacy/policy.py",
         "    _check_equal_steps(terms)\n",
         "",
         PLAN + "what_counts_equal_steps_alone_is_declined_with_more",
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "a private personal model without its noise",
-        "client_app/personal/private_ditto.py",
+        "client_app/personal/ditto.py",
         "        engine, own, records, plan, learning_rate,",
         "        engine, own, records, type(plan)(plan.steps, plan.clip_norm, 0.0, plan.divisor),"
         " learning_rate,",

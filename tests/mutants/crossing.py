@@ -19,17 +19,17 @@ MUTANTS = (
     Mutant(
         "a guard with a hole",
         "client_app/app.py",
-        "except BaseException as reason:  # what counts and waits",
-        "except Exception as reason:  # what counts and waits",
+        "except BaseException as reason:  # counting and waiting",
+        "except Exception as reason:  # counting and waiting",
         APP + "nothing_passes_where_a_reply_is_held_back",
     ),
     Mutant(
         "num-examples sent",
         "client_app/app.py",
-        "    return wire.write_update(payload, trainer.size, choice)",
-        "    reply = wire.write_update(payload, trainer.size)\n"
+        "    return wire.write_update(released.payload, trainer.size, choice)",
+        "    reply = wire.write_update(released.payload, trainer.size)\n"
         "    from flwr.app import MetricRecord\n"
-        "    reply['metrics'] = MetricRecord({'num-examples': len(trainer._records)})\n"
+        "    reply['metrics'] = MetricRecord({'num-examples': len(site.training_records())})\n"
         "    return reply",
         REPLAY + _LESS,
     ),
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hostile model trained on",
-        "hdpfl_flower/wire_arrays.py",
+        "hdpfl_flower/wire.py",
         "    if not np.isfinite(values).all():\n",
         "    if False:\n",
         APP + "whatever_a_server_sends_gets_a_constant_and_costs_nothing",

@@ -6,11 +6,11 @@ from tests.mutants.runner import Mutant
 
 HEAD = "hdpfl_flower/estimators/test_softmax_head.py::test_"
 RP = "hdpfl_flower/estimators/test_robust_pca.py::test_"
-CREDIBLE = "hdpfl_flower/test_credible.py::test_"
-GAPS = "hdpfl_flower/test_gaps.py::test_"
-IDENTIFIED = "hdpfl_flower/test_identification.py::test_"
-PAIRS = "hdpfl_flower/test_pairs.py::test_"
-UP = "hdpfl_flower/test_updates.py::test_"
+CREDIBLE = "hdpfl_flower/estimators/test_credible.py::test_"
+GAPS = "hdpfl_flower/estimators/test_upload_gaps.py::test_"
+IDENTIFIED = "hdpfl_flower/estimators/test_identification.py::test_"
+PAIRS = "hdpfl_flower/estimators/test_near_copies.py::test_"
+UP = "hdpfl_flower/linalg/test_sums.py::test_"
 
 MUTANTS = (
     Mutant(
@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "a forged head over the rounds is measured in one round alone",
         "hdpfl_flower/estimators/temporal.py",
-        "        quietest_part(rows),\n    )\n    return spoken",
-        "        0 * quietest_part(rows),\n    )\n    return spoken",
+        "        quietest_part(rows),\n    )\n    return combined",
+        "        0 * quietest_part(rows),\n    )\n    return combined",
         HEAD + "a_forged_head_is_not_believed_over_the_rounds_either",
     ),
     Mutant(
@@ -78,35 +78,35 @@ MUTANTS = (
     ),
     Mutant(
         "the last block left out of a sum",
-        "hdpfl_flower/updates.py",
-        "result[start : start + _BLOCK] = total",
+        "hdpfl_flower/linalg/sums.py",
+        "result[start : start + BLOCK] = total",
         "result[start : start + len(total) - 1] = total[:-1]",
         UP + "blocks_change_no_bit",
     ),
     Mutant(
         "a round without an equation to spare called identified",
-        "hdpfl_flower/identification.py",
+        "hdpfl_flower/estimators/identification.py",
         "spare_equations(n, factors) < SPARE",
         "spare_equations(n, factors) < 0",
         IDENTIFIED + "as_many_unknowns_as_equations_are_not[6-3]",
     ),
     Mutant(
         "four clients called identified",
-        "hdpfl_flower/identification.py",
+        "hdpfl_flower/estimators/identification.py",
         "lambda: n < FEWEST,",
         "lambda: n < 3,",
         IDENTIFIED + "fewer_than_five_clients_are_not",
     ),
     Mutant(
         "levels that chance may turn called identified",
-        "hdpfl_flower/identification.py",
+        "hdpfl_flower/estimators/identification.py",
         "not expected_excess(model, effective) <= _EXPECTED",
         "not expected_excess(model, effective) <= 1",
         IDENTIFIED + "too_few_coordinates_are_not",
     ),
     Mutant(
         "a signal that a client may have for itself overlooked",
-        "hdpfl_flower/identification.py",
+        "hdpfl_flower/estimators/identification.py",
         "not cost_of_private_signal(levels, moments) <= _COST",
         "False",
         IDENTIFIED + "a_strong_signal_is_not",
@@ -134,7 +134,7 @@ MUTANTS = (
     ),
     Mutant(
         "two who agree with others too taken for copies",
-        "hdpfl_flower/pairs.py",
+        "hdpfl_flower/estimators/near_copies.py",
         "if risen is not None and np.all(risen >= RISES * base[group]):",
         "if risen is not None:",
         PAIRS + "two_quiet_clients_of_a_strong_common_signal_are_no_copies[10]",
@@ -149,20 +149,20 @@ MUTANTS = (
     Mutant(
         "a flat update of every round passes for the quietest",
         "hdpfl_flower/estimators/temporal.py",
-        "heard = np.flatnonzero(found & ~flat)",
-        "heard = np.flatnonzero(found)",
+        "used = np.flatnonzero(found & ~flat)",
+        "used = np.flatnonzero(found)",
         CREDIBLE + "over_the_rounds_too_and_it_is_no_upload_to_compare_with[temporal]",
     ),
     Mutant(
         "numbers that are not finite reach the estimators",
-        "hdpfl_flower/credible.py",
+        "hdpfl_flower/estimators/credible.py",
         "wrong = np.flatnonzero(~(squares <= np.finfo(np.float32).max))",
         "wrong = np.flatnonzero(squares < 0)",
         CREDIBLE + "no_other_error_gets_through[auto]",
     ),
     Mutant(
         "what drifts over a gap counts as noise",
-        "hdpfl_flower/gaps.py",
+        "hdpfl_flower/estimators/upload_gaps.py",
         "raw = (weights * (means - moved)).sum(axis=1)",
         "raw = (weights * means).sum(axis=1)",
         GAPS + "at_30_percent_the_drift_is_subtracted",
@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "a head of a few inputs identifies by itself",
         "hdpfl_flower/estimators/noise_level.py",
-        "found.identified or (error <= SURE_OF_HEAD and not spoken.forged.any())",
-        "found.identified or not spoken.forged.any()",
+        "found.identified or (error <= SURE_OF_HEAD and not combined.forged.any())",
+        "found.identified or not combined.forged.any()",
         HEAD + "a_head_of_few_inputs_identifies_nothing_by_itself[48-False]",
     ),
     Mutant(
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drift that nobody shows taken for none",
-        "hdpfl_flower/gaps.py",
+        "hdpfl_flower/estimators/upload_gaps.py",
         "np.where(known, _UNSURE * drift, _UNKNOWN)",
         "np.where(known, _UNSURE * drift, 0)",
         GAPS + "a_gap_whose_drift_nobody_shows_is_not_identified",

@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "clipping by another row's norm",
         "strategies/core/base.py",
-        "        return rows[: len(stay)], squares[stay]\n",
-        "        return rows[: len(stay)], squares[: len(stay)]\n",
+        "            squares=squares[stay],\n            projected",
+        "            squares=squares[: len(stay)],\n            projected",
         "strategies/core/test_guard.py::test_the_squares_stay_with_their_rows",
     ),
     Mutant(
@@ -65,15 +65,15 @@ MUTANTS = (
     ),
     Mutant(
         "clients drawn by a public seed",
-        "strategies/fedhdp/level_averaging.py",
-        "self.streams.sampling.bernoulli(len(sites), self.terms.fraction)",
+        "strategies/core/base.py",
+        "self.streams.sampling.bernoulli(len(sites), self.server.fraction)",
         "np.flatnonzero(np.random.default_rng(server_round).random(len(sites)) < 0.5)",
         _FEDHDP + "who_is_asked_is_a_secret_toss_and_no_number_of_the_terms",
     ),
     Mutant(
         "a quorum that tells who came",
         "strategies/core/checks.py",
-        '"quorum": terms.quorum,',
+        '"quorum": server.quorum,',
         '"quorum": 0,',
         _FEDHDP + "whom_the_server_hears_depends_on_its_tosses_alone[quorum-3]",
     ),
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "a level that changes in mid-run",
         "strategies/fedhdp/level_averaging.py",
-        "joined = self._level_of.setdefault(site, now)",
+        "joined = level_of.setdefault(site, now)",
         "joined = now",
         _FEDHDP + "a_site_that_comes_back_with_another_level_is_not_asked",
     ),
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "no noise for any server that asks",
-        "hdpfl_flower/privacy/trust.py",
+        "hdpfl_flower/privacy/policy.py",
         "    if not profile.trust_server:\n",
         "    if False:\n",
         _CLIENT + "nothing_leaves_without_noise_unless_the_profile_trusts_the_server",
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "updates for a server that was told another epsilon",
         "hdpfl_flower/ledger/ledger.py",
-        "                    self._account.check_told(request)\n",
+        "                    self._account.check_declared(request)\n",
         "",
         _CLIENT
         + "an_epsilon_changed_in_mid_run_sends_nothing_more_to_a_server_that_was_told_another",
@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "a personal model trained before the seal",
         "client_app/app.py",
-        "        payload = work()\n        done.append(True)\n",
-        "        payload = work()\n        train_personal_model(site, instructions)\n",
+        "        lambda: trainer.run(plan), 0 if",
+        "        lambda: _train_personal(site, instructions, trainer.start) or trainer.run(plan), 0 if",
         _PERSONAL + "a_site_that_dies_over_its_personal_model_has_sealed_its_update",
     ),
     Mutant(
@@ -138,21 +138,21 @@ MUTANTS = (
         "sampling claimed where the server sees it",
         "hdpfl_flower/privacy/plan.py",
         "Steps(sampling_prob=1.0, count=1), 1.0",
-        "Steps(sampling_prob=terms.fraction, count=1), 1.0",
+        "Steps(sampling_prob=0.1, count=1), 1.0",
         _CLIENT + "the_plan_of_a_client_that_noises_itself_claims_no_sampling",
     ),
     Mutant(
         "updates without noise for a rule that adds none",
         "strategies/__init__.py",
-        '    if terms.noise == "server" and not issubclass(rule, Leveled):\n',
+        '    if terms.noise == "server" and not issubclass(strategy, LevelAveraging):\n',
         "    if False:\n",
         _FEDHDP + "a_trusted_server_adds_noise_or_the_rule_is_refused[fedavg]",
     ),
     Mutant(
         "a trusted server that refuses one client for another's update",
-        "strategies/fedhdp/level_averaging.py",
-        'return came if self.terms.noise == "server" else super()._screen(came)',
-        "return super()._screen(came)",
+        "strategies/core/guard.py",
+        'self._screens = config.terms.noise != "server"',
+        "self._screens = True",
         _FEDHDP + "a_trusted_server_counts_copies_too",
     ),
     Mutant(

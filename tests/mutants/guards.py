@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "guard forgets a site's last upload",
         "strategies/guards/bounds.py",
-        "after, refused = dict(state), {}\n    for site, row, digest",
+        "after, refused = dict(digests), {}\n    for site, row, digest",
         "after, refused = {}, {}\n    for site, row, digest",
         "strategies/guards/test_bounds.py::test_a_site_is_remembered_over_rounds_it_missed",
     ),
@@ -85,15 +85,15 @@ MUTANTS = (
     Mutant(
         "evidence is not gathered",
         "strategies/guards/evidence.py",
-        "np.where(rising[:, None], books.votes[at] + added[at], 0)",
+        "np.where(rising[:, None], state.votes[at] + added[at], 0)",
         "0",
         "strategies/guards/test_evidence.py::test_a_weak_lie_is_found_by_evidence_over_rounds",
     ),
     Mutant(
         "what speaks for a site is saved up",
         "strategies/guards/evidence.py",
-        "rising, at, books = (self.sums > 0) & self.kept, self.at, self.books",
-        "rising, at, books = self.kept, self.at, self.books",
+        "rising, at, state = (self.sums > 0) & self.kept, self.at, self.state",
+        "rising, at, state = self.kept, self.at, self.state",
         "strategies/guards/test_evidence.py::test_a_site_that_turns_is_found",
     ),
     Mutant(
@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "the refused come back",
         "strategies/guards/evidence.py",
-        "                if books.refused[i]}",
-        "                if books.refused[i] < 0}",
+        "                if after.refused[i]}",
+        "                if after.refused[i] < 0}",
         "strategies/guards/test_evidence.py::test_both_liars_are_refused_in_the_end_and_nobody_else_ever",
     ),
     Mutant(
@@ -157,7 +157,7 @@ MUTANTS = (
         "strategies/guards/evidence.py",
         "if len(alike) <= self.left:",
         "if alike:",
-        "hdpfl_flower/test_collusion.py::test_likeness_is_suspicion_and_within_the_limit",
+        "strategies/guards/test_shared_noise.py::test_likeness_is_suspicion_and_within_the_limit",
     ),
     Mutant(
         "a proof within the limit alone",
@@ -165,56 +165,56 @@ MUTANTS = (
         "    found[[i for pair in pairs for i in pair]] = True\n",
         "    alike = {i for pair in pairs for i in pair}\n"
         "    found[list(alike) if len(alike) <= settings.max_liars else []] = True\n",
-        "hdpfl_flower/test_collusion.py::test_all_that_share_their_noise_are_refused_whatever_the_limit",
+        "strategies/guards/test_shared_noise.py::test_all_that_share_their_noise_are_refused_whatever_the_limit",
     ),
     Mutant(
         "what is proven uses up the limit",
         "strategies/guards/evidence.py",
         "min(most + proven - int(",
         "min(most - int(",
-        "hdpfl_flower/test_collusion.py::test_what_is_proven_leaves_the_limit_to_suspicion",
+        "strategies/guards/test_shared_noise.py::test_what_is_proven_leaves_the_limit_to_suspicion",
     ),
     Mutant(
         "the floor proves nothing",
         "strategies/guards/evidence.py",
         "too_near(gram, size, settings.noise_floor, settings.rounds)",
         "too_near(gram, size, 0.0, settings.rounds)",
-        "hdpfl_flower/test_collusion.py::test_without_a_head_the_floor_proves_it",
+        "strategies/guards/test_shared_noise.py::test_without_a_head_the_floor_proves_it",
     ),
     Mutant(
         "a quiet site makes everybody a colluder",
         "strategies/guards/shared_noise.py",
         "np.maximum(rest, rest.T) < least",
         "np.minimum(rest, rest.T) < least",
-        "hdpfl_flower/test_collusion.py::test_a_quiet_site_proves_nothing_against_the_others",
+        "strategies/guards/test_shared_noise.py::test_a_quiet_site_proves_nothing_against_the_others",
     ),
     Mutant(
         "nearness leaves chance no room",
         "strategies/guards/shared_noise.py",
         "(free - 2 * math.sqrt(free * doubt))",
         "free",
-        "hdpfl_flower/test_collusion.py"
+        "strategies/guards/test_shared_noise.py"
         "::test_honest_sites_at_the_floor_are_near_no_one_more_often_than_stated",
     ),
     Mutant(
         "rounding taken for shared noise",
         "strategies/guards/shared_noise.py",
-        "loud = lengths > HUSH * norms",
-        "loud = lengths > HUSH * float(np.median(lengths))",
-        "hdpfl_flower/test_collusion.py::test_sites_without_noise_share_none",
+        "audible = lengths > HUSH * norms",
+        "audible = lengths > HUSH * float(np.median(lengths))",
+        "strategies/guards/test_shared_noise.py::test_sites_without_noise_share_none",
     ),
     Mutant(
         "chance of one pair in one round",
         "strategies/guards/shared_noise.py",
         "FALSE_ALARMS / pairs)",
         "FALSE_ALARMS)",
-        "hdpfl_flower/test_collusion.py"
+        "strategies/guards/test_shared_noise.py"
         "::test_the_threshold_grows_with_the_pairs_and_rounds_of_a_run",
     ),
     Mutant(
         "uploads that take turns",
         "strategies/guards/bounds.py",
-        "[0 if told else -1 :]",
+        "[0 if distinct else -1 :]",
         "[-1:]",
         "strategies/guards/test_bounds.py"
         "::test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same",
@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "yesterday's upload of another site",
         "strategies/guards/bounds.py",
-        "elif told and digest.tobytes() in known:",
+        "elif distinct and digest.tobytes() in known:",
         "elif False:",
         "strategies/guards/test_bounds.py"
         "::test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same",
@@ -230,15 +230,15 @@ MUTANTS = (
     Mutant(
         "a multiple of a sum is called no sum",
         "strategies/noise_aware/robust_hdp_drift.py",
-        '    name = "robust-hdp-drift"\n',
-        '    name = "robust-hdp-drift"\n    is_weighted_sum = classmethod(lambda cls, terms: False)\n',
+        "return replace(super().declare(), is_convex=False)",
+        "return replace(super().declare(), is_convex=False, is_weighted_sum=False)",
         "strategies/test_contract.py::test_exactly_the_rules_that_are_no_weighted_sum_say_so",
     ),
     Mutant(
         "a part of each direction's own is called a sum",
         "strategies/fedhdp/level_averaging.py",
-        'return terms.noise != "server" and fixed',
-        'return terms.noise != "server"',
+        'is_sum = self.terms.noise != "server" and self.level_ratio.strip() != AUTO',
+        'is_sum = self.terms.noise != "server"',
         "strategies/test_contract.py"
         "::test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise",
     ),
@@ -255,14 +255,14 @@ MUTANTS = (
         "strategies/guards/evidence.py",
         "_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN",
         "_proven(gram, updates.shape[1], updates if head else None, settings)]] = _PROVEN",
-        "hdpfl_flower/test_collusion.py::test_precise_honest_sites_may_look_alike",
+        "strategies/guards/test_shared_noise.py::test_precise_honest_sites_may_look_alike",
     ),
     Mutant(
         "a cosine needs no explanation",
         "strategies/guards/shared_noise.py",
         "max(third[i], third[j], explained)",
         "max(third[i], third[j])",
-        "hdpfl_flower/test_collusion.py::test_precise_honest_sites_may_look_alike",
+        "strategies/guards/test_shared_noise.py::test_precise_honest_sites_may_look_alike",
     ),
     Mutant(
         "a jittered repetition passes",
@@ -289,14 +289,14 @@ MUTANTS = (
         "the quorum counts the refused",
         "strategies/core/base.py",
         "if len(updates.sites) < report.quorum:",
-        "if len(came.sites) < report.quorum:",
+        "if len(updates.sites) + len(self.guard.refused) < report.quorum:",
         "strategies/core/test_guard.py::test_refusals_below_the_quorum_leave_the_model_as_it_was",
     ),
     Mutant(
         "what a liar gave stays in the model",
         "strategies/core/guard.py",
-        "update = update - self.given.pop(site)",
-        "self.given.pop(site)",
+        "update = update - given.pop(site)",
+        "given.pop(site)",
         "strategies/core/test_guard.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
     ),
     Mutant(
@@ -316,7 +316,7 @@ MUTANTS = (
     Mutant(
         "the centre stays at zero",
         "strategies/core/guard.py",
-        "self.state = {**self.state, _CENTRE: update.astype(np.float64)}",
+        "self.state = replace(self.state, centre=update.astype(np.float64))",
         "",
         "strategies/core/test_guard.py::test_centred_clipping_goes_around_the_last_aggregate",
     ),
@@ -324,7 +324,15 @@ MUTANTS = (
         "the journal counts the refused as accepted",
         "strategies/core/base.py",
         "report.accepted = list(kept.sites)",
-        "report.accepted = list(came.sites)",
+        "report.accepted = list(updates.sites)",
         "strategies/core/test_guard.py::test_zeros_and_copies_are_out_of_the_round_under_every_guard",
+    ),
+    Mutant(
+        "a strategy of a user's own that may call itself linear",
+        "strategies/contract.py",
+        "_require(close or not linear,",
+        "_require(True or linear,",
+        "strategies/test_external.py"
+        "::test_the_command_prints_a_line_a_check_and_fails_with_the_first_that_does",
     ),
 )

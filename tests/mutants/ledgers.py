@@ -7,12 +7,13 @@ from tests.mutants.runner import Mutant
 GUARD = "privacy/test_guard.py::test_"
 APP = "client_app/test_app.py::test_"
 ACCOUNTING = "hdpfl_flower/privacy/test_accounting.py::test_"
+FORMATS = "test_formats.py::test_"
 LEDGER = "hdpfl_flower/ledger/test_ledger.py::test_"
 DAMAGE = "hdpfl_flower/ledger/test_ledger_damage.py::test_"
 MUTANTS = (
     Mutant(
         "terms that change in mid-run",
-        "hdpfl_flower/privacy/plan.py",
+        "hdpfl_flower/privacy/policy.py",
         "    if changed:\n",
         "    if False:\n",
         APP + "rounds_beyond_the_plan_and_terms_that_change_are_declined",
@@ -82,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "a digest that leaves the model out",
-        "hdpfl_flower/wire_arrays.py",
+        "hdpfl_flower/wire.py",
         "        digest.update(array.data)  # by itself: the two together would be a copy of it\n",
         "",
         APP + "another_model_for_a_round_that_was_answered_is_declined",
@@ -93,7 +94,7 @@ MUTANTS = (
         "        payload = taken.seal(work())\n",
         "        payload = work()\n"
         "        try:\n            taken.seal(payload)\n"
-        "        except BaseException:\n            return payload\n",
+        "        except BaseException:\n            return Released(payload, False)\n",
         GUARD + "what_is_not_sealed_is_not_sent",
     ),
     Mutant(
@@ -114,7 +115,7 @@ MUTANTS = (
     Mutant(
         "a release given to two workers",
         "hdpfl_flower/ledger/ledger.py",
-        '            raise Declined("replay: the release is being worked on") from None\n',
+        '            raise Declined(Reason.REPLAY, "the release is being worked on") from None\n',
         "            return\n",
         LEDGER + "a_release_being_worked_on_is_not_given_twice",
     ),
@@ -138,5 +139,48 @@ MUTANTS = (
         "        if _read_anchor(path)[0] < seq:\n",
         "        if True:\n",
         DAMAGE + "a_slow_process_does_not_take_the_anchor_back",
+    ),
+    Mutant(
+        "a plan of a newer version that is trained by",
+        "hdpfl_flower/privacy/plan.py",
+        "    return formats.PLAN.check(number)\n",
+        "    return number or 0\n",
+        FORMATS + "a_newer_plan_is_never_trained_by",
+    ),
+    Mutant(
+        "a plan's unknown field that is passed over",
+        "hdpfl_flower/privacy/plan.py",
+        "        return Plan(**data)\n",
+        "        return Plan(**{k: v for k, v in data.items() if k in Plan.__dataclass_fields__})\n",
+        FORMATS + "a_field_that_no_format_has_is_refused",
+    ),
+    Mutant(
+        "a server's key that comes back to the sites",
+        "hdpfl_flower/config/recorded_terms.py",
+        "    if number > 0:\n",
+        "    if number > 1:\n",
+        FORMATS + "a_retired_key_is_ignored_in_records_of_format_0_alone",
+    ),
+    Mutant(
+        "old terms that stop a run",
+        "hdpfl_flower/config/recorded_terms.py",
+        "    return RunTerms.from_json(_without_retired(text))\n",
+        "    return RunTerms.from_json(text)\n",
+        FORMATS + "a_site_answers_an_earlier_server_whose_terms_hold_a_retired_key",
+    ),
+    Mutant(
+        "a journal of a newer version that is half shown",
+        "server_app/monitoring/run_series.py",
+        "            formats.JOURNAL.check(self._format)",
+        '            formats.JOURNAL.check(event.get("format"))',
+        FORMATS + "a_newer_journal_is_refused_and_not_shown",
+    ),
+    Mutant(
+        "rejections that are read from words",
+        "hdpfl_flower/monitoring/rejection.py",
+        '    if "rejections" not in event:\n',
+        "    if words:\n",
+        "server_app/monitoring/test_exporter.py::"
+        "test_a_rejection_is_counted_by_its_code_whatever_its_words",
     ),
 )

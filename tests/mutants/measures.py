@@ -29,17 +29,17 @@ MUTANTS = (
     ),
     Mutant(
         "every site tested on the pooled test set",
-        "hdpfl_flower/own_tests.py",
+        "hdpfl_flower/simulation/site_tests.py",
         "found = {name: float(share[there] @ means[there]) for name, means in measured.items()}",
         "found = {name: float(np.nanmean(means)) for name, means in measured.items()}",
-        "hdpfl_flower/test_own_tests.py::test_a_drawn_sites_test_has_the_sites_shares_of_the_classes",
+        "hdpfl_flower/simulation/test_site_tests.py::test_a_drawn_sites_test_has_the_sites_shares_of_the_classes",
     ),
     Mutant(
         "a natural site tested by its classes",
-        "hdpfl_flower/own_tests.py",
+        "hdpfl_flower/simulation/site_tests.py",
         '_KEEPS_OWNERS = ("natural", "contiguous")',
         "_KEEPS_OWNERS = ()",
-        "hdpfl_flower/test_own_tests.py::test_a_site_of_one_owner_is_tested_on_that_owners_records_alone",
+        "hdpfl_flower/simulation/test_site_tests.py::test_a_site_of_one_owner_is_tested_on_that_owners_records_alone",
     ),
     Mutant(
         "sites missing from a mean go unnamed",
@@ -64,9 +64,9 @@ MUTANTS = (
     ),
     Mutant(
         "the best tenth called the worst",
-        "hdpfl_flower/site_summary.py",
+        "hdpfl_flower/models/site_summary.py",
         "ordered[-number:] if is_error(metric) else ordered[:number]",
         "ordered[:number] if is_error(metric) else ordered[-number:]",
-        "hdpfl_flower/test_site_summary.py::test_the_worst_tenth_is_the_low_end_but_of_an_error",
+        "hdpfl_flower/models/test_site_summary.py::test_the_worst_tenth_is_the_low_end_but_of_an_error",
     ),
 )

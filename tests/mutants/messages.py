@@ -6,19 +6,20 @@ from tests.mutants.runner import Mutant
 
 APP = "client_app/test_app.py::test_"
 TIMING = "client_app/site/test_reply_time.py::test_"
-NAMES = "client_app/test_personal_names.py::test_"
+NAMES = "client_app/personal/test_personal_names.py::test_"
 LINES = "client_app/test_log_lines.py::test_"
 CHECKS = "client_app/commands/test_report_checks.py::test_"
-HELD_OUT = "client_app/test_held_out.py::test_"
+HELD_OUT = "client_app/personal/test_held_out.py::test_"
+ONCE = "client_app/site/test_opened_once.py::test_"
 DIGEST = "hdpfl_flower/test_digest.py::test_"
 _ANSWER = "        return guarded(_HANDLERS.get(message.metadata.message_type))(message, context)"
 MUTANTS = (
     Mutant(
         "a reply built before its wait",
         "client_app/app.py",
-        "            return _reply(answered, message, hold(arrived))\n",
+        "            return _reply(answered, message, wait_until_due(arrived))\n",
         "            reply = _reply(answered, message, None)\n"
-        "            hold(arrived)\n"
+        "            wait_until_due(arrived)\n"
         "            return reply\n",
         TIMING + "what_a_reply_bears_is_a_constant_whatever_the_work_took",
     ),
@@ -39,7 +40,7 @@ MUTANTS = (
     Mutant(
         "no second wait where the first one failed",
         "client_app/app.py",
-        "        created_at = hold(arrived) if arrived else None\n",
+        "        created_at = wait_until_due(arrived) if arrived else None\n",
         "        created_at = None\n",
         TIMING + "a_refusal_because_waiting_or_building_failed_is_held_back_as_well",
     ),
@@ -101,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         "a server's text unescaped in the log",
-        "hdpfl_flower/printable.py",
+        "hdpfl_flower/system/printable.py",
         "        record.msg, record.args = _one_line(record.getMessage()), None\n",
         "",
         LINES + "a_record_of_the_log_is_one_line_whatever_the_server_sends",
@@ -115,10 +116,18 @@ MUTANTS = (
     ),
     Mutant(
         "a server's text unescaped in a table",
-        "client_app/commands/formatting.py",
+        "client_app/reports/formatting.py",
         "[printable(cell) for cell in row]",
         "[*row]",
         LINES + "what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own",
+    ),
+    Mutant(
+        "a site's name that is markup of the report's page",
+        "server_app/reports/run_template.py",
+        "autoescape=True",
+        "autoescape=False",
+        "server_app/reports/test_run_page.py"
+        "::test_the_page_stands_alone_and_says_what_the_journal_says",
     ),
     Mutant(
         "a final model of a run that the site took no part in",
@@ -158,9 +167,9 @@ MUTANTS = (
     Mutant(
         "a trainer that is given the held-out records as well",
         "client_app/site/site.py",
-        "        return self._records()[0]\n",
+        "        return self._records[0]\n",
         "        import numpy as np\n"
-        "        train, test = self._records()\n"
+        "        train, test = self._records\n"
         "        if test is None:\n"
         "            return train\n"
         "        return Records(\n"
@@ -172,15 +181,30 @@ MUTANTS = (
     Mutant(
         "metrics computed on training records, with a holdout",
         "client_app/site/site.py",
-        "        return self._records()[1]\n",
-        "        train, test = self._records()\n        return None if test is None else train\n",
+        "        return self._records[1]\n",
+        "        train, test = self._records\n        return None if test is None else train\n",
         HELD_OUT + "what_is_tested_is_a_function_of_the_records_that_are_held_out",
     ),
     Mutant(
         "metrics computed on training records, without a holdout",
         "client_app/site/site.py",
-        "        return self._records()[1]\n",
-        "        train, test = self._records()\n        return train if test is None else test\n",
+        "        return self._records[1]\n",
+        "        train, test = self._records\n        return train if test is None else test\n",
         HELD_OUT + "without_a_holdout_nothing_is_tested_and_nothing_leaves",
+    ),
+    Mutant(
+        "records read again for every use",
+        "client_app/site/site.py",
+        "    @cached_property\n    def _records(self)",
+        "    @property\n    def _records(self)",
+        ONCE + "one_message_opens_everything_once[a choice]",
+    ),
+    Mutant(
+        "a profile parsed again for the site",
+        "client_app/app.py",
+        "            site = open_site(context, instructions.terms, profile)\n",
+        "            from client_app.site.site import node_profile\n\n"
+        "            site = open_site(context, instructions.terms, node_profile(context))\n",
+        ONCE + "a_refusal_parses_the_profile_once_and_reads_no_record",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-ROWS = "hdpfl_flower/test_rows.py::test_"
+ROWS = "hdpfl_flower/models/test_row_batches.py::test_"
 CHOICE = "client_app/training/test_engine_choice.py::test_"
 ROUNDING = "client_app/test_audit_rounding.py::test_"
 _GRANULE = "a_kernel_gets_the_first_number_of_rows_that_keeps_them_apart"
@@ -22,32 +22,32 @@ MUTANTS = (
         "client_app/training/engines.py",
         "rows = len(x) if self.proof.holds(granule, len(x)) else granule",
         "rows = len(x)",
-        "client_app/test_rows_apart.py::test_a_size_that_fails_is_taken_in_blocks",
+        "client_app/training/test_rows_apart.py::test_a_size_that_fails_is_taken_in_blocks",
     ),
     Mutant(
         "the proof of a block left out",
-        "hdpfl_flower/rows.py",
+        "hdpfl_flower/models/row_batches.py",
         "self._held[key] = self._proven(granule, size)",
         "self._held[key] = True",
         ROWS + f"{_GRANULE}[places-1]",
     ),
     Mutant(
         "a size taken for proven by its block",
-        "hdpfl_flower/rows.py",
+        "hdpfl_flower/models/row_batches.py",
         "        if size == granule:\n            return True\n        generator",
         "        if size % granule == 0:\n            return True\n        generator",
         ROWS + "a_size_whose_order_differs_is_taken_in_blocks",
     ),
     Mutant(
         "a proof among the same rows each time",
-        "hdpfl_flower/rows.py",
+        "hdpfl_flower/models/row_batches.py",
         "known = max(2 * granule, _FEWEST)",
         "known = granule",
         ROWS + f"{_GRANULE}[mixed-1]",
     ),
     Mutant(
         "a proof with one thread for any number",
-        "hdpfl_flower/rows.py",
+        "hdpfl_flower/models/row_batches.py",
         "key = torch.get_num_threads(), granule, size",
         "key = 0, granule, size",
         ROWS + "what_is_proven_is_proven_for_the_present_threads",

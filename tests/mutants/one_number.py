@@ -40,15 +40,15 @@ MUTANTS = (
     Mutant(
         "a model kept although it was not checked",
         "client_app/training/trainer.py",
-        "        first, *others = read_models(site, instructions)\n",
+        "        self.models: Sequence[Arrays] = read_models(site, instructions)\n",
         "        site.memory['hdpfl.now'] = instructions.model\n"
-        "        first, *others = read_models(site, instructions)\n",
+        "        self.models: Sequence[Arrays] = read_models(site, instructions)\n",
         "client_app/training/test_last_step.py::test_a_model_that_is_refused_is_not_kept",
     ),
     Mutant(
         "one number from whom it was not asked",
-        "strategies/projection/pfa_plus.py",
-        "may_be_projected=asked is not None",
+        "strategies/core/base.py",
+        "may_be_projected=request.along is not None",
         "may_be_projected=True",
         "strategies/projection/test_pfa_plus.py::test_a_number_is_taken_only_from_whom_it_is_asked",
     ),

@@ -6,7 +6,10 @@ from tests.mutants.runner import Mutant
 
 TIMING = "client_app/site/test_reply_time.py::test_"
 APPROVE = "client_app/commands/test_approve.py::test_"
-SHOWN, SITE = "server_app/monitoring/test_exporter.py::test_", "client_app/commands/test_exporter.py::test_"
+SHOWN, SITE = (
+    "server_app/monitoring/test_exporter.py::test_",
+    "client_app/commands/test_exporter.py::test_",
+)
 EXPOSITION = "hdpfl_flower/monitoring/test_prometheus.py::test_"
 MUTANTS = (
     Mutant(
@@ -41,15 +44,15 @@ MUTANTS = (
     Mutant(
         "a refusal that does not wait",
         "client_app/app.py",
-        "_reply(answered, message, hold(arrived))",
-        "_reply(answered, message, None if isinstance(answered, int) else hold(arrived))",
+        "_reply(answered, message, wait_until_due(arrived))",
+        "_reply(\n                answered, message, None if isinstance(answered, int) else wait_until_due(arrived)\n            )",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(
         "a constant time after the work, not after the request",
         "client_app/app.py",
-        "            arrived = arrival(context)\n            answered = answer(message, context)\n",
-        "            answered = answer(message, context)\n            arrived = arrival(context)\n",
+        "            arrived = arrival(context)\n            answered = answer(message, context, arrived.profile)\n",
+        "            answered = answer(message, context, arrival(context).profile)\n            arrived = arrival(context)\n",
         TIMING + "every_reply_leaves_at_the_same_time",
     ),
     Mutant(
@@ -104,8 +107,8 @@ MUTANTS = (
     Mutant(
         "a refusal that is kept with its text",
         "client_app/site/refusals.py",
-        '    return word if word in REASONS[answer] else "other"',
-        "    return word if word in REASONS[answer] else str(reason)",
+        '    return word if word in REASONS["failed"] else "other"',
+        '    return word if word in REASONS["failed"] else str(reason)',
         "client_app/site/test_refusals.py::test_what_is_kept_is_a_word_of_the_list_and_nothing_of_the_request",
     ),
     Mutant(

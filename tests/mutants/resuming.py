@@ -12,15 +12,16 @@ MUTANTS = (
     Mutant(
         "a model that leaves before its checkpoint",
         "server_app/run/rounds.py",
-        "        checkpoints.save(strategy, record, server_round, missed, facts)\n        laps.append(time.perf_counter())\n        end_round(facts, laps)\n",
-        "        laps.append(time.perf_counter())\n        end_round(facts, laps)\n        checkpoints.save(strategy, record, server_round, missed, facts)\n",
+        "        self._checkpoints.save(self._strategy, self.model,",
+        "        save_model(self._result)\n"
+        "        self._checkpoints.save(self._strategy, self.model,",
         "crash/test_resume.py::test_the_points_are_the_phases_of_a_round",
     ),
     Mutant(
         "an old checkpoint releases a round again",
         "server_app/run/resume.py",
-        "    if told > at.server_round:",
-        "    if told > at.server_round + 99:",
+        "    if recorded > at.server_round:",
+        "    if recorded > at.server_round + 99:",
         REFUSED + "an_old_checkpoint_does_not_release_a_round_again",
     ),
     Mutant(
@@ -39,16 +40,16 @@ MUTANTS = (
     ),
     Mutant(
         "participations forgotten by a crash",
-        "strategies/core/sampler.py",
-        'self._asked, self._left = Counter(kept["asked"]), set(kept["left"])',
-        'self._asked, self._left = Counter(), set(kept["left"])',
+        "strategies/core/strategy_state.py",
+        '    strategy.sampler.note_declined(facts["declined"])\n',
+        "    strategy.sampler.state.asked = {}\n",
         RESUME + "every_rule_goes_on_as_if_nothing_had_happened[drawn sites]",
     ),
     Mutant(
         "a guard that forgets its suspects in a crash",
         "strategies/core/strategy_state.py",
-        "    strategy.guard.given = kept.below(_GIVEN)\n",
-        "",
+        'load_state(Any, facts["guard"], arrays, strategy.guard.state)\n',
+        'load_state(Any, {**facts["guard"], "given": {}}, arrays, strategy.guard.state)\n',
         RESUME + "nothing_that_a_rule_remembers_is_forgotten[evidence]",
     ),
     Mutant(

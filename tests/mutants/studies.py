@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 STUDIES = "studies/framework/test_studies.py::test_"
-PAPER = "hdpfl_flower/privacy/test_paper_formulas.py::test_"
+PAPER = "hdpfl_flower/simulation/test_paper_formulas.py::test_"
 _ELSE = "a_runs_name_changes_with_all_else_that_makes_it"
 _COST = "dp_accounting_gives_the_same_cost"
 MUTANTS = (
@@ -39,14 +39,14 @@ MUTANTS = (
     ),
     Mutant(
         "a paper's noise rounded down",
-        "hdpfl_flower/privacy/paper_formulas.py",
+        "hdpfl_flower/simulation/paper_formulas.py",
         "return round(found, 2)",
         "return round(found * 0.97, 2)",
         PAPER + _COST,
     ),
     Mutant(
         "the paper's conversion left out",
-        "hdpfl_flower/privacy/paper_formulas.py",
+        "hdpfl_flower/simulation/paper_formulas.py",
         "found = math.log(1 / delta) / (np.asarray(orders) - 1) + zcdp",
         "found = zcdp",
         PAPER + _COST,

@@ -105,7 +105,7 @@ def test_a_function_is_named_with_its_class_and_holds_what_is_inside_it() -> Non
 
 
 def test_the_order_and_the_names_are_the_same_every_time() -> None:
-    for file in ("hdpfl_flower/ledger/ledger.py", "hdpfl_flower/privacy/trust.py"):
+    for file in ("hdpfl_flower/ledger/ledger.py", "hdpfl_flower/privacy/policy.py"):
         once, again = changes_in(file), changes_in(file)
         assert once == again
         assert [c.line for c in once] == sorted(c.line for c in once)
@@ -123,7 +123,7 @@ def test_every_change_is_code() -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("hdpfl_flower/privacy/trust.py", "if not profile.trust_server:", "if False:"),
+        ("hdpfl_flower/privacy/policy.py", "if not profile.trust_server:", "if False:"),
         ("hdpfl_flower/wire.py", r'asked.update(f"\n{use}\n{model_digest(other)}".encode())',
          r'asked.update(f"\n\n{model_digest(other)}".encode())'),
     ],
@@ -150,7 +150,7 @@ def test_every_file_and_its_tests_are_there() -> None:
 def test_a_verdict_counts_until_the_source_or_its_tests_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = "hdpfl_flower/privacy/trust.py"
+    file = "hdpfl_flower/privacy/policy.py"
     monkeypatch.setattr("tests.mutants.fuzz.KEPT", tmp_path)
     one, other, third = changes_in(file)[:3]
     verdicts = Verdicts(file)
@@ -177,7 +177,7 @@ from tests.mutants import fuzz_session
 from tests.mutants.fuzz import changes_in
 from tests.mutants.runner import import_heavy
 import_heavy()
-file = "hdpfl_flower/privacy/trust.py"
+file = "hdpfl_flower/privacy/policy.py"
 found = []
 why = fuzz_session.judge_file(
     file, sys.argv[1:], changes_in(file), lambda c, fate: found.append((c.old, c.new, fate.fate)))
@@ -199,7 +199,7 @@ def test_the_fuzz_kills_what_a_test_notices_and_no_more(tmp_path: Path) -> None:
     """Of a test that trusts nobody and asks for no noise of the server's."""
     notices = tmp_path / "test_notices.py"
     notices.write_text(
-        "from hdpfl_flower.privacy.trust import check_trust\n"
+        "from hdpfl_flower.privacy.policy import check_trust\n"
         "from tests.hdpfl_flower.ledger.plans import profile, terms\n"
         "def test_records():\n"
         "    check_trust(profile(), terms())\n"

@@ -1,4 +1,4 @@
-"""README and docs/bugs.md name each bug that ``make mutants`` puts back; its runner can fail."""
+"""Each bug that ``make mutants`` puts back fits the code, and its runner can fail."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ def test_a_mutant_that_no_longer_fits_is_told() -> None:
         mutated(replace(MUTANTS[0], old="no such text"))
 
 
-def test_names_are_unique_and_in_the_documents() -> None:
+def test_names_are_unique() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 25
-    text = (ROOT / "README.md").read_text() + (ROOT / "docs/bugs.md").read_text()
-    assert [name for name in names if name not in text] == []
 
 
 @pytest.mark.slow

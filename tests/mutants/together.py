@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         "a stacked result left with another node",
         "client_app/in_process.py",
-        "for part, end in zip(parts, ends, strict=True):",
-        "for part, end in zip(parts, ends[1:] + ends[:1], strict=True):",
+        "for one, end in zip(passes, ends, strict=True):",
+        "for one, end in zip(passes, ends[1:] + ends[:1], strict=True):",
         _TOGETHER + "stacked_sites_send_what_they_send_alone[logreg]",
     ),
     Mutant(
@@ -45,9 +45,9 @@ MUTANTS = (
     Mutant(
         "a deployed site that takes another's work",
         "client_app/site/site.py",
-        "    return Site(profile, terms, index, context.state)\n",
+        "    return Site(profile, terms, index, context.state, config=config)\n",
         '    work = context.__dict__.get("_trained", {})\n'
-        "    return Site(profile, terms, index, context.state, False, work)\n",
+        "    return Site(profile, terms, index, context.state, False, config, work)\n",
         _TOGETHER + "a_deployed_site_takes_no_work_from_anybody",
     ),
     Mutant(

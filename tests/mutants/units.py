@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-_BOUND = "client_app/test_client_bound.py::test_"
+_BOUND = "client_app/training/test_client_bound.py::test_"
 _CLIENT = "client_app/training/test_client_level.py::test_"
-_GUARDS = "client_app/test_guards_by_noise.py::test_"
+_GUARDS = "client_app/site/test_guards_by_noise.py::test_"
 _FORBIDS = _GUARDS + "what_the_site_forbids_is_declined_and_nothing_is_released"
-_SUMS = "client_app/test_unit_sums.py::test_"
-_UNIT = "hdpfl_flower/test_unit.py::test_"
-_BITS = "strategies/test_bit_noise.py::test_"
+_SUMS = "client_app/training/test_unit_sums.py::test_"
+_UNIT = "hdpfl_flower/privacy/test_unit.py::test_"
+_BITS = "strategies/fedhdp/test_bit_noise.py::test_"
 _REPORT = "client_app/commands/test_report_units.py::test_"
-_RUN = "server_app/test_unit_of_run.py::test_"
+_RUN = "server_app/run/test_unit_of_run.py::test_"
 
 MUTANTS = (
     # Noise of a client's update.
@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         "a client's update that is not clipped",
         "client_app/training/client_level.py",
-        "update = clip_update(end.astype(np.float64) - self._start, terms.clip_norm)",
-        "update = end.astype(np.float64) - self._start",
+        "update = clip_update(end.astype(np.float64) - self.start, terms.clip_norm)",
+        "update = end.astype(np.float64) - self.start",
         _BOUND + "one_record_turns_the_clipped_update_round",
     ),
     Mutant(
@@ -46,7 +46,7 @@ MUTANTS = (
     ),
     Mutant(
         "an earlier version's plan goes on with half the noise",
-        "hdpfl_flower/privacy/plan.py",
+        "hdpfl_flower/privacy/policy.py",
         '    if frozen.noise == "client" and plan.sensitivity != OF_AN_UPDATE:\n',
         "    if False:\n",
         _CLIENT + "a_run_charged_with_half_the_noise_does_not_go_on",
@@ -61,66 +61,66 @@ MUTANTS = (
     # Who may choose the mode of noise, and what is asked in each.
     Mutant(
         "noise = client at every site",
-        "hdpfl_flower/privacy/trust.py",
+        "hdpfl_flower/privacy/policy.py",
         'if terms.noise != "client" or profile',
         "if True or profile",
-        _FORBIDS + "[client-noise-client-plain]",
+        _FORBIDS + "[client-noise-client-dp-fedavg]",
     ),
     Mutant(
         "noise = client not asked where levels are given",
-        "hdpfl_flower/privacy/trust.py",
+        "hdpfl_flower/privacy/policy.py",
         'if terms.noise != "client" or profile',
-        'if terms.noise != "client" or terms.levels or profile',
-        _FORBIDS + "[client-noise-client-levels]",
+        'if terms.noise != "client" or terms.strategy == "fedhdp" or profile',
+        _FORBIDS + "[client-noise-client-fedhdp]",
     ),
     Mutant(
         "trust not asked where levels are given",
-        "hdpfl_flower/privacy/trust.py",
+        "hdpfl_flower/privacy/policy.py",
         '    if terms.noise != "server":\n',
-        '    if terms.noise != "server" or terms.levels:\n',
-        _FORBIDS + "[trust-server-server-levels]",
+        '    if terms.noise != "server" or terms.strategy == "fedhdp":\n',
+        _FORBIDS + "[trust-server-server-fedhdp]",
     ),
     Mutant(
         "delta not asked where levels are given",
-        "hdpfl_flower/privacy/trust.py",
+        "hdpfl_flower/privacy/policy.py",
         "    if terms.delta > profile.run.delta:\n",
-        "    if terms.delta > profile.run.delta and not terms.levels:\n",
-        _FORBIDS + "[delta-server-levels]",
+        "    if terms.delta > profile.run.delta and terms.strategy != 'fedhdp':\n",
+        _FORBIDS + "[delta-server-fedhdp]",
     ),
     Mutant(
         "no policy under a trusted server",
-        "hdpfl_flower/privacy/plan.py",
+        "hdpfl_flower/privacy/policy.py",
         "    _check_equal_steps(terms)\n    if policy",
         '    if terms.noise == "server":\n        return\n    _check_equal_steps(terms)\n    if policy',
-        _FORBIDS + "[max-clip-norm-server-plain]",
+        _FORBIDS + "[max-clip-norm-server-dp-fedavg]",
     ),
     Mutant(
         "no policy where a client noises its update",
-        "hdpfl_flower/privacy/plan.py",
+        "hdpfl_flower/privacy/policy.py",
         "    _check_equal_steps(terms)\n    if policy",
         '    if terms.noise == "client":\n        return\n    _check_equal_steps(terms)\n    if policy',
-        _FORBIDS + "[strategies-client-plain]",
+        _FORBIDS + "[strategies-client-dp-fedavg]",
     ),
     Mutant(
         "no policy where levels are given",
-        "hdpfl_flower/privacy/plan.py",
+        "hdpfl_flower/privacy/policy.py",
         "    _check_equal_steps(terms)\n    if policy",
-        "    if terms.levels:\n        return\n    _check_equal_steps(terms)\n    if policy",
-        _FORBIDS + "[max-rounds-records-levels]",
+        "    if terms.strategy == 'fedhdp':\n        return\n    _check_equal_steps(terms)\n    if policy",
+        _FORBIDS + "[max-rounds-records-fedhdp]",
     ),
     Mutant(
         "metrics disclosed wherever the server is trusted",
         "client_app/app.py",
         '    if "metrics" not in site.profile.disclose:\n',
         '    if "metrics" not in site.profile.disclose and instructions.terms.noise != "server":\n',
-        _GUARDS + "metrics_leave_only_where_they_are_disclosed[server-plain]",
+        _GUARDS + "metrics_leave_only_where_they_are_disclosed[server-dp-fedavg]",
     ),
     Mutant(
         "rounds of a client's own noise that nobody paid for",
         "client_app/app.py",
         "    if not plan.covers(instructions.server_round):\n",
         "    if not plan.covers(instructions.server_round) and trainer_of is Trainer:\n",
-        _GUARDS + "a_round_that_is_not_paid_for_is_declined[client-plain]",
+        _GUARDS + "a_round_that_is_not_paid_for_is_declined[client-dp-fedavg]",
     ),
     # The trusted server's own noise.
     Mutant(
@@ -134,7 +134,7 @@ MUTANTS = (
         "no noise on the clipping bits where levels are given",
         "strategies/fedhdp/level_averaging.py",
         "drawn = plan.bit_noise * float(noise.normal(1)[0])",
-        "drawn = (not self.terms.levels) * plan.bit_noise * float(noise.normal(1)[0])",
+        "drawn = (len(plan.levels) == 1) * plan.bit_noise * float(noise.normal(1)[0])",
         _BITS + "the_sum_of_the_clipping_bits_has_the_noise_that_is_paid_for[levels]",
     ),
     Mutant(
@@ -156,14 +156,14 @@ MUTANTS = (
     # The unit.
     Mutant(
         "an id from the server where the profile has none",
-        "hdpfl_flower/unit.py",
+        "hdpfl_flower/privacy/unit.py",
         "    if id_of(terms.schema_text) != own:\n",
         "    if own and id_of(terms.schema_text) != own:\n",
         _SUMS + "a_server_that_names_an_id_gets_nothing[none]",
     ),
     Mutant(
         "an id asked of runs on the sites' own data alone",
-        "hdpfl_flower/unit.py",
+        "hdpfl_flower/privacy/unit.py",
         "    if id_of(terms.schema_text) != own:\n",
         '    if terms.dataset == "site" and id_of(terms.schema_text) != own:\n',
         _UNIT + "a_site_without_data_of_its_own_has_no_id",
@@ -192,7 +192,7 @@ MUTANTS = (
     # What is said of it.
     Mutant(
         "units added up as one record",
-        "client_app/commands/report_units.py",
+        "client_app/reports/units.py",
         '    for unit in dict.fromkeys(run["unit"] for run in runs):\n'
         '        yield unit, [run for run in runs if run["unit"] == unit]\n',
         "    if runs:\n        yield RECORD, list(runs)\n",
@@ -200,28 +200,28 @@ MUTANTS = (
     ),
     Mutant(
         "a sum of all records' runs under the name of a record",
-        "client_app/commands/report_units.py",
+        "client_app/reports/units.py",
         "            **_amount(own),\n",
         "            **_amount([*own, *(whole if unit == RECORD else [])]),\n",
         _REPORT + "a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them",
     ),
     Mutant(
         "noise for one clip norm counted as for two",
-        "client_app/commands/report_units.py",
+        "client_app/reports/units.py",
         "plan and plan.sensitivity >= OF_AN_UPDATE else",
         "plan else",
         _REPORT + "noise_that_was_made_for_less_is_never_counted_as_more",
     ),
     Mutant(
         "a report before the first run that forgets the id",
-        "client_app/commands/report_units.py",
+        "client_app/reports/units.py",
         "or [unit_of_profile(site)]",
         "or [RECORD]",
         _REPORT + "before_the_first_run_the_unit_is_the_profiles",
     ),
     Mutant(
         "a run's summary that calls a person a record",
-        "hdpfl_flower/unit.py",
+        "hdpfl_flower/privacy/unit.py",
         "    if column:\n",
         "    if False:\n",
         _RUN + "the_unit_is_that_of_the_schema_everywhere[id]",

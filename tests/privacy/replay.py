@@ -28,8 +28,8 @@ from flwr.app import Array, Message
 from client_app.training import dpsgd
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import ask
 
 SLACK = 1e-5

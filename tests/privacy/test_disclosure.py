@@ -15,17 +15,18 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import Declined, StrategyError
-from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import Declined, Reason, StrategyError
 from hdpfl_flower.models.task import Records
-from server_app.simulation.local import LocalGrid
+from hdpfl_flower.monitoring.journal import read_journal
 from server_app.run.rounds import run
+from server_app.simulation.grid import LocalGrid
 from strategies import STRATEGIES
 from tests.client_app import messages
 from tests.client_app.messages import ask, model_of, send
 from tests.federation import NEEDED
+from tests.federation import weighing as weights_of
 from tests.privacy import sites
 from tests.privacy.sites import digits
 from tests.privacy.test_wire_proof import form
@@ -127,10 +128,11 @@ def hospitals(folder: Path, facts: list[str], *open_ones: str) -> Hospitals:
     return Hospitals(profiles)
 
 
-def weighing(folder: Path, strategy: str, weights: str) -> RunTerms:
-    more = {"runs-dir": str(folder), "strategy": strategy, "weights": weights, "rounds": 1}
+def weighing(folder: Path, strategy: str, weights: str) -> RunConfig:
+    more = {"runs-dir": str(folder), "strategy": strategy, "rounds": 1}
+    more |= weights_of(strategy, weights)
     more |= NEEDED.get(strategy, {})
-    return messages.terms_of(**more)
+    return messages.config_of(**more)
 
 
 def rules() -> Iterator[tuple[str, str, list[str]]]:
@@ -140,7 +142,7 @@ def rules() -> Iterator[tuple[str, str, list[str]]]:
             continue
         known: list[frozenset[str]] = [frozenset()]
         for weights in ("uniform", "records"):
-            needs = rule.discloses(RunTerms().updated(weights=weights))
+            needs = rule(RunConfig.parse(weights_of(name, weights))).declare().required_facts
             if needs not in known:
                 yield name, weights, sorted(needs)
                 known.append(needs)
@@ -158,7 +160,7 @@ def test_a_rule_that_weighs_takes_those_who_disclose(
     tmp_path: Path, strategy: str, weights: str, needs: list[str]
 ) -> None:
     terms = weighing(tmp_path / "runs", strategy, weights)
-    result = run(hospitals(tmp_path, needs, "a", "c"), terms, picture=False)
+    result = run(hospitals(tmp_path, needs, "a", "c"), terms)
     assert result.rounds[0]["asked"] == result.rounds[0]["accepted"] == ["a", "c"]
     said = "".join(p.read_text(errors="replace") for p in result.folder.iterdir())
     assert SILENT not in said
@@ -171,7 +173,7 @@ def test_a_rule_that_weighs_has_nothing_where_nobody_discloses(
     terms = weighing(tmp_path / "runs", strategy, weights)
     others = sorted({*FACTS, "metrics"} - {*needs})
     with pytest.raises(StrategyError, match=f"needs {', '.join(needs)}, which no site discloses"):
-        run(hospitals(tmp_path, others, "a", "b", "c"), terms, picture=False)
+        run(hospitals(tmp_path, others, "a", "b", "c"), terms)
     events = read_journal(tmp_path / "runs" / "run-1" / "journal.jsonl")
     assert [event["event"] for event in events] == ["run-started", "run-finished"]
 
@@ -252,13 +254,13 @@ def test_records_decide_nothing(tmp_path: Path, data: str) -> None:
 
 def too_few(records: Records) -> Records:
     if len(records) < 12:
-        raise Declined("fewer records than a batch")
+        raise Declined(Reason.OTHER, "fewer records than a batch")
     return records
 
 
 def not_finite(records: Records) -> Records:
     if not records.features.max() < 1e30:
-        raise Declined("the records overflow")
+        raise Declined(Reason.OTHER, "the records overflow")
     return records
 
 

@@ -11,7 +11,7 @@ import pytest
 from hdpfl_flower import wire
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.ledger.recompute import recount
+from hdpfl_flower.ledger.recompute import recompute_epsilon
 from tests.client_app.messages import ask, model_of, send
 from tests.client_app.test_app import code
 from tests.privacy.replay import observe
@@ -72,7 +72,7 @@ def test_what_runs_costs_what_was_charged(tmp_path: Path) -> None:
     profile = make_site(tmp_path / "site", digits(48))
     assert ask(profile, terms_of()).has_content()
     (frozen,) = Ledger(profile.with_name("ledger.sqlite")).account().plans.values()
-    found = recount(frozen)
+    found = recompute_epsilon(frozen)
     assert found is not None
     assert 0.99 * EPSILON <= found.pld <= EPSILON == frozen.epsilon
 

@@ -125,7 +125,7 @@ def _after_training(
     run = Trainer.run
 
     def noting(self: Trainer, plan: Plan) -> bytes:
-        seen.append((plan, len(self._records)))
+        seen.append((plan, len(self._site.training_records())))
         return run(self, plan)
 
     patch.setattr(Trainer, "run", noting)

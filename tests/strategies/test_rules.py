@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
 from strategies.averaging.fedavg import record_weights
@@ -35,8 +35,8 @@ def test_inverse_variance_weights_minimise_the_variance() -> None:
 
 
 def test_the_strictest_epsilon_becomes_everybodys_cap() -> None:
-    terms = RunTerms.parse({"strategy": "minimum"})
-    rule = Minimum(terms)
+    rule = Minimum(RunConfig.parse({"strategy": "minimum"}))
+    terms = rule.terms
     disclosed = {"a": {"epsilon": 3.0}, "b": {"epsilon": 0.4}, "c": {"epsilon": math.inf}}
     assert rule.propose(terms, disclosed).epsilon_cap == 0.4
     assert rule.propose(terms, {"c": {"epsilon": math.inf}}).epsilon_cap == 0.0
@@ -47,7 +47,8 @@ def test_robust_hdp_gives_a_quiet_site_the_weight() -> None:
     std = np.array([0.1, 1.0, 10.0, 10.0, 10.0])
     rows = (generator.standard_normal((5, 5_000)) * std[:, None]).astype(np.float32)
     updates = RoundUpdates(1, tuple("abcde"), rows)
-    _, outcome = RobustHDP(RunTerms()).combine({}, updates, RandomStream(bytes(32)))
+    rule = RobustHDP(RunConfig())
+    _, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
     np.testing.assert_allclose(outcome.weights, inverse_variance_weights(std**2), rtol=0.1)
     np.testing.assert_allclose(outcome.gauges["noise_std"], std, rtol=0.1)
 
@@ -56,5 +57,6 @@ def test_robust_hdp_gives_a_zero_update_no_weight() -> None:
     rows = np.random.default_rng(2).standard_normal((5, 500)).astype(np.float32)
     rows[3] = 0
     updates = RoundUpdates(1, tuple("abcde"), rows)
-    _, outcome = RobustHDP(RunTerms()).combine({}, updates, RandomStream(bytes(32)))
+    rule = RobustHDP(RunConfig())
+    _, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
     assert outcome.weights[3] == 0

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from client_app.commands import main
-from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.config.profile import Profile
 
 SECRETS = ("1.2345678", "PATIENT-123")
 """A profile's ε and a cell of the table: no error may show them."""
@@ -108,7 +109,7 @@ class SiteFolder:
 
     @property
     def terms(self) -> RunTerms:
-        return RunTerms.load(self.terms_path)
+        return RunConfig.load(self.terms_path).terms
 
     def write_profile(self, *changes: tuple[str, str]) -> None:
         text = PROFILE
@@ -119,12 +120,12 @@ class SiteFolder:
         self.profile_path.chmod(0o600)
 
     def write_terms(self, schema: str = SCHEMA, **changes: object) -> None:
-        terms = RunTerms.parse(
+        config = RunConfig.parse(
             {"run-id": "run-1", "dataset": "site", "schema": schema, "rounds": 3, "local-steps": 2}
         ).updated(**changes)
         lines = [
             f"{key} = '''\n{value}'''" if isinstance(value, str) else f"{key} = {value}".lower()
-            for key, value in terms.as_config().items()
+            for key, value in config.as_config().items()
         ]
         self.terms_path.write_text("\n".join(lines))
 
@@ -153,7 +154,7 @@ class SiteFolder:
         site, terms = self.profile, self.terms.updated(run_id=run_id)
         assert site.ledger is not None
         made = make_plan(site, terms)
-        frozen = FrozenPlan(made.to_json(), terms.to_json(), made.epsilon, made.delta)
+        frozen = ChargedPlan(made.to_json(), terms.to_json(), made.epsilon, made.delta)
         ledger = Ledger(site.ledger.path, site.ledger.anchor)
         for server_round in range(1, rounds + 1):
             request = Request(run_id, server_round, kind, "digest")

@@ -140,7 +140,7 @@ def test_the_launcher_refuses_to_install_what_a_server_names(
 
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
-    root = Path(launcher.__file__).parents[1]
+    root = Path(launcher.__file__).parents[2]
     name = "client_app/approval/launcher.py"
     files = {
         "pyproject.toml": b'[project]\nname = "x"\nversion = "1"\n[tool.flwr.app]\npublisher="p"\n',
@@ -219,7 +219,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(
 
 
 def test_the_app_of_this_very_package_differs_in_nothing() -> None:
-    root = Path(bundles.__file__).parents[1]
+    root = Path(bundles.__file__).parents[2]
     files = {
         path.relative_to(root).as_posix(): path.read_bytes()
         for package in ("hdpfl_flower", "strategies", "client_app", "server_app")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 import torch
 
 from client_app import audit_rounding
-from client_app.training import dpsgd
 from client_app.audit import ENGINES
+from client_app.training import dpsgd
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 FEW = ("--canaries", "1000")
@@ -53,6 +54,18 @@ def test_bare_it_audits_every_engine(site) -> None:
         assert verdict == "consistent with the claim"
     assert "50000 canaries a row" in result.out
     assert result.err == "", "the bar is for terminals"
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_not_installed_is_named_and_not_audited(site, monkeypatch) -> None:
+    assert "Not audited" not in site.bare("audit", "--epsilon", 2, "--canaries", 1000).out
+    module = sys.modules["client_app.commands.audit"]  # the package's `audit` is the command
+    monkeypatch.setattr(module, "is_installed", lambda name: name != "opacus")
+    result = site.bare("audit", "--epsilon", 2, "--canaries", 1000)
+    assert result.code == 0
+    assert [row[0] for row in rows(result.out)] == [n for n in ENGINES if n != "opacus"]
+    assert "Not audited: the engine 'opacus'" in result.out
+    assert "hdpfl-flower[opacus]" in result.out
 
 
 def test_claims_and_canaries_can_be_chosen(site) -> None:
@@ -126,6 +139,7 @@ def test_the_sites_own_run_is_estimated_and_not_judged(
     assert "nothing follows from this number" in result.out
 
 
+@pytest.mark.slow
 def test_a_profile_without_terms_and_one_without_privacy(site) -> None:
     assert "Add --terms" in site("audit", *FEW, "--epsilon", 1).out
     site.write_profile(

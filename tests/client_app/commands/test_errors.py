@@ -137,7 +137,7 @@ def test_an_anchor_where_there_can_be_none(site) -> None:
         ("rounds = ", "not valid TOML"),
         ("round = 3", "did you mean 'rounds'?"),
         ("rounds = 'PATIENT-123'", "'rounds' must be a whole number"),
-        ("[run]\nrounds = 3", "'run' is not a known key"),
+        ("[run]\nrounds = 3", "'run' is not a known key of 'rounds'"),
         (b"\xff", "cannot be read as text"),
     ],
 )

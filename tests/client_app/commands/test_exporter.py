@@ -21,19 +21,19 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from client_app.commands import site_series as readings
 from client_app.commands.exporter import check_private
-from client_app.commands.site_series import SiteReadings
+from client_app.commands.site_series import SiteSeries
 from client_app.site.refusals import count_refusal, refusals_path
-from hdpfl_flower.monitoring import series as metrics
-from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.errors import DeploymentError, ProfileError
-from hdpfl_flower.monitoring.prometheus import Address, Exposition, serve
+from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.monitoring.prometheus import Address, Exporter, serve
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.messages import ask, make_site, terms_of
 
 EPSILON = 1.2345678
 
 
-def values(site: SiteReadings) -> dict[tuple[str, ...], float]:
+def values(site: SiteSeries) -> dict[tuple[str, ...], float]:
     """Return value by name, without ``hdpfl_``, and labels."""
     return {(r.series.name.removeprefix("hdpfl_"), *r.labels): r.value for r in site.readings()}
 
@@ -41,7 +41,7 @@ def values(site: SiteReadings) -> dict[tuple[str, ...], float]:
 def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
     """Messages of a server, a real ledger, and what it says afterwards."""
     profile, terms = make_site(tmp_path), terms_of()
-    site = SiteReadings(profile)
+    site = SiteSeries(profile)
     assert values(site)["budget_left_runs",] == 2
     for server_round in (1, 2):
         assert not ask(profile, terms, server_round).has_error()
@@ -67,7 +67,7 @@ def test_a_site_after_a_run_shows_every_series(tmp_path: Path) -> None:
 def test_signal_to_noise_is_that_of_the_plan_command(tmp_path: Path, site: SiteFolder) -> None:
     profile = make_site(tmp_path / "other")
     assert not ask(profile, terms_of()).has_error()
-    found = values(SiteReadings(profile))
+    found = values(SiteSeries(profile))
     site.terms_path.write_text(
         "\n".join(f"{k} = {v!r}".replace("\\n", "\\n") for k, v in (
             ("dataset", "site"), ("rounds", 3), ("run-id", "run-2"), ("evaluation", "none"),
@@ -86,7 +86,7 @@ def test_a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not(
     opened: SiteFolder,
 ) -> None:
     opened.charge()
-    site = SiteReadings(opened.profile_path)
+    site = SiteSeries(opened.profile_path)
     assert values(site)["budget_spent_epsilon",] == EPSILON
     whole = opened.ledger_path.read_bytes()
     opened.ledger_path.write_bytes(whole.replace(b'"round": 1', b'"round": 9'))
@@ -102,7 +102,7 @@ def test_a_ledger_that_does_not_bear_out_is_told_and_its_numbers_are_not(
 def test_an_older_copy_is_told_by_the_anchor(opened: SiteFolder) -> None:
     before = opened.ledger_path.read_bytes()
     opened.charge()
-    site = SiteReadings(opened.profile_path)
+    site = SiteSeries(opened.profile_path)
     assert values(site)["ledger_anchored_bool",] == 1
     opened.ledger_path.write_bytes(before)
     assert values(site)["ledger_intact_bool",] == 0
@@ -111,7 +111,7 @@ def test_an_older_copy_is_told_by_the_anchor(opened: SiteFolder) -> None:
 def test_an_unchanged_ledger_is_checked_every_five_minutes(
     opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = SiteReadings(opened.profile_path)
+    site = SiteSeries(opened.profile_path)
     values(site)
     checked: list[object] = []
 
@@ -130,7 +130,7 @@ def test_an_unchanged_ledger_is_checked_every_five_minutes(
 def test_a_busy_ledger_is_no_broken_one(
     opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = SiteReadings(opened.profile_path)
+    site = SiteSeries(opened.profile_path)
     before = values(site)
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
@@ -140,7 +140,7 @@ def test_a_busy_ledger_is_no_broken_one(
 
 
 def test_a_profile_that_breaks_leaves_the_last_one_standing(opened: SiteFolder) -> None:
-    site = SiteReadings(opened.profile_path)
+    site = SiteSeries(opened.profile_path)
     opened.write_profile(("epsilon = 4.0", "epsilon = -4.0"))
     found = values(site)
     assert found["profile_readable_bool",] == 0
@@ -152,7 +152,7 @@ def test_a_profile_that_breaks_leaves_the_last_one_standing(opened: SiteFolder) 
 
 def test_refusals_that_cannot_be_read_hide_nothing_else(opened: SiteFolder) -> None:
     refusals_path(opened.ledger_path).write_bytes(b"x" * 5000)
-    found = values(SiteReadings(opened.profile_path))
+    found = values(SiteSeries(opened.profile_path))
     assert found["ledger_intact_bool",] == 1
     assert not any(key[0] == "refused_requests_total" for key in found)
 
@@ -220,7 +220,7 @@ def test_with_tls_nobody_without_a_certificate_is_answered(
     opened.charge()
     server, client = (self_signed(tmp_path / name) for name in ("server", "client"))
     address = Address("localhost", 0, *server, client[0])
-    stop, at = serve(Exposition("site", SiteReadings(opened.profile_path).readings), address)
+    stop, at = serve(Exporter("site", SiteSeries(opened.profile_path).readings), address)
     trusting = ssl.create_default_context(cafile=str(server[0]))
     try:
         with pytest.raises((urllib.error.URLError, OSError)):
@@ -244,4 +244,4 @@ def test_what_is_wrong_at_the_start_is_one_line(opened: SiteFolder, change: str)
         opened.profile_path.write_text(text.split("[ledger]")[0])
     assert "profile" in opened("exporter", "--textfile", "/nowhere/x.prom").error()
     with pytest.raises(ProfileError):
-        SiteReadings(opened.profile_path)
+        SiteSeries(opened.profile_path)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.commands.ledger_view import read_books, runs_that_fit, standing
-from client_app.commands.formatting import down, up
-from hdpfl_flower.ledger.account import FrozenPlan, Request
-from hdpfl_flower.errors import Declined
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from client_app.reports.formatting import ceil_digits, floor_digits
+from client_app.reports.ledger_view import budget_status, read_ledger, runs_that_fit
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import Declined
+from hdpfl_flower.ledger.account import ChargedPlan, Request
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
 
 def test_init_show_verify(site) -> None:
@@ -40,7 +40,7 @@ def test_init_show_verify(site) -> None:
 
 def test_a_lost_release_is_shown(opened) -> None:
     ledger = Ledger(opened.ledger_path, opened.profile.ledger.anchor)
-    with ledger.reserve(Request("run-9", 1, "update", "d"), FrozenPlan("{}", "{}", 1.0, 1e-6)):
+    with ledger.reserve(Request("run-9", 1, "update", "d"), ChargedPlan("{}", "{}", 1.0, 1e-6)):
         pass
     ledger.close()
     (row,) = [x.split() for x in opened("ledger", "show").out.splitlines() if "run-9" in x]
@@ -95,19 +95,19 @@ def test_as_many_runs_fit_as_the_ledger_charges(
         }
     )
     ledger = Ledger.create(path, cap, 1e-4, durable=False)
-    promised = runs_that_fit(read_books(site).account, site, (cost, delta))
+    promised = runs_that_fit(read_ledger(site).account, site, (cost, delta))
     charged = 0
     with pytest.raises(Declined):
         while charged < 50:
             request = Request(f"run-{charged}", 1, "update", "digest")
-            plan = FrozenPlan("{}", "{}", cost, delta)
+            plan = ChargedPlan("{}", "{}", cost, delta)
             taken = ledger.reserve(request, plan, max_runs=max_runs)
             assert isinstance(taken, Reservation)
             with taken:
                 charged += 1
     assert charged == promised > 0
-    account = read_books(site).account
-    now = standing(account, site.budget)
+    account = read_ledger(site).account
+    now = budget_status(account, site.budget)
     assert runs_that_fit(account, site, (cost, delta)) == 0
     assert now.spent[0] <= now.cap[0] or math.isinf(cap)
     assert 0 <= now.left[1] < 1e-4
@@ -116,6 +116,6 @@ def test_as_many_runs_fit_as_the_ledger_charges(
 
 @given(st.floats(1e-9, 1e6))
 def test_printed_numbers_round_to_the_safe_side(value: float) -> None:
-    above, below = float(up(value)), float(down(value))
+    above, below = float(ceil_digits(value)), float(floor_digits(value))
     assert value * (1 - 1e-11) <= above <= value * 1.0011
     assert value * 0.9989 <= below <= value * (1 + 1e-11)

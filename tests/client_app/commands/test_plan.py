@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from client_app.commands.ledger_view import read_books
-from client_app.commands.plan import loudness
+from client_app.commands.plan import signal_to_noise
+from client_app.reports.ledger_view import read_ledger
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.config.profile import Profile
 
 SIZE = 4  # two categories, a number and the bias
 
@@ -48,7 +48,7 @@ def test_the_numbers(opened) -> None:
     rows = re.findall(r"^ +(\d+)(?: \(this run\))? +([0-9.]+) ", result.out, re.MULTILINE)
     assert [int(rounds) for rounds, _ in rows] == [1, 3, 6, 12]
     assert [float(z) for _, z in rows] == sorted(float(z) for _, z in rows)
-    assert not read_books(opened.profile).account.plans, "a plan is only looked at"
+    assert not read_ledger(opened.profile).account.plans, "a plan is only looked at"
 
 
 def test_the_noise_is_that_of_an_update() -> None:
@@ -56,8 +56,8 @@ def test_the_noise_is_that_of_an_update() -> None:
     from client_app.training.dpsgd import train
     from client_app.training.engine_choice import engine_for
     from hdpfl_flower.config.terms import RunTerms
-    from hdpfl_flower.privacy.noise import ReleaseStreams
     from hdpfl_flower.models.task import Records, Task
+    from hdpfl_flower.privacy.noise import ReleaseStreams
 
     profile = Profile.parse(
         {
@@ -78,7 +78,7 @@ def test_the_noise_is_that_of_an_update() -> None:
         ReleaseStreams.simulated(1, "0", 1, "update"),
         16,
     )
-    loud = loudness(made, terms, update.size)
+    loud = signal_to_noise(made, terms, update.size)
     # The standard error of a standard deviation from 10,000 normals is 0.7 %; 5 of them are 3.5 %.
     assert update.std() == pytest.approx(loud.std, rel=0.035)
     assert np.linalg.norm(update) == pytest.approx(loud.noise, rel=0.035)
@@ -102,7 +102,7 @@ def test_a_run_that_does_not_fit(opened) -> None:
 def test_a_run_that_was_charged_keeps_its_plan(opened) -> None:
     opened.charge("run-1")
     opened.write_profile(("epsilon = 1.2345678", "epsilon = 0.9"))
-    opened.write_terms(runs_dir="/elsewhere")
+    opened.write_terms(runs_dir="/elsewhere", seed=5)
     result = opened("plan", "--terms", opened.terms_path)
     assert "charged already: ε 1.235, δ 1e-05" in result.out
     opened.write_terms(rounds=4)

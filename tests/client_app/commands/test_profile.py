@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from client_app.reports.ledger_view import read_ledger
 from client_app.training import engines
-from client_app.commands.ledger_view import read_books
 
 WITH_ID = 'id = "who"\n'
 
@@ -37,7 +37,7 @@ def test_a_site_that_is_ready(opened) -> None:
     assert "the largest batch fits" in text
     assert "the noise is calibrated" in text
     assert "own storage" in text, "the anchor lies beside the ledger here"
-    assert not read_books(opened.profile).account.plans, "a check charges nothing"
+    assert not read_ledger(opened.profile).account.plans, "a check charges nothing"
 
 
 def test_without_terms_the_records_are_not_read(opened) -> None:

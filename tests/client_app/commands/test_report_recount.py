@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from client_app.commands import report_facts
-from hdpfl_flower.ledger.account import FrozenPlan, Request
-from hdpfl_flower.privacy.accounting import Steps
+from client_app.reports import facts as report_facts
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.ledger.recompute import _ORDERS
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.plan import Plan, make_plan
 
 AGREEMENT = 0.02
 """How far Opacus' PRV accountant may be from the report; the bound that the project has set."""
@@ -34,7 +34,7 @@ def charged(path: Path, plans: dict[str, Plan]) -> Path:
     """Return a ledger that the site's own code wrote, with a release of each plan."""
     ledger = Ledger.create(path, 1000.0, 1e-2)
     for run_id, plan in plans.items():
-        frozen = FrozenPlan(plan.to_json(), "{}", plan.epsilon, plan.delta)
+        frozen = ChargedPlan(plan.to_json(), "{}", plan.epsilon, plan.delta)
         taken = ledger.reserve(Request(run_id, 1, "update", "digest"), frozen)
         assert isinstance(taken, Reservation)
         with taken:
@@ -130,7 +130,7 @@ def test_no_noise_has_no_finite_epsilon(site, tmp_path: Path) -> None:
     plan = plan_of(SCHEDULES["full batches"][0], 0.0, epsilon=math.inf)
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger.create(path, math.inf, 1e-2)
-    frozen = FrozenPlan(plan.to_json(), "{}", plan.epsilon, plan.delta)
+    frozen = ChargedPlan(plan.to_json(), "{}", plan.epsilon, plan.delta)
     taken = ledger.reserve(Request("run", 1, "update", "d"), frozen)
     assert isinstance(taken, Reservation)
     with taken:
@@ -173,7 +173,7 @@ def test_the_mutants_that_read_the_profile_are_caught(opened, monkeypatch, part:
         made = make_plan(site, opened.terms)
         if part == "charge":
             return run | {"epsilon": made.epsilon, "delta": made.delta}
-        frozen = FrozenPlan(made.to_json(), "{}", run["epsilon"], run["delta"])
+        frozen = ChargedPlan(made.to_json(), "{}", run["epsilon"], run["delta"])
         return run | {"plan": report_facts._event(frozen)}
 
     monkeypatch.setattr(report_facts, "_run", from_profile)

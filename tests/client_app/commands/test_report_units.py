@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from client_app.commands.report_units import (
+from client_app.reports.units import (
     AGAINST_NOTHING,
     BY_SERVER,
     RECORD,
@@ -14,11 +14,11 @@ from client_app.commands.report_units import (
     WHOLE_SITE,
     of_id,
 )
-from hdpfl_flower.ledger.account import FrozenPlan, Request
-from hdpfl_flower.privacy.audit import gaussian_epsilon
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.privacy.audit import gaussian_epsilon
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.privacy.trust import CLIPPED_UPDATE
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
 
 EPSILON, DELTA = 1.2345678, 1e-5
 ID = ('path = "records.csv"', 'path = "records.csv"\nid = "who"')
@@ -54,12 +54,12 @@ def charge_with(site, run_id: str, sensitivity: float | None) -> Plan:
     content = json.loads(made.to_json()) | {"sensitivity": sensitivity}
     if sensitivity is None:
         del content["sensitivity"]
-    frozen = FrozenPlan(json.dumps(content), run.to_json(), made.epsilon, made.delta)
+    frozen = ChargedPlan(json.dumps(content), run.to_json(), made.epsilon, made.delta)
     release(site, Request(run_id, 1, "update", "digest"), frozen)
     return made if sensitivity else Plan.from_json(frozen.plan)
 
 
-def release(site, request: Request, frozen: FrozenPlan | None) -> None:
+def release(site, request: Request, frozen: ChargedPlan | None) -> None:
     ledger = Ledger(site.profile.ledger.path, site.profile.ledger.anchor)
     taken = ledger.reserve(request, frozen)
     assert isinstance(taken, Reservation)

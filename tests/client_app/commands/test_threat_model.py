@@ -1,4 +1,4 @@
-"""``docs/threat-model.md``: the danger is what it says, and it lists what crosses the network.
+"""``docs/concepts/threat-model.md``: the dangers exist, and what crosses the network is listed.
 
 The tests of Flower hold for the version that is pinned: when one fails after an update, the
 document has to be read again.
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from client_app.commands.report_facts import ADVERSARY
+from client_app.reports.facts import ADVERSARY
 from hdpfl_flower import wire
 from tests.client_app.commands.fabs import MODULES, bundle, run_what_is_sent, supernode_runtime
 
-TEXT = (Path(__file__).parents[3] / "docs" / "threat-model.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "concepts" / "threat-model.md").read_text()
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from client_app.personal.ditto import (
     simulated_personal_path,
 )
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
-from server_app.simulation.local import LocalGrid, run_in_process
-from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_of, terms_of
+from server_app.simulation.grid import LocalGrid
+from server_app.simulation.in_process_run import run_in_process
+from tests.client_app.messages import CLIENT_NOISE, ask, config_of, make_site, model_of, terms_of
 from tests.client_app.training.test_client_level import SERVER, kinds, noising, trusting
 
 
@@ -84,7 +85,7 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
         ask(noising(tmp_path / pull), terms)
         path = kept_personal_path(tmp_path / pull / "state", terms)
         own = load_personal_model(path, 3)
-        shared = flatten(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
+        shared = flatten(arrays_of(build_model(terms.model, task_for(terms), 1)))
         assert own is not None
         distances.append(float(np.linalg.norm(own - shared)))
     assert distances[1] < 0.7 * distances[0]
@@ -93,17 +94,18 @@ def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path
 def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
     """A simulation that goes on after a crash repeats a round, and has trained its part of it."""
     config = {"personal-lambda": "0.1", "runs-dir": str(tmp_path), "run-id": "r", "rounds": 2}
-    terms = RunTerms.parse({**config, "epsilons": "8", "batch-sizes": "64"})
-    grid, model = LocalGrid(4, [1], ledgers_in_files=True), model_of(terms)
+    run = RunConfig.parse({**config, "epsilons": "8", "batch-sizes": "64"})
+    terms = run.terms
+    grid, model = LocalGrid(4, [1], config=run, ledgers_in_files=True), model_of(terms)
     size, vectors = sum(array.numpy().size for array in model.values()), []
     for server_round in (1, 1, 2):
         content = wire.write_instructions(terms, server_round, model)
         (reply,) = grid.send_and_receive([Message(content, 3, wire.TRAIN)])
         assert reply.has_content()
-        vectors.append(load_personal_model(simulated_personal_path(terms, 1), size))
+        vectors.append(load_personal_model(simulated_personal_path(run, 1), size))
     grid.close()
     np.testing.assert_array_equal(vectors[1], vectors[0])
-    assert kept_round(simulated_personal_path(terms, 1)) == 2
+    assert kept_round(simulated_personal_path(run, 1)) == 2
     assert not np.array_equal(vectors[2], vectors[0])
 
 
@@ -134,7 +136,7 @@ def test_a_run_tells_them_by_level(tmp_path: Path) -> None:
         "epsilons": "2,2,inf,inf", "personal-lambda": "0.1", "dataset": "digits", "schema": "",
         "run-id": "r",
     }  # fmt: skip
-    metrics = run_in_process(terms_of(**config), 4).rounds[-1]["metrics"]
+    metrics = run_in_process(config_of(**config), 4).rounds[-1]["metrics"]
     for level in ("private", "opted-out"):
         assert 0 <= metrics[f"personal-accuracy-{level}"] <= 1
         assert metrics[f"accuracy-{level}-variance"] >= 0

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from client_app.personal.ditto import train_personal_privately
 from client_app.training import dpsgd
-from client_app.personal.private_ditto import train_personal_privately
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.privacy.plan import RoundPlan
-from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 from tests.client_app.training.oracle import make_engine, one_thread  # noqa: F401
 from tests.client_app.training.updates import RATE, plan_of, records_of, start_of
 

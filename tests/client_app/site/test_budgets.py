@@ -14,10 +14,10 @@ from flwr.app import Message
 from client_app.site.simulated import simulated_ledger
 from client_app.site.site import close_ledgers
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.plan import Plan
-from tests.client_app.messages import ask, make_site, model_of, send, terms_of
+from tests.client_app.messages import ask, config_of, make_site, model_of, send, terms_of
 from tests.client_app.test_app import code, payload
 
 EPSILON, DELTA = 1.2345678, 1e-6
@@ -126,21 +126,22 @@ def test_terms_of_the_budget_cannot_change_in_mid_run(tmp_path: Path) -> None:
         assert code(ask(profile, terms_of(**{"participations": 1, **change}), 2)) == wire.DECLINED
 
 
-def simulated(kind: str, **more: Any) -> tuple[Message, RunTerms]:
-    terms = terms_of(dataset="digits", schema="", **{"epsilons": "0.5", **more})
+def simulated(kind: str, **more: Any) -> tuple[Message, RunConfig]:
+    config = config_of(dataset="digits", schema="", **{"epsilons": "0.5", **more})
+    terms = config.terms
     content = wire.write_instructions(terms, 1 if kind == wire.TRAIN else 0, model_of(terms))
     node = {"partition-id": 0, "num-partitions": 4}
-    return send(node, kind, content, in_process=True), terms
+    return send(node, kind, content, in_process=True, config=config), config
 
 
 def test_a_simulated_site_takes_the_formula_and_its_nominal_epsilon(tmp_path: Path) -> None:
     more = {"calibration": "pfa", "runs-dir": str(tmp_path), "run-id": "paper"}
-    reply, terms = simulated(wire.TRAIN, **more)
+    reply, config = simulated(wire.TRAIN, **more)
     assert reply.has_content()
     close_ledgers()
-    (charged,) = Ledger(simulated_ledger(terms, 0), durable=False).account().plans.values()
+    (charged,) = Ledger(simulated_ledger(config, 0), durable=False).account().plans.values()
     assert charged.epsilon == 0.5
-    q, steps = Plan.from_json(charged.plan).steps[0].sampling_prob, terms.rounds
+    q, steps = Plan.from_json(charged.plan).steps[0].sampling_prob, config.terms.rounds
     nominal = 10 * q * (steps / q * 5) ** 0.5 / 0.5  # log₁₀(1/δ) = 5, K·N/b steps a round
     assert json.loads(charged.plan)["noise_multiplier"] == pytest.approx(nominal)
 

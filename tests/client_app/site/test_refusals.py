@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 from client_app.site import refusals
 from client_app.site.refusals import REASONS, count_refusal, read_refusals, refusals_path, word_of
 from hdpfl_flower import wire
-from hdpfl_flower.errors import Declined, HDPFLError, LedgerError
+from hdpfl_flower.errors import Declined, HDPFLError, LedgerError, Reason
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of
 
 LEDGER = "ledger.sqlite"
@@ -53,9 +54,13 @@ def test_what_is_kept_is_a_word_of_the_list_and_nothing_of_the_request(tmp_path:
     class OddError(HDPFLError):
         pass
 
-    for reason in (Declined("PATIENT-123: no"), Declined("PATIENT-123"), OddError("PATIENT-123")):
-        answer = "declined" if isinstance(reason, Declined) else "failed"
-        assert word_of(answer, reason) == "other"
+    for reason in (
+        Declined(Reason.OTHER, "PATIENT-123: no"),
+        OddError("PATIENT-123"),
+        KeyError("PATIENT-123"),
+    ):
+        assert word_of(reason) == "other"
+    assert word_of(Declined(Reason.BUDGET, "policy: PATIENT-123")) == "budget"
     profile = make_site(tmp_path)
     assert ask(profile, terms_of(rounds=5000, **{"run-id": "PATIENT-123"})).has_error()
     assert counted(tmp_path) == {("declined", "policy"): 1}
@@ -124,3 +129,17 @@ def test_a_simulated_site_counts_nothing(tmp_path: Path) -> None:
     content = wire.write_instructions(terms_of(rounds=5000), 1, model_of(terms_of()))
     assert send(node, wire.TRAIN, content).error.code == wire.DECLINED
     assert not refusals_path(tmp_path / LEDGER).exists()
+
+
+def test_a_refusal_survives_pickling_with_its_reason_and_its_text() -> None:
+    """Ray returns what an actor raises as a pickle."""
+    for reason in Reason:
+        found = pickle.loads(pickle.dumps(Declined(reason, "why")))
+        assert (found.reason, str(found)) == (reason, str(Declined(reason, "why")))
+    assert str(Declined(Reason.BUDGET, "used up")) == "budget: used up"
+    assert str(Declined(Reason.OTHER, "no profile")) == "no profile"
+
+
+def test_reasons_are_stored_and_so_are_never_renamed() -> None:
+    stored = {"budget", "policy", "profile", "replay", "terms", "other"}
+    assert stored <= {reason.value for reason in Reason}

@@ -15,8 +15,8 @@ from client_app import app as app_module
 from client_app.site import reply_time as timing
 from client_app.site.site import Site
 from hdpfl_flower import wire
-from hdpfl_flower.errors import Declined, LedgerError, ProfileError
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import Declined, LedgerError, ProfileError, Reason
 from tests.client_app.messages import UNKNOWN, ask, make_site, model_of, send, terms_of
 
 AFTER = 30.0
@@ -26,7 +26,7 @@ SENT, LIFE = EPOCH + 990.0, 3600.0
 """When the server sent its requests, by its own clock, and how long they live."""
 
 
-ENDS = [None, Declined("policy: no"), LedgerError("gone"), MemoryError(), SystemExit()]
+ENDS = [None, Declined(Reason.POLICY, "no"), LedgerError("gone"), MemoryError(), SystemExit()]
 """Of the work: a reply, and every kind of refusal."""
 
 
@@ -146,7 +146,7 @@ def test_late_work_bears_the_next_multiple(tmp_path: Path, clock: Clock) -> None
     assert reply.metadata.created_at == EPOCH + 1000.0 + 3 * AFTER
 
 
-@pytest.mark.parametrize("broken", ["hold", "_reply"])
+@pytest.mark.parametrize("broken", ["wait_until_due", "_reply"])
 def test_a_refusal_because_waiting_or_building_failed_is_held_back_as_well(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -214,7 +214,10 @@ def test_late_work_leaves_at_the_next_multiple_and_the_log_says_so(
     tmp_path: Path, clock: Clock, work: float, multiple: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert seconds(clock, site_with(tmp_path), work) == pytest.approx(multiple * AFTER)
-    assert f"the reply leaves at {multiple} times that, which tells that it was late" in caplog.text
+    assert (
+        f"the reply leaves at {multiple} times that, which discloses that it was late"
+        in caplog.text
+    )
     assert "30" not in caplog.text, "what is in the profile is not in the log"
 
 

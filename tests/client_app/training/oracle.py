@@ -16,13 +16,13 @@ import torch
 from opacus import GradSampleModule
 from torch import nn
 
-from client_app.training import ghost_clipping as bookkeeping
 from client_app.training import engines
-from client_app.training.ghost_clipping import BookkeepingEngine
+from client_app.training import ghost_clipping as bookkeeping
 from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
+from client_app.training.ghost_clipping import BookkeepingEngine
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
-from hdpfl_flower.rows import RowProof
+from hdpfl_flower.models.row_batches import RowProof
 from hdpfl_flower.models.task import Task
 
 IMAGE = (1, 28, 28)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.commands.plan_client_level import NOBODY, lines_of
+from client_app.commands.plan_client_level import NOBODY, client_level_lines
 from client_app.training.plain_sgd import shuffled_batches
 from hdpfl_flower import wire
-from hdpfl_flower.ledger.account import FrozenPlan, Request
-from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import AccountingError, Declined
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.privacy.trust import CLIPPED_UPDATE, check_trust
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import AccountingError, Declined
+from hdpfl_flower.ledger.account import ChargedPlan, Request
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.privacy.accounting import Steps, calibrate
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.plan import make_plan
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, check_trust
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
 SERVER = {"noise": "server", "strategy": "fedhdp", "delta": 1e-6, "learning-rate": 0.5}
@@ -99,7 +99,7 @@ def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
     profile = Profile.parse({
         "budget": budget, "run": budget, "training": {"batch-size": 5, "declared-records": 100},
     })  # fmt: skip
-    terms = RunTerms.parse({"noise": "client", "rounds": 7, "fraction": 0.1})
+    terms = RunConfig.parse({"noise": "client", "rounds": 7, "fraction": 0.1}).terms
     plan = make_plan(profile, terms)
     assert plan.steps == (Steps(1.0, 1),) * 7
     assert plan.divisor == 1.0
@@ -108,7 +108,7 @@ def test_the_plan_of_a_client_that_noises_itself_claims_no_sampling() -> None:
     with pytest.raises(AccountingError, match="the noise of its round"):
         plan.update_noise_std(1, 0.5, 0.1)
     with pytest.raises(Declined):
-        check_trust(profile, RunTerms.parse({"noise": "server"}))
+        check_trust(profile, RunConfig.parse({"noise": "server"}).terms)
     check_trust(profile, terms)
 
 
@@ -139,7 +139,7 @@ def test_a_run_charged_with_half_the_noise_does_not_go_on(tmp_path: Path) -> Non
     plan = make_plan(Profile.load(profile), terms)
     content = json.loads(plan.to_json())
     del content["sensitivity"]
-    frozen = FrozenPlan(json.dumps(content), terms.to_json(), plan.epsilon, plan.delta)
+    frozen = ChargedPlan(json.dumps(content), terms.to_json(), plan.epsilon, plan.delta)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     taken = ledger.reserve(Request("run-1", 1, "update", "digest"), frozen)
     assert isinstance(taken, Reservation)
@@ -167,17 +167,17 @@ def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
 
 
 def test_the_report_says_who_promises_what(tmp_path: Path) -> None:
-    from client_app.commands.ledger_view import read_books
-    from client_app.commands.report_facts import Source, gather
-    from client_app.commands.report_layout import as_text
-    from client_app.commands.report_wording import TITLE, sections
+    from client_app.reports.facts import Source, gather
+    from client_app.reports.layout import as_text
+    from client_app.reports.ledger_view import read_ledger
+    from client_app.reports.wording import TITLE, sections
 
     profile = trusting(tmp_path)
     ledger = tmp_path / "ledger.sqlite"
 
     def report() -> str:
         site = Profile.load(profile)
-        source = Source(read_books(site), ledger, site)
+        source = Source(read_ledger(site), ledger, site)
         return as_text(TITLE, sections(gather(source), every_release=False))
 
     assert "TRUSTED SERVER" not in report()
@@ -199,14 +199,14 @@ def opted_out(folder: Path) -> Path:
 
 def test_a_site_that_opted_out_reports_no_privacy_of_a_trusted_servers_runs(tmp_path: Path) -> None:
     """From the ledger alone: the profile may say something else by then."""
-    from client_app.commands.ledger_view import read_books
-    from client_app.commands.report_facts import Source, gather
-    from client_app.commands.report_layout import as_text
-    from client_app.commands.report_wording import TITLE, sections
+    from client_app.reports.facts import Source, gather
+    from client_app.reports.layout import as_text
+    from client_app.reports.ledger_view import read_ledger
+    from client_app.reports.wording import TITLE, sections
 
     profile = opted_out(tmp_path)
     assert ask(profile, terms_of(**SERVER)).has_content()
-    source = Source(read_books(Profile.load(profile)), tmp_path / "ledger.sqlite", None)
+    source = Source(read_ledger(Profile.load(profile)), tmp_path / "ledger.sqlite", None)
     facts = gather(source)
     text = " ".join(as_text(TITLE, sections(facts, every_release=False)).split())
     assert "NO PRIVACY in the runs of a trusted server" in text
@@ -276,24 +276,24 @@ def test_the_plan_command_says_that_an_opted_out_site_has_no_privacy(
     tmp_path: Path, noise: str
 ) -> None:
     profile, run = Profile.load(opted_out(tmp_path)), terms_of(**{**SERVER, "noise": noise})
-    lines = [*lines_of(profile, run)]
+    lines = [*client_level_lines(profile, run)]
     assert NOBODY in lines
     assert any("'disclose' in its profile must list" in line for line in lines) == (
         noise == "server"
     )
     private = Profile.load(trusting(tmp_path / "private"))
-    assert NOBODY not in [*lines_of(private, run)]
+    assert NOBODY not in [*client_level_lines(private, run)]
 
 
 def test_a_charged_client_level_run_protects_the_whole_site_in_the_report(tmp_path: Path) -> None:
-    from client_app.commands.ledger_view import read_books
-    from client_app.commands.report_facts import Source, gather
-    from client_app.commands.report_units import WHOLE_SITE
+    from client_app.reports.facts import Source, gather
+    from client_app.reports.ledger_view import read_ledger
+    from client_app.reports.units import WHOLE_SITE
 
     profile = noising(tmp_path)
     ask(profile, terms_of(noise="client", strategy="fedhdp"))
     site = Profile.load(profile)
-    facts = gather(Source(read_books(site), tmp_path / "ledger.sqlite", site))
+    facts = gather(Source(read_ledger(site), tmp_path / "ledger.sqlite", site))
     assert facts["promise"]["unit"] == WHOLE_SITE
 
 

@@ -18,8 +18,8 @@ from torch.func import functional_call
 from client_app.training import dpsgd
 from client_app.training.dpsgd import granule_of, rehearsal_size
 from hdpfl_flower.models.losses import total_loss
-from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.plan import RoundPlan
 from tests.client_app.training.oracle import (
     ENGINES_OF,
     TASKS,

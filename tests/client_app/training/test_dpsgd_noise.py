@@ -14,10 +14,10 @@ import torch
 from scipy import stats
 
 from client_app.training import dpsgd
-from hdpfl_flower.privacy.accounting import Steps
-from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.noise import add_noise
 from hdpfl_flower.models.task import Records
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.noise import add_noise
+from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.training.oracle import EVERY_ENGINE, TASKS, make_engine, one_thread  # noqa: F401
 from tests.client_app.training.updates import (
     RATE,

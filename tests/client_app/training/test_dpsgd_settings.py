@@ -15,7 +15,7 @@ from torch import nn
 
 from client_app.training import dpsgd
 from client_app.training.engines import VmapEngine
-from hdpfl_flower import exact
+from hdpfl_flower.models import exact_arithmetic as exact
 from tests.client_app.training.oracle import CPU, mutant, one_thread  # noqa: F401
 from tests.client_app.training.updates import (
     RATE,

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from client_app.training import engine_choice
-from client_app.training.ghost_clipping import BookkeepingEngine
 from client_app.training.engine_choice import engine_for, keeps_records_apart
 from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
+from client_app.training.ghost_clipping import BookkeepingEngine
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
@@ -361,7 +361,7 @@ def too_narrow(_: Task) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("too_wide", r"give \(b, 3\)"), ("too_narrow", r"\(records, 6\)")]
+    ("name", "reason"), [("too_wide", r"return \(b, 3\)"), ("too_narrow", r"\(records, 6\)")]
 )
 def test_a_model_of_another_shape_is_told_which_one(name: str, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training import ghost_clipping as bookkeeping
 from client_app.training import engines
-from client_app.training.ghost_clipping import BookkeepingEngine, ghost_norms, is_bookable, layer_of
+from client_app.training import ghost_clipping as bookkeeping
 from client_app.training.engines import rehearse
+from client_app.training.ghost_clipping import BookkeepingEngine, ghost_norms, is_bookable, layer_of
 from hdpfl_flower.models.task import Task
 from tests.client_app.training.oracle import (
     CPU,

@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.linalg.step_direction import Direction
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.linalg.step_direction import Direction
 from hdpfl_flower.models.networks import flatten
-from tests.client_app.messages import Projecting, make_site, model_in, send, terms_of
+from tests.client_app.messages import Projecting, config_of, make_site, model_in, send, terms_of
 
 NODE = {"partition-id": 0, "num-partitions": 4}
 
@@ -44,12 +44,15 @@ class Simulated:
 
     def __init__(self, folder: Path, run_id: str) -> None:
         config = {"run-id": run_id, "runs-dir": str(folder), "epsilons": "3", "local-steps": 3}
-        self.terms, self.memory = terms_of(dataset="digits", schema="", **config), RecordDict()
+        self.config = config_of(dataset="digits", schema="", **config)
+        self.terms, self.memory = self.config.terms, RecordDict()
 
     def ask(self, server_round: int, project: str | None) -> np.ndarray:
         model = model_in(self.terms, server_round)
         content = wire.write_instructions(self.terms, server_round, model, project)
-        reply = send(NODE, wire.TRAIN, content, in_process=True, memory=self.memory)
+        reply = send(
+            NODE, wire.TRAIN, content, in_process=True, memory=self.memory, config=self.config
+        )
         return numbers(reply, self.size)
 
 

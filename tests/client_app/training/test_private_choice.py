@@ -11,13 +11,13 @@ from flwr.app import ArrayRecord, Message
 
 from client_app.training import private_choice as choice
 from hdpfl_flower import wire
-from hdpfl_flower.privacy.accounting import Gaussians, PureSelections
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.models.networks import arrays_of, build_model
+from hdpfl_flower.privacy.accounting import Gaussians, PureSelections
 from hdpfl_flower.privacy.noisy_max import selection_noise_std
+from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import CLIENT_NOISE, make_site, model_in, model_of, send, terms_of
 
 SIZE = 3
@@ -29,7 +29,7 @@ def choosing(**more: Any) -> RunTerms:
 
 def says_no(terms: RunTerms) -> ArrayRecord:
     """Return a model that says "no" to every record; a third of them are."""
-    arrays = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    arrays = arrays_of(build_model(terms.model, task_for(terms), 1))
     return wire.write_model(
         {n: np.full_like(a, -50 if n.endswith("bias") else 0) for n, a in arrays.items()}
     )
@@ -86,7 +86,8 @@ def test_the_model_that_was_chosen_is_trained(
     """Without noise the better model is chosen, and its update is that of a message with it."""
     monkeypatch.setattr(choice, "selection_noise_std", lambda *_: 0.0)
     monkeypatch.setattr(
-        "client_app.training.dpsgd.add_noise", lambda total, _, stream: total + 0 * stream.normal(1).float()
+        "client_app.training.dpsgd.add_noise",
+        lambda total, _, stream: total + 0 * stream.normal(1).float(),
     )
     terms = choosing(**{"local-steps": 1, "first-batch": "full"})
     for best, models in enumerate(

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from client_app.training import stacked_sgd as stacked
-from client_app.training.plain_sgd import Job, Network, shuffled_batches
+from client_app.training.plain_sgd import LocalJob, Network, shuffled_batches
 from client_app.training.stacked_sgd import stack_for
-from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.noise import RandomStream
 
 RATE, INPUTS = 0.3, 12
 SIZES = ((30, 10, 1), (7, 3, 2), (1, 4, 1), (0, 5, 1), (30, 8, 1), (23, 10, 3))
@@ -31,7 +31,7 @@ def no_bias(task: Task) -> nn.Module:
     )
 
 
-def jobs_of(network: Network, pull: float | None = None) -> list[Job]:
+def jobs_of(network: Network, pull: float | None = None) -> list[LocalJob]:
     draws, task, found = np.random.default_rng(5), network.task, []
     start = network.theta.numpy().copy()
     for number, (count, batch, epochs) in enumerate(SIZES):
@@ -44,12 +44,12 @@ def jobs_of(network: Network, pull: float | None = None) -> list[Job]:
         own = start + draws.standard_normal(len(start), np.float32) / 8
         towards = None if pull is None else (pull / (number + 1), start)
         found.append(
-            Job(start if pull is None else own, Records(features, targets), batches, towards)
+            LocalJob(start if pull is None else own, Records(features, targets), batches, towards)
         )
     return found
 
 
-def tolerance(job: Job, end: np.ndarray) -> float:
+def tolerance(job: LocalJob, end: np.ndarray) -> float:
     """Two float32 sums of m terms differ by at most 2·m·2⁻²⁴ of the sum of their sizes.
 
     m is at most the inputs or a batch; three layers, there and back, in every step. The sizes are

@@ -9,11 +9,11 @@ import numpy as np
 
 from client_app.training import dpsgd
 from client_app.training.engines import Engine
-from hdpfl_flower.privacy.accounting import Steps
-from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.models.networks import arrays_of, flatten
-from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 from tests.client_app.training.oracle import ENGINES_OF, draw, make_engine, model_of, mutant
 
 TABLE = Task.classification((5,), 4)

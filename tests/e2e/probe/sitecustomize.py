@@ -23,16 +23,16 @@ MODULE = "client_app.site.reply_time"
 def watch(timing: ModuleType) -> None:
     """Wrap the three calls with which a site times a reply."""
     noted: dict[str, Any] = {}
-    arrival, hold, stamp = timing.arrival, timing.hold, timing.stamp
+    arrival, wait, stamp = timing.arrival, timing.wait_until_due, timing.stamp
 
     def arrival_noted(*words: Any) -> Any:
         came = arrival(*words)
         noted.update(at=came.at, reply_after=came.reply_after)
         return came
 
-    def hold_noted(*words: Any) -> Any:
+    def wait_noted(*words: Any) -> Any:
         noted["work"] = time.time() - noted["at"]
-        return hold(*words)
+        return wait(*words)
 
     def stamp_noted(reply: Any, request: Any, created_at: float | None) -> Any:
         line = json.dumps({"request": request.metadata.message_id, **noted}) + "\n"
@@ -40,7 +40,7 @@ def watch(timing: ModuleType) -> None:
             file.write(line)
         return stamp(reply, request, created_at)
 
-    vars(timing).update(arrival=arrival_noted, hold=hold_noted, stamp=stamp_noted)
+    vars(timing).update(arrival=arrival_noted, wait_until_due=wait_noted, stamp=stamp_noted)
 
 
 class Watcher(importlib.abc.MetaPathFinder):

@@ -7,10 +7,10 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
+from hdpfl_flower.clustering.by_direction import cluster_by_direction, select_most_certain
 from hdpfl_flower.clustering.clusters import Clusters
-from hdpfl_flower.clustering.by_direction import cluster_by_direction, most_certain
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
+from hdpfl_flower.errors import StrategyError
 from tests.hdpfl_flower.clustering.clustered import TRUTH, finds_all, passes
 
 D = 4000
@@ -82,6 +82,7 @@ def runs_that_separate(common: float, noises: npt.NDArray[np.float64], runs: int
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [0.0, 0.5, 3.0])
 def test_noise_and_a_common_part_make_no_clusters(common: float) -> None:
     """At most 1 run in 1,000 shows a direction too many; false alarm 1e-6.
@@ -111,9 +112,9 @@ def test_the_most_certain_clusters_are_taken_and_of_equals_the_finest() -> None:
         return Clusters(shares, np.zeros((8, 1)), np.full((models, models), 9.0))
 
     two, three, four, alone = fit(4, 4), fit(4, 2, 2), fit(2, 2, 2, 2), fit(2, 2, 2, 1, 1)
-    assert most_certain([two, three, four, alone], [1e-9, 1e-8, 1e-3, 0.0]) is three
-    assert most_certain([two, four], [1e-9, 1e-3]) is two
-    assert most_certain([alone], [0.0]) is alone
+    assert select_most_certain([two, three, four, alone], [1e-9, 1e-8, 1e-3, 0.0]) is three
+    assert select_most_certain([two, four], [1e-9, 1e-3]) is two
+    assert select_most_certain([alone], [0.0]) is alone
 
 
 def test_sites_that_may_be_anywhere_count_as_misplaced() -> None:

@@ -12,22 +12,22 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from hdpfl_flower.clustering.clusters import (
     Clusters,
-    best_separated,
     candidate_models,
     cluster_updates,
-    embed,
     last_soft_round,
+    pca_picture,
+    select_best_separated,
     separations_of,
 )
-from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.clustering.noise_mixture import (
     cluster_by_noise,
-    finest_separated,
     fit_mixture,
+    select_finest_separated,
     weighted_picture,
 )
+from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
-from hdpfl_flower.linalg.projection import inner_products
+from hdpfl_flower.linalg.sums import inner_products
 from tests.hdpfl_flower.clustering.clustered import (
     TRUTH,
     Counted,
@@ -48,7 +48,7 @@ def test_the_picture_is_the_authors_own_made_by_the_library() -> None:
     updates[:, 7] = 0.25  # a coordinate that all share
     scaled = StandardScaler().fit_transform(updates.astype(np.float64))
     library = PCA(2, svd_solver="full").fit(scaled).transform(updates.astype(np.float64))
-    expected, found = MinMaxScaler().fit_transform(library), embed(updates)
+    expected, found = MinMaxScaler().fit_transform(library), pca_picture(updates)
     for axis in range(2):  # a principal component has no sign
         off = min(
             np.abs(found[:, axis] - expected[:, axis]).max(),
@@ -116,7 +116,7 @@ def test_two_groups_close_to_each_other_are_not_merged_for_a_larger_separation(s
     updates, _ = first_updates(seed, equal, 3.0, apart=0.8)
     assert finds_all(cluster_by_noise(updates).assignment)
     fits = [cluster_by_noise(updates, models) for models in range(2, 11)]
-    largest = best_separated(fits)
+    largest = select_best_separated(fits)
     assert len(largest.sizes) == 3
     assert largest.separated
 
@@ -128,9 +128,9 @@ def test_a_cluster_of_one_client_does_not_make_a_fit_the_finest() -> None:
                  separations_of(np.arange(float(len(sizes)))[:, None] * gap, np.ones(len(sizes))))
         for sizes, gap in (((3, 3), 6.0), ((2, 2, 2), 5.0), ((1, 1, 2, 2), 5.0))
     )  # fmt: skip
-    assert finest_separated([few, many, alone]) is many
-    assert finest_separated([few, alone]) is few
-    assert finest_separated([alone]) is alone
+    assert select_finest_separated([few, many, alone]) is many
+    assert select_finest_separated([few, alone]) is few
+    assert select_finest_separated([alone]) is alone
 
 
 def test_exact_noise_is_taken_where_it_is_known() -> None:

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pytest
 
 from client_app.site.simulated import simulated_records
-from hdpfl_flower.privacy.accounting import calibrate
 from hdpfl_flower.clustering.clusters import cluster_updates
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
-from hdpfl_flower.privacy.noisy_max import two_stage_steps
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.task import Records
+from hdpfl_flower.privacy.accounting import calibrate
+from hdpfl_flower.privacy.noisy_max import two_stage_steps
 from tests.hdpfl_flower.clustering.clustered import finds_all, finds_minority
 
 REAL = os.environ.get("HDPFL_TEST_DATA", "")
@@ -47,7 +47,7 @@ def first_update(
 def test_unequal_budgets_hide_the_minority_from_the_papers_map_alone(kind: str) -> None:
     multipliers = [calibrate(two_stage_steps(N, 32, N, 200), e, 1e-4) for e in EPSILONS]
     for seed in (1, 2, 3, 4):
-        terms = RunTerms().updated(
+        terms = RunConfig().updated(
             dataset="mnist", data_dir=REAL, groups=f"{kind}:3:6:6:6", partition="iid", seed=seed
         )
         generator = np.random.default_rng(seed)

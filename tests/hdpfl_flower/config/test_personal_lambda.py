@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.config.personal_lambda import check_lambdas, read_lambdas
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.errors import ProfileError
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.errors import ProfileError
 
 SECRET = 1.2345678
 GOOD: dict[str, Any] = {

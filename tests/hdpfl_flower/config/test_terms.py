@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hdpfl_flower.config.run_config import GROUPS, RunConfig
+from hdpfl_flower.config.tables import flat_rows
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.config.validation import kebab
+from hdpfl_flower.errors import TermsError
 
 
 def test_the_defaults_survive_the_wire() -> None:
@@ -56,7 +58,7 @@ def test_the_same_terms_give_the_same_bytes() -> None:
 )
 def test_each_mistake_is_named_on_one_line(config: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(TermsError) as error:
-        RunTerms.parse(config)
+        RunConfig.parse(config)
     text = str(error.value)
     assert "\n" not in text
     assert all(word in text for word in words)
@@ -84,14 +86,15 @@ def test_whatever_a_server_sends_either_parses_or_is_refused(config: dict[str, A
 @pytest.mark.parametrize("value", [0.1, 50, 0, 1e-05, 20260101, float("inf")])
 def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
     """As in TOML, in --run-config and in --set: 'must be a text' before."""
-    texts = {f.alias or kebab(n) for n, f in RunTerms.model_fields.items() if f.annotation is str}
-    assert {"level-ratio", "personal-lambda", "epsilons", "levels", "batch-sizes"} <= texts
+    fields = [field for group in GROUPS.values() for field in group.model_fields.items()]
+    texts = {f.alias or kebab(n) for n, f in fields if f.annotation is str}
+    assert {"personal-lambda", "epsilons", "batch-sizes"} <= texts
     try:
-        terms = RunTerms.parse(dict.fromkeys(texts, value))
+        config = RunConfig.parse(dict.fromkeys(texts, value))
     except TermsError as error:
         pytest.fail(str(error))
-    assert {terms.as_config()[key] for key in texts} == {repr(value)}
-    assert RunTerms.from_json(terms.to_json()) == terms
+    assert {config.as_config()[key] for key in texts} == {repr(value)}
+    assert RunTerms.from_json(config.terms.to_json()) == config.terms
 
 
 def test_an_explicit_zero_is_not_what_is_left_open() -> None:
@@ -109,7 +112,7 @@ def test_a_file_whose_number_python_does_not_read_is_no_traceback(tmp_path: Path
     path = tmp_path / "run.toml"
     path.write_text("rounds = " + "1" * 5_000)
     with pytest.raises(TermsError, match=r"run\.toml are not valid TOML"):
-        RunTerms.load(path)
+        RunConfig.load(path)
 
 
 def test_changes_are_validated_again() -> None:
@@ -119,4 +122,4 @@ def test_changes_are_validated_again() -> None:
 
 
 def test_every_term_is_described() -> None:
-    assert all(field.description for field in RunTerms.model_fields.values())
+    assert all(row.description for row in flat_rows())

@@ -121,7 +121,7 @@ def test_digits_are_read_without_importing_scikit_learn(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("spec", "named"),
-    [(None, "comes with scikit-learn"), (SimpleNamespace(origin="/no/where"), "is missing or")],
+    [(None, "is a file of scikit-learn"), (SimpleNamespace(origin="/no/where"), "is missing or")],
 )
 def test_where_the_digits_are_missing_the_remedy_is_named(
     monkeypatch: pytest.MonkeyPatch, spec: SimpleNamespace | None, named: str

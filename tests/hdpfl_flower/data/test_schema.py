@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.data.schema import MAX_FEATURES, Schema, schema_text
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 from tests.hdpfl_flower.data.schema_text import TEXT
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.config.profile import DataSource
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.site_data import SiteData, check_site_data, read_site_data
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
 SECRET = "PATIENT-123"

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hdpfl_flower.errors import DataError
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import TableRead, features_only, read_table
+from hdpfl_flower.errors import DataError
 from tests.hdpfl_flower.data.schema_text import TEXT
 
 SECRET = "PATIENT-123"

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from hdpfl_flower.estimators import factor_analysis as fa
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.estimators import factor_analysis as fa
 from hdpfl_flower.estimators.factor_analysis import factor_analysis, noise_edge
 from hdpfl_flower.estimators.noise_level import (
     ESTIMATORS,
@@ -21,12 +21,12 @@ from hdpfl_flower.estimators.noise_level import (
     estimate_noise_levels,
     measure_noise,
     sample_coordinates,
-    second_moments,
 )
 from hdpfl_flower.estimators.residual_mad import heavy_tailed, residual_mad
+from hdpfl_flower.linalg.sums import second_moments
+from hdpfl_flower.linalg.types import Vector
 
 Rows = npt.NDArray[np.float32]
-Vector = npt.NDArray[np.float64]
 
 
 def excess(estimated: Vector, true: Vector) -> float:

@@ -20,9 +20,8 @@ from threadpoolctl import threadpool_limits
 from hdpfl_flower.estimators import robust_pca as module
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
 from hdpfl_flower.estimators.robust_pca import blockwise_rpca, robust_pca
+from hdpfl_flower.linalg.types import Matrix
 from tests.client_app.training.oracle import mutant
-
-Matrix = npt.NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)

@@ -8,24 +8,24 @@ import torch
 
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
-from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.estimators.noise_level import measure_noise
+from hdpfl_flower.estimators.residual_mad import MAD_OF_NORMAL
 from hdpfl_flower.estimators.softmax_head import (
     BELIEVED,
     FORGED,
-    SPOKEN,
+    HEAD_USED,
     Head,
     head_of,
     quietest_part,
     silent_squares,
     silent_sums,
 )
-from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
-from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.estimators.noise_level import measure_noise
-from hdpfl_flower.estimators.residual_mad import MAD_OF_NORMAL
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.estimators.temporal import Memory, track
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 
 IMAGES = Task((1, 8, 8), 10, "softmax")
 
@@ -129,10 +129,12 @@ def test_a_head_of_few_inputs_identifies_nothing_by_itself(inputs: int, enough: 
     """By 21 silent sums each a tenth of all q lie above 1.1: q − 1 is 2/21 in the mean."""
     rows, _, head = softmax_like(3, 4, 0.3, inputs)
     assert measure_noise(rows, head=head).identified == enough
-    memory: Memory = {}
+    memory = NoiseMemory()
     for server_round in (1, 2, 3):
         moved = softmax_like(server_round, 4, 0.3, inputs)[0]
-        memory, tracked = track(memory, server_round, list("abcd"), moved, head=head, method="auto")
+        memory, tracked = track(
+            memory, server_round, list("abcd"), moved, TrackOptions("auto"), head
+        )
     assert tracked.identified.all()
 
 
@@ -169,7 +171,7 @@ def test_a_forged_quiet_head_gains_no_more_than_a_quarter(n: int, share: float) 
 
 def test_a_forged_head_is_not_believed_over_the_rounds_either() -> None:
     rows, true, head = softmax_like(5, 6, 0.0)
-    memory: Memory = {}
+    memory = NoiseMemory()
     names = [str(i) for i in range(6)]
     generator = np.random.default_rng(7)
     for server_round in (1, 2, 3, 4):
@@ -185,16 +187,18 @@ def test_silence_adds_up_over_the_rounds_where_the_signals_move() -> None:
     """Private signals drawn anew each round count as noise in the differences, not in the sums."""
     _, true, head = softmax_like(1, 4)
     names = [str(i) for i in range(4)]
-    with_head: Memory = {}
-    without: Memory = {}
+    with_head = NoiseMemory()
+    without = NoiseMemory()
     for server_round in range(1, 7):
         rows, drawn, _ = softmax_like(server_round, 4, 1.0)
         rows *= np.sqrt(true / drawn).astype(np.float32)[:, None] * np.float32(2)
-        with_head, found = track(with_head, server_round, names, rows, head=head, clip_norm=2.0)
-        without, plain = track(without, server_round, names, rows, clip_norm=2.0)
+        with_head, found = track(
+            with_head, server_round, names, rows, TrackOptions(clip_norm=2.0), head
+        )
+        without, plain = track(without, server_round, names, rows, TrackOptions(clip_norm=2.0))
     # 6 rounds of 301 sums: √(2/1806) = .033 of a level
     np.testing.assert_allclose(found.variances, 4 * true, rtol=6 * 0.033)
-    assert all(SPOKEN in reason for reason in found.reasons)
+    assert all(HEAD_USED in reason for reason in found.reasons)
     assert np.max(plain.variances / (4 * true)) > 1.5
 
 

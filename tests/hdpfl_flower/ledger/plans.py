@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from hdpfl_flower.ledger.account import FrozenPlan
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.privacy.plan import Plan
+from client_app.site.simulated import nominal_noise
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.ledger.recompute import recount
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.recompute import recompute_epsilon
+from hdpfl_flower.privacy.plan import Plan, make_plan
 
 SECRET = 1.2345678
 PROFILE: dict[str, Any] = {
@@ -32,8 +33,13 @@ def terms(**changes: Any) -> RunTerms:
     return RunTerms.parse({"rounds": 3, **{k.replace("_", "-"): v for k, v in changes.items()}})
 
 
+def planned(site: Profile, asked: RunTerms) -> Plan:
+    """Return the plan of a simulated site, by a paper's formula where the terms name one."""
+    return make_plan(site, asked, nominal_noise=nominal_noise(site, asked))
+
+
 def cost_of(plan: Plan) -> float:
     """Return ε as a report computes it from the ledger."""
-    found = recount(FrozenPlan(plan.to_json(), "{}", plan.epsilon, plan.delta))
+    found = recompute_epsilon(ChargedPlan(plan.to_json(), "{}", plan.epsilon, plan.delta))
     assert found is not None
     return found.pld

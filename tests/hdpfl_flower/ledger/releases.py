@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
-PLAN = FrozenPlan("{}", "{}", epsilon=1.0, delta=1e-6)
+PLAN = ChargedPlan("{}", "{}", epsilon=1.0, delta=1e-6)
 
 
 def ask(
@@ -19,7 +19,7 @@ def ask(
 
 
 def reserve(
-    ledger: Ledger, request: Request, plan: FrozenPlan = PLAN, **more: object
+    ledger: Ledger, request: Request, plan: ChargedPlan = PLAN, **more: object
 ) -> Reservation:
     taken = ledger.reserve(request, plan, **more)  # type: ignore[arg-type]
     assert isinstance(taken, Reservation)

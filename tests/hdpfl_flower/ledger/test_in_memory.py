@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.ledger.account import FrozenPlan, Request
 from hdpfl_flower.errors import Declined, LedgerError
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.in_memory import MemoryChain, SimulatedLedger
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
-PLAN = FrozenPlan("{}", "{}", epsilon=1.0, delta=1e-6)
+PLAN = ChargedPlan("{}", "{}", epsilon=1.0, delta=1e-6)
 
 
 def ask(run: str = "run", server_round: int = 1, digest: str = "d") -> Request:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.ledger.account import FrozenPlan
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.hdpfl_flower.ledger.releases import (
     PLAN,
@@ -40,7 +40,7 @@ def test_work_follows_the_plan_that_was_charged_and_no_other(ledger: Ledger, pat
     assert other.frozen_plan("run") is None
     release(one, ask())
     with pytest.raises(Declined, match="another plan was frozen"):
-        reserve(other, ask(server_round=2), FrozenPlan('{"less": "noise"}', "{}", 1.0, 1e-6))
+        reserve(other, ask(server_round=2), ChargedPlan('{"less": "noise"}', "{}", 1.0, 1e-6))
     assert ("run", 2, "update") not in other.account().releases
     release(other, ask(server_round=2))
 
@@ -98,10 +98,10 @@ def test_a_killed_process_leaves_a_lost_release(ledger: Ledger, path: Path) -> N
     """Its lock is free as soon as it is gone; the release is taken, nothing is refunded."""
     script = f"""
 import os, pathlib
-from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
 ledger = Ledger(pathlib.Path({str(path)!r}))
-ledger.reserve(Request("run", 1, "update", "d"), FrozenPlan("{{}}", "{{}}", 1.0, 1e-6))
+ledger.reserve(Request("run", 1, "update", "d"), ChargedPlan("{{}}", "{{}}", 1.0, 1e-6))
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9

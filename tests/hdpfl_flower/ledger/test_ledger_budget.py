@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdpfl_flower.ledger.account import FrozenPlan, fits, sum_up
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.ledger.account import ChargedPlan, sum_rounded_up, sum_within
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.hdpfl_flower.ledger.releases import (
     PLAN,
@@ -37,7 +37,7 @@ def test_the_cap_stops_a_run_before_it_begins(ledger: Ledger) -> None:
 
 
 def test_delta_has_a_cap_of_its_own(ledger: Ledger) -> None:
-    big = FrozenPlan("{}", "{}", 0.1, 6e-6)
+    big = ChargedPlan("{}", "{}", 0.1, 6e-6)
     release(ledger, ask("a"), plan=big)
     with pytest.raises(Declined, match="budget"):
         ledger.reserve(ask("b"), big)
@@ -65,7 +65,7 @@ def test_the_cap_is_raised_and_never_lowered(ledger: Ledger, path: Path) -> None
 
 
 def test_an_infinite_budget_is_needed_for_no_privacy(tmp_path: Path, ledger: Ledger) -> None:
-    nothing_hidden = FrozenPlan("{}", "{}", math.inf, 1e-6)
+    nothing_hidden = ChargedPlan("{}", "{}", math.inf, 1e-6)
     with pytest.raises(Declined, match="budget"):
         ledger.reserve(ask(), nothing_hidden)
     generous = Ledger.create(tmp_path / "open.sqlite", math.inf, 1e-5)
@@ -82,16 +82,16 @@ def test_two_processes_share_one_account(ledger: Ledger, path: Path) -> None:
 
 
 def test_sums_are_those_of_the_decimals_that_were_written() -> None:
-    assert fits([0.1] * 10, 1.0)
-    assert not fits([0.1] * 10 + [1e-18], 1.0)
+    assert sum_within([0.1] * 10, 1.0)
+    assert not sum_within([0.1] * 10 + [1e-18], 1.0)
     assert sum([0.1] * 10 + [1e-18]) <= 1.0, "plain float addition would have let it pass"
-    assert sum_up([0.1, 0.2]) == 0.3
+    assert sum_rounded_up([0.1, 0.2]) == 0.3
 
 
 @given(st.lists(st.floats(1e-9, 10), max_size=30))
 def test_the_sum_shown_is_never_below_the_truth(values: list[float]) -> None:
     truth = sum((Decimal(repr(value)) for value in values), Decimal(0))
-    assert truth <= Decimal(repr(sum_up(values))) <= truth + Decimal("1e-12")
+    assert truth <= Decimal(repr(sum_rounded_up(values))) <= truth + Decimal("1e-12")
 
 
 # A plan pays for so many releases, whichever rounds are asked for.
@@ -140,7 +140,7 @@ def test_a_race_of_processes_for_the_last_release_has_one_winner(path: Path) -> 
     code = f"""
 import sys
 from pathlib import Path
-from hdpfl_flower.ledger.account import FrozenPlan, Request
+from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger.ledger import Ledger
 ledger = Ledger(Path({str(path)!r}))
@@ -148,7 +148,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 request = Request("run", int(sys.argv[1]), "update", "d")
 try:
-    with ledger.reserve(request, FrozenPlan("{{}}", "{{}}", 1.0, 1e-6), max_releases=2) as taken:
+    with ledger.reserve(request, ChargedPlan("{{}}", "{{}}", 1.0, 1e-6), max_releases=2) as taken:
         taken.seal(b"noisy")
     print("released", flush=True)
 except Declined as reason:

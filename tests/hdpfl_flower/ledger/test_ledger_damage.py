@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.ledger import hash_chain as chain
-from hdpfl_flower.ledger.account import FrozenPlan
 from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.ledger import hash_chain as chain
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.ledger.locks import alone_in
 from tests.hdpfl_flower.ledger.releases import (
@@ -161,7 +161,7 @@ def test_a_full_disk_refuses_before_any_work(ledger: Ledger, path: Path) -> None
     with pytest.raises(LedgerError, match="disk is full"):
         for run in range(100):
             release(
-                ledger, ask(f"{run}" * 50), b"x" * 5000, plan=FrozenPlan("{}", "{}", 0.001, 1e-9)
+                ledger, ask(f"{run}" * 50), b"x" * 5000, plan=ChargedPlan("{}", "{}", 0.001, 1e-9)
             )
     fresh = Ledger(path)
     assert all(r.status != "sent" or r.payload_digest for r in fresh.account().releases.values())

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase
 
-from hdpfl_flower.ledger import locks
-from hdpfl_flower.ledger.account import FrozenPlan
 from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.ledger import locks
+from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger
-from tests.crash.machine import INFINITE, exact, run_machine
+from tests.crash.machine import INFINITE, as_fraction, run_machine
 
 
 def test_the_ledger_does_what_the_model_says() -> None:
@@ -29,7 +29,9 @@ def test_the_ledger_does_what_the_model_says_for_long() -> None:
 
 
 def _sum_floats(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("hdpfl_flower.ledger.ledger.fits", lambda values, limit: sum(values) <= limit)
+    patch.setattr(
+        "hdpfl_flower.ledger.ledger.sum_within", lambda values, limit: sum(values) <= limit
+    )
 
 
 def _forget_the_profiles_cap(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +72,8 @@ def _keep_every_payload(patch: pytest.MonkeyPatch) -> None:
 
 def _round_spent_to_nearest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "hdpfl_flower.ledger.account.sum_up", lambda values: float(sum(map(exact, values), Fraction(0)))
+        "hdpfl_flower.ledger.account.sum_rounded_up",
+        lambda values: float(sum(map(as_fraction, values), Fraction(0))),
     )
 
 
@@ -83,7 +86,7 @@ def _count_a_lower_cap(patch: pytest.MonkeyPatch) -> None:
 
 
 def _follow_another_plan(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FrozenPlan, "__ne__", lambda self, other: False)
+    patch.setattr(ChargedPlan, "__ne__", lambda self, other: False)
 
 
 @pytest.mark.slow

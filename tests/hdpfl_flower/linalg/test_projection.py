@@ -8,7 +8,8 @@ from scipy import stats
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
 from hdpfl_flower.linalg import projection as module
-from hdpfl_flower.linalg.projection import inner_products, project_at_random, project_private
+from hdpfl_flower.linalg.projection import project_at_random, project_private
+from hdpfl_flower.linalg.sums import inner_products
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical check below rejects right code."""

@@ -11,9 +11,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.errors import DeploymentError
-from hdpfl_flower.monitoring.prometheus import Address, Exposition, keep_writing, serve, write_textfile
+from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.monitoring.prometheus import (
+    Address,
+    Exporter,
+    keep_writing,
+    serve,
+    write_textfile,
+)
 from hdpfl_flower.monitoring.series import Reading
 
 ODD = 'a "b"\n\\c ü'
@@ -28,7 +34,7 @@ def readings() -> Iterator[Reading]:
 
 
 def test_text_and_openmetrics_say_the_same_and_parse() -> None:
-    shown = Exposition("coordinator", readings)
+    shown = Exporter("coordinator", readings)
     plain = {s.name: s for f in parse(shown.text().decode()) for s in f.samples}
     opened = {s.name: s for f in parse_open(shown.openmetrics().decode()) for s in f.samples}
     assert plain.keys() == opened.keys()
@@ -41,7 +47,7 @@ def test_text_and_openmetrics_say_the_same_and_parse() -> None:
 @pytest.mark.parametrize(("place", "shown"), [("coordinator", False), ("site", True)])
 def test_only_series_of_its_own_place_are_shown(place: metrics.Place, shown: bool) -> None:
     """Whatever an exporter reads, ε is shown at the site alone, and updates at the coordinator."""
-    text = Exposition(place, readings).text()
+    text = Exporter(place, readings).text()
     assert (b"3.217391" in text) == shown
     assert (b"weight" in text) != shown
 
@@ -53,19 +59,19 @@ def test_times_are_told_and_a_series_stands_together() -> None:
         for value, at in values
         for n in range(2)
     ]
-    (family,) = parse_open(Exposition("coordinator", lambda: found).openmetrics().decode())
+    (family,) = parse_open(Exporter("coordinator", lambda: found).openmetrics().decode())
     assert [(s.labels["site"], s.value, float(s.timestamp)) for s in family.samples] == [
         ("0", 0.5, 1.0), ("0", 0.25, 2.0), ("1", 1.0, 1.0), ("1", 0.5, 2.0),
     ]  # fmt: skip
 
 
 def test_it_answers_over_http_until_it_is_stopped() -> None:
-    stop, at = serve(Exposition("coordinator", readings), Address("127.0.0.1", 0))
+    stop, at = serve(Exporter("coordinator", readings), Address("127.0.0.1", 0))
     try:
         with urllib.request.urlopen(f"http://{at}/metrics", timeout=10) as reply:
             assert b"hdpfl_site_weight_ratio" in reply.read()
         with pytest.raises(DeploymentError, match="--port"):
-            serve(Exposition("coordinator", readings), Address("127.0.0.1", int(at.split(":")[1])))
+            serve(Exporter("coordinator", readings), Address("127.0.0.1", int(at.split(":")[1])))
     finally:
         stop()
     with pytest.raises(OSError):
@@ -73,7 +79,7 @@ def test_it_answers_over_http_until_it_is_stopped() -> None:
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
-    shown, path = Exposition("site", readings), tmp_path / "site.prom"
+    shown, path = Exporter("site", readings), tmp_path / "site.prom"
     keep_writing(shown, path, 0, mode=0o640)
     assert b"3.217391" in path.read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640

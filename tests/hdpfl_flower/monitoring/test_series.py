@@ -1,13 +1,11 @@
-"""The list of series: names as the house has them, and a document that lists each of them."""
+"""The list of series: their names, their places, their readings."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from hdpfl_flower.monitoring.series import SERIES, Series, series_at
 
-ROOT = Path(__file__).parents[2]
 BUDGET = ("epsilon", "delta", "multiplier", "releases", "requests", "entries")
 """Units that tell of a site's budget: its own exporter alone may have them."""
 
@@ -34,11 +32,3 @@ def test_every_series_has_one_place_and_no_budget_is_the_coordinators() -> None:
 def test_a_reading_holds_its_labels_in_order() -> None:
     series = Series("site", "x", "seconds", "X.", ("a", "b"))
     assert series.reads(2, "1", "2") == (series, ("1", "2"), 2.0, None)
-
-
-def test_the_document_lists_every_series() -> None:
-    text = (ROOT / "docs/metrics.md").read_text()
-    rows = re.findall(r"^\| `(hdpfl_[a-z_]+)` \| (.*?) \| (.*) \|$", text, re.M)
-    assert rows == [
-        (s.name, ", ".join(f"`{label}`" for label in s.labels) or "-", s.meaning) for s in SERIES
-    ]

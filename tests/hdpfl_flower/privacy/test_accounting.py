@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant, RDPAccountant
 from scipy.optimize import brentq
 
+from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy import accounting
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
-from hdpfl_flower.errors import AccountingError
 
 
 def epsilon(schedule: list[Steps], z: float, delta: float, around: float) -> float:
@@ -112,7 +112,7 @@ def test_rdp_needs_more_noise_for_one_release() -> None:
     assert truth <= epsilon([Steps(1, 1)], sigma, 1e-6, 1) <= 1.001 * truth
 
 
-# Other accountants, and the vectors of PRIVACY.md §5: σ = 1.5, q = .04, δ = 1e-5.
+# Other accountants, and the vectors of docs/project/decisions.md: σ = 1.5, q = .04, δ = 1e-5.
 
 
 def test_rdp_vector_from_our_event_and_from_opacus() -> None:
@@ -263,7 +263,7 @@ def test_a_large_epsilon_is_cheap_to_calibrate() -> None:
 
 
 def test_a_fixed_interval_is_a_trap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ε = .15, b = 16, N = 2,400, 30,000 steps, δ = 1e-4 (PRIVACY.md §2)."""
+    """ε = .15, b = 16, N = 2,400, 30,000 steps, δ = 1e-4 (docs/project/decisions.md)."""
     schedule = (Steps(16 / 2400, 30_000),)
     assert calibrate(schedule, 0.15, 1e-4) <= 20.05
     for interval, z in ((1e-3, 46.97), (1e-4, 19.98)):

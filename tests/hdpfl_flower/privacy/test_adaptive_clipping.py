@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flwr.supercore.differential_privacy import adaptive_clip_inputs_inplace
 
+from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of
 from hdpfl_flower.privacy.adaptive_clipping import (
     enough_bit_noise,
@@ -16,7 +17,6 @@ from hdpfl_flower.privacy.adaptive_clipping import (
     share_within,
     update_multiplier,
 )
-from hdpfl_flower.errors import AccountingError
 
 NORMS = np.random.default_rng(1).lognormal(0, 0.5, 100)
 WIDE = (1e-6, 1e6)

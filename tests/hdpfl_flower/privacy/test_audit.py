@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hdpfl_flower.privacy.audit import Evidence, evidence_of, gaussian_delta, gaussian_epsilon
 from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.privacy.audit import Evidence, evidence_of, gaussian_delta, gaussian_epsilon
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical check below rejects right code, were its seed another one."""
@@ -186,7 +186,7 @@ def test_with_50000_canaries_the_error_rate_is_the_noncentral_ts(mu: float, rate
     ("claim", "mu", "mean"), [(1, 0.2680, 0.83), (4, 0.9248, 3.77), (8, 1.6657, 7.72)]
 )
 def test_the_bound_has_the_power_that_was_planned(claim: float, mu: float, mean: float) -> None:
-    """The sure bound's mean over 300 simulated audits at m = 50,000, q = 1: PRIVACY.md §6.
+    """The sure bound's mean over 300 simulated audits (docs/project/decisions.md).
 
     There σ came from all scores, here from those left out: 0.04 less at ε = 8. The rest is
     rounding.

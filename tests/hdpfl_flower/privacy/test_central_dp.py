@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of, interval_for
 from hdpfl_flower.privacy.adaptive_clipping import joint_multiplier
 from hdpfl_flower.privacy.central_dp import (
@@ -19,7 +20,6 @@ from hdpfl_flower.privacy.central_dp import (
     noisy_mean,
 )
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import square_sum
 
 ALARM = 1e-9
 """Share of healthy builds that a statistical test here fails."""

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
 
+from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy import accounting
 from hdpfl_flower.privacy.accounting import (
-    Beside,
+    ExtraRelease,
     Gaussians,
     PureSelections,
     Steps,
@@ -24,14 +25,13 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
     interval_for,
 )
-from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.privacy.noisy_max import calibrate_with_selections, two_stage_steps
 from hdpfl_flower.privacy.exponential_mechanism import (
     choose_model_by_gumbel,
     composed_delta,
     pure_selections,
 )
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.noisy_max import calibrate_with_selections, two_stage_steps
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical test below fails on right code (its seed is fixed all the same)."""
@@ -73,7 +73,9 @@ def gaussian_delta(eps: float, multiplier: float) -> float:
     return float(tails[0] - math.exp(eps) * tails[1])
 
 
-def cost(steps: list[Steps], z: float, beside: list[Beside], delta: float, around: float) -> float:
+def cost(
+    steps: list[Steps], z: float, beside: list[ExtraRelease], delta: float, around: float
+) -> float:
     interval = interval_for(around, sum(one.count for one in steps))
     return epsilon_of(event_of(steps, z, beside), delta, interval)
 
@@ -222,7 +224,7 @@ def test_steps_and_choices_together_fit_one_epsilon_and_one_delta() -> None:
 def test_pure_and_gaussian_choices_of_one_number_are_told_apart() -> None:
     """In the memory, and in the cache on the disk."""
     steps = [Steps(1.0, 3)]
-    both: tuple[Beside, ...] = (Gaussians(2.0, 1), PureSelections(2.0, 1))
+    both: tuple[ExtraRelease, ...] = (Gaussians(2.0, 1), PureSelections(2.0, 1))
     first = [calibrate(steps, 4.0, DELTA, [one]) for one in both]
     accounting._calibrate.cache_clear()
     assert [calibrate(steps, 4.0, DELTA, [one]) for one in reversed(both)] == first[::-1]

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.errors import AccountingError, Declined
+from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.privacy.paper_formulas import pfa_multiplier, robust_hdp_multiplier
-from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
+from hdpfl_flower.simulation.paper_formulas import pfa_multiplier, robust_hdp_multiplier
+from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, planned, profile, terms
 
 
 @pytest.mark.parametrize(("participations", "paid"), [(1, 1), (2, 2), (3, 3), (9, 3), (0, 3)])
@@ -99,12 +99,12 @@ def test_a_simulated_site_takes_the_noise_of_the_paper() -> None:
     exact = 3 * 2 * 200 / 64
     for calibration, formula in (("robust-hdp", robust_hdp_multiplier), ("pfa", pfa_multiplier)):
         asked = terms(local_epochs=2, calibration=calibration)
-        plan = make_plan(site, asked)
+        plan = planned(site, asked)
         assert plan.noise_multiplier == formula(SECRET, 1e-5, 64 / 200, exact)
         assert plan.epsilon == SECRET
         assert plan.steps == (Steps(64 / 200, 7),) * 3
         given = formula(SECRET, 1e-5, 64 / 200, exact * 2 / 3)
-        early = make_plan(site, asked.updated(noise_multiplier=given))
+        early = planned(site, asked.updated(noise_multiplier=given))
         assert (early.rounds, early.epsilon, early.noise_multiplier) == (2, SECRET, given)
 
 

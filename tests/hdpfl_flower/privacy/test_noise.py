@@ -202,12 +202,14 @@ def test_releases_rounds_and_streams_are_unrelated() -> None:
     check_unrelated([*again, *(stream.normal(DRAWS).numpy() for stream in streams[:2])])
 
 
+@pytest.mark.slow
 def test_forked_processes_are_unrelated() -> None:
     check_unrelated(of_forks("ReleaseStreams.fresh().noise"))
     with pytest.raises(AssertionError):  # the mutant: one stream made before the fork
         check_unrelated(of_forks("inherited"))
 
 
+@pytest.mark.slow
 def test_new_processes_are_unrelated() -> None:
     """A deployed site is a new process for every message."""
     ours = f"ReleaseStreams.fresh().noise.normal({DRAWS})"

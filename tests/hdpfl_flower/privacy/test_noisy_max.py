@@ -12,8 +12,11 @@ from opacus.accountants import PRVAccountant, RDPAccountant
 from scipy import integrate, stats
 from scipy.optimize import brentq
 
+from hdpfl_flower.errors import AccountingError, DataError
+from hdpfl_flower.models.evaluation import count_correct
+from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import (
-    Beside,
+    ExtraRelease,
     Gaussians,
     Steps,
     calibrate,
@@ -21,8 +24,6 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
     interval_for,
 )
-from hdpfl_flower.errors import AccountingError, DataError
-from hdpfl_flower.models.evaluation import count_correct
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.noisy_max import (
     calibrate_with_selections,
@@ -31,7 +32,6 @@ from hdpfl_flower.privacy.noisy_max import (
     selection_sensitivity,
     two_stage_steps,
 )
-from hdpfl_flower.models.task import Records, Task
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical test below fails on right code (its seed is fixed all the same)."""
@@ -166,7 +166,7 @@ def test_correct_records_are_counted_once_each() -> None:
         count_correct("logreg", Task.regression((2,)), line, Records(features, np.zeros(4)))
 
 
-def cost(steps: list[Steps], z: float, beside: Sequence[Beside], around: float) -> float:
+def cost(steps: list[Steps], z: float, beside: Sequence[ExtraRelease], around: float) -> float:
     interval = interval_for(around, sum(one.count for one in steps))
     return epsilon_of(event_of(steps, z, beside), DELTA, interval)
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from hdpfl_flower.errors import Declined
 from hdpfl_flower.privacy import plan as mechanism
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of
-from hdpfl_flower.privacy.plan import Plan, RoundPlan, make_plan
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_flower.privacy.plan import Plan, RoundPlan, make_plan
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
 
 FALSE_ALARM = 1e-6
@@ -37,8 +38,13 @@ def test_a_plan_follows_from_the_profile_and_the_terms() -> None:
 
 
 def test_nothing_about_the_records_can_enter_a_plan() -> None:
-    """No argument leads to data: where they lie changes nothing, nor how many there are."""
-    assert list(inspect.signature(make_plan).parameters) == ["profile", "terms"]
+    """No argument leads to data: where they lie changes nothing, nor how many there are.
+
+    The third is a simulation's alone; a site whose noise protects somebody refuses it.
+    """
+    assert list(inspect.signature(make_plan).parameters) == ["profile", "terms", "nominal_noise"]
+    with pytest.raises(Declined, match="which protects nobody"):
+        make_plan(profile(), terms(calibration="pfa"), nominal_noise=lambda _: 1.0)
     elsewhere = profile(data={"format": "csv", "path": "/nowhere/records.csv", "holdout": 0.5})
     assert make_plan(elsewhere, terms()) == make_plan(profile(), terms())
 

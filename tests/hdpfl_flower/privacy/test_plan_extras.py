@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.privacy.accounting import Gaussians, epsilon_of, event_of, interval_for
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.privacy.plan import Plan, check_policy, make_plan
+from hdpfl_flower.privacy.accounting import Gaussians, epsilon_of, event_of, interval_for
+from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.privacy.policy import check_policy
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
 
 CHOOSING = {"selections": 2, "selection_share": 0.3}

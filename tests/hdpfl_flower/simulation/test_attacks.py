@@ -6,21 +6,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.simulation.attacks import ATTACKS, Attack, Sight
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.simulation.attacks import ATTACKS, Attack, AttackerView
 
 Vector = npt.NDArray[np.float32]
 D = 5000
 
 
-def sight(seed: int = 1, before: Vector | None = None) -> Sight:
+def sight(seed: int = 1, before: Vector | None = None) -> AttackerView:
     generator = np.random.default_rng(seed)
     clean = generator.standard_normal(D).astype(np.float32)
     noise = 3 * generator.standard_normal(D).astype(np.float32)
-    return Sight(clean, clean + noise, before, generator)
+    return AttackerView(clean, clean + noise, before, generator)
 
 
-def forge(name: str, seen: Sight, leader: Vector | None = None) -> Vector:
+def forge(name: str, seen: AttackerView, leader: Vector | None = None) -> Vector:
     return Attack(name, sites=(3, 7)).forge(seen, leader)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.simulation import published_budgets as published
 from hdpfl_flower.simulation.budgets import FLOOR, draw_batch_sizes, draw_epsilons
-from hdpfl_flower.errors import TermsError
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical test below fails on right code (its seed is fixed all the same)."""

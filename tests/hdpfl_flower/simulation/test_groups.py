@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from client_app.site.simulated import simulated_records
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.simulation.groups import evaluate_models, parse_groups, seen_by
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.simulation.groups import evaluate_models, parse_groups, seen_by
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ORACLES = {"strategies/noise_aware/oracle.py", "strategies/multi_model/oracle_clusters.py"}
 IMAGES = Task.classification((1, 2, 2), 3)
 ONE = Records(np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([2]))
@@ -46,10 +46,10 @@ def test_a_group_sees_its_labels_shifted_round() -> None:
 
 @pytest.mark.parametrize("kind", ["rotation", "label-shift"])
 def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
-    plain = RunTerms(partition="iid", seed=3)
+    plain = RunConfig().updated(partition="iid", seed=3)
     terms = plain.updated(groups=kind + THESIS)
     task = load_dataset("digits", "").task
-    groups = parse_groups(terms.groups, task)
+    groups = parse_groups(terms.simulation.groups, task)
     rows = []
     for site in range(21):
         records, none = simulated_records(terms, site, 21)
@@ -69,7 +69,7 @@ def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
 
 
 def test_groups_of_sites_with_as_many_records_as_asked_for() -> None:
-    plain = RunTerms(partition="iid:60", seed=3)
+    plain = RunConfig().updated(partition="iid:60", seed=3)
     terms, rows = plain.updated(groups="rotation" + THESIS), []
     for site in range(21):
         records = simulated_records(terms, site, 21)[0]
@@ -103,7 +103,7 @@ def test_groups_of_sites_with_as_many_records_as_asked_for() -> None:
 def test_what_no_simulation_can_have_is_refused_by_name(
     spec: str, dataset: str, words: str
 ) -> None:
-    terms = RunTerms(dataset=dataset, groups=spec)
+    terms = RunConfig().updated(dataset=dataset, groups=spec)
     with pytest.raises(TermsError, match=words) as caught:
         simulated_records(terms, 0, 13)
     assert "'groups'" in str(caught.value)
@@ -160,7 +160,12 @@ def test_no_strategy_but_an_oracle_reads_the_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["x = terms.groups", "getattr(terms, 'groups')", "from hdpfl_flower.simulation.groups import x"]
+    "line",
+    [
+        "x = terms.groups",
+        "getattr(terms, 'groups')",
+        "from hdpfl_flower.simulation.groups import x",
+    ],
 )
 def test_a_strategy_that_reads_the_groups_is_found(line: str) -> None:
     assert reads_the_truth(line)

@@ -19,7 +19,7 @@ from hdpfl_flower.simulation.partitions import split
 FALSE_ALARM = 1e-6
 """Chance that one statistical test below fails on right code (its seed is fixed all the same)."""
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Rows = npt.NDArray[np.int64]
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 96))
 """960 labels, ten classes of 96, in no order."""
@@ -267,6 +267,7 @@ def test_wrong_specs_name_the_key_and_the_remedy(spec: str, remedy: str) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_splits_are_silent_and_offline_and_import_only_what_they_need(tmp_path: Path) -> None:
     """No line on the terminal, no connection, no writable home; plain splits stay lean."""
     code = (

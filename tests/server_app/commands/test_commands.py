@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hdpfl_flower.versions import VERSION
 from server_app.commands import main
 
 SMALL = [
@@ -133,6 +134,16 @@ def test_bare_and_help_show_the_commands(tmp_path: Path) -> None:
     assert all(command in done.stdout for command in ("demo", "compare", "plot"))
 
 
+def test_help_says_what_an_argument_is_and_is_plain_in_a_file(tmp_path: Path) -> None:
+    done = hdpfl("metrics", "export", "--help", home=tmp_path)
+    assert "A run's folder, or its id under runs-dir." in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    assert hdpfl("--version", home=tmp_path).stdout == f"hdpfl-flower {VERSION}\n"
+
+
 @pytest.mark.slow
 def test_the_demo_shows_what_joining_is_worth(tmp_path: Path) -> None:
     done = hdpfl("demo", home=tmp_path)
@@ -140,7 +151,7 @@ def test_the_demo_shows_what_joining_is_worth(tmp_path: Path) -> None:
     words = done.stdout.replace(",", "").split()
     fedavg, robust, oracle = (
         float(words[words.index(name) + shift])
-        for name, shift in (("FedAvg", 1), ("Robust-HDP", 1), ("(oracle)", 1))
+        for name, shift in (("FedAvg", 1), ("Robust-HDP", 1), ("noise)", 1))
     )
     assert robust > fedavg + 0.2
     assert abs(robust - oracle) < 0.02

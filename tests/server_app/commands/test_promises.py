@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from server_app.commands.promises import promises_table, read_promises
-from server_app.simulation.comparison import Job, run_job
+from server_app.simulation.comparison import RunJob, run_job
 
 EPSILONS = "inf,8,4,1"
 
 
 def told_by(folder: Path, strategy: str, **more: object) -> tuple[str, list[str]]:
     """Run a round and return the table's rows, blanks made one, and the lines below it."""
-    terms = RunTerms.parse({
+    terms = RunConfig.parse({
         "strategy": strategy, "epsilons": EPSILONS, "rounds": 1, "runs-dir": str(folder),
         "run-id": "r", "delta": 1e-4, **more,
     })  # fmt: skip
-    run_job(Job(terms, 4), lambda: None)
+    run_job(RunJob(terms, 4), lambda: None)
     table, lines = promises_table(terms, 4, read_promises({strategy: folder / "r"}))
     console = Console(width=200)
     with console.capture() as said:
@@ -51,7 +51,7 @@ def test_each_rule_tells_what_it_keeps(tmp_path: Path, strategy: str, rows: list
 
 
 def test_a_trusted_server_is_named_with_the_menus_levels(tmp_path: Path) -> None:
-    said, lines = told_by(tmp_path, "fedhdp", noise="server", levels="inf,4,1")
+    said, lines = told_by(tmp_path, "fedhdp", noise="server", **{"fedhdp.levels": "inf,4,1"})
     for row in ("inf 1 no privacy", "4 2 differential privacy", "1 1 differential privacy"):
         assert row in said
     assert "at most" not in said
@@ -60,7 +60,7 @@ def test_a_trusted_server_is_named_with_the_menus_levels(tmp_path: Path) -> None
 
 
 def test_an_opted_out_site_in_a_finite_level_has_a_row_of_its_own(tmp_path: Path) -> None:
-    said, _ = told_by(tmp_path, "fedhdp", levels="4,1")
+    said, _ = told_by(tmp_path, "fedhdp", **{"fedhdp.levels": "4,1"})
     for row in ("at most 8 2 differential", "inf 1 no privacy", "at most 1 1 differential"):
         assert row in said
 

@@ -47,7 +47,7 @@ def test_no_gpu_is_said(tmp_path: Path) -> None:
 
 
 def test_every_study_is_in_the_document() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "reproduce.md").read_text()
     assert all(f"`{name}`" in text for name in STUDIES)
 
 

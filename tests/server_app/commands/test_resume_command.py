@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError, TermsError
 from hdpfl_flower.monitoring.journal import Journal, read_journal
 from server_app.app import run_or_resume
@@ -24,12 +24,12 @@ from tests.server_app.run.resuming import (
     noisy,
 )
 
-APP = Path(__file__).parents[2]
+APP = Path(__file__).parents[3]
 
 
 def test_ctrl_c_says_how_to_go_on(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = interrupted(folder)
-    assert f"the run can go on: hdpfl resume {own}" in caplog.text
+    assert f"the run can be resumed: hdpfl resume {own}" in caplog.text
 
 
 # --- hdpfl resume RUN SUPERLINK: tests/e2e/test_resume.py runs it to its good end -----------------
@@ -61,7 +61,7 @@ def test_a_run_that_goes_on_without_its_log_is_not_called_ended(
     monkeypatch.setattr(command, "flower_command", lambda *_: ["true"])
     journal = Journal(own / "journal.jsonl")
     assert journal.hold()
-    with pytest.raises(CheckpointError, match="the log broke off; the run goes on"):
+    with pytest.raises(CheckpointError, match="the log broke off; the run continues"):
         resume(str(own), "consortium", APP)
     journal.close()
     with pytest.raises(CheckpointError, match="has not come to its end"):
@@ -87,12 +87,12 @@ def test_a_run_of_another_user_is_said(folder: Path) -> None:
 
 @pytest.fixture
 def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_app.run.rounds.plot_run", lambda *_: None)
+    monkeypatch.setattr("server_app.plots.plot_run", lambda *_: None)
 
 
 def config_of(folder: Path, **more: Any) -> dict[str, Any]:
     terms = {"strategy": "fedavg", "rounds": 4, "min-sites": 1, "evaluation": "none"}
-    return {**RunTerms().as_config(), **terms, "runs-dir": str(folder), "run-id": "f", **more}
+    return {**RunConfig().as_config(), **terms, "runs-dir": str(folder), "run-id": "f", **more}
 
 
 class StopsIn(ScriptedGrid):
@@ -105,6 +105,23 @@ class StopsIn(ScriptedGrid):
         if messages and wire.read_instructions(messages[0].content).server_round == self.at:
             raise Killed
         return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_run_is_drawn_when_it_ends_and_when_it_is_interrupted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[list[int], Path]] = []
+    monkeypatch.setattr(
+        "server_app.plots.plot_run",
+        lambda rounds, path: drawn.append(([event["round"] for event in rounds], path)),
+    )
+    sites = {str(i): noisy(i) for i in range(4)}
+    with pytest.raises(Killed):
+        run_or_resume(StopsIn(sites), config_of(folder))
+    resumed = {**RunConfig().as_config(), "resume-from": str(folder / "f")}
+    run_or_resume(ScriptedGrid(sites), resumed)
+    picture = folder / "f" / "run.png"
+    assert drawn == [([1, 2], picture), ([1, 2, 3, 4], picture)]
 
 
 @pytest.mark.usefixtures("no_picture")
@@ -121,7 +138,7 @@ def test_resume_from_is_the_servers_own_and_needs_no_other_key(folder: Path) -> 
             seen.update(wire.read_instructions(m.content).terms.to_json() for m in messages)
             return super().send_and_receive(messages, timeout=timeout)
 
-    defaults = RunTerms().as_config()
+    defaults = RunConfig().as_config()
     result = run_or_resume(Listens(sites), {**defaults, "resume-from": str(folder / "f")})
     assert [event["round"] for event in result.rounds] == [1, 2, 3, 4]
     assert result.run_id == "f"

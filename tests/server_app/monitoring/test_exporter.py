@@ -14,19 +14,20 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 
 from client_app.site.simulated import draw_profile
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring import series as metrics
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.monitoring.prometheus import Exposition
 from hdpfl_flower.monitoring.journal import Journal, read_journal
+from hdpfl_flower.monitoring.prometheus import Exporter
+from hdpfl_flower.monitoring.rejection import Rejection
 from hdpfl_flower.monitoring.series import Reading
 from server_app.commands import main
-from server_app.monitoring.exporter import Runs, history
-from server_app.simulation.local import run_in_process
-from server_app.monitoring.run_series import MAX_SITES, REASONS, tally
+from server_app.monitoring.exporter import RunFollower, history
+from server_app.monitoring.run_series import MAX_SITES, tally
+from server_app.simulation.in_process_run import run_in_process
 
 Hdpfl = Callable[..., tuple[int, str, str]]
 
-TERMS = RunTerms.parse({"rounds": 3, "round-timeout": 60.0})
+TERMS = RunConfig.parse({"rounds": 3, "round-timeout": 60.0})
 ROUND: dict[str, Any] = {
     "round": 1, "asked": ["a", "b", "c"], "accepted": ["a", "b"],
     "rejected": {"c": "array: not finite"}, "quorum": 2, "bytes_down": 30, "bytes_up": 20,
@@ -83,7 +84,7 @@ def values(readings: Iterable[Reading], run: str = "r") -> dict[tuple[str, ...],
 
 def test_every_fact_of_a_round_is_a_reading(tmp_path: Path) -> None:
     write(tmp_path / "r", ROUND)
-    found = values(Runs(tmp_path).readings())
+    found = values(RunFollower(tmp_path).readings())
     assert {key: found.get(key) for key in AFTER_ROUND} == AFTER_ROUND
     assert ("site_noise_std", "b") not in found  # 0 says that it is not known
     shown = {key[0] for key in found}
@@ -91,7 +92,7 @@ def test_every_fact_of_a_round_is_a_reading(tmp_path: Path) -> None:
 
 
 def test_a_run_in_progress_is_followed_and_a_half_written_line_waits(tmp_path: Path) -> None:
-    path, runs = write(tmp_path / "r", ROUND), Runs(tmp_path)
+    path, runs = write(tmp_path / "r", ROUND), RunFollower(tmp_path)
     assert values(runs.readings())["run_received_bytes_total",] == 20
     line = json.dumps({"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND, "round": 2})
     with path.open("a") as file:
@@ -115,7 +116,7 @@ def test_what_is_found_of_clusters_once_stays(tmp_path: Path) -> None:
     """R-DPCFL tells how they separate in round 1 alone; who misses a round keeps its own."""
     later = {**ROUND, "round": 2, "accepted": ["b"], "weights": [1.0], "norms": [1.0]}
     write(tmp_path / "r", ROUND, {**later, "gauges": {"cluster": [0.0]}})
-    found = values(Runs(tmp_path).readings())
+    found = values(RunFollower(tmp_path).readings())
     assert (found["clustering_mss_score",], found["clustering_last_soft_round",]) == (0.8, 4)
     assert (found["site_cluster_index", "a"], found["site_cluster_index", "b"]) == (0, 0)
     assert found["site_cluster_confidence_ratio", "b"] == 0.6
@@ -126,9 +127,9 @@ def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
     path = write(tmp_path / "r", ROUND)
     with path.open("ab") as file:
         file.write(b'{"event": "round", "at": "20\xff')
-    assert values(Runs(tmp_path).readings())["run_finished_rounds",] == 1
+    assert values(RunFollower(tmp_path).readings())["run_finished_rounds",] == 1
     write(tmp_path / "r", {**ROUND, "round": 2}, ended="completed")  # a resume mends the line
-    found = values(Runs(tmp_path).readings())
+    found = values(RunFollower(tmp_path).readings())
     assert (found["run_finished_rounds",], found["run_unreadable_events",]) == (2, 0)
 
 
@@ -150,8 +151,8 @@ def test_old_and_damaged_rounds_hide_no_other_run(
 ) -> None:
     write(tmp_path / "odd", facts)
     write(tmp_path / "r", ROUND)
-    readings = list(Runs(tmp_path).readings())
-    assert Exposition("coordinator", lambda: readings).text()
+    readings = list(RunFollower(tmp_path).readings())
+    assert Exporter("coordinator", lambda: readings).text()
     assert values(readings)["run_finished_rounds",] == 1
     odd = values(readings, "odd")
     assert not odd or odd["run_unreadable_events",] == unreadable
@@ -161,9 +162,9 @@ def test_the_newest_runs_are_shown(tmp_path: Path) -> None:
     for number in range(23):
         path = write(tmp_path / f"run-{number:02}", ROUND)
         os.utime(path, (number, number))
-    shown = {reading.labels[0] for reading in Runs(tmp_path).readings()}
+    shown = {reading.labels[0] for reading in RunFollower(tmp_path).readings()}
     assert shown == {f"run-{number:02}" for number in range(3, 23)}
-    assert list(Runs(tmp_path / "none").readings()) == []
+    assert list(RunFollower(tmp_path / "none").readings()) == []
 
 
 def test_many_sites_get_no_series_of_their_own() -> None:
@@ -188,14 +189,28 @@ def test_clients_count_alike_whatever_the_number_of_models() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [("declined", "declined"), ("failed", "failed"), ("no reply in time", "late"),
-     ("not delivered: 1", "undelivered"), ("its work broke off", "undelivered"),
+     ("not delivered: 1", "undelivered"),
+     ("app not loaded there: it may have approved another one", "undelivered"),
+     ("its work broke off", "undelivered"),
      ("guard: an update of zeros", "guard"), ("update: unexpected keys", "malformed")],
 )  # fmt: skip
-def test_every_rejection_has_a_reason(words: str, reason: str) -> None:
+def test_every_rejection_of_format_0_has_a_reason(words: str, reason: str) -> None:
     event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND, "rejected": {"c": words}}
     found = values(tally("r", [event]).readings())
-    counts = {each: found["run_rejected_updates_total", each] for each in REASONS}
-    assert counts == {**dict.fromkeys(REASONS, 0), reason: 1}
+    counts = {each: found["run_rejected_updates_total", each] for each in Rejection}
+    assert counts == {**dict.fromkeys(Rejection, 0), reason: 1}
+
+
+@pytest.mark.parametrize("code", Rejection)
+def test_a_rejection_is_counted_by_its_code_whatever_its_words(code: Rejection) -> None:
+    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND,
+             "rejected": {"c": "guard: declined, no reply in time"},
+             "rejections": {"c": code.value}}  # fmt: skip
+    found = values(tally("r", [event]).readings())
+    counts = {each: found["run_rejected_updates_total", each] for each in Rejection}
+    assert counts == {**dict.fromkeys(Rejection, 0), code: 1}
+    bad = code in (Rejection.GUARD, Rejection.MALFORMED)
+    assert found["site_bad_updates_total", "c"] == bad
 
 
 def test_history_has_every_round_at_its_time(tmp_path: Path) -> None:
@@ -204,7 +219,7 @@ def test_history_has_every_round_at_its_time(tmp_path: Path) -> None:
     for number, event in enumerate(events):
         event["at"] = f"2026-11-22T03:00:0{number}.5+00:00"
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    text = Exposition("coordinator", lambda: history(path)).openmetrics().decode()
+    text = Exporter("coordinator", lambda: history(path)).openmetrics().decode()
     families = {family.name: family.samples for family in parse_open(text)}
     weights = [
         (float(s.timestamp) % 60, s.value)
@@ -228,24 +243,24 @@ def test_what_a_journal_may_hold_of_a_profile_is_not_shown(tmp_path: Path) -> No
     journal.write("privacy", levels=[{"epsilon": secret}], trust="3.217391", unit="a record")
     journal.write("3.217391", epsilon=secret)
     journal.close()
-    assert b"3.217391" not in Exposition("coordinator", Runs(tmp_path).readings).text()
+    assert b"3.217391" not in Exporter("coordinator", RunFollower(tmp_path).readings).text()
 
 
 @pytest.mark.parametrize("strategy", ["weiavg", "fedhdp"])
 def test_no_profile_value_is_shown_of_a_run_whose_sites_disclose_them(
     tmp_path: Path, strategy: str
 ) -> None:
-    terms = RunTerms.parse({
+    terms = RunConfig.parse({
         "strategy": strategy, "epsilons": "3.217391,7.654321,5.432109", "batch-sizes": "137",
         "delta": 1.7e-6, "rounds": 2, "local-steps": 1, "run-id": "r", "runs-dir": str(tmp_path),
     })  # fmt: skip
     run_in_process(terms, 3)
-    secrets = {terms.delta, 137.0}
+    secrets = {terms.terms.delta, 137.0}
     for site in range(3):
         profile = draw_profile(terms, site, 3)
         secrets |= {profile.run.epsilon, float(profile.training.declared_records)}
     assert len(secrets) > 5
-    found = list(Runs(tmp_path).readings()) + list(history(tmp_path / "r" / "journal.jsonl"))
+    found = list(RunFollower(tmp_path).readings()) + list(history(tmp_path / "r" / "journal.jsonl"))
     assert len(found) > 100
     told = [reading.value for reading in found]
     assert [s for s in secrets if any(math.isclose(s, v, rel_tol=1e-6) for v in told)] == []
@@ -255,7 +270,7 @@ def test_no_profile_value_is_shown_of_a_run_whose_sites_disclose_them(
 
 def test_norms_are_those_of_the_updates_unless_they_have_no_noise_yet(tmp_path: Path) -> None:
     """With ``noise = server`` an update comes without noise: its norm would tell of its records."""
-    terms = RunTerms.parse({
+    terms = RunConfig.parse({
         "strategy": "fedhdp", "rounds": 1, "local-steps": 1, "epsilons": "8", "runs-dir":
         str(tmp_path), "batch-sizes": "16", "clip-norm": 0.5,
     })  # fmt: skip

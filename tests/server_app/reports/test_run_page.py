@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
 from server_app.commands import app
-from server_app.reports.run_page import _results, command_of, make_report
 from server_app.reports.clusters import found_clusters
+from server_app.reports.run_page import _results, command_of, make_report
 from tests.server_app.run.resuming import federation, terms_of
 
 EVIL = "<script>document.title='broken'</script>"
@@ -69,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grid.names = {node: EVIL if name == "2" else name for node, name in grid.names.items()}
     grid.sites[EVIL] = grid.sites["2"]
     terms = terms_of(runs, "r", strategy="fedavg").updated(evaluation="server", rounds=3)
-    run(grid, terms, picture=False)
+    run(grid, terms)
     return runs / "r"
 
 
@@ -92,10 +93,21 @@ def test_the_page_stands_alone_and_says_what_the_journal_says(folder: Path) -> N
         weights = [e["weights"][e["accepted"].index(site)] for e in rounds if site in e["accepted"]]
         assert mean == (f"{sum(weights) / len(weights):.4f}" if weights else "")
     assert cells[EVIL][4] == "declined (1 ×)"
-    assert set(RunTerms.keys()) <= set(cells)
+    assert set(RunConfig.keys()) <= set(cells)
     assert json.loads(cells["rounds"][0]) == 3
     assert {"python", "flwr", "torch", "numpy", "hdpfl-flower"} <= set(cells)
     assert "flwr run . --federation-config num-supernodes=8" in "".join(page.text)
+
+
+def test_without_matplotlib_the_page_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    page = Page(make_report(folder))
+    assert page.open == []
+    assert "img" not in page.tags
+    assert "pip install 'hdpfl-flower[plots]'" in "".join(page.text)
 
 
 def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
@@ -112,10 +124,10 @@ def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
 
 
 def test_clusters_are_told_where_there_are_some(folder: Path, tmp_path: Path) -> None:
-    from server_app.simulation.local import run_in_process
+    from server_app.simulation.in_process_run import run_in_process
 
-    terms = RunTerms.parse({
-        "strategy": "r-dpcfl", "groups": "rotation:2:2", "partition": "iid", "clusters": 2,
+    terms = RunConfig.parse({
+        "strategy": "r-dpcfl", "groups": "rotation:2:2", "partition": "iid", "r-dpcfl.clusters": 2,
         "rounds": 10, "epsilons": "8", "runs-dir": str(tmp_path), "run-id": "r",
         "evaluation": "none",
     })  # fmt: skip
@@ -160,12 +172,15 @@ def test_the_command_gives_the_same_terms(folder: Path) -> None:
     """Read as Flower reads it."""
     from flwr.common.config import parse_config_args
 
-    terms = terms_of(folder, "r", seed=7, strategy="fedhdp", fraction=0.25)
-    terms = terms.updated(require_public=True, levels="1,3.6,inf")
+    settings = {"fedhdp.levels": "1,3.6,inf"}
+    terms = terms_of(folder, "r", seed=7, strategy="fedhdp", fraction=0.25, **settings)
+    terms = terms.updated(require_public=True)
     words = shlex.split(command_of(terms.as_config(), [{"online": 8}], []))
     assert words[:5] == ["flwr", "run", ".", "--federation-config", "num-supernodes=8"]
     config = parse_config_args([words[words.index("--run-config") + 1]])
-    again = RunTerms.parse(config).updated(run_id=terms.run_id, runs_dir=terms.runs_dir)
+    again = RunConfig.parse(config).updated(
+        run_id=terms.terms.run_id, runs_dir=terms.server.runs_dir
+    )
     assert again == terms
     told = command_of(terms.updated(schema_text='[label]\nname = "it\'s"').as_config(), [{}], [])
     head, *lines, end, command = told.splitlines()
@@ -173,8 +188,11 @@ def test_the_command_gives_the_same_terms(folder: Path) -> None:
     assert command == "flwr run . --run-config run.toml --stream"
     config = tomllib.loads("\n".join(lines))
     assert config.pop("schema") == '[label]\nname = "it\'s"'
-    assert RunTerms.parse(config).updated(run_id=terms.run_id, runs_dir=terms.runs_dir) == terms
-    there = command_of(RunTerms().as_config(), [{}], [{"engine": "deployment"}])
+    assert (
+        RunConfig.parse(config).updated(run_id=terms.terms.run_id, runs_dir=terms.server.runs_dir)
+        == terms
+    )
+    there = command_of(RunConfig().as_config(), [{}], [{"engine": "deployment"}])
     assert there == "flwr run . SUPERLINK --stream"
 
 

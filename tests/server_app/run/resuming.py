@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Error, RecordDict
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.checkpointing import Checkpoints
@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.6},
-    "moving clip norm": {"strategy": "dp-fedavg", "noise": "server", "clip-lr": 0.5},
+    "moving clip norm": {"strategy": "dp-fedavg", "noise": "server", "dp-fedavg.clip-lr": 0.5},
     "evidence": {"strategy": "robust-hdp", "guard": "evidence"},
     "centred-clipping": {"strategy": "robust-hdp", "guard": "centred-clipping"},
     "drawn sites": {"strategy": "fedavg", "fraction": 0.4, "participations": 3},
@@ -75,14 +75,14 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def terms_of(folder: Path, run_id: str, **more: Any) -> RunTerms:
+def terms_of(folder: Path, run_id: str, **more: Any) -> RunConfig:
     config = {"rounds": ROUNDS, "runs-dir": str(folder), "run-id": run_id, "evaluation": "none"}
     needed = NEEDED.get(more.get("strategy", ""), {})
-    return RunTerms.parse({"min-sites": 1, "quorum": 0, **config, **needed, **more})
+    return RunConfig.parse({"min-sites": 1, "quorum": 0, **config, **needed, **more})
 
 
 def go(
-    terms: RunTerms, at: Checkpoint | None = None, stop: int = 0, grid: ScriptedGrid | None = None
+    terms: RunConfig, at: Checkpoint | None = None, stop: int = 0, grid: ScriptedGrid | None = None
 ) -> RunResult:
     """Run, or go on; with ``stop`` only as far as that round's line in the journal."""
 
@@ -93,7 +93,7 @@ def go(
     streams = ReleaseStreams.simulated(1, "server", 0, "round", (at and at.streams) or (0, 0))
     checkpoints = Checkpoints({"engine": "test"}, at, seeded=True)
     return run(
-        grid or federation(), terms, on_event, picture=False, streams=streams,
+        grid or federation(), terms, on_event, streams=streams,
         checkpoints=checkpoints,
     )  # fmt: skip
 

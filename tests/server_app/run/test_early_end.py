@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.simulation.local import run_in_process
 from server_app.run.rounds import run
+from server_app.simulation.in_process_run import run_in_process
 from tests.federation import ScriptedGrid
 from tests.strategies.core.test_budgets import noisy
 
@@ -17,7 +17,7 @@ from tests.strategies.core.test_budgets import noisy
 def test_a_run_ends_complete_when_its_participations_are_used(tmp_path: Path) -> None:
     """Real simulated sites, and the counts of the server and of the ledgers agree."""
     config = {"rounds": 30, "participations": 2, "fraction": 0.5, "strategy": "fedavg"}
-    terms = RunTerms.parse({**config, "runs-dir": str(tmp_path), "run-id": "capped"})
+    terms = RunConfig.parse({**config, "runs-dir": str(tmp_path), "run-id": "capped"})
     result = run_in_process(terms, 4)
     events = read_journal(tmp_path / "capped" / "journal.jsonl")
     assert [len(event["accepted"]) for event in result.rounds] == [2] * len(result.rounds)
@@ -31,7 +31,7 @@ def test_a_run_ends_complete_when_its_participations_are_used(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_run_of_a_common_noise_ends_when_the_last_site_has_left(tmp_path: Path) -> None:
     config = {"rounds": 30, "noise-multiplier": 2.0, "epsilons": "1.2,1.6", "batch-sizes": "64"}
-    terms = RunTerms.parse(
+    terms = RunConfig.parse(
         {**config, "runs-dir": str(tmp_path), "run-id": "early", "strategy": "fedavg"}
     )
     result = run_in_process(terms, 2)
@@ -51,10 +51,10 @@ def test_who_is_left_out_stands_in_the_journal_once(tmp_path: Path, names: str) 
     grid = ScriptedGrid(
         {name: noisy(ord(name)) for name in "abcd"}, {name: {"epsilon": 1.5} for name in names}
     )
-    terms = RunTerms.parse(
+    terms = RunConfig.parse(
         {"strategy": "weiavg", "rounds": 2, "runs-dir": str(tmp_path), "run-id": "r"}
     )
-    run(grid, terms, picture=False)
+    run(grid, terms)
     events = read_journal(tmp_path / "r" / "journal.jsonl")
     left_out = {e["site"]: e["missing"] for e in events if e["event"] == "left-out"}
     assert left_out == {name: ["epsilon"] for name in "abcd" if name not in names}

@@ -12,22 +12,25 @@ import pytest
 from flwr.app import Error
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.simulation.local import run_in_process
 from server_app.run.rounds import RunResult, run
+from server_app.simulation.in_process_run import run_in_process
+from strategies import make_strategy
 from tests.federation import ScriptedGrid, sends
 
 SIZE = 650
 
 
-def terms_of(folder: Path, **more: Any) -> RunTerms:
+def terms_of(folder: Path, **more: Any) -> RunConfig:
     config = {
         "strategy": "fedhdp", "noise": "server", "rounds": 3, "runs-dir": str(folder),
-        "run-id": "r", "min-sites": 1, "delta": 1e-3, "batch-sizes": "10", "level-ratio": "0.5",
+        "run-id": "r", "min-sites": 1, "delta": 1e-3, "batch-sizes": "10", **more,
     }  # fmt: skip
-    return RunTerms.parse({**config, **more})
+    if config["strategy"] == "fedhdp":
+        config.setdefault("fedhdp.level-ratio", "0.5")
+    return RunConfig.parse(config)
 
 
 def scripted(epsilons: dict[str, float], **sites: Any) -> ScriptedGrid:
@@ -38,9 +41,7 @@ def scripted(epsilons: dict[str, float], **sites: Any) -> ScriptedGrid:
 
 def test_a_round_in_which_nobody_answers_is_released_all_the_same(tmp_path: Path) -> None:
     gone = {f"s{i}": (lambda _: Error(wire.FAILED, "failed")) for i in range(4)}
-    result = run(
-        scripted({f"s{i}": 2.0 for i in range(4)}, **gone), terms_of(tmp_path), picture=False
-    )
+    result = run(scripted({f"s{i}": 2.0 for i in range(4)}, **gone), terms_of(tmp_path))
     assert len(result.rounds) == 3
     weights = [event["weights"] for event in result.rounds]
     assert all(len(each) == 0 for each in weights)
@@ -48,7 +49,7 @@ def test_a_round_in_which_nobody_answers_is_released_all_the_same(tmp_path: Path
 
 
 def test_the_journal_says_what_is_promised_before_the_first_round_ends(tmp_path: Path) -> None:
-    run(scripted({"a": 2.0, "b": float("inf")}), terms_of(tmp_path), picture=False)
+    run(scripted({"a": 2.0, "b": float("inf")}), terms_of(tmp_path))
     events = read_journal(tmp_path / "r" / "journal.jsonl")
     kinds = [event["event"] for event in events]
     assert kinds.index("privacy") < kinds.index("round")
@@ -66,7 +67,7 @@ def test_a_site_that_declines_is_told_apart_from_one_that_does_not_disclose(
     """The server sees a constant code; what its terms ask of a profile it knows itself."""
     grid = scripted({"a": 2.0, "b": 2.0, "c": 2.0})
     grid.facts = {"a": {"epsilon": 2.0}, "b": Error(wire.DECLINED, "declined"), "c": {}}
-    run(grid, terms_of(tmp_path), picture=False)
+    run(grid, terms_of(tmp_path))
     left_out = {
         event["site"]: event["reason"]
         for event in read_journal(tmp_path / "r" / "journal.jsonl")
@@ -87,7 +88,7 @@ def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: P
             grid.names = {node: name for node, name in grid.names.items() if name != "c"}
             grid.names[11], grid.facts = "c", {**grid.facts, "c": {"epsilon": 2.0}}
 
-    run(grid, terms_of(tmp_path), heard, picture=False)
+    run(grid, terms_of(tmp_path), heard)
     rounds = [e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "round"]
     why = "claims another level than it joined with"
     assert [event["rejected"].get("c", "") == why for event in rounds] == [False, True, True]
@@ -100,10 +101,10 @@ def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: P
     [
         ("personal-lambda", "-1", "'personal-lambda' is '-1'"),
         ("personal-lambda", "11", "their product is above 1"),
-        ("level-ratio", "1.5", "'level-ratio' is '1.5'"),
-        ("level-ratio", "-0.1", "'level-ratio' is '-0.1'"),
-        ("levels", "0,1", "'levels' is '0,1'"),
-        ("clip-floor", 101.0, "'clip-floor' is above"),
+        ("fedhdp.level-ratio", "1.5", "'fedhdp.level-ratio' is '1.5'"),
+        ("fedhdp.level-ratio", "-0.1", "'fedhdp.level-ratio' is '-0.1'"),
+        ("fedhdp.levels", "0,1", "'fedhdp.levels' is '0,1'"),
+        ("fedhdp.clip-floor", 101.0, "'clip-floor' is above 'clip-ceiling'"),
     ],
 )
 def test_what_is_wrong_with_the_terms_is_said_before_anybody_is_asked(
@@ -111,14 +112,14 @@ def test_what_is_wrong_with_the_terms_is_said_before_anybody_is_asked(
 ) -> None:
     grid = scripted({"a": 2.0, "b": math.inf})
     with pytest.raises(TermsError, match=words):
-        run(grid, terms_of(tmp_path, **{key: value}), picture=False)
+        run(grid, terms_of(tmp_path, **{key: value}))
     assert grid.asked == []
 
 
 @pytest.mark.parametrize("quantile", [0.0, 1.0, -0.5, math.nan])
 def test_a_quantile_is_between_0_and_1(tmp_path: Path, quantile: float) -> None:
-    with pytest.raises(TermsError, match="'clip-quantile' must be"):
-        terms_of(tmp_path, **{"clip-quantile": quantile})
+    with pytest.raises(TermsError, match=r"'fedhdp\.clip-quantile' must be"):
+        make_strategy(terms_of(tmp_path, **{"fedhdp.clip-quantile": quantile}))
 
 
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
@@ -137,21 +138,21 @@ def test_a_run_that_every_site_declines_says_so(tmp_path: Path) -> None:
     grid = scripted({"a": 2.0, "b": 2.0})
     grid.facts = dict.fromkeys("ab", Error(wire.DECLINED, "declined"))
     with pytest.raises(StrategyError, match=r"no site takes part: declined; .*'trust-server"):
-        run(grid, terms_of(tmp_path), picture=False)
+        run(grid, terms_of(tmp_path))
     with pytest.raises(StrategyError, match=r"no site takes part: declined; its own log says why$"):
-        run(grid, terms_of(tmp_path / "own", noise="records"), picture=False)
+        run(grid, terms_of(tmp_path / "own", noise="records"))
 
 
 def test_the_log_of_a_run_names_who_opted_out(caplog: pytest.LogCaptureFixture) -> None:
-    from server_app.app import NAMED, _tell
+    from server_app.app import NAMED, _log_event
 
     caplog.set_level("INFO", logger="hdpfl.server")
     facts = {"event": "privacy", "unit": "a unit", "trust": "whom"}
-    _tell({**facts, "no privacy": [f"s{i}" for i in range(NAMED + 3)]})
+    _log_event({**facts, "no privacy": [f"s{i}" for i in range(NAMED + 3)]})
     assert f"s{NAMED - 1} and 3 more (opted out)" in caplog.text
     assert f"s{NAMED}" not in caplog.text
     caplog.clear()
-    _tell({**facts, "no privacy": []})
+    _log_event({**facts, "no privacy": []})
     assert "protected: a unit; whom" in caplog.text
     assert "no privacy" not in caplog.text
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.evaluation import evaluate
-from hdpfl_flower.simulation.groups import parse_groups, seen_by
 from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.simulation.groups import parse_groups, seen_by
 from server_app.commands import app
-from server_app.simulation.local import run_in_process
 from server_app.run.rounds import run
+from server_app.simulation.in_process_run import run_in_process
 from tests.federation import ScriptedGrid
 
 SIZES = (1, 2, 2, 2)
-TERMS = RunTerms().updated(
+TERMS = RunConfig().updated(
     strategy="fedavg", rounds=2, epsilons="inf", batch_sizes="32", run_id="r",
     groups="rotation:1:2:2:2", partition="iid", learning_rate=0.5,
 )  # fmt: skip
@@ -30,7 +30,7 @@ TERMS = RunTerms().updated(
 def test_the_journal_and_the_result_hold_every_groups_accuracy(tmp_path: Path) -> None:
     result = run_in_process(TERMS.updated(runs_dir=str(tmp_path)), 7)
     data = load_dataset("digits", "")
-    groups = parse_groups(TERMS.groups, data.task)
+    groups = parse_groups(TERMS.simulation.groups, data.task)
     assert data.test is not None
     by_group = [
         evaluate("logreg", data.task, result.arrays, seen_by(data.test, groups, m, data.task))
@@ -86,7 +86,7 @@ def test_sizes_of_other_sites_are_refused_before_a_round(tmp_path: Path) -> None
 
 def test_compare_shows_the_smallest_group(tmp_path: Path) -> None:
     words = "compare --strategies fedavg --clients 7 --rounds 2 --seeds 2 --epsilons inf --jobs 1"
-    given = [*words.split(), "--groups", TERMS.groups, "--out", str(tmp_path)]
+    given = [*words.split(), "--groups", TERMS.simulation.groups, "--out", str(tmp_path)]
     done = CliRunner().invoke(app, given, env={"COLUMNS": "120"})
     assert done.exit_code == 0, done.output
     assert "smallest" in done.output  # a narrow terminal puts "group" on the next line

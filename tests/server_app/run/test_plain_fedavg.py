@@ -1,4 +1,4 @@
-"""What a plain Flower FedAvg makes of the replies that ours drops: README's table says so.
+"""What a plain Flower FedAvg makes of the replies in the table of docs/concepts/guards.md.
 
 If a later Flower survives one of them, this fails, and the table is to be corrected.
 """
@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 SIZE = 650
 HONEST = np.full(SIZE, 0.01, np.float32)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def reply(values: Any = HONEST, examples: float = 100.0, **more: Any) -> RecordDict:
@@ -67,9 +67,12 @@ def test_a_plain_fedavg_ends_or_is_poisoned(fault: str) -> None:
     assert not np.all(np.abs(mean - HONEST) <= 2 / 6 * np.abs(HONEST) * (1 + 1e-6))
 
 
-def test_readme_lists_exactly_these() -> None:
+def test_the_page_of_guards_lists_exactly_these() -> None:
     section = (
-        (ROOT / "README.md").read_text().partition("## What survives")[2].partition("\n## ")[0]
+        (ROOT / "docs/concepts/guards.md")
+        .read_text()
+        .partition("## What survives")[2]
+        .partition("\n## ")[0]
     )
     rows = re.findall(r"^\| ([^|]+?) \| (ends|poisoned) \| ", section, re.M)
     assert rows == [(fault, fate) for fault, (fate, _) in FAULTS.items()]

@@ -62,7 +62,7 @@ def test_a_run_killed_between_its_last_line_and_its_checkpoints_end_is_complete(
     own = interrupted(folder)
     checkpoint = (own / NAME).read_bytes()
     at = open_run(own)
-    go(at.terms, at)
+    go(at.config, at)
     (own / NAME).write_bytes(checkpoint)
     with pytest.raises(CheckpointError, match="complete"):
         open_run(own)
@@ -75,7 +75,7 @@ def test_an_old_checkpoint_does_not_release_a_round_again(folder: Path) -> None:
     old = (folder / "r" / NAME).read_bytes()
     at = open_run(folder / "r")
     with pytest.raises(Killed):
-        go(at.terms, at, stop=4)
+        go(at.config, at, stop=4)
     (folder / "r" / NAME).write_bytes(old)
     with pytest.raises(CheckpointError, match="of round 2, and its journal of round 4"):
         open_run(folder / "r")
@@ -108,7 +108,7 @@ def test_no_run_and_no_checkpoint_are_said(folder: Path) -> None:
 def test_a_new_run_does_not_begin_over_one_that_can_go_on(folder: Path) -> None:
     own = interrupted(folder)
     before = (own / "journal.jsonl").read_text()
-    with pytest.raises(CheckpointError, match="can go on: hdpfl resume"):
+    with pytest.raises(CheckpointError, match="can be resumed: hdpfl resume"):
         go(terms_of(folder, "r", strategy="robust-hdp"))
     assert (own / "journal.jsonl").read_text() == before
 
@@ -120,7 +120,7 @@ def test_two_processes_do_not_work_on_one_run(folder: Path) -> None:
     def meanwhile(event: dict[str, Any]) -> None:
         if event["event"] == "run-resumed":
             with pytest.raises(CheckpointError, match="at work in another process"):
-                go(at.terms, at)
+                go(at.config, at)
 
-    run(federation(), at.terms, meanwhile, picture=False,
+    run(federation(), at.config, meanwhile,
         checkpoints=Checkpoints({}, at))  # fmt: skip

@@ -11,10 +11,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Error, RecordDict
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.run.rounds import RunResult, run, settle
+from server_app.run.rounds import RunResult, finalize_terms, run
 from strategies import STRATEGIES, make_strategy
 from tests.federation import NEEDED, ScriptedGrid, Site, sends
 
@@ -23,7 +23,7 @@ HONEST = np.full(SIZE, 0.01, np.float32)
 FACTS = {"declared-records": 100.0, "epsilon": 1.0, "noise-std": 0.1}
 
 
-def terms_of(tmp_path: Path, **more: Any) -> RunTerms:
+def terms_of(tmp_path: Path, **more: Any) -> RunConfig:
     config = {
         "strategy": "fedavg",
         "rounds": 3,
@@ -31,7 +31,7 @@ def terms_of(tmp_path: Path, **more: Any) -> RunTerms:
         "run-id": "r",
         "min-sites": 1,
     }
-    return RunTerms.parse({**config, **more})
+    return RunConfig.parse({**config, **more})
 
 
 def noisy(seed: int) -> Site:
@@ -91,13 +91,12 @@ def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
 ) -> None:
     site, words = FAULTS[fault]
     terms = terms_of(tmp_path, strategy=strategy, **NEEDED.get(strategy, {}))
-    with_it = run(federation(site), terms, picture=False)
+    with_it = run(federation(site), terms)
     without = run(
         ScriptedGrid(
             {f"site-{i}": noisy(i) for i in range(5)}, {f"site-{i}": FACTS for i in range(5)}
         ),
         terms.updated(run_id="without"),
-        picture=False,
     )
     for name, array in without.arrays.items():
         np.testing.assert_array_equal(with_it.arrays[name], array)
@@ -109,17 +108,15 @@ def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
 
 def test_the_check_above_can_fail(tmp_path: Path) -> None:
     """A finite, small, well-formed lie is an update like any other (to FedAvg)."""
-    lie = run(
-        federation(lambda t: sends(-HONEST * np.float32(t))(t)), terms_of(tmp_path), picture=False
-    )
+    lie = run(federation(lambda t: sends(-HONEST * np.float32(t))(t)), terms_of(tmp_path))
     assert all("odd" in event["accepted"] for event in lie.rounds)
 
 
 def test_a_second_reply_of_a_site_is_ignored(tmp_path: Path) -> None:
     grid = federation(noisy(9))
-    once = run(grid, terms_of(tmp_path), picture=False)
+    once = run(grid, terms_of(tmp_path))
     grid.duplicated = {"odd"}
-    twice = run(grid, terms_of(tmp_path, **{"run-id": "twice"}), picture=False)
+    twice = run(grid, terms_of(tmp_path, **{"run-id": "twice"}))
     for name, array in once.arrays.items():
         np.testing.assert_array_equal(twice.arrays[name], array)
 
@@ -128,7 +125,7 @@ def test_without_a_quorum_the_model_stays_and_three_in_a_row_end_the_run(tmp_pat
     failed: Site = lambda _: Error(wire.FAILED, "failed")  # noqa: E731
     grid = ScriptedGrid({"a": noisy(1), "b": failed, "c": failed})
     with pytest.raises(StrategyError, match="3 rounds in a row without a quorum"):
-        run(grid, terms_of(tmp_path, rounds=10), picture=False)
+        run(grid, terms_of(tmp_path, rounds=10))
     events = rounds_of(tmp_path)
     assert len(events) == 3
     assert all("weights" not in event for event in events)
@@ -149,7 +146,7 @@ def test_a_round_lost_is_not_a_run_lost(tmp_path: Path) -> None:
         return lambda t: None if t == 2 else noisy(seed)(t)
 
     grid = ScriptedGrid({"a": noisy(1), "b": now_and_then(7), "c": now_and_then(8)})
-    result = run(grid, terms_of(tmp_path), picture=False)
+    result = run(grid, terms_of(tmp_path))
     assert [len(event["accepted"]) for event in result.rounds] == [3, 1, 3]
     assert "weights" not in result.rounds[1]
 
@@ -160,29 +157,29 @@ def test_the_quorum_is_a_term(tmp_path: Path, quorum: int, survives: bool) -> No
     grid = ScriptedGrid({"a": noisy(1), "b": failed, "c": failed})
     terms = terms_of(tmp_path, quorum=quorum)
     if survives:
-        assert run(grid, terms, picture=False).rounds[-1]["accepted"] == ["a"]
+        assert run(grid, terms).rounds[-1]["accepted"] == ["a"]
     else:
         with pytest.raises(StrategyError):
-            run(grid, terms, picture=False)
+            run(grid, terms)
 
 
 def test_too_few_sites_is_one_clear_line(tmp_path: Path) -> None:
     terms = terms_of(tmp_path, **{"min-sites": 4, "join-timeout": 0.1})
     with pytest.raises(
-        StrategyError, match="3 of 'min-sites' = 4 sites came within 'join-timeout'"
+        StrategyError, match="3 of 'min-sites' = 4 sites joined within 'join-timeout'"
     ):
-        run(ScriptedGrid({n: noisy(1) for n in "abc"}), terms, picture=False)
+        run(ScriptedGrid({n: noisy(1) for n in "abc"}), terms)
 
 
 def test_a_rule_that_no_site_informs_says_what_to_do(tmp_path: Path) -> None:
     grid = ScriptedGrid({n: noisy(1) for n in "abc"})
     with pytest.raises(StrategyError, match="needs epsilon, which no site discloses"):
-        run(grid, terms_of(tmp_path, strategy="minimum"), picture=False)
+        run(grid, terms_of(tmp_path, strategy="minimum"))
 
 
 def test_a_site_that_does_not_inform_the_rule_is_left_out(tmp_path: Path) -> None:
     grid = ScriptedGrid({n: noisy(ord(n)) for n in "abc"}, {"a": FACTS, "b": FACTS})
-    result = run(grid, terms_of(tmp_path, weights="records"), picture=False)
+    result = run(grid, terms_of(tmp_path, **{"fedavg.weights": "records"}))
     assert result.rounds[0]["asked"] == ["a", "b"]
 
 
@@ -190,7 +187,7 @@ def test_sites_are_sampled_by_the_seed_and_the_round_alone(tmp_path: Path) -> No
     def asked(seed: int, run_id: str) -> list[list[str]]:
         terms = terms_of(tmp_path, **{"fraction": 0.3, "seed": seed, "run-id": run_id, "rounds": 6})
         grid = ScriptedGrid({str(i): noisy(i) for i in range(10)})
-        return [event["asked"] for event in run(grid, terms, picture=False).rounds]
+        return [event["asked"] for event in run(grid, terms).rounds]
 
     one = asked(1, "one")
     assert one == asked(1, "again")
@@ -203,7 +200,7 @@ def test_sites_are_ordered_by_name_two_before_ten(tmp_path: Path) -> None:
     grid = ScriptedGrid(
         {name: noisy(i) for i, name in enumerate(("10", "2", "site-b", "0", "site-a"))}
     )
-    event = run(grid, terms_of(tmp_path), picture=False).rounds[0]
+    event = run(grid, terms_of(tmp_path)).rounds[0]
     assert event["accepted"] == ["0", "2", "10", "site-a", "site-b"]
 
 
@@ -220,14 +217,14 @@ def test_sites_without_a_name_are_asked_for_their_partition(tmp_path: Path) -> N
             for n in real
         ],
     )
-    accepted = run(grid, terms_of(tmp_path), picture=False).rounds[0]["accepted"]
+    accepted = run(grid, terms_of(tmp_path)).rounds[0]["accepted"]
     assert accepted[:2] == ["0", "11"]
     assert accepted[2].startswith("node-")
 
 
 def test_every_site_gets_the_final_model(tmp_path: Path) -> None:
     grid = federation(noisy(1))
-    run(grid, terms_of(tmp_path), picture=False)
+    run(grid, terms_of(tmp_path))
     assert {name for name, kind, _ in grid.asked if kind == wire.FINISH} == set(grid.sites)
 
 
@@ -241,7 +238,7 @@ def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:
     assert seen == ["run-started", "privacy", "round", "round", "round", "run-finished"]
     folder = tmp_path / "r"
     assert {path.name for path in folder.iterdir()} == {
-        "journal.jsonl", "model.safetensors", "result.json", "run.png",
+        "journal.jsonl", "model.safetensors", "result.json",
     }  # fmt: skip
     saved = load_file(folder / "model.safetensors")
     for name, array in result.arrays.items():
@@ -257,8 +254,11 @@ def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return noisy(1)(server_round)
 
+    ended: list[RunResult] = []
     with pytest.raises(KeyboardInterrupt):
-        run(ScriptedGrid({"a": interrupts}), terms_of(tmp_path))
+        run(ScriptedGrid({"a": interrupts}), terms_of(tmp_path), on_end=ended.append)
+    assert [event["round"] for event in ended[0].rounds] == [1, 2]
+    assert len(ended) == 1
     events = read_journal(tmp_path / "r" / "journal.jsonl")
     assert events[-1]["event"] == "run-finished"
     assert events[-1]["status"] == "interrupted"
@@ -269,17 +269,19 @@ def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run_id", ["../x", "a/b", ".hidden", "a b", "x\n"])
 def test_a_run_id_is_a_plain_name(run_id: str) -> None:
     with pytest.raises(TermsError, match="'run-id'"):
-        settle(RunTerms.parse({"run-id": run_id}))
+        finalize_terms(RunConfig.parse({"run-id": run_id}))
 
 
 def test_flowers_own_start_runs_the_same_rule(tmp_path: Path) -> None:
     """Any ServerApp can run an HDPStrategy with Flower's Strategy.start."""
-    terms = settle(terms_of(tmp_path))
-    ours: RunResult = run(federation(noisy(8)), terms, picture=False)
+    terms = finalize_terms(terms_of(tmp_path))
+    ours: RunResult = run(federation(noisy(8)), terms)
     from hdpfl_flower.data.datasets import task_for
     from hdpfl_flower.models.networks import arrays_of, build_model
 
-    initial = arrays_of(build_model(terms.model, task_for(terms), terms.seed))
+    initial = arrays_of(
+        build_model(terms.terms.model, task_for(terms.terms), terms.simulation.seed)
+    )
     theirs = make_strategy(terms).start(
         federation(noisy(8)), wire.write_model(initial), num_rounds=3
     )

@@ -8,36 +8,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.simulation.attacks import Attack
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.simulation.attacks import Attack
+from server_app.run.rounds import finalize_terms
+from server_app.simulation.grid import LocalGrid
+from server_app.simulation.in_process_run import run_in_process
+from server_app.simulation.liars import AttackGrid
 from strategies.guards.bounds import REPEATS, ZEROS
-from server_app.simulation.liars import LiarsGrid
-from server_app.simulation.local import LocalGrid, run_in_process
-from server_app.run.rounds import settle
 from tests.federation import first_updates
 
 SITES = 10
 LIARS = (3, 7)
 
 
-def terms_of(tmp_path: Path, **more: Any) -> RunTerms:
+def terms_of(tmp_path: Path, **more: Any) -> RunConfig:
     config = {
         "strategy": "robust-hdp", "rounds": 3, "dataset": "digits", "partition": "iid",
         "epsilons": "8", "batch-sizes": "16", "runs-dir": str(tmp_path), "run-id": "r",
         "calibration": "pfa", "delta": 1e-4,
     }  # fmt: skip
-    return RunTerms.parse({**config, **more})
+    return RunConfig.parse({**config, **more})
 
 
 def uploads(grid: LocalGrid, tmp_path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return what the sites of ``grid`` send in round 1."""
-    return first_updates(grid, settle(terms_of(tmp_path)))
+    return first_updates(grid, finalize_terms(terms_of(tmp_path)))
 
 
 def test_liars_reverse_their_own_update_and_the_others_send_theirs(tmp_path: Path) -> None:
     honest = uploads(LocalGrid(SITES), tmp_path / "a")
-    found = uploads(LiarsGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path / "b")
+    found = uploads(AttackGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path / "b")
     for site, update in honest.items():
         if int(site) not in LIARS:
             np.testing.assert_array_equal(found[site], update)
@@ -52,7 +53,7 @@ def test_liars_reverse_their_own_update_and_the_others_send_theirs(tmp_path: Pat
 
 def test_colluders_send_what_the_first_of_them_would(tmp_path: Path) -> None:
     attack = Attack("minus-5+same", LIARS)
-    found = uploads(LiarsGrid(SITES, attack=attack), tmp_path)
+    found = uploads(AttackGrid(SITES, attack=attack), tmp_path)
     np.testing.assert_array_equal(found["3"], found["7"])
 
 
@@ -90,3 +91,10 @@ def test_an_overstated_epsilon_buys_weight_where_epsilon_is_trusted(tmp_path: Pa
 def test_a_liar_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(TermsError, match="takes no part"):
         run_in_process(terms_of(tmp_path), SITES, attack=Attack("zero", (SITES,)))
+
+
+def test_an_attack_is_not_resumable(tmp_path: Path) -> None:
+    """What its sites remember from round 1 is in no checkpoint: a resumed one would be another."""
+    with pytest.raises(TermsError, match="cannot be resumed"):
+        run_in_process(terms_of(tmp_path), SITES, attack=Attack("minus-5", LIARS), resumable=True)
+    assert not (tmp_path / "r").exists()

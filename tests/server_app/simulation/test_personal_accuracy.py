@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from hdpfl_flower.own_tests import OwnTests
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.simulation.site_tests import OwnTests
 from server_app.simulation.personal_accuracy import (
     NOT_TRAINED,
     SiteModels,

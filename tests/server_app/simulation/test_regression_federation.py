@@ -17,11 +17,13 @@ from scipy.linalg import hadamard
 
 from client_app.personal.ditto import kept_personal_path, load_personal_model
 from client_app.site.simulated import InProcessContext
-from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.ledger.ledger import Ledger
-from tests.oracles.linear_regression import orthogonal_alpha2
 from hdpfl_flower.models.networks import flatten
+from hdpfl_flower.privacy.accounting import Steps, calibrate
+from server_app.run.rounds import run
+from server_app.simulation.grid import LocalGrid
+from tests.oracles.linear_regression import orthogonal_alpha2
 from tests.oracles.point_estimation import (
     Federation,
     best_ratio,
@@ -30,8 +32,6 @@ from tests.oracles.point_estimation import (
     published_private_lambda,
     variance,
 )
-from server_app.simulation.local import LocalGrid
-from server_app.run.rounds import run
 
 pytestmark = pytest.mark.slow
 
@@ -119,15 +119,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         epsilon = math.inf if index < OPTED_OUT else EPSILON
         make_site(folder / str(index), truth, epsilon, seed=index)
     pulls = published_private_lambda(PROBLEM), opted_out_lambda(PROBLEM)
-    terms = RunTerms.parse({
-        "strategy": "fedhdp", "noise": "client", "level-ratio": repr(best_ratio(PROBLEM)),
+    terms = RunConfig.parse({
+        "strategy": "fedhdp", "noise": "client", "fedhdp.level-ratio": repr(best_ratio(PROBLEM)),
         "dataset": "site", "schema": SCHEMA, "evaluation": "none", "rounds": ROUNDS,
         "local-steps": 20, "learning-rate": 0.5, "clip-norm": CLIP_NORM, "run-id": "regression",
         "personal-lambda": f"{pulls[0]!r},{pulls[1]!r}", "runs-dir": str(folder / "runs"),
     })  # fmt: skip
     grid = Sites(folder, SITES)
     try:
-        result = run(grid, terms, picture=False)
+        result = run(grid, terms)
     finally:
         grid.close()
     assert [event["rejected"] for event in result.rounds] == [{}] * ROUNDS

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
-from server_app.simulation.comparison import Job, compare
+from hdpfl_flower.config.run_config import RunConfig
+from server_app.simulation.comparison import RunJob, compare
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0
 
 
-def wait_there(job: Job, _: object) -> list[dict[str, object]]:
+def wait_there(job: RunJob, _: object) -> list[dict[str, object]]:
     """Work that leaves the id of its process in the job's ``runs-dir``, and never ends."""
-    (Path(job.terms.runs_dir) / str(os.getpid())).touch()
+    (Path(job.config.server.runs_dir) / str(os.getpid())).touch()
     time.sleep(600)
     return []
 
@@ -60,6 +60,6 @@ def lives(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    terms = RunTerms.parse({"runs-dir": sys.argv[1]})
-    jobs = [Job(terms.updated(seed=seed), 2) for seed in (1, 2)]
+    terms = RunConfig.parse({"runs-dir": sys.argv[1]})
+    jobs = [RunJob(terms.updated(seed=seed), 2) for seed in (1, 2)]
     list(compare(jobs, 2, lambda: None, wait_there))

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.ledger.ledger import Ledger
-from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.simulation.local import run_in_process
 from server_app.run.rounds import run
+from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 from strategies.averaging.maximum import Maximum
 from strategies.averaging.weiavg import epsilon_weights
@@ -27,7 +27,7 @@ MIXED = np.array([0.1, 0.1, 0.12, 0.09, 10.0, 9.9])
 
 def combine(epsilons: np.ndarray, **terms: Any) -> tuple[np.ndarray, Outcome]:
     rows = np.random.default_rng(0).standard_normal((len(epsilons), 50)).astype(np.float32)
-    rule = make_strategy(RunTerms.parse(terms))
+    rule = make_strategy(RunConfig.parse(terms))
     updates = RoundUpdates(1, tuple(map(str, range(len(rows)))), rows, {"epsilon": epsilons})
     return rows, rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
 
@@ -65,7 +65,7 @@ def test_public_only_without_public_sites_is_weiavg_and_says_so() -> None:
 @pytest.mark.parametrize("strategy", ["public-only", "pfa", "robust-hdp+pfa"])
 def test_an_unknown_split_is_refused_before_any_site_is_asked(strategy: str) -> None:
     with pytest.raises(TermsError, match="'public-split' is 'half'"):
-        make_strategy(RunTerms.parse({"strategy": strategy, "public-split": "half"}))
+        make_strategy(RunConfig.parse({"strategy": strategy, "public-split": "half"}))
 
 
 @pytest.mark.parametrize("strategy", ["weiavg", "public-only", "pfa", "robust-hdp+pfa"])
@@ -78,8 +78,8 @@ def test_a_site_that_discloses_no_sound_epsilon_is_named_and_left_out(
         name: sends(0.01 * generator.standard_normal(650).astype(np.float32)) for name in "abcde"
     }
     grid = ScriptedGrid(sites, dict(zip(sites, facts, strict=True)))
-    terms = RunTerms.parse({"strategy": strategy, "rounds": 1, "runs-dir": str(tmp_path)})
-    (event,) = run(grid, terms, picture=False).rounds
+    terms = RunConfig.parse({"strategy": strategy, "rounds": 1, "runs-dir": str(tmp_path)})
+    (event,) = run(grid, terms).rounds
     assert event["accepted"] == event["asked"] == ["a", "b"]
     for name in "cde":
         assert (
@@ -98,8 +98,9 @@ def charged(folder: Path, run_id: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_under_maximum_every_simulated_site_spends_the_largest_budget(tmp_path: Path) -> None:
-    terms = RunTerms.parse(
+    terms = RunConfig.parse(
         {"strategy": "maximum", "epsilons": "0.5,1,4", "rounds": 2, "local-steps": 1,
          "runs-dir": str(tmp_path), "run-id": "r"}
     )  # fmt: skip
@@ -110,13 +111,13 @@ def test_under_maximum_every_simulated_site_spends_the_largest_budget(tmp_path: 
 
 
 def test_maximum_takes_the_largest_even_if_it_is_infinite() -> None:
-    rule = Maximum(RunTerms.parse({"strategy": "maximum", "run-id": "r"}))
+    rule = Maximum(RunConfig.parse({"strategy": "maximum", "run-id": "r"}))
     disclosed = {"a": {"epsilon": 3.25}, "b": {"epsilon": 0.4}}
-    assert rule.propose(rule.terms, disclosed).epsilons == "3.25"
-    assert rule.propose(rule.terms, {"c": {"epsilon": math.inf}}).epsilons == "inf"
+    assert rule.propose(rule.terms, disclosed).simulated_epsilon == "3.25"
+    assert rule.propose(rule.terms, {"c": {"epsilon": math.inf}}).simulated_epsilon == "inf"
 
 
 def test_maximum_does_not_run_on_real_sites() -> None:
-    terms = RunTerms.parse({"strategy": "maximum", "dataset": "site", "schema": "heart"})
+    rule = Maximum(RunConfig.parse({"strategy": "maximum", "dataset": "site", "schema": "heart"}))
     with pytest.raises(StrategyError, match="'maximum' violates the stricter sites"):
-        Maximum(terms).propose(terms, {"a": {"epsilon": 3.0}})
+        rule.propose(rule.terms, {"a": {"epsilon": 3.0}})

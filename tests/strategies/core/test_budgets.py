@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Error
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
 from strategies import make_strategy
@@ -35,10 +35,10 @@ def until(last: int) -> Site:
 
 def play(grid: ScriptedGrid, **config: Any) -> tuple[list[RoundReport], Any]:
     """Play the rounds of a run as Flower would; stop where the rule says that it is at its end."""
-    terms = RunTerms.parse({"strategy": "fedavg", **config})
+    terms = RunConfig.parse({"strategy": "fedavg", **config})
     rule, reports = make_strategy(terms), []
-    record = wire.write_model(arrays_of(build_model(terms.model, task_for(terms), terms.seed)))
-    for server_round in range(1, terms.rounds + 1):
+    record = wire.write_model(arrays_of(build_model(terms.terms.model, task_for(terms.terms), 1)))
+    for server_round in range(1, terms.terms.rounds + 1):
         messages = rule.configure_train(server_round, record, ConfigRecord(), grid)
         if rule.used_up:
             assert not list(messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.simulation.attacks import Attack
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
-from strategies.guards.evidence import AGAINST, SHARED
-from strategies.guards.bounds import COPY, ZEROS
+from hdpfl_flower.linalg.sums import square_sum, weighted_sum
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates, square_sum, weighted_sum
-from server_app.simulation.comparison import Job, run_job
+from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.updates import Outcome, RoundUpdates
 from server_app.run.rounds import RunResult, run
+from server_app.simulation.comparison import RunJob, run_job
 from strategies import make_strategy
-from strategies.core.base import State
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.guard import Guard
+from strategies.core.base import State
+from strategies.core.guard import Guard, GuardState
+from strategies.core.strategy_state import load_state, save_state
+from strategies.guards.bounds import COPY, ZEROS
+from strategies.guards.evidence import AGAINST, SHARED
 from tests.federation import ScriptedGrid, Site, sends
 
 GUARDS = ("none", "cap", "centred-clipping", "evidence")
@@ -30,9 +33,9 @@ SIZE, SIGNAL, NOISE = 650, 0.08, 0.05
 EVIDENCE = {"guard": "evidence", "max-liars": 2}
 
 
-def terms_of(tmp_path: Path | None = None, **more: Any) -> RunTerms:
+def terms_of(tmp_path: Path | None = None, **more: Any) -> RunConfig:
     config = {"strategy": "fedavg", "rounds": 4, "run-id": "r", "min-sites": 1, **more}
-    return RunTerms.parse(config | ({"runs-dir": str(tmp_path)} if tmp_path else {}))
+    return RunConfig.parse(config | ({"runs-dir": str(tmp_path)} if tmp_path else {}))
 
 
 def updates_of(rows: npt.NDArray[np.float32]) -> RoundUpdates:
@@ -63,7 +66,7 @@ def site(seed: int, factor: float = 1.0) -> Site:
 
 
 def federate(tmp_path: Path, sites: dict[str, Site], **more: Any) -> RunResult:
-    return run(ScriptedGrid(sites), terms_of(tmp_path, **more), picture=False)
+    return run(ScriptedGrid(sites), terms_of(tmp_path, **more))
 
 
 def honest(n: int) -> dict[str, Site]:
@@ -171,7 +174,7 @@ def test_a_run_with_drift_recovers_from_what_liars_did_before_they_were_found(
         "batch-sizes": "32", "partition": "iid", "run-id": "r", "runs-dir": str(tmp_path),
     }  # fmt: skip
     liars = Attack("minus-50+hidden", sites=(3, 7))
-    events = run_job(Job(RunTerms.parse(config), 15, 4, liars), lambda: None)
+    events = run_job(RunJob(RunConfig.parse(config), 15, 4, liars), lambda: None)
     assert [set(event["rejected"]) for event in events] == [set()] + [{"3", "7"}] * 3
     assert events[1]["gauges"]["taken_back"] == 2
     assert events[0]["metrics"]["accuracy"] < 0.1
@@ -213,7 +216,7 @@ def test_what_a_liar_gave_before_it_was_found_is_taken_out(scale: float) -> None
         outcome = guard.reweigh(Outcome(update, weights, {}, scale), kept)
         moved += outcome.update
         stays += parts.sum(axis=0) - parts[4]
-        if "site-4" in guard.given:
+        if "site-4" in guard.state.given:
             suspected += parts[4]
         elif "site-4" in kept.sites:
             stays, suspected = stays + suspected + parts[4], np.zeros(SIZE)
@@ -293,7 +296,9 @@ def test_the_guards_state_can_be_kept_in_a_checkpoint() -> None:
     guard = Guard(terms_of(guard="evidence"), sums=True)
     guard.screen(updates_of(noise(9, 6)))
     resumed = Guard(terms_of(guard="evidence"), sums=True)
-    resumed.state = {name: array.copy() for name, array in guard.state.items()}
-    assert all(array.dtype == np.float64 for array in guard.state.values())
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    facts = json.loads(json.dumps(save_state(guard.state, arrays)))
+    resumed.state = load_state(GuardState, facts, arrays)
+    assert resumed.state.evidence.places == guard.state.evidence.places != {}
     again = noise(9, 6)
     assert resumed.screen(updates_of(again)).sites == ()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from strategies.core.sampler import REDRAWS, Sampler
 
@@ -17,7 +17,7 @@ EPSILONS = {site: 10.0 if site == "3" else 0.1 + 0.01 * int(site) for site in SI
 
 
 def sampler(**terms: Any) -> Sampler:
-    return Sampler(RunTerms.parse({k.replace("_", "-"): v for k, v in terms.items()}))
+    return Sampler(RunConfig.parse({k.replace("_", "-"): v for k, v in terms.items()}))
 
 
 def draws(rule: Sampler, rounds: int, sites: list[str] = SITES) -> list[list[str]]:
@@ -87,13 +87,13 @@ def test_too_few_for_an_explicit_quorum_end_the_run() -> None:
 
 def test_a_site_that_declines_a_common_noise_has_left() -> None:
     rule = sampler(noise_multiplier=1.0)
-    rule.heard(["2", "5"])
+    rule.note_declined(["2", "5"])
     assert rule.draw(1, SITES, EPSILONS) == [s for s in SITES if s not in "25"]
-    rule.heard(SITES)
+    rule.note_declined(SITES)
     assert rule.draw(2, SITES, EPSILONS) == []
     assert rule.used_up == "the sites' budgets are used up"
     own = sampler()
-    own.heard(["2"])
+    own.note_declined(["2"])
     assert own.draw(1, SITES, EPSILONS) == SITES, "its own noise lasts for all rounds"
 
 
@@ -115,6 +115,7 @@ def test_who_is_public_is_decided_among_all_and_not_among_those_drawn() -> None:
         assert "3" in drawn
 
 
+@pytest.mark.slow
 def test_redraws_come_to_an_end_that_says_what_to_do() -> None:
     sites = [str(i) for i in range(2_000)]
     epsilons = {site: 10.0 if site == "7" else 0.1 for site in sites}

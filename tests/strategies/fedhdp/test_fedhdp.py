@@ -8,32 +8,44 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
-from tests.oracles.point_estimation import Federation, best_ratio, variance
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies import make_strategy
+from strategies import check_strategy, make_strategy
 from strategies.core.checks import check_outcome
-from strategies.fedhdp.level_averaging import Leveled
+from strategies.core.interface import RoundStart
+from strategies.fedhdp.level_averaging import LevelAveraging
+from tests.oracles.point_estimation import Federation, best_ratio, variance
 
 EPSILONS = [math.inf] * 4 + [2.0] * 16
 D = 500
 
 
-def rule_of(epsilons: list[float] = EPSILONS, **more: Any) -> Leveled:
-    """Return a rule after its sites joined."""
+def rule_of(epsilons: list[float] = EPSILONS, **more: Any) -> LevelAveraging:
+    """Return a rule after its sites joined; its settings are written without its name."""
     config = {
         "strategy": "fedhdp", "noise": "server", "rounds": 20, "fraction": 0.5, "delta": 1e-3,
         "clip-norm": 1.0, **more,
     }  # fmt: skip
-    rule = make_strategy(RunTerms.parse(config))
-    assert isinstance(rule, Leveled)
-    rule.terms = rule.propose(
-        rule.terms, {str(i): {"epsilon": epsilon} for i, epsilon in enumerate(epsilons)}
+    kind = check_strategy(str(config["strategy"]))
+    own = kind.settings_type.names()
+    rule = make_strategy(
+        RunConfig.parse({f"{kind.name}.{k}" if k in own else k: v for k, v in config.items()})
     )
+    assert isinstance(rule, LevelAveraging)
+    rule.settle({str(i): {"epsilon": epsilon} for i, epsilon in enumerate(epsilons)})
     return rule
+
+
+def begin(rule: LevelAveraging, server_round: int) -> tuple[list[str], dict[str, str]]:
+    """Return the sites that are asked in a round, and why others are not."""
+    sites = tuple(rule.roster.eligible())
+    plan = rule.begin_round(rule.state, RoundStart(server_round, ArrayRecord(), sites))
+    rule.state = plan.state
+    return rule._draw(server_round, plan.refused), dict(plan.refused)
 
 
 def updates_of(
@@ -48,8 +60,10 @@ def updates_of(
     )
 
 
-def combine(rule: Leveled, updates: RoundUpdates, key: int = 0, state: Any = None) -> Outcome:
-    _, outcome = rule.combine(state or {}, updates, RandomStream(bytes([key]) * 32))
+def combine(
+    rule: LevelAveraging, updates: RoundUpdates, key: int = 0, state: Any = None
+) -> Outcome:
+    _, outcome = rule.combine(state or rule.state, updates, RandomStream(bytes([key]) * 32))
     check_outcome(outcome, updates)
     return outcome
 
@@ -111,9 +125,9 @@ def test_the_clip_norm_moves_towards_the_quantile_within_its_bounds() -> None:
             rule = rule_of(
                 epsilons, **{"clip-lr": rate, "clip-floor": bounds[0], "clip-ceiling": bounds[1]}
             )
-            state, _ = rule.combine({}, updates, RandomStream(bytes(32)))
+            state, _ = rule.combine(rule.state, updates, RandomStream(bytes(32)))
             expected = min(max(math.exp(sign * rate * 0.5), bounds[0]), bounds[1])
-            assert float(state["clip_norm"][0]) == pytest.approx(expected, rel=0.02)
+            assert state.clip_norm == pytest.approx(expected, rel=0.02)
 
 
 def test_auto_shares_where_opted_out_sites_are_unlike_the_others() -> None:
@@ -122,7 +136,7 @@ def test_auto_shares_where_opted_out_sites_are_unlike_the_others() -> None:
             [math.inf] * 40 + [2.0] * 360, **{"delta": 1e-3, "clip-ceiling": 1.0, **more}
         )
         generator = np.random.default_rng(5)
-        state: Any = {}
+        state: Any = rule.state
         found = 0.0
         for t in range(12):
             rows = generator.normal(0, 0.2 / math.sqrt(D), (200, D))
@@ -146,7 +160,8 @@ def test_opted_out_sites_that_are_all_alike_look_noiseless_to_precision_weights(
     rows[:4, 1] = [0.01, -0.01, 0.01, -0.01]
 
     def weight(ratio: str) -> float:
-        rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
+        rule = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0})
+        state = rule.state
         for t in range(8):
             state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
         return float(outcome.gauges["level-1-weight"])
@@ -160,7 +175,8 @@ def test_auto_leaves_the_noise_out_where_nobody_moves() -> None:
     moved = 5
 
     def last(ratio: str) -> tuple[np.ndarray, float]:
-        rule, state = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0}), {}
+        rule = rule_of(**{"level-ratio": ratio, "clip-lr": 0.0})
+        state = rule.state
         generator = np.random.default_rng(3)
         for t in range(10):
             rows = np.zeros((20, D))
@@ -179,7 +195,8 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
     same_sum[4:10] = rows[4:10].mean(0)
 
     def last(rows: np.ndarray) -> np.ndarray:
-        rule, state = rule_of(**{"level-ratio": "auto", "clip-lr": 0.0}), {}
+        rule = rule_of(**{"level-ratio": "auto", "clip-lr": 0.0})
+        state = rule.state
         for t in range(3):
             state, outcome = rule.combine(state, updates_of(rows), RandomStream(bytes([t]) * 32))
         return np.asarray(outcome.update)
@@ -190,7 +207,7 @@ def test_auto_reads_nothing_of_private_clients_but_their_noisy_sum() -> None:
 @pytest.mark.parametrize("bad", [{"level-ratio": "1.5"}, {"level-ratio": "x"}, {"levels": "1,1"}])
 def test_wrong_levels_are_refused_before_anybody_is_asked(bad: dict[str, str]) -> None:
     with pytest.raises(TermsError, match="'level"):
-        make_strategy(RunTerms.parse({"strategy": "fedhdp", **bad}))
+        make_strategy(RunConfig.parse({"strategy": "fedhdp", **bad}))
 
 
 def test_clip_bounds_that_leave_no_clip_norm_are_refused() -> None:
@@ -211,7 +228,7 @@ def test_whom_the_server_hears_depends_on_its_tosses_alone(key: str, value: obje
 @pytest.mark.parametrize("name", ["fedavg", "robust-hdp", "fedhdp+pfa", "pfa-plus"])
 def test_a_trusted_server_adds_noise_or_the_rule_is_refused(name: str) -> None:
     with pytest.raises(StrategyError, match=f"'{re.escape(name)}' adds no noise"):
-        make_strategy(RunTerms.parse({"strategy": name, "noise": "server"}))
+        make_strategy(RunConfig.parse({"strategy": name, "noise": "server"}))
 
 
 def test_a_trusted_server_counts_copies_too() -> None:
@@ -224,7 +241,7 @@ def test_a_trusted_server_counts_copies_too() -> None:
 
 def test_sites_stricter_than_every_level_stay_out() -> None:
     rule = rule_of([math.inf, 2.0, 0.5], levels="1,inf")
-    assert rule._level_of == {"0": 0, "1": 1}
+    assert rule.state.levels.level_of == {"0": 0, "1": 1}
     with pytest.raises(StrategyError, match="every site asks for more privacy"):
         rule_of([0.5, 0.4], levels="1,inf")
 
@@ -233,10 +250,10 @@ def test_a_site_that_comes_back_with_another_level_is_not_asked() -> None:
     rule = rule_of()
     rule.roster.nodes = {"0": 1, "1": 2}
     rule.roster.disclosed = {"0": {"epsilon": math.inf}, "1": {"epsilon": 2.0}}
-    rule.terms = rule.terms.updated(fraction=1.0)
-    assert rule._sample(1) == ["0"]  # site 1 had opted out when it joined
-    assert rule._trouble("0") == ""
-    assert rule._trouble("1") == "claims another level than it joined with"
+    rule.server = rule.server.updated(fraction=1.0)
+    asked, refused = begin(rule, 1)
+    assert asked == ["0"]  # site 1 had opted out when it joined
+    assert refused == {"1": "claims another level than it joined with"}
 
 
 def test_a_newcomer_joins_a_level_that_has_noise_and_no_other() -> None:
@@ -244,10 +261,11 @@ def test_a_newcomer_joins_a_level_that_has_noise_and_no_other() -> None:
     rule.roster.disclosed = {"new": {"epsilon": 3.0}, "out": {"epsilon": math.inf}}
     rule.roster.disclosed["strict"] = {"epsilon": 0.1}
     rule.roster.nodes = {"new": 1, "out": 2, "strict": 3}
-    rule.terms = rule.terms.updated(fraction=1.0)
-    assert rule._sample(2) == ["new"]
-    assert "had no site when the run began" in rule._trouble("out")
-    assert rule._trouble("strict") == "asks for more privacy than any level gives"
+    rule.server = rule.server.updated(fraction=1.0)
+    asked, refused = begin(rule, 2)
+    assert asked == ["new"]
+    assert "had no site when the run began" in refused["out"]
+    assert refused["strict"] == "asks for more privacy than any level offers"
     assert rule.privacy()["levels"][1]["sites"] == 3
 
 
@@ -255,13 +273,13 @@ def test_who_is_asked_is_a_secret_toss_and_no_number_of_the_terms() -> None:
     rule = rule_of([2.0] * 2000)
     rule.roster.nodes = {str(i): i + 1 for i in range(2000)}
     rule.roster.disclosed = {str(i): {"epsilon": 2.0} for i in range(2000)}
-    one = rule._sample(1)
+    one = begin(rule, 1)[0]
     assert 850 < len(one) < 1150  # 6.7 standard deviations: q = ½, each on its own
-    assert rule._sample(1) != one
+    assert begin(rule, 1)[0] != one
     rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
-    again = rule._sample(1)
+    again = begin(rule, 1)[0]
     rule.streams = ReleaseStreams.simulated(1, "server", 0, "round")
-    assert rule._sample(1) == again
+    assert begin(rule, 1)[0] == again
 
 
 def test_all_or_none_opted_out() -> None:
@@ -321,7 +339,7 @@ def test_dp_fedavg_holds_everyone_to_the_strictest() -> None:
 
 def test_non_private_runs_on_simulated_sites_alone() -> None:
     rule = rule_of([8.0, 2.0], strategy="non-private")
-    assert rule.terms.epsilons == "inf"
+    assert rule.terms.simulated_epsilon == "inf"
     assert rule.privacy()["levels"][0]["promise"] == "no privacy"
     assert rule.privacy()["no privacy"] == ["0", "1"]
     with pytest.raises(StrategyError, match="simulated ones alone"):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hdpfl_flower.errors import TermsError
 from strategies.fedhdp.levels import (
+    assign_levels,
     drift_weights,
     menu_of,
-    place,
     precision_weights,
     ratio_weights,
     read_menu,
@@ -23,13 +23,13 @@ from strategies.fedhdp.levels import (
 
 @pytest.mark.parametrize("spec", ["0", "1,1", "one", "-3", "nan", "1,,2"])
 def test_a_menu_that_is_none_is_refused(spec: str) -> None:
-    with pytest.raises(TermsError, match="'levels' is"):
+    with pytest.raises(TermsError, match=r"'fedhdp\.levels' is"):
         read_menu(spec)
 
 
 @pytest.mark.parametrize("spec", ["-0.1", "1.1", "nan", "x", "inf", ""])
 def test_a_ratio_outside_0_to_1_is_refused(spec: str) -> None:
-    with pytest.raises(TermsError, match="'level-ratio' is"):
+    with pytest.raises(TermsError, match=r"'fedhdp\.level-ratio' is"):
         read_ratios(spec, 2)
 
 
@@ -43,7 +43,7 @@ def test_as_many_ratios_as_levels_below_the_loosest() -> None:
 def test_nobody_is_put_into_a_looser_level_than_it_asked_for() -> None:
     epsilons = np.array([0.9, 1.0, 3.6, 100.0, np.inf])
     menu = (math.inf, 3.6, 1.0)
-    levels = place(epsilons, menu)
+    levels = assign_levels(epsilons, menu)
     assert levels.tolist() == [-1, 2, 1, 1, 0]
     assert all(menu[j] <= e for j, e in zip(levels, epsilons, strict=True) if j >= 0)
 
@@ -52,7 +52,7 @@ def test_without_a_menu_the_strictest_satisfies_everybody() -> None:
     epsilons = np.array([0.9, 2.0, np.inf])
     menu = menu_of("", epsilons)
     assert menu == (math.inf, 0.9)
-    assert place(epsilons, menu).tolist() == [1, 1, 0]
+    assert assign_levels(epsilons, menu).tolist() == [1, 1, 0]
     assert menu_of("", np.array([2.0, 1.0])) == (1.0,)
 
 

@@ -17,7 +17,7 @@ def drawn(seed: int, count: int) -> np.ndarray:
 
 def test_what_is_kept_lies_inside_and_what_is_orthogonal_does_not() -> None:
     rows = drawn(1, 5)
-    span = Span(keep_span({}, rows), D)
+    span = Span(keep_span(None, rows), D)
     assert span.rank == 5
     np.testing.assert_allclose(span.lift(span.inside(rows)), rows, atol=1e-4)
     other = drawn(2, 1)
@@ -30,11 +30,11 @@ def test_what_is_kept_lies_inside_and_what_is_orthogonal_does_not() -> None:
 def test_equal_and_empty_updates_add_no_direction() -> None:
     row = drawn(3, 1)
     rows = np.vstack([row, 2 * row, np.zeros_like(row)])
-    state = keep_span({}, rows)
-    assert len(state["span"]) == 2  # zero has no direction
+    state = keep_span(None, rows)
+    assert len(state) == 2  # zero has no direction
     assert Span(state, D).rank == 1
-    assert Span({}, D).rank == 0
-    assert Span(keep_span({}, np.zeros((0, D), np.float32)), D).lift(np.zeros((1, 0))).shape == (
+    assert Span(None, D).rank == 0
+    assert Span(keep_span(None, np.zeros((0, D), np.float32)), D).lift(np.zeros((1, 0))).shape == (
         1,
         D,
     )
@@ -42,10 +42,10 @@ def test_equal_and_empty_updates_add_no_direction() -> None:
 
 def test_the_oldest_go_first_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = drawn(4, KEPT), drawn(5, KEPT - 1)
-    span = Span(keep_span(keep_span({}, old), new), D)
+    span = Span(keep_span(keep_span(None, old), new), D)
     assert span.rank == KEPT
     lengths = np.linalg.norm(span.inside(old), axis=1) / np.linalg.norm(old, axis=1)
     assert lengths[-1] == pytest.approx(1, abs=1e-5)
     assert lengths[0] < 0.9
     monkeypatch.setattr(level_span, "MEMORY", 3 * 8 * D)
-    assert len(keep_span({}, old)["span"]) == 3
+    assert len(keep_span(None, old)) == 3

@@ -11,7 +11,7 @@ from strategies.guards.bounds import (
     COPY,
     REPEATS,
     ZEROS,
-    State,
+    Digests,
     cap_weights,
     clip_around,
     refuse_copies,
@@ -25,9 +25,9 @@ def rows(seed: int, n: int = 4, d: int = 50) -> np.ndarray[tuple[int, int], np.d
 
 
 def test_honest_updates_pass_round_after_round() -> None:
-    state: State = {}
+    digests: Digests = {}
     for server_round in range(5):
-        state, refused = refuse_copies(state, SITES, rows(server_round))
+        digests, refused = refuse_copies(digests, SITES, rows(server_round))
         assert refused == {}
 
 
@@ -59,66 +59,60 @@ def test_one_number_of_many_tells_two_updates_apart(place: int) -> None:
 
 
 def test_who_repeats_itself_is_refused_every_time_but_the_first() -> None:
-    state: State = {}
+    digests: Digests = {}
     same = rows(3)[0]
     for server_round in range(3):
         updates = rows(10 + server_round)
         updates[1] = same
-        before = dict(state)
-        state, refused = refuse_copies(state, SITES, updates)
+        before = dict(digests)
+        digests, refused = refuse_copies(digests, SITES, updates)
         assert refused == ({"b": REPEATS} if server_round else {})
-        assert before.keys() <= state.keys()
-    _, refused = refuse_copies(state, SITES, rows(20))
+        assert before.keys() <= digests.keys()
+    _, refused = refuse_copies(digests, SITES, rows(20))
     assert refused == {}
 
 
 def test_uploads_that_take_turns_are_repetitions_and_copies_all_the_same() -> None:
     """A, B, A, B of one site, and what another site sent before: refused, and nobody else."""
-    one, two, state = rows(30)[0], rows(31)[0], {}
+    one, two = rows(30)[0], rows(31)[0]
+    digests: Digests = {}
     for server_round in range(6):
         updates = rows(40 + server_round)
         updates[1] = (one, two)[server_round % 2]
-        state, refused = refuse_copies(state, SITES, updates)
+        digests, refused = refuse_copies(digests, SITES, updates)
         assert refused == ({"b": REPEATS} if server_round > 1 else {})
     updates = rows(50)
     updates[3] = two
-    state, refused = refuse_copies(state, SITES, updates)
+    digests, refused = refuse_copies(digests, SITES, updates)
     assert refused == {"d": COPY}
-    assert state["digest/a"].shape == (7, 2)
-    assert state["digest/b"].shape == (3, 2), "each upload once"
-
-
-def test_a_state_of_one_digest_a_site_is_taken_up() -> None:
-    """As checkpoints of earlier versions hold it."""
-    updates = rows(60)
-    state, _ = refuse_copies({}, SITES, updates)
-    former = {name: digests[-1] for name, digests in state.items()}
-    assert refuse_copies(former, ("a",), updates[:1])[1] == {"a": REPEATS}
+    assert digests["a"].shape == (7, 2)
+    assert digests["b"].shape == (3, 2), "each upload once"
 
 
 def test_few_numbers_are_compared_with_the_last_round_alone() -> None:
     """Three float32 of a small range meet again by chance; honest sites are not refused for it."""
-    state: State = {}
+    digests: Digests = {}
     for numbers in ([1, 2, 3], [4, 5, 6], [1, 2, 3]):
-        state, refused = refuse_copies(state, ("a",), np.array([numbers], np.float32))
+        digests, refused = refuse_copies(digests, ("a",), np.array([numbers], np.float32))
         assert refused == {}
-    assert refuse_copies(state, ("a",), np.array([[1, 2, 3]], np.float32))[1] == {"a": REPEATS}
+    assert refuse_copies(digests, ("a",), np.array([[1, 2, 3]], np.float32))[1] == {"a": REPEATS}
 
 
 def test_a_site_is_remembered_over_rounds_it_missed() -> None:
     updates = rows(4)
-    state, _ = refuse_copies({}, SITES, updates)
-    state, _ = refuse_copies(state, ("b", "c"), rows(5, 2))
-    _, refused = refuse_copies(state, ("a",), updates[:1])
+    digests, _ = refuse_copies({}, SITES, updates)
+    digests, _ = refuse_copies(digests, ("b", "c"), rows(5, 2))
+    _, refused = refuse_copies(digests, ("a",), updates[:1])
     assert refused == {"a": REPEATS}
 
 
-def test_the_state_holds_whole_numbers_that_float64_holds() -> None:
-    state, _ = refuse_copies({}, SITES, rows(6))
-    found = np.concatenate(list(state.values()))
-    assert found.dtype == np.float64
-    assert np.array_equal(found, np.floor(found))
-    assert found.max() < 2**53
+def test_a_digest_has_96_bits_in_two_numbers() -> None:
+    digests, _ = refuse_copies({}, SITES, rows(6))
+    found = np.concatenate(list(digests.values()))
+    assert found.dtype == np.int64
+    assert found.shape == (4, 2)
+    assert 2**45 < found.max() < 2**48
+    assert found.min() >= 0
 
 
 def test_what_is_cut_off_is_shared_in_proportion() -> None:

@@ -6,14 +6,20 @@ below it, and fewer coordinates than a real model, so that it is fast.
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable, Iterator
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.stats import chi2
 
+from hdpfl_flower.estimators.softmax_head import Head
+from strategies.core.strategy_state import save_state
+from strategies.guards.bounds import REPEATS
 from strategies.guards.evidence import (
     AGAINST,
     ALIKE,
@@ -21,12 +27,11 @@ from strategies.guards.evidence import (
     SHARED,
     STRENGTH,
     Evidence,
+    EvidenceState,
     alarm_at_once,
     alarm_level,
     weigh_evidence,
 )
-from strategies.guards.bounds import REPEATS, State
-from hdpfl_flower.estimators.softmax_head import Head
 
 Rows = npt.NDArray[np.float32]
 N, CLASSES, INPUTS = 20, 10, 199
@@ -35,6 +40,7 @@ HEAD = Head(0, CLASSES, INPUTS)
 LIARS = (3, 7)
 ROUNDS = 12
 TERMS = Evidence(max_liars=2, rounds=ROUNDS)
+EMPTY = EvidenceState()
 
 
 class Federation:
@@ -103,7 +109,7 @@ def run(
     terms: Evidence = TERMS, count: int = ROUNDS,
 ) -> list[dict[str, str]]:  # fmt: skip
     """Return each round's refusals."""
-    state: State = {}
+    state = EMPTY
     refusals = []
     names = [f"site-{i}" for i in range(federation.n)]
     for clean, honest in federation.rounds(count):
@@ -151,16 +157,16 @@ def test_the_refused_have_no_vote() -> None:
     names = [str(i) for i in range(N)]
     clean, honest = next(Federation(15).rounds())
     honest[list(LIARS)] = -5 * clean[list(LIARS)]
-    _, refused, gauges = weigh_evidence({}, names, honest, TERMS, HEAD)
+    _, refused, gauges = weigh_evidence(EMPTY, names, honest, TERMS, HEAD)
     assert set(refused) == {"3", "7"}
     rest = [i for i in range(N) if i not in LIARS]
-    _, _, alone = weigh_evidence({}, [names[i] for i in rest], honest[rest], TERMS, HEAD)
+    _, _, alone = weigh_evidence(EMPTY, [names[i] for i in rest], honest[rest], TERMS, HEAD)
     np.testing.assert_allclose(gauges["alignment"][rest], alone["alignment"], rtol=1e-9)
 
 
 def test_a_site_that_turns_is_found() -> None:
     """Rounds of good behaviour buy nothing: a CUSUM forgets what speaks for a site."""
-    state, federation = {}, Federation(4, signal=8, fading=1.0)
+    state, federation = EMPTY, Federation(4, signal=8, fading=1.0)
     names = [str(i) for i in range(N)]
     for t, (clean, honest) in enumerate(federation.rounds()):
         if t >= 5:
@@ -181,7 +187,7 @@ def alarms(generator: np.random.Generator, copies: int, runs: int) -> int:
     """Return how many runs of pure noise, honest sites' worst case, refuse anyone."""
     found = 0
     for _ in range(runs):
-        state: State = {}
+        state = EMPTY
         for _ in range(ROUNDS):
             noise = generator.standard_normal((N, 240 // copies)).astype(np.float32)
             rows = np.repeat(noise, copies, axis=1)
@@ -205,7 +211,7 @@ def test_the_alignment_of_pure_noise_has_variance_one() -> None:
     for _ in range(300):
         rows = generator.standard_normal((8, 300)).astype(np.float32)
         names = [str(i) for i in range(8)]
-        z.append(weigh_evidence({}, names, rows, TERMS)[2]["alignment"][0])
+        z.append(weigh_evidence(EMPTY, names, rows, TERMS)[2]["alignment"][0])
     total = float(np.sum(np.square(z)))
     low, high = chi2.ppf([1e-5, 1 - 1e-5], 300)
     assert low < total < high
@@ -228,7 +234,7 @@ def test_no_more_than_max_liars_are_refused_and_the_loudest_first() -> None:
 
 def test_five_sites_hold_two_liars_who_turn_one_after_the_other() -> None:
     """The second is one of four; that one of five went before takes nothing off the majority."""
-    federation, state = Federation(16, 5, signal=40), {}
+    federation, state = Federation(16, 5, signal=40), EMPTY
     for t, (clean, honest) in enumerate(federation.rounds(4)):
         for i in (1, 3)[: 1 + t // 2]:
             honest[i] -= 6 * clean[i]
@@ -242,27 +248,29 @@ def test_a_minority_cannot_be_told_among_three() -> None:
     clean, honest = next(federation.rounds())
     honest[1] = -5 * clean[1]
     terms = Evidence(2, ROUNDS)
-    _, refused, _ = weigh_evidence({}, ["a", "b", "c"], honest, terms, HEAD)
+    _, refused, _ = weigh_evidence(EMPTY, ["a", "b", "c"], honest, terms, HEAD)
     assert set(refused) <= {"b"}
-    _, refused, _ = weigh_evidence({}, ["a", "b"], honest[:2], terms, HEAD)
+    _, refused, _ = weigh_evidence(EMPTY, ["a", "b"], honest[:2], terms, HEAD)
     assert refused == {}
     (_, before), (clean, honest) = Federation(8, 20, signal=40).rounds(2)
     names = [str(i) for i in range(20)]
-    state, _, _ = weigh_evidence({}, names, before, terms, HEAD)
+    state, _, _ = weigh_evidence(EMPTY, names, before, terms, HEAD)
     other = np.float32(np.sqrt(3)) * np.roll(clean[0], 1)
     honest[1:3] = (other - clean[0]) / 2, (-other - clean[0]) / 2  # each against both others
     _, refused, _ = weigh_evidence(state, names[:3], honest[:3], terms)
     assert list(refused.values()) == [AGAINST]  # one of those who came, however many are known
     _, honest = next(Federation(8, 4).rounds())
     honest[1] = honest[0] * np.float32(1.001)
-    assert weigh_evidence({}, ["a", "b", "c", "d"], honest, terms)[1] == {}  # likeness: suspicion
-    found = weigh_evidence({}, ["a", "b", "c", "d"], honest, terms, HEAD)[1]
+    assert (
+        weigh_evidence(EMPTY, ["a", "b", "c", "d"], honest, terms)[1] == {}
+    )  # likeness: suspicion
+    found = weigh_evidence(EMPTY, ["a", "b", "c", "d"], honest, terms, HEAD)[1]
     assert found == {"a": SHARED, "b": SHARED}  # shared noise: proof
 
 
 def test_who_hardly_changes_its_upload_is_refused_though_it_jitters() -> None:
     federation = Federation(9)
-    state: State = {}
+    state = EMPTY
     names = [str(i) for i in range(N)]
     for t, (_, honest) in enumerate(federation.rounds(4)):
         if t == 0:
@@ -281,17 +289,17 @@ def test_less_noise_than_the_floor_is_refused(head: Head | None) -> None:
     floor = Evidence(2, ROUNDS, noise_floor=0.01)
     for _, honest in federation.rounds(4):
         honest[4] *= np.float32(0.5)
-        _, refused, _ = weigh_evidence({}, [str(i) for i in range(N)], honest, floor, head)
+        _, refused, _ = weigh_evidence(EMPTY, [str(i) for i in range(N)], honest, floor, head)
         assert refused == {"4": QUIET}
 
 
 def test_sites_come_and_go_and_the_refused_stay_refused() -> None:
-    federation, state = Federation(11), {}
+    federation, state = Federation(11), EMPTY
     turns = ([3, 7, 0, 1, 2, 4, 5], range(N), [2, 3, 7, 12], [7, 3])
     for t, ((clean, honest), turn) in enumerate(zip(federation.rounds(4), turns, strict=True)):
         rows = list(turn)
         honest[[3, 7]] = -5 * clean[[3, 7]] * np.array([[1], [1.1]], np.float32)
-        before = {name: array.copy() for name, array in state.items()}
+        before = copy.deepcopy(state)
         kept = honest.copy()
         new, refused, gauges = weigh_evidence(
             state, [str(i) for i in rows], honest[rows], TERMS, HEAD
@@ -299,7 +307,18 @@ def test_sites_come_and_go_and_the_refused_stay_refused() -> None:
         assert set(refused) == {"3", "7"}, t
         assert gauges["evidence"].shape == gauges["alignment"].shape == (len(rows),)
         np.testing.assert_array_equal(honest, kept)
-        for name, array in before.items():
-            np.testing.assert_array_equal(state[name], array)
+        assert saved(state) == saved(before), "the state before was changed"
         state = new
-    assert all(a.dtype == np.float64 and np.isfinite(a).all() for a in state.values())
+    assert list(state.places) == [str(i) for i in turns[0]] + [
+        str(i) for i in range(N) if i not in turns[0]
+    ]
+    assert state.sketches.keys() == state.places.keys()
+    assert np.isfinite(state.votes).all()
+    assert np.isfinite(state.gains).all()
+
+
+def saved(state: EvidenceState) -> tuple[str, dict[str, bytes]]:
+    """Return what a checkpoint stores of ``state``."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    facts = json.dumps(save_state(state, arrays))
+    return facts, {name: array.tobytes() for name, array in arrays.items()}

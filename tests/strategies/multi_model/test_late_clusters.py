@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,15 @@ import numpy.typing as npt
 import pytest
 
 from hdpfl_flower.clustering.clusters import Clusters
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from server_app.simulation.local import run_in_process
+from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
-from strategies.multi_model.groups import group_of, models_of
+from strategies.core.interface import State
 from strategies.multi_model.late_clusters import LateClusters
-from strategies.core.rule import State
 
 SIZE = 1000
 HEAD = Head(0, 10, 99)
@@ -30,7 +30,7 @@ NOISES = np.full(8, 0.05)
 
 
 def rule_of(name: str = "late-clusters", **more: Any) -> LateClusters:
-    rule = make_strategy(RunTerms.parse({"strategy": name, "rounds": 100, **more}))
+    rule = make_strategy(RunConfig.parse({"strategy": name, "rounds": 100, **more}))
     assert isinstance(rule, LateClusters)
     return rule
 
@@ -61,7 +61,7 @@ class Run:
 
     def step(self, rows: npt.NDArray[np.float32], sites: Sequence[str] = SITES) -> None:
         self._round += 1
-        group = np.array([max(group_of(self.state, site), 0) for site in sites])
+        group = np.array([max(self.state.group_of(site), 0) for site in sites])
         updates = RoundUpdates(self._round, tuple(sites), rows, {}, self.head, group)
         state, outcome = self.rule.combine(self.state, updates, RandomStream(bytes(32)))
         self.state: State = state
@@ -72,7 +72,7 @@ class Run:
         self.gauges[self._round] = dict(outcome.gauges)
 
     def groups(self) -> list[int]:
-        return [group_of(self.state, site) for site in SITES]
+        return [self.state.group_of(site) for site in SITES]
 
 
 def run_of(rounds: int, rule: LateClusters | None = None, **more: Any) -> Run:
@@ -93,7 +93,7 @@ def test_the_sites_part_when_what_one_round_hides_has_added_up() -> None:
     assert list(mss)[:7] == [2, 3, 4, 5, 7, 9, 13]  # after 1, 2, 3, 4, 6, 8, 12
     assert mss[2] < 2
     assert 9 <= run.parted <= 33
-    assert models_of(run.state) == 2
+    assert run.state.models == 2
     assert are_true(run.groups())
     before, at = run.gauges[run.parted - 1], run.gauges[run.parted]
     assert before["clusters"] == 1
@@ -111,14 +111,16 @@ def test_no_site_parts_before_three_looks() -> None:
     assert run.parted == 4
 
 
-@pytest.mark.parametrize("seen", [0.0, 1.0])
-def test_a_look_that_had_other_clusters_holds_the_sites_together(seen: float) -> None:
+@pytest.mark.parametrize("seen", [0, 1])
+def test_a_look_that_had_other_clusters_holds_the_sites_together(seen: int) -> None:
     run = run_of(3, noises=np.full(8, 1e-3))
-    last = np.stack([run.state[f"clusters/common/seen/{site}"] for site in SITES])
-    assert are_true(last[:, 0].tolist())
+    common = run.state.common
+    assert are_true([common.clients[site].seen[0] for site in SITES])
+    clients = dict(common.clients)
     for i, site in enumerate(SITES):  # the look before the last was another one
-        last[i, 1] = seen * (i % 2)
-        run.state = {**run.state, f"clusters/common/seen/{site}": last[i]}
+        last, _, *earlier = clients[site].seen
+        clients[site] = replace(clients[site], seen=(last, seen * (i % 2), *earlier))
+    run.state = replace(run.state, common=replace(common, clients=clients))
     run.step(updates_of(4, np.full(8, 1e-3)))
     assert not run.parted
     assert run.gauges[4]["clusters_separated"] == 0
@@ -136,14 +138,14 @@ def test_each_cluster_starts_where_it_would_be_alone() -> None:
 
 def test_what_was_summed_up_is_dropped_when_the_sites_part() -> None:
     run = run_of(7)
-    assert any("common/beyond" in name for name in run_of(2).state)
-    assert not any("common/" in name for name in run.state)
+    assert run_of(2).state.common.clients["site-0"].beyond.any()
+    assert run.state.common is None
 
 
 def test_without_groups_it_stays_one_model() -> None:
     run = run_of(40, gap=0.0)
     assert not run.parted
-    assert models_of(run.state) == 1
+    assert run.state.models == 1
     rows = np.stack([updates_of(t, gap=0.0) for t in range(1, 41)]).astype(np.float64)
     np.testing.assert_allclose(run.moved[0], rows.mean(axis=1).sum(axis=0), atol=1e-3)
 
@@ -174,8 +176,8 @@ def test_one_that_missed_rounds_is_placed_and_a_newcomer_gets_the_largest_cluste
     assert 4 <= run.parted <= 6
     assert are_true(run.groups())
     largest = np.bincount(run.groups()).argmax()
-    assert run.rule.home(run.state, "new") == largest
-    assert run.rule.home(run.state, "site-0") == run.groups()[0]
+    assert run.rule.model_of_site(run.state, "new") == largest
+    assert run.rule.model_of_site(run.state, "site-0") == run.groups()[0]
 
 
 def test_those_heard_in_an_eighth_of_the_rounds_are_no_cluster_of_their_own() -> None:
@@ -195,7 +197,9 @@ def test_certain_clusters_that_do_not_separate_part_nobody(
 ) -> None:
     gaps = np.array([[np.inf, 9.0], [9.0, np.inf]])
     found = Clusters(np.eye(2)[TRUE], np.zeros((8, 1)), gaps, above_noise)
-    monkeypatch.setattr("strategies.multi_model.late_clusters.cluster_by_direction", lambda *_: found)
+    monkeypatch.setattr(
+        "strategies.multi_model.late_clusters.cluster_by_direction", lambda *_: found
+    )
     assert run_of(10).parted == parted
 
 
@@ -204,7 +208,7 @@ def test_few_sites_have_one_model(sites: int) -> None:
     run = Run(rule_of())
     for t in range(1, 6):
         run.step(updates_of(t)[:sites], SITES[:sites])
-    assert models_of(run.state) == 1
+    assert run.state.models == 1
 
 
 def test_a_site_that_never_moves_shows_nothing_stops_nothing_and_gets_the_largest_cluster() -> None:
@@ -238,11 +242,11 @@ def test_clusters_that_cannot_be_are_refused(tmp_path: Path) -> None:
     config = {"strategy": "late-clusters", "rounds": 2, "partition": "iid", "epsilons": "inf",
               "runs-dir": str(tmp_path), "run-id": "r"}  # fmt: skip
     for clusters, words in {
-        1: "'clusters' = 1 is 'fedavg'",
-        5: "'clusters' = 5, and 4 sites",
+        1: "'late-clusters.clusters' = 1 is 'fedavg'",
+        5: "'late-clusters.clusters' = 5, and 4 sites",
     }.items():
         with pytest.raises(StrategyError, match=words):
-            run_in_process(RunTerms.parse({**config, "clusters": clusters}), 4)
+            run_in_process(RunConfig.parse({**config, "late-clusters.clusters": clusters}), 4)
 
 
 def test_groups_in_a_run_get_a_model_each(tmp_path: Path) -> None:
@@ -250,7 +254,7 @@ def test_groups_in_a_run_get_a_model_each(tmp_path: Path) -> None:
     config = {"strategy": "late-clusters", "rounds": 6, "epsilons": "inf", "partition": "iid",
               "groups": "label-shift:3:3", "learning-rate": 0.5, "runs-dir": str(tmp_path),
               "run-id": "r"}  # fmt: skip
-    result = run_in_process(RunTerms.parse(config), 6)
+    result = run_in_process(RunConfig.parse(config), 6)
     told = [event["gauges"]["clusters"] for event in result.rounds]
     assert told[:2] == [1, 1]
     assert told[-1] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,16 @@ import pytest
 from flwr.app import ConfigRecord, Error
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from server_app.simulation.local import run_in_process
 from server_app.run.rounds import RunResult, run
+from server_app.simulation.in_process_run import run_in_process
 from strategies import check_strategy, make_strategy
-from strategies.multi_model.private_choice import choices_of
-from strategies.multi_model.groups import Ask, group_of, models_of
-from strategies.multi_model.base import ManyModels
-from strategies.core.rule import State
+from strategies.core.interface import SiteRequest, State
+from strategies.multi_model.base import MultiModel
 from tests.federation import Answer, ScriptedGrid, Site, sends
 
 SIZE = 650
@@ -29,10 +28,10 @@ SITES = tuple(f"site-{i}" for i in range(6))
 TRUE = np.array([0, 0, 0, 1, 1, 1])
 
 
-def rule_of(**more: Any) -> ManyModels:
-    config = {"strategy": "r-dpcfl", "rounds": 20, "clusters": 2, "selections": 3, **more}
-    rule = make_strategy(RunTerms.parse(config))
-    assert isinstance(rule, ManyModels)
+def rule_of(**more: Any) -> MultiModel:
+    config = {"strategy": "r-dpcfl", "rounds": 20, "r-dpcfl.clusters": 2, "selections": 3, **more}
+    rule = make_strategy(RunConfig.parse(config))
+    assert isinstance(rule, MultiModel)
     return rule
 
 
@@ -43,7 +42,7 @@ def first_updates(apart: float = 1.0, noise: float = 0.05) -> RoundUpdates:
     return RoundUpdates(1, SITES, rows.astype(np.float32))
 
 
-def begun(rule: ManyModels, updates: RoundUpdates | None = None) -> tuple[State, dict[str, Any]]:
+def begun(rule: MultiModel, updates: RoundUpdates | None = None) -> tuple[State, dict[str, Any]]:
     """Return the state after round 1, and its gauges."""
     stream = RandomStream(bytes(32))
     state, outcome = rule.combine(rule.initial_state(), updates or first_updates(), stream)
@@ -51,7 +50,7 @@ def begun(rule: ManyModels, updates: RoundUpdates | None = None) -> tuple[State,
 
 
 def later(
-    rule: ManyModels, state: State, group: list[int], chose: bool, sites: tuple[str, ...] = SITES
+    rule: MultiModel, state: State, group: list[int], chose: bool, sites: tuple[str, ...] = SITES
 ) -> State:
     """Return the state after one more round, in which sites trained ``group``."""
     rows = np.random.default_rng(1).standard_normal((len(sites), SIZE)).astype(np.float32)
@@ -70,7 +69,7 @@ def test_the_papers_map_is_another_one() -> None:
     updates = RoundUpdates(1, tuple(map(str, range(12))), rows)
     stds = {}
     for kind in ("mixture", "pca"):
-        _, gauges = begun(rule_of(**{"cluster-map": kind, "clusters": 3}), updates)
+        _, gauges = begun(rule_of(**{"r-dpcfl.cluster-map": kind, "r-dpcfl.clusters": 3}), updates)
         assert len({tuple(part) for part in gauges["cluster"].reshape(3, 4).tolist()}) == 3
         stds[kind] = gauges["clusters_mss"]
     assert stds["mixture"] != stds["pca"]
@@ -82,12 +81,12 @@ def test_clusters_are_found_told_and_trained() -> None:
     found = gauges["cluster"]
     assert len(set(found[TRUE == 0])) == len(set(found[TRUE == 1])) == 1
     assert found[0] != found[5]
-    assert gauges["clusters"] == models_of(state) == 2
+    assert gauges["clusters"] == state.models == 2
     assert gauges["clusters_mss"] > 2
     assert gauges["clusters_separated"] == 1
     assert gauges["last_soft_round"] == 10
     assert gauges["cluster_confidence"].min() > 0.9
-    assert [rule.ask(state, 5, s) for s in SITES] == [Ask(int(c)) for c in found]
+    assert [rule.request(state, 5, s) for s in SITES] == [SiteRequest(int(c)) for c in found]
 
 
 def test_a_site_is_drawn_by_its_shares_while_they_are_soft() -> None:
@@ -96,27 +95,27 @@ def test_a_site_is_drawn_by_its_shares_while_they_are_soft() -> None:
 
     rule = rule_of(rounds=2500)
     state, _ = begun(rule)
-    state = {**state, "clusters/shares/site-0": np.array([0.3, 0.7]),
-             "clusters/last-soft-round": np.array([1100.0])}  # fmt: skip
-    draws = [rule.ask(state, t, "site-0").model for t in range(2, 1002)]
+    shares = {**state.shares, "site-0": np.array([0.3, 0.7])}
+    state = replace(state, shares=shares, last_soft_round=1100)
+    draws = [rule.request(state, t, "site-0").model for t in range(2, 1002)]
     low, high = stats.binom.interval(1 - 1e-6, 1000, 0.7)
     assert low <= sum(draws) <= high
     assert not low <= 500 <= high  # an even coin would be found out
-    assert draws == [rule.ask(state, t, "site-0").model for t in range(2, 1002)]
+    assert draws == [rule.request(state, t, "site-0").model for t in range(2, 1002)]
 
 
 def test_after_the_soft_rounds_sites_choose_as_often_as_is_paid_for_and_keep_their_votes() -> None:
     rule = rule_of()
     state, gauges = begun(rule)
     mine, other = int(gauges["cluster"][0]), 1 - int(gauges["cluster"][0])
-    assert rule.ask(state, 11, "site-0") == Ask(mine, wire.CHOOSE)
+    assert rule.request(state, 11, "site-0") == SiteRequest(mine, wire.CHOOSE)
     for choice in (other, mine, mine):
-        assert rule.ask(state, 11, "site-0").use == wire.CHOOSE
+        assert rule.request(state, 11, "site-0").use == wire.CHOOSE
         state = later(rule, state, [choice] * 6, chose=True)
-    assert choices_of(state, "site-0") == 3
-    assert rule.ask(state, 14, "site-0") == Ask(mine)  # 1 vote against 2 + 3
+    assert state.choices_of("site-0") == 3
+    assert rule.request(state, 14, "site-0") == SiteRequest(mine)  # 1 vote against 2 + 3
     state = later(rule, state, [other] * 6, chose=False)
-    assert rule.ask(state, 15, "site-0") == Ask(mine)
+    assert rule.request(state, 15, "site-0") == SiteRequest(mine)
 
 
 def test_the_last_of_two_choices_wins() -> None:
@@ -124,7 +123,7 @@ def test_the_last_of_two_choices_wins() -> None:
     state, _ = begun(rule)
     for choice in (0, 1):
         state = later(rule, state, [choice] * 6, chose=True)
-    assert rule.ask(state, 15, "site-0") == Ask(1)
+    assert rule.request(state, 15, "site-0") == SiteRequest(1)
 
 
 def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
@@ -132,13 +131,13 @@ def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
     present = RoundUpdates(1, SITES[1:], first_updates().updates[1:])
     state, _ = begun(rule, present)
     for site in ("site-0", "new"):
-        assert group_of(state, site) == -1
-        assert rule.ask(state, 2, site).use == wire.CHOOSE
+        assert state.group_of(site) == -1
+        assert rule.request(state, 2, site).use == wire.CHOOSE
     state = later(rule, state, [1], chose=True, sites=("new",))
-    assert rule.home(state, "new") == 1
+    assert rule.model_of_site(state, "new") == 1
     without = rule_of(**{"selections": 0, "selection-share": 0.0})
     state, gauges = begun(without, RoundUpdates(1, SITES[:5], first_updates().updates[:5]))
-    assert without.ask(state, 5, "new") == Ask(int(gauges["cluster"][0]))  # three of five
+    assert without.request(state, 5, "new") == SiteRequest(int(gauges["cluster"][0]))  # 3 of 5
 
 
 def test_clusters_that_do_not_separate_are_told_and_sites_choose_from_round_2(
@@ -148,17 +147,17 @@ def test_clusters_that_do_not_separate_are_told_and_sites_choose_from_round_2(
     state, gauges = begun(rule, first_updates(apart=0.0, noise=1.0))
     assert gauges["clusters_separated"] == 0
     assert gauges["last_soft_round"] == 1
-    assert rule.ask(state, 2, "site-3").use == wire.CHOOSE
+    assert rule.request(state, 2, "site-3").use == wire.CHOOSE
     assert "no clusters are certain" in caplog.text
 
 
 @pytest.mark.parametrize("clusters", [0, 2])
 def test_one_client_has_one_model(clusters: int) -> None:
-    rule = rule_of(clusters=clusters)
+    rule = rule_of(**{"r-dpcfl.clusters": clusters})
     one = RoundUpdates(1, SITES[:1], first_updates().updates[:1])
     state, _ = begun(rule, one)
-    assert models_of(state) == 1
-    assert rule.ask(state, 2, "site-0") == Ask(0)
+    assert state.models == 1
+    assert rule.request(state, 2, "site-0") == SiteRequest(0)
 
 
 def test_weights_of_another_rule_count_within_the_clusters() -> None:
@@ -179,10 +178,12 @@ def test_weights_of_another_rule_count_within_the_clusters() -> None:
 
 
 def scripted(sites: dict[str, Site], folder: Path, **more: Any) -> tuple[RunResult, ScriptedGrid]:
-    config = {"strategy": "r-dpcfl", "rounds": 6, "clusters": 2, "runs-dir": str(folder),
-              "run-id": "r", "min-sites": 1, "selections": 2, **more}  # fmt: skip
+    config = {"strategy": "r-dpcfl", "rounds": 6, "runs-dir": str(folder), "run-id": "r",
+              "min-sites": 1, "selections": 2, **more}  # fmt: skip
+    if config["strategy"] in ("r-dpcfl", "ifca"):
+        config = {f"{config['strategy']}.clusters": 2, **config}
     grid = ScriptedGrid(sites)
-    return run(grid, RunTerms.parse(config), picture=False), grid
+    return run(grid, RunConfig.parse(config)), grid
 
 
 def moving(row: np.ndarray, seed: int) -> Site:
@@ -247,9 +248,9 @@ def test_a_choice_that_is_none_is_dropped(tmp_path: Path, choice: Any) -> None:
                         reply.content["choice"] = ConfigRecord({"choice": choice})
             return replies
 
-    config = {"strategy": "r-dpcfl", "rounds": 6, "clusters": 2, "runs-dir": str(tmp_path),
+    config = {"strategy": "r-dpcfl", "rounds": 6, "r-dpcfl.clusters": 2, "runs-dir": str(tmp_path),
               "run-id": "r", "min-sites": 1, "selections": 2}  # fmt: skip
-    result = run(Odd(two_groups()), RunTerms.parse(config), picture=False)
+    result = run(Odd(two_groups()), RunConfig.parse(config))
     refused = [event["rejected"].get("site-0", "") for event in result.rounds]
     assert refused[:3] == ["", "", ""]
     assert all("choice" in words or "keys" in words for words in refused[3:])
@@ -265,7 +266,7 @@ def test_local_models_follow_their_site_and_newcomers_start_one(tmp_path: Path) 
     sites = two_groups()
     late = sites["site-5"]
     sites["site-5"] = lambda t: late(t) if t > 2 else Error(wire.FAILED, "failed")
-    result, _ = scripted(sites, tmp_path, strategy="local", clusters=0, selections=0)
+    result, _ = scripted(sites, tmp_path, strategy="local", selections=0)
     assert [event["gauges"]["clusters"] for event in result.rounds] == [5, 5, 6, 6, 6, 6]
     models = wire.unpack_models(wire.write_model(result.arrays))
     rows, ends = first_updates().updates, []
@@ -279,12 +280,12 @@ def simulated(folder: Path, strategy: str, **more: Any) -> RunResult:
     config = {"strategy": strategy, "rounds": 5, "epsilons": "inf", "partition": "iid",
               "groups": "label-shift:3:3", "learning-rate": 0.5, "runs-dir": str(folder),
               "run-id": f"{strategy}-{len(list(folder.iterdir()))}", **more}  # fmt: skip
-    return run_in_process(RunTerms.parse(config), 6)
+    return run_in_process(RunConfig.parse(config), 6)
 
 
 def test_clusters_beat_one_model_where_groups_differ(tmp_path: Path) -> None:
     """Without noise the groups are found, and each cluster's model is for its group."""
-    for strategy, more in {"r-dpcfl": {"clusters": 2}, "oracle-clusters": {}}.items():
+    for strategy, more in {"r-dpcfl": {"r-dpcfl.clusters": 2}, "oracle-clusters": {}}.items():
         result = simulated(tmp_path, strategy, **more)
         assert result.rounds[-1]["metrics"]["accuracy"] > 0.68, strategy
         groups = [result.models[str(i)] for i in range(6)]
@@ -323,9 +324,9 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"clusters": 7}, "'clusters' = 7, and 6 sites take part"),
-        ({"clusters": 1}, "'clusters' = 1 is 'fedavg'"),
-        ({"strategy": "ifca", "clusters": 0}, "set 'clusters' to 2"),
+        ({"r-dpcfl.clusters": 7}, "'r-dpcfl.clusters' = 7, and 6 sites take part"),
+        ({"r-dpcfl.clusters": 1}, "'r-dpcfl.clusters' = 1 is 'fedavg'"),
+        ({"strategy": "ifca", "ifca.clusters": 0}, "set 'ifca.clusters' to 2"),
         ({"strategy": "ifca", "selection-share": 0.0}, "'selection-share' above 0"),
         ({"strategy": "oracle-clusters", "selections": 0}, "needs 'groups'"),
         ({"strategy": "fedavg"}, "'selections': 'fedavg' asks for no choices"),
@@ -356,7 +357,7 @@ def test_terms_that_cannot_be_are_refused_before_anything_is_trained(
         ("r-dpcfl+pfa", "'r-dpcfl' has several models by itself"),
         ("pfa+r-dpcfl", "'pfa' projects by itself"),
         ("fedhdp+r-dpcfl", "'fedhdp' is more than weights"),
-        ("fedavg+local", "after '\\+' comes a projection or a clustering: pfa, random, r-dpcfl"),
+        ("fedavg+local", "after '\\+' write a projection or a clustering: pfa, random, r-dpcfl"),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(name: str, words: str) -> None:

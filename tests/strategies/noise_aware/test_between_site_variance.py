@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hdpfl_flower.linalg.sums import inner_products
 from strategies.noise_aware.between_site_variance import between_site_variance
-from hdpfl_flower.linalg.projection import inner_products
 
 FALSE_ALARM = 1e-6
 """Chance that the statistical check below rejects right code."""

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import make_plan
-from hdpfl_flower.config.profile import Profile
 from strategies.noise_aware.local_steps import WIDEST, facts_needed, local_steps
 
 NAN = math.nan

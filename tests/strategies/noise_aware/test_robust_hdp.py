@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from benchmarks.recorded import record
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.estimators.noise_level import ESTIMATORS
 from hdpfl_flower.monitoring.journal import Journal, read_journal
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.estimators.noise_level import ESTIMATORS
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies import make_strategy
 from strategies.core.base import State
 from strategies.core.checks import check_outcome
+from strategies.core.strategy_state import load_state, save_state
 from strategies.noise_aware.oracle import inverse_variance_weights
-from strategies.noise_aware.robust_hdp import RobustHDP
+from strategies.noise_aware.robust_hdp import RobustHDP, RobustHDPState
 
 N, D = 8, 4_000
 GENERATOR = np.random.default_rng(1)
@@ -42,7 +45,9 @@ def run(
     present: list[list[int]] | None = None,
     **terms: object,
 ) -> list[tuple[State, Outcome]]:
-    rule = RobustHDP(RunTerms.parse({key.replace("_", "-"): v for key, v in terms.items()}))
+    rule = RobustHDP(
+        RunConfig.parse({f"robust-hdp.{key.replace('_', '-')}": v for key, v in terms.items()})
+    )
     state, results = rule.initial_state(), []
     for number, rows in enumerate(updates, start=1):
         these = present[number - 1] if present else list(range(N))
@@ -74,8 +79,8 @@ def test_every_estimator_is_a_term_and_a_valid_rule(estimator: str) -> None:
 
 
 def test_the_terms_name_the_estimators_that_there_are() -> None:
-    with pytest.raises(TermsError, match="'estimator'") as error:
-        RunTerms.parse({"estimator": "magic"})
+    with pytest.raises(TermsError, match=r"'robust-hdp\.estimator'") as error:
+        make_strategy(RunConfig.parse({"robust-hdp": {"estimator": "magic"}}))
     assert all(name in str(error.value) for name in ESTIMATORS)
 
 
@@ -102,25 +107,26 @@ def test_with_partial_participation_every_site_has_its_own_history() -> None:
     true = inverse_variance_weights(VARIANCES[present[-1]])
     # 5 σ of a variance over one pair: √(2/d) = 2 %
     np.testing.assert_allclose(outcome.weights, true, rtol=0.12)
-    assert {name.split("/")[1] for name in state if "/" in name} == {str(i) for i in range(N)}
+    assert state.uploads.clients.keys() == {str(i) for i in range(N)}
 
 
 def test_the_state_alone_carries_the_run_on() -> None:
     """A rule made anew from a checkpoint gives the same bits."""
     updates = rounds(3)
     results = run(updates)
-    stored = {
-        name: np.array(json.loads(json.dumps(a.tolist()))) for name, a in results[1][0].items()
-    }
+    arrays: dict[str, Any] = {}
+    facts = json.loads(json.dumps(save_state(results[1][0], arrays)))
+    stored = load_state(RobustHDPState, facts, arrays)
     given = RoundUpdates(3, tuple(str(i) for i in range(N)), updates[2])
-    _, again = RobustHDP(RunTerms()).combine(stored, given, RandomStream(bytes(32)))
+    _, again = RobustHDP(RunConfig()).combine(stored, given, RandomStream(bytes(32)))
     np.testing.assert_array_equal(again.update, results[2][1].update)
 
 
 def test_the_journal_says_which_estimator_and_why(tmp_path: Path) -> None:
-    rule = RobustHDP(RunTerms())
+    rule = RobustHDP(RunConfig())
     first, second = rounds(2)
-    state, _ = rule.combine({}, RoundUpdates(1, ("0", "1"), first[:2]), RandomStream(bytes(32)))
+    given = RoundUpdates(1, ("0", "1"), first[:2])
+    state, _ = rule.combine(rule.initial_state(), given, RandomStream(bytes(32)))
     given = RoundUpdates(2, ("0", "1", "2"), second[:3])
     _, outcome = rule.combine(state, given, RandomStream(bytes(32)))
     journal = Journal(tmp_path / "journal.jsonl")
@@ -180,7 +186,8 @@ def test_recorded_updates_are_weighed_as_well_as_told(name: str) -> None:
     if name != "digits" and not DATA:
         pytest.skip("set HDPFL_TEST_DATA to a folder that holds heart/ and MNIST/raw")
     config, sites = RUNS[name]
-    rule, state = RobustHDP(RunTerms()), {}
+    rule = RobustHDP(RunConfig())
+    state = rule.initial_state()
     for updates in record({"rounds": 10, "data-dir": DATA, **config}, sites):
         state, outcome = rule.combine(state, updates, RandomStream(bytes(32)))
         true = updates.disclosed["noise-std"] ** 2

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.core.base import HDPStrategy, State
 from strategies.averaging.fedavg import FedAvg
+from strategies.core.base import HDPStrategy, State
 from strategies.noise_aware.oracle import inverse_variance_weights
 from strategies.noise_aware.robust_hdp import RobustHDP
-from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift
+from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift, RobustHDPDriftState
 
 H = 40
 D = 4_000
@@ -46,7 +46,7 @@ def combine(
 
 
 def drift_rule() -> RobustHDPDrift:
-    return RobustHDPDrift(RunTerms.parse({"strategy": "robust-hdp-drift", "rounds": H}))
+    return RobustHDPDrift(RunConfig.parse({"strategy": "robust-hdp-drift", "rounds": H}))
 
 
 def cochran(rows: np.ndarray, variances: np.ndarray) -> float:
@@ -64,7 +64,7 @@ def check_weights(outcome: Outcome, drift: float, rounds: int) -> None:
 
 
 def test_weights_are_those_of_noise_and_drift_over_the_rounds() -> None:
-    rule, plain = drift_rule(), RobustHDP(RunTerms.parse({"rounds": H}))
+    rule, plain = drift_rule(), RobustHDP(RunConfig.parse({"rounds": H}))
     state, plain_state, found = rule.initial_state(), plain.initial_state(), []
     for server_round in range(1, 4):
         rows = drawn(server_round, 0.3)
@@ -85,13 +85,13 @@ def test_weights_are_those_of_noise_and_drift_over_the_rounds() -> None:
 
 def test_a_round_below_zero_counts_as_it_is_and_the_mean_is_cut_at_zero() -> None:
     rule = drift_rule()
-    low: State = {"drift_sum": np.array([-1e3]), "drift_rounds": np.array([1.0])}
+    low = RobustHDPDriftState(drift_sum=-1e3, drift_rounds=1)
     state, outcome = combine(rule, low, drawn(1, 0.3))
-    assert state["drift_sum"][0] == pytest.approx(-1e3, rel=0.01)
-    assert state["drift_rounds"][0] == 2
+    assert state.drift_sum == pytest.approx(-1e3, rel=0.01)
+    assert state.drift_rounds == 2
     assert outcome.gauges["drift_std"] == 0
     check_weights(outcome, 0.0, H)
-    assert low["drift_sum"][0] == -1e3  # not written to
+    assert low.drift_sum == -1e3  # not written to
 
 
 def error_over_rounds(rule: HDPStrategy, skew: float, seed: int = 0) -> float:
@@ -106,8 +106,8 @@ def error_over_rounds(rule: HDPStrategy, skew: float, seed: int = 0) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_under_skew_it_beats_both_noise_alone_and_uniform_weights(seed: int) -> None:
     """Noise alone trusts a few quiet sites, whose skew adds up over the rounds."""
-    uniform = error_over_rounds(FedAvg(RunTerms()), 0.4, seed)
-    by_noise = error_over_rounds(RobustHDP(RunTerms()), 0.4, seed)
+    uniform = error_over_rounds(FedAvg(RunConfig()), 0.4, seed)
+    by_noise = error_over_rounds(RobustHDP(RunConfig()), 0.4, seed)
     assert uniform == pytest.approx(np.sqrt(H * float((NOISE**2).sum())) / len(NOISE), rel=0.05)
     assert by_noise > uniform
     assert error_over_rounds(drift_rule(), 0.4, seed) < uniform
@@ -129,7 +129,7 @@ def test_an_update_of_zeros_gets_no_weight_and_alone_changes_nothing() -> None:
     expected = inverse_variance_weights(variances + H * cochran(rows[1:], variances))
     np.testing.assert_allclose(outcome.weights[1:], expected, rtol=1e-9)
     state, outcome = combine(rule, rule.initial_state(), np.zeros((3, 9), np.float32))
-    assert state["drift_rounds"][0] == 0
+    assert state.drift_rounds == 0
     assert not outcome.update.any()
 
 
@@ -145,7 +145,7 @@ def test_sites_of_unlike_steps_are_compared_step_by_step() -> None:
     state, outcome = rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))
     of_steps = np.square(np.asarray(outcome.gauges["noise_std"])) / STEPS**2
     drift = cochran(rows / STEPS[:, None], of_steps)
-    assert state["drift_sum"][0] == pytest.approx(drift, rel=1e-6)
+    assert state.drift_sum == pytest.approx(drift, rel=1e-6)
     shares = inverse_variance_weights(of_steps + H * drift)
     weights = shares / STEPS / (shares / STEPS).sum()
     np.testing.assert_allclose(outcome.weights, weights, rtol=1e-6)

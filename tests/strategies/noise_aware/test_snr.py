@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.noise_aware.robust_hdp import RobustHDP
@@ -26,7 +26,7 @@ def updates_of(**disclosed: np.ndarray) -> RoundUpdates:
 
 
 def combine(rule: RobustHDP, updates: RoundUpdates) -> Outcome:
-    return rule.combine({}, updates, RandomStream(bytes(32)))[1]
+    return rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
 
 
 def told() -> dict[str, np.ndarray]:
@@ -41,10 +41,10 @@ def best_share(weights: np.ndarray) -> float:
 
 def test_its_weights_have_the_best_signal_to_noise() -> None:
     """Cauchy–Schwarz: no weights beat kᵢ/σᵢ²; the estimated noise costs a few percent at most."""
-    outcome = combine(SNR(RunTerms()), updates_of(**told()))
+    outcome = combine(SNR(RunConfig()), updates_of(**told()))
     assert best_share(STEPS / NOISE**2) == pytest.approx(1)
     assert best_share(outcome.weights) < 1.03
-    assert best_share(combine(RobustHDP(RunTerms()), updates_of()).weights) > 1.2
+    assert best_share(combine(RobustHDP(RunConfig()), updates_of()).weights) > 1.2
     noise_std = np.asarray(outcome.gauges["noise_std"])
     expected = STEPS / noise_std**2
     np.testing.assert_allclose(outcome.weights, expected / expected.sum(), rtol=1e-9)
@@ -53,9 +53,9 @@ def test_its_weights_have_the_best_signal_to_noise() -> None:
 
 
 def test_where_steps_are_alike_or_unknown_it_is_robust_hdp() -> None:
-    plain = combine(RobustHDP(RunTerms()), updates_of())
-    unknown = combine(SNR(RunTerms()), updates_of())
-    same = combine(SNR(RunTerms().updated(local_steps=9)), updates_of())
+    plain = combine(RobustHDP(RunConfig()), updates_of())
+    unknown = combine(SNR(RunConfig()), updates_of())
+    same = combine(SNR(RunConfig().updated(local_steps=9)), updates_of())
     for outcome, known in ((unknown, 0), (same, 1)):
         np.testing.assert_allclose(outcome.weights, plain.weights, rtol=1e-12)
         np.testing.assert_array_equal(outcome.gauges["steps_known"], known)
@@ -64,12 +64,12 @@ def test_where_steps_are_alike_or_unknown_it_is_robust_hdp() -> None:
 def test_a_silent_site_counts_as_the_median_and_the_journal_says_so() -> None:
     facts = told()
     facts["batch-size"][0] = math.nan
-    outcome = combine(SNR(RunTerms()), updates_of(**facts))
+    outcome = combine(SNR(RunConfig()), updates_of(**facts))
     assert np.asarray(outcome.gauges["steps"])[0] == np.median(STEPS[1:])
     np.testing.assert_array_equal(outcome.gauges["steps_known"], [0, 1, 1, 1, 1, 1])
 
 
 def test_it_asks_for_steps_only_where_the_terms_do_not_set_them() -> None:
-    assert SNR(RunTerms()).needs == frozenset()
-    assert SNR(RunTerms()).welcomes == {"batch-size", "declared-records"}
-    assert SNR(RunTerms().updated(local_steps=3)).welcomes == frozenset()
+    assert SNR(RunConfig()).needs == frozenset()
+    assert SNR(RunConfig()).welcomes == {"batch-size", "declared-records"}
+    assert SNR(RunConfig().updated(local_steps=3)).welcomes == frozenset()

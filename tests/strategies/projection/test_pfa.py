@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import make_strategy
@@ -28,11 +29,17 @@ def rows_of(seed: int = 0) -> np.ndarray:
 
 
 def combine(rows: np.ndarray, epsilons: np.ndarray = EPSILONS, **terms: Any) -> Outcome:
-    config = {key.replace("_", "-"): value for key, value in {"strategy": "pfa", **terms}.items()}
-    rule: HDPStrategy = make_strategy(RunTerms.parse(config))
-    rule._like = {name: np.zeros(shape, np.float32) for name, shape in TENSORS.items()}
+    name = terms.pop("strategy", "pfa")
+    config = {
+        f"{name}.{key.replace('_', '-')}"
+        if key.startswith("subspace")
+        else key.replace("_", "-"): v
+        for key, v in terms.items()
+    }
+    rule: HDPStrategy = make_strategy(RunConfig.parse({"strategy": name, **config}))
+    sizes = tuple(math.prod(shape) for shape in TENSORS.values())
     names = tuple(map(str, range(len(rows))))
-    updates = RoundUpdates(1, names, rows, {"epsilon": epsilons})
+    updates = RoundUpdates(1, names, rows, {"epsilon": epsilons}, tensor_sizes=sizes)
     return rule.combine(rule.initial_state(), updates, RandomStream(bytes(32)))[1]
 
 

@@ -11,11 +11,11 @@ import pytest
 from flwr.app import Error, Message
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import flatten
-from server_app.simulation.local import run_in_process
 from server_app.run.rounds import RunResult, run
+from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 from tests.federation import Answer, ScriptedGrid, Site
 
@@ -33,10 +33,10 @@ def rows_of(seed: int = 0, rounds: int = 3) -> np.ndarray:
     return (rows / 40).astype(np.float32)
 
 
-def terms_of(folder: Path, **more: Any) -> RunTerms:
+def terms_of(folder: Path, **more: Any) -> RunConfig:
     config = {"strategy": "pfa-plus", "rounds": 2, "evaluation": "none", "quorum": 1}
     more = {key.replace("_", "-"): value for key, value in more.items()}
-    return RunTerms.parse({**config, "runs-dir": str(folder), **more})
+    return RunConfig.parse({**config, "runs-dir": str(folder), **more})
 
 
 class Watched(ScriptedGrid):
@@ -127,7 +127,7 @@ def test_rounds_by_hand_whatever_form_a_private_site_sends(
 ) -> None:
     rows = rows_of()
     grid = honest(rows, always_whole)
-    result = run(grid, terms_of(tmp_path, rounds=3), picture=False)
+    result = run(grid, terms_of(tmp_path, rounds=3))
     expected = by_hand(grid.models[1], rows)
     # float32: a model below 1 is rounded three times, a step's direction by 2⁻²⁴ of the model
     assert np.abs(outcome(result) - expected).max() < 1e-6
@@ -146,24 +146,25 @@ def test_it_is_pfa_where_the_public_mean_keeps_its_direction(tmp_path: Path) -> 
         found[PUBLIC] = rows[0, PUBLIC] * np.float32(1 + number / 8)
     models = []
     for strategy in ("pfa", "pfa-plus"):
-        terms = terms_of(tmp_path / strategy, strategy=strategy, rounds=3, subspace="mean")
-        models.append(outcome(run(honest(rows), terms, picture=False)))
+        mean = {"pfa.subspace": "mean"} if strategy == "pfa" else {}
+        terms = terms_of(tmp_path / strategy, strategy=strategy, rounds=3, **mean)
+        models.append(outcome(run(honest(rows), terms)))
     assert np.abs(models[0] - models[1]).max() < 1e-6
     terms = terms_of(tmp_path / "weiavg", strategy="weiavg", rounds=3)
-    assert np.abs(models[0] - outcome(run(honest(rows), terms, picture=False))).max() > 1e-3
+    assert np.abs(models[0] - outcome(run(honest(rows), terms))).max() > 1e-3
 
 
 def test_the_warm_ups_step_is_the_direction_of_algorithm_3(tmp_path: Path) -> None:
     rows = rows_of()
     grid = honest(rows)
-    run(grid, terms_of(tmp_path), picture=False)
+    run(grid, terms_of(tmp_path))
     mean = SHARES[PUBLIC] @ rows[0, PUBLIC].astype(np.float64)
     assert grid.step(2) @ mean / np.linalg.norm(mean) == pytest.approx(1, abs=1e-6)
 
 
 def test_each_site_is_told_whether_and_on_what_to_project(tmp_path: Path) -> None:
     grid = honest(rows_of())
-    run(grid, terms_of(tmp_path, rounds=3), picture=False)
+    run(grid, terms_of(tmp_path, rounds=3))
     assert set(grid.projects[1].values()) == {wire.WHOLE}
     for later in (2, 3):
         for i, loose in enumerate(PUBLIC):
@@ -177,7 +178,7 @@ def test_the_split_is_that_of_the_sites_asked_not_of_those_that_answered(tmp_pat
     for loose in np.flatnonzero(PUBLIC):
         answers = grid.sites[str(loose)]
         grid.sites[str(loose)] = lambda r, a=answers: a(r) if r == 1 else None  # type: ignore[misc]
-    result = run(grid, terms_of(tmp_path), picture=False)
+    result = run(grid, terms_of(tmp_path))
     gauges = result.rounds[1]["gauges"]
     assert gauges["public"] == [0, 0, 0]
     shares = EPSILONS[~PUBLIC] / EPSILONS[~PUBLIC].sum()
@@ -193,7 +194,7 @@ def test_a_site_that_missed_a_round_projects_on_the_way_from_its_own_last_model(
     grid = honest(rows)
     answers = grid.sites["0"]
     grid.sites["0"] = lambda r: answers(r) if r != 2 else None
-    result = run(grid, terms_of(tmp_path, rounds=3), picture=False)
+    result = run(grid, terms_of(tmp_path, rounds=3))
     assert grid.projects[3] == {
         "0": grid.digests[1], "2": grid.digests[2], "4": grid.digests[2],
         "1": wire.WHOLE, "3": wire.WHOLE,
@@ -213,7 +214,7 @@ def test_a_site_that_missed_more_is_asked_for_all_and_then_again_for_a_number(
     grid = honest(rows_of(rounds=5))
     answers = grid.sites["0"]
     grid.sites["0"] = lambda r: answers(r) if r not in (2, 3) else None
-    run(grid, terms_of(tmp_path, rounds=5), picture=False)
+    run(grid, terms_of(tmp_path, rounds=5))
     named = [grid.projects[number]["0"] for number in (2, 3, 4, 5)]
     assert named == [grid.digests[1], grid.digests[1], wire.WHOLE, grid.digests[4]]
 
@@ -222,7 +223,7 @@ def test_after_a_round_without_a_quorum_the_step_is_the_same(tmp_path: Path) -> 
     grid = honest(rows_of(rounds=4))
     for name, answers in grid.sites.items():
         grid.sites[name] = lambda r, a=answers: None if r == 2 else a(r)  # type: ignore[misc]
-    result = run(grid, terms_of(tmp_path, rounds=4), picture=False)
+    result = run(grid, terms_of(tmp_path, rounds=4))
     assert [bool(event["accepted"]) for event in result.rounds] == [True, False, True, True]
     assert grid.projects[3]["0"] == grid.projects[2]["0"] == grid.digests[1]
     assert grid.projects[4]["0"] == grid.digests[3]
@@ -243,7 +244,7 @@ def test_a_number_that_cannot_be_used_is_dropped(tmp_path: Path, lie: str) -> No
     grid = honest(rows_of())
     answers = grid.sites["0"]
     grid.sites["0"] = lambda r: answers(r) if r == 1 else LIES[lie]
-    result = run(grid, terms_of(tmp_path), picture=False)
+    result = run(grid, terms_of(tmp_path))
     assert set(result.rounds[1]["rejected"]) == {"0"}
     assert result.rounds[1]["accepted"] == ["1", "2", "3", "4"]
 
@@ -253,7 +254,7 @@ def test_a_number_is_taken_only_from_whom_it_is_asked(tmp_path: Path) -> None:
     public, private = grid.sites["1"], grid.sites["0"]
     grid.sites["1"] = lambda r: public(r) if r == 1 else number(0.5)
     grid.sites["0"] = lambda r: number(0.5) if r == 1 else private(r)
-    result = run(grid, terms_of(tmp_path), picture=False)
+    result = run(grid, terms_of(tmp_path))
     assert [set(event["rejected"]) for event in result.rounds] == [{"0"}, {"1"}]
 
 
@@ -263,7 +264,7 @@ def test_a_large_number_that_is_allowed_moves_the_model_as_far_and_no_further(
     grid = honest(rows_of())
     answers = grid.sites["0"]
     grid.sites["0"] = lambda r: answers(r) if r == 1 else number(0.9e6)
-    step = outcome(run(grid, terms_of(tmp_path), picture=False)) - grid.models[2]
+    step = outcome(run(grid, terms_of(tmp_path))) - grid.models[2]
     assert np.linalg.norm(step) == pytest.approx(SHARES[0] * 0.9e6, rel=1e-3)
 
 
@@ -271,7 +272,7 @@ def test_a_large_number_that_is_allowed_moves_the_model_as_far_and_no_further(
 def test_without_public_or_private_sites_all_send_all(tmp_path: Path, split: str) -> None:
     rows = rows_of()
     grid = honest(rows)
-    result = run(grid, terms_of(tmp_path, public_split=split), picture=False)
+    result = run(grid, terms_of(tmp_path, public_split=split))
     assert {p for asked in grid.projects.values() for p in asked.values()} == {wire.WHOLE}
     expected = grid.models[1] + sum(SHARES @ found.astype(np.float64) for found in rows[:2])
     assert np.abs(outcome(result) - expected).max() < 1e-6
@@ -281,9 +282,9 @@ def test_without_public_or_private_sites_all_send_all(tmp_path: Path, split: str
 @pytest.mark.parametrize(
     ("terms", "key"),
     [
-        ({"subspace": "centred"}, "'subspace'"),
-        ({"subspace-rank": 2}, "'subspace-rank'"),
-        ({"subspace-scope": "tensor"}, "'subspace-scope'"),
+        ({"pfa-plus.subspace": "centred"}, "'pfa-plus.subspace' is not a known key"),
+        ({"pfa.subspace-rank": 2}, "'pfa.subspace-rank' is a setting of 'pfa'"),
+        ({"pfa.subspace-scope": "tensor"}, "'pfa.subspace-scope' is a setting of 'pfa'"),
         ({"guard": "evidence"}, "'guard'"),
     ],
 )
@@ -291,15 +292,14 @@ def test_terms_that_one_number_a_site_cannot_satisfy_are_refused(
     terms: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(TermsError, match=key) as error:
-        make_strategy(RunTerms.parse({"strategy": "pfa-plus", **terms}))
+        make_strategy(RunConfig.parse({"strategy": "pfa-plus", **terms}))
     assert "\n" not in str(error.value)
-    make_strategy(RunTerms.parse({"strategy": "pfa-plus", "subspace": "mean"}))
 
 
 def test_the_journal_counts_what_went_and_came(tmp_path: Path) -> None:
     grid = honest(rows_of())
     grid.sites["2"] = lambda _: Error(121, "failed")
-    result = run(grid, terms_of(tmp_path), picture=False)
+    result = run(grid, terms_of(tmp_path))
     row, one = len(wire.encode_update(np.ones(SIZE, np.float32))), 128 + 4
     assert [event["bytes_up"] for event in result.rounds] == [4 * row, 2 * row + 2 * one]
     first, second = (event["bytes_down"] for event in result.rounds)
@@ -310,11 +310,13 @@ def test_the_journal_counts_what_went_and_came(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_learns_as_pfa_does_and_saves_more_than_it_costs(tmp_path: Path) -> None:
     base = {"rounds": 8, "epsilons": "8,10,0.5,0.4,0.6,0.5,0.4,0.3,0.5,0.4", "partition": "iid",
-            "learning-rate": 0.5, "clip-norm": 0.5, "batch-sizes": "32", "subspace": "mean",
+            "learning-rate": 0.5, "clip-norm": 0.5, "batch-sizes": "32",
             "local-steps": 8, "seed": 2}  # fmt: skip
     accuracy, total, up = {}, {}, {}
     for strategy in ("pfa", "pfa-plus", "fedavg"):
-        terms = RunTerms.parse({**base, "strategy": strategy, "runs-dir": str(tmp_path)})
+        mean = {"pfa.subspace": "mean"} if strategy == "pfa" else {}
+        config = {**base, **mean, "strategy": strategy, "runs-dir": str(tmp_path)}
+        terms = RunConfig.parse(config)
         rounds = run_in_process(terms, 10).rounds
         accuracy[strategy] = rounds[-1]["metrics"]["accuracy"]
         up[strategy] = sum(event["bytes_up"] for event in rounds)

@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from server_app.run.rounds import run
 from server_app.simulation.comparison import jobs_of
-from server_app.run.rounds import run, settle
 from strategies import PROJECTIONS, STRATEGIES, check_strategy, make_strategy
 from strategies.core.base import State
-from strategies.multi_model.base import ManyModels
-from strategies.projection.base import Projected
 from strategies.core.sampler import Sampler
-from tests.federation import ScriptedGrid, sends
+from strategies.core.strategy_state import save_state
+from strategies.multi_model.base import MultiModel
+from strategies.projection.base import Projected
+from tests.federation import ScriptedGrid, sends, weighing
 
 WEIGHTINGS = [
-    name for name, rule in STRATEGIES.items() if not issubclass(rule, (Projected, ManyModels))
+    name for name, rule in STRATEGIES.items() if not issubclass(rule, (Projected, MultiModel))
 ]
 FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
 D = 300
@@ -33,7 +34,7 @@ def combine(
     name: str, state: State | None = None, server_round: int = 1, **terms: Any
 ) -> tuple[State, Outcome]:
     generator = np.random.default_rng(7)
-    rule = make_strategy(RunTerms.parse({"strategy": name, "public-split": "gmm", **terms}))
+    rule = make_strategy(RunConfig.parse({"strategy": name, "public-split": "gmm", **terms}))
     disclosed = {fact: generator.uniform(*FACTS[fact], 8) for fact in sorted(FACTS)}
     rows = generator.standard_normal(D) + generator.standard_normal((8, D))
     updates = RoundUpdates(
@@ -50,15 +51,16 @@ def combine(
 def test_the_weights_the_state_and_the_gauges_are_those_of_the_rule_that_weighs(
     weighting: str, projection: str
 ) -> None:
-    terms = {"weights": "records"}
-    state, alone = combine(weighting, **terms)
-    own_state, both = combine(f"{weighting}+{projection}", **terms)
+    composed = f"{weighting}+{projection}"
+    state, alone = combine(weighting, **weighing(weighting, "records"))
+    own_state, both = combine(composed, **weighing(composed, "records"))
     np.testing.assert_array_equal(both.weights, alone.weights)
     for name, gauge in alone.gauges.items():
         np.testing.assert_array_equal(both.gauges[name], gauge)
-    assert set(own_state) == set(state)
-    for name, array in state.items():
-        np.testing.assert_array_equal(own_state[name], array)
+    arrays: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    assert save_state(own_state, arrays[0]) == save_state(state, arrays[1])
+    for name, array in arrays[1].items():
+        np.testing.assert_array_equal(arrays[0][name], array)
     if weighting != "public-only":  # its private sites have no weight
         assert not np.allclose(both.update, alone.update, rtol=1e-3)
 
@@ -69,14 +71,14 @@ def test_pfa_is_weiavg_with_its_projection() -> None:
 
 
 def test_a_projecting_rule_needs_what_its_weights_need_and_every_epsilon() -> None:
-    terms = RunTerms.parse({"weights": "records"})
     for name in WEIGHTINGS:
-        needs = check_strategy(f"{name}+pfa").discloses(terms)
-        assert needs == STRATEGIES[name].discloses(terms) | {"epsilon"}
+        terms = RunConfig.parse(weighing(name, "records"))
+        needs = check_strategy(f"{name}+pfa")(terms).declare().required_facts
+        assert needs == STRATEGIES[name](terms).declare().required_facts | {"epsilon"}
 
 
 def test_what_the_rule_that_weighs_proposes_is_proposed() -> None:
-    rule = make_strategy(RunTerms.parse({"strategy": "minimum+pfa"}))
+    rule = make_strategy(RunConfig.parse({"strategy": "minimum+pfa"}))
     disclosed = {"a": {"epsilon": 2.0}, "b": {"epsilon": 0.5}}
     assert rule.propose(rule.terms, disclosed).epsilon_cap == 0.5
 
@@ -92,9 +94,9 @@ def test_random_directions_change_with_round_and_seed_and_with_nothing_else() ->
     ("name", "words"),
     [
         ("fedsgd+pfa", "is not known; choose one of fedavg"),
-        ("fedavg+pca", r"after '\+' comes a projection or a clustering: pfa, random"),
-        ("fedavg+", r"after '\+' comes a projection or a clustering: pfa, random"),
-        ("fedavg+pfa+random", r"after '\+' comes a projection or a clustering: pfa, random"),
+        ("fedavg+pca", r"after '\+' write a projection or a clustering: pfa, random"),
+        ("fedavg+", r"after '\+' write a projection or a clustering: pfa, random"),
+        ("fedavg+pfa+random", r"after '\+' write a projection or a clustering: pfa, random"),
         ("pfa+random", "'pfa' projects by itself"),
     ],
 )
@@ -107,13 +109,13 @@ def test_what_does_not_compose_is_refused_on_one_line(name: str, words: str) -> 
 def test_a_composed_rule_is_a_row_of_a_comparison_and_its_journal_says_what_it_did(
     tmp_path: Path,
 ) -> None:
-    base = RunTerms.parse({"rounds": 1, "evaluation": "none", "runs-dir": str(tmp_path)})
+    base = RunConfig.parse({"rounds": 1, "evaluation": "none", "runs-dir": str(tmp_path)})
     plain, composed = jobs_of(base, ["robust-hdp", "robust-hdp+pfa"], 1, 3)
-    assert settle(plain.terms).run_id != settle(composed.terms).run_id
+    assert plain.terms.run_id != composed.terms.run_id
     noise = np.random.default_rng(0).standard_normal((3, 650)).astype(np.float32)
     sites = {str(i): sends(0.01 * row) for i, row in enumerate(noise)}
     facts = {str(i): {"epsilon": epsilon} for i, epsilon in enumerate((0.5, 0.6, 8.0))}
-    run(ScriptedGrid(sites, facts), composed.terms, picture=False)
+    run(ScriptedGrid(sites, facts), composed.config)
     journal = read_journal(tmp_path / composed.terms.run_id / "journal.jsonl")
     (event,) = [event for event in journal if event["event"] == "round"]
     assert event["gauges"]["public"] == [0, 0, 1]
@@ -123,7 +125,7 @@ def test_a_composed_rule_is_a_row_of_a_comparison_and_its_journal_says_what_it_d
 
 def test_who_is_public_does_not_follow_from_who_is_asked() -> None:
     """Eight strict sites were asked, and all of them were public among themselves."""
-    sampler = Sampler(RunTerms.parse({"public-split": "gmm"}))
+    sampler = Sampler(RunConfig.parse({"public-split": "gmm"}))
     epsilons = {f"{i}": 0.5 + 0.01 * i for i in range(8)} | {f"{i}": 10.0 + i for i in range(8, 12)}
     sampler.draw(1, list(epsilons), epsilons)
     asked = {site: epsilons[site] for site in list(epsilons)[:8]}

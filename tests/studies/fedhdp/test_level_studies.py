@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
-from hdpfl_flower.simulation.budgets import draw_epsilons
 from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.simulation.budgets import draw_epsilons
 from hdpfl_flower.simulation.partitions import split
-from server_app.simulation.comparison import Job
-from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
-from studies.fedhdp.level_tables import Found, findings, read_levels
+from server_app.simulation.comparison import RunJob
+from strategies import make_strategy
 from studies.fedhdp.level_study import SEARCH_SEED, LevelStudy, alike_opt_outs
+from studies.fedhdp.level_tables import LevelResult, findings, read_levels
+from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.framework.results import Value, best_rate, value_of
 from studies.framework.study import Options
 
@@ -30,13 +31,25 @@ def value(mean: float, sd: float = math.nan) -> Value:
     return Value(mean, sd, np.array([[mean / 100]]), {}, 1.0)
 
 
-def found(mean: float, **levels: tuple[float, float]) -> Found:
+def found(mean: float, **levels: tuple[float, float]) -> LevelResult:
     searched = best_rate({1.0: value(mean - 1), 2.0: value(mean - 2)})
     pairs = {tuple(name.split("_", 1)): pair for name, pair in levels.items()}
-    return Found(searched, value(mean), [pairs])  # type: ignore[list-item]
+    return LevelResult(searched, value(mean), [pairs])  # type: ignore[list-item]
 
 
 # --- what is run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED])
+def test_every_row_has_the_rate_and_the_schedule_in_its_own_strategys_settings(
+    study: LevelStudy,
+) -> None:
+    options = replace(DIGITS, full=True)
+    for place in study.places(options):
+        settings: Any = make_strategy(study.job(place, 2.0, 1, options, Path("x")).config).settings
+        assert settings.server_learning_rate == 2.0
+        is_constant = place[1].startswith("constant rate")
+        assert settings.server_schedule == ("constant" if is_constant else "linear")
 
 
 def test_all_who_opt_out_hold_the_one_class() -> None:
@@ -54,7 +67,7 @@ def test_all_who_opt_out_hold_the_one_class() -> None:
 def test_the_skewed_runs_say_who_opts_out() -> None:
     place = FEDHDP_SKEWED.places(DIGITS)[0]
     job = FEDHDP_SKEWED.job(place, 1.0, 2, DIGITS, Path("x"))
-    epsilons = draw_epsilons(job.terms.epsilons, job.num_sites, 2)
+    epsilons = draw_epsilons(job.config.simulation.epsilons, job.num_sites, 2)
     opted_out = set(np.flatnonzero(np.isinf(epsilons)).tolist())
     assert opted_out == alike_opt_outs("digits", "", "shards:1", job.num_sites, 2, 7)
     assert set(epsilons[np.isfinite(epsilons)]) == {3.6}
@@ -62,11 +75,11 @@ def test_the_skewed_runs_say_who_opts_out() -> None:
 
 def test_the_search_has_a_seed_of_its_own_and_no_personal_models() -> None:
     for place in FEDHDP_PERSONAL.places(DIGITS):
-        searched = FEDHDP_PERSONAL.job(place, 1.0, SEARCH_SEED, DIGITS, Path("x")).terms
-        reported = FEDHDP_PERSONAL.job(place, 1.0, 1, DIGITS, Path("x")).terms
-        assert (searched.seed, searched.personal_lambda) == (0, "")
-        assert reported.seed == 1
-        assert reported.personal_lambda
+        searched = FEDHDP_PERSONAL.job(place, 1.0, SEARCH_SEED, DIGITS, Path("x"))
+        reported = FEDHDP_PERSONAL.job(place, 1.0, 1, DIGITS, Path("x"))
+        assert (searched.config.simulation.seed, searched.terms.personal_lambda) == (0, "")
+        assert reported.config.simulation.seed == 1
+        assert reported.terms.personal_lambda
 
 
 @pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_SKEWED, FEDHDP_PERSONAL])
@@ -97,7 +110,7 @@ def test_what_is_not_in_the_study_is_named() -> None:
 
 def test_the_variance_is_over_clients_and_the_deviation_over_seeds() -> None:
     levels = [{("private", "global"): (0.8, 0.02)}, {("private", "global"): (0.9, 0.04)}]
-    one = Found(value(1), value(1), levels)
+    one = LevelResult(value(1), value(1), levels)
     assert one.mean("private", "global") == pytest.approx((85, 10 / math.sqrt(2), 3))
     assert all(map(math.isnan, one.mean("opted out", "global")))
 
@@ -133,7 +146,7 @@ def test_the_table_has_the_papers_columns(tmp_path: Path) -> None:
 
 def test_who_is_best_is_said_by_the_search(tmp_path: Path) -> None:
     """Not by the numbers that are reported: the best of several draws flatters itself."""
-    lucky = Found(best_rate({1.0: value(80), 2.0: value(70)}), value(95), [{}])
+    lucky = LevelResult(best_rate({1.0: value(80), 2.0: value(70)}), value(95), [{}])
     rows = {("T", "dp-fedavg"): found(88), ("T", "fedhdp r = 0.1"): found(90),
             ("T", "fedhdp r = 1"): lucky}  # fmt: skip
     notes = " ".join(findings(rows, {}, (), tmp_path / "x.png", "t").notes)
@@ -141,15 +154,15 @@ def test_who_is_best_is_said_by_the_search(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_levels_is_no_result(tmp_path: Path) -> None:
-    terms = RunTerms().updated(run_id="r", runs_dir=str(tmp_path))
+    terms = RunConfig().updated(run_id="r", runs_dir=str(tmp_path))
     with pytest.raises(DataError, match="missing or damaged"):
-        read_levels(Job(terms, 3))
+        read_levels(RunJob(terms, 3))
     row: dict[str, Any] = {"level": "private", "model": "global", "sites": 1}
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "personal.json").write_text(
         json.dumps([{**row, "accuracy": 0.5, "variance": 0.1}])
     )
-    assert read_levels(Job(terms, 3)) == {("private", "global"): (0.5, 0.1)}
+    assert read_levels(RunJob(terms, 3)) == {("private", "global"): (0.5, 0.1)}
 
 
 @pytest.mark.slow

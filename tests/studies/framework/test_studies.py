@@ -11,17 +11,17 @@ from typing import Any, get_args
 
 import pytest
 
-from hdpfl_flower.simulation.attacks import Attack
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
-from server_app.simulation.comparison import Job, OnRound
+from hdpfl_flower.simulation.attacks import Attack
+from server_app.simulation.comparison import OnRound, RunJob
 from studies import STUDIES
 from studies.framework import kept_runs as kept
-from studies.framework.kept_runs import FINISHED, finished_run, keep, name_of, named
-from studies.pfa.traffic import MIB, traffic
-from studies.pfa.mixgauss import PUBLIC_FROM, with_public
+from studies.framework.kept_runs import FINISHED, finished_run, keep, name_of, with_run_name
 from studies.framework.results import best_rate, cell_text, value_of
 from studies.framework.study import GridStudy, Options, Setting
+from studies.pfa.mixgauss import PUBLIC_FROM, with_public
+from studies.pfa.traffic import MIB, traffic
 
 SMALL = GridStudy(
     name="small",
@@ -37,13 +37,12 @@ SMALL = GridStudy(
     paper={("fedavg", "three"): 12.5},
 )
 
+FIELDS = {n: field for group in GROUPS.values() for n, field in group.model_fields.items()}
 NOWHERE = {"run_id": "x", "runs_dir": "/x", "data_dir": "/x"}
 
 OTHER: dict[str, Any] = {
     "prox_lambda": 0.5,
-    "clip_quantile": 0.7,
-    "level_ratio": "0.5",
-    "levels": "1,inf",
+    "simulated_epsilon": "1",
     "personal_lambda": "0.1",
     "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
     "groups": "rotation:2:4",
@@ -52,13 +51,13 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def job(**changes: Any) -> Job:
-    return Job(RunTerms().updated(**changes), 3)
+def job(**changes: Any) -> RunJob:
+    return RunJob(RunConfig().updated(**changes), 3)
 
 
 def other(name: str) -> object:
     """Return another value of a term than its default."""
-    field = RunTerms.model_fields[name]
+    field = FIELDS[name]
     if name in OTHER:
         return OTHER[name]
     if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
@@ -69,7 +68,7 @@ def other(name: str) -> object:
 # --- names -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("term", sorted(set(RunTerms.model_fields) - set(NOWHERE)))
+@pytest.mark.parametrize("term", sorted(set(FIELDS) - set(NOWHERE)))
 def test_a_runs_name_changes_with_every_term(term: str) -> None:
     assert name_of(job(**{term: other(term)})) != name_of(job())
 
@@ -83,6 +82,7 @@ def test_a_runs_name_changes_with_all_else_that_makes_it() -> None:
         replace(plain, attack=Attack("zero", (1,))),
         replace(plain, attack=Attack("zero", (2,))),
         replace(plain, attack=Attack("tiny", (1,))),
+        replace(plain, config=RunConfig.parse({"robust-hdp.frozen-after": 2})),
     ]
     names = {name_of(one, {}) for one in (plain, *others)}
     assert len(names | {name_of(plain, {"CUDA_VISIBLE_DEVICES": ""})}) == len(others) + 2
@@ -118,9 +118,9 @@ def test_every_column_can_be_named_on_the_command_line() -> None:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the run ids that were trained, as they are."""
     runs: list[str] = []
-    real: Callable[[Job, OnRound], Any] = kept.run_job
+    real: Callable[[RunJob, OnRound], Any] = kept.run_job
 
-    def counted(one: Job, on_round: OnRound) -> Any:
+    def counted(one: RunJob, on_round: OnRound) -> Any:
         runs.append(one.terms.run_id)
         return real(one, on_round)
 
@@ -161,7 +161,7 @@ def test_an_interruption_keeps_what_was_finished(
 ) -> None:
     real = kept.run_job
 
-    def interrupted(one: Job, on_round: OnRound) -> Any:
+    def interrupted(one: RunJob, on_round: OnRound) -> Any:
         if len(trained) == 2:
             raise KeyboardInterrupt
         return real(one, on_round)
@@ -175,29 +175,29 @@ def test_an_interruption_keeps_what_was_finished(
 
 
 def test_a_run_without_a_quorum_is_a_result_if_it_had_rounds(tmp_path: Path) -> None:
-    terms = RunTerms().updated(
+    terms = RunConfig().updated(
         rounds=4, epsilons="1,2,4", batch_sizes="64", quorum=4, calibration="robust-hdp",
         runs_dir=str(tmp_path),
     )  # fmt: skip
-    one = named(Job(terms, 3))
+    one = with_run_name(RunJob(terms, 3))
     events = keep(one, lambda: None)
     assert len(events) == 3
     assert finished_run(one) == events
     assert (
         "quorum" in json.loads((tmp_path / one.terms.run_id / FINISHED).read_text())["ended-early"]
     )
+    bad = terms.updated(min_sites=9, join_timeout=0.1, strategy="nothing")
     with pytest.raises(StrategyError):
-        keep(named(Job(terms.updated(min_sites=9, join_timeout=0.1, strategy="nothing"), 3)),
-             lambda: None)  # fmt: skip
+        keep(with_run_name(RunJob(bad, 3)), lambda: None)
 
 
 def test_stopping_early_leaves_the_noise_of_all_rounds(tmp_path: Path) -> None:
     def noise(rounds: int, stop: int) -> list[float]:
-        terms = RunTerms().updated(
+        terms = RunConfig().updated(
             strategy="oracle", rounds=rounds, epsilons="1,2,4", batch_sizes="64",
             calibration="robust-hdp", runs_dir=str(tmp_path),
         )  # fmt: skip
-        events = keep(named(Job(terms, 3, stop)), lambda: None)
+        events = keep(with_run_name(RunJob(terms, 3, stop)), lambda: None)
         assert len(events) == (stop or rounds)
         return list(events[0]["gauges"]["noise_std"])
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from server_app.simulation.comparison import Job
+from server_app.simulation.comparison import RunJob
+from studies.framework.study import Options
 from studies.guards import lying_sites as liars
 from studies.guards.lying_sites import GUARD_COST, Cost, cost
-from studies.framework.study import Options
 
 
 def test_the_guards_run_the_columns_asked_for(
@@ -24,16 +24,16 @@ def test_the_guards_run_the_columns_asked_for(
 ) -> None:
     """The runs themselves are made up: which are asked for is the question."""
     event = {"accepted": ["0", "1"], "weights": [0.5, 0.5], "rejected": {}}
-    asked: list[RunTerms] = []
+    asked: list[RunConfig] = []
 
-    def made_up(jobs: Sequence[Job], _options: Options, _title: str) -> dict[str, list[Any]]:
-        asked.extend(one.terms for one in jobs)
+    def made_up(jobs: Sequence[RunJob], _options: Options, _title: str) -> dict[str, list[Any]]:
+        asked.extend(one.config for one in jobs)
         return {one.terms.run_id: [event] for one in jobs}
 
     monkeypatch.setattr(liars, "run_jobs", made_up)
     options = Options(columns=("Dist6", "Dist2 ≤ 2 labels"), strategies=("evidence",))
     tables = GUARD_COST.conduct(options, tmp_path).tables
-    assert {(t.epsilons, t.partition) for t in asked} == {
+    assert {(one.simulation.epsilons, one.simulation.partition) for one in asked} == {
         ("dist6-published", "iid"),
         ("dist2-published", "pathological:2"),
     }

@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from server_app.simulation.comparison import Job
-from studies.r_dpcfl.noise_multipliers import EXPECTED, first_variance
-from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of
-from studies.r_dpcfl.accuracy import ROTATION, unequal_budgets, unequal_first_batches
-from studies.r_dpcfl.first_updates import Found, cluster_first, clustered, read_found
-from studies.framework.kept_runs import finished_run, keep, named
+from server_app.simulation.comparison import RunJob
+from studies.framework.kept_runs import finished_run, keep, with_run_name
 from studies.framework.results import grid_values
 from studies.framework.study import Options
+from studies.r_dpcfl.accuracy import ROTATION, unequal_budgets, unequal_first_batches
+from studies.r_dpcfl.cluster_tables import finding_tables, mss_table, numbers_of
+from studies.r_dpcfl.first_updates import MapResult, cluster_first, clustered, read_found
+from studies.r_dpcfl.noise_multipliers import EXPECTED, first_variance
 
 TRUTH = np.repeat(range(4), (3, 6, 6, 6))
 
 
-def found(assignment: list[int], *, name: str = "mixture", told: bool = True, mss: float = 3.0,
-          separated: bool = True) -> Found:  # fmt: skip
-    return Found(name, told, np.array(assignment), TRUTH, mss, separated, np.zeros((21, 2)))
+def found(assignment: list[int], *, name: str = "mixture", given: bool = True, mss: float = 3.0,
+          separated: bool = True) -> MapResult:  # fmt: skip
+    return MapResult(name, given, np.array(assignment), TRUTH, mss, separated, np.zeros((21, 2)))
 
 
 RIGHT = [2] * 3 + [0] * 6 + [3] * 6 + [1] * 6
@@ -69,11 +69,11 @@ def test_unequal_columns_deal_the_menu_out_evenly_and_anew_with_each_seed() -> N
 def test_the_maps_see_what_the_strategy_saw(tmp_path: Path) -> None:
     config = {"groups": "rotation:2:4", "partition": "iid", "rounds": 2, "epsilons": "20",
               "strategy": "r-dpcfl", "runs-dir": str(tmp_path), "clip-norm": 1.0}  # fmt: skip
-    job = named(Job(RunTerms.parse(config), 6, stop_after=1))
+    job = with_run_name(RunJob(RunConfig.parse(config), 6, stop_after=1))
     assert clustered(job) is None
     events = cluster_first(job, lambda: None)
     assert clustered(job) == events
-    own = next(f for f in read_found(job, events) if f.map == "mixture" and not f.told)
+    own = next(f for f in read_found(job, events) if f.map == "mixture" and not f.given)
     (first,) = finished_rounds(read_journal(tmp_path / job.terms.run_id / "journal.jsonl"))
     assert first["gauges"]["clusters_mss"] == own.mss
     assert first["gauges"]["cluster"] == own.assignment.tolist()
@@ -86,8 +86,8 @@ def test_a_first_round_lies_apart_from_the_runs_and_fits_a_smaller_data_set(
     options = Options(dataset="digits")
     first = ROTATION.first("ε 5", 1, options, tmp_path)
     assert first.stop_after == 1
-    assert Path(first.terms.runs_dir) == tmp_path / "first"
-    assert first.terms.partition == "iid:68"  # 1,437 records, 21 clients
+    assert Path(first.config.server.runs_dir) == tmp_path / "first"
+    assert first.config.simulation.partition == "iid:68"  # 1,437 records, 21 clients
 
 
 def run(**metrics: list[float]) -> list[Event]:
@@ -121,7 +121,7 @@ def test_the_first_updates_variance_is_that_of_the_check_values() -> None:
 def test_personal_accuracies_outlive_their_run(tmp_path: Path) -> None:
     config = {"groups": "rotation:1:2", "partition": "iid", "rounds": 1, "epsilons": "20",
               "strategy": "ditto", "runs-dir": str(tmp_path)}  # fmt: skip
-    job = named(Job(RunTerms.parse(config), 3))
+    job = with_run_name(RunJob(RunConfig.parse(config), 3))
     events = keep(job, lambda: None)
     assert {"personal-accuracy", "personal-accuracy-minority"} <= set(events[-1]["metrics"])
     assert finished_run(job) == events

@@ -1,8 +1,8 @@
 """The noise of the aggregate in Robust-HDP's Table 2, reproduced without training.
 
-The paper's z come from the paper's accountant (``hdpfl_flower/privacy/paper_formulas.py``), so the table tests
-our weights, not our calibration. Source: Malekmohammadi et al. (ICML 2024), Table 2; see
-``studies/robust_hdp/noise_table.py``, whose numbers are these.
+The paper's z come from the paper's accountant (``simulation/paper_formulas.py``), so the table
+tests our weights, not our calibration. Source: Malekmohammadi et al. (ICML 2024), Table 2;
+see ``studies/robust_hdp/noise_table.py``, whose numbers are these.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
+from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.simulation.published_budgets import epsilons
 from hdpfl_flower.updates import RoundUpdates
-from studies.robust_hdp import noise_table
-from studies.robust_hdp.noise_table import ILL_CONDITIONED, PAPER, paper_multiplier
 from strategies import make_strategy
 from strategies.noise_aware.oracle import inverse_variance_weights
+from studies.robust_hdp import noise_table
+from studies.robust_hdp.noise_table import ILL_CONDITIONED, PAPER, paper_multiplier
 
 
 def variances(dist: int, least: bool = False) -> npt.NDArray[np.float64]:
@@ -32,11 +32,12 @@ def noise_of(rule: str, dist: int) -> float:
     generator = np.random.default_rng(dist)
     rows = generator.standard_normal((20, 28_938)) * np.sqrt(sigma)[:, None]
     rows += 0.3 * np.sqrt(sigma.min()) * generator.standard_normal(28_938)  # a signal they share
-    strategy = make_strategy(RunTerms.parse({"strategy": rule}))
+    strategy = make_strategy(RunConfig.parse({"strategy": rule}))
     facts = {"noise-std": np.sqrt(sigma), "epsilon": np.array(epsilons(dist, 20))}
     disclosed = {fact: facts[fact] for fact in strategy.needs}
     updates = RoundUpdates(1, tuple(map(str, range(20))), rows.astype(np.float32), disclosed)
-    _, outcome = strategy.combine({}, updates, RandomStream(bytes(32)))
+    state = strategy.initial_state()
+    _, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
     return float((outcome.weights**2 * sigma).sum())
 
 

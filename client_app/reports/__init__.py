@@ -1,0 +1,1 @@
+"""The ledger of a site, read and written out: tables, wording, layout."""

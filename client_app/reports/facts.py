@@ -1,0 +1,261 @@
+"""Everything a site's report says, by name: from the ledger alone, and from the profile if given.
+
+What was charged, and what that costs when it is computed again, comes from the ledger's entries,
+never from the profile: a profile can change after the charge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client_app.reports.ledger_view import (
+    STATUSES,
+    LedgerView,
+    budget_status,
+    metrics_left,
+    notes_on_cap,
+)
+from client_app.reports.limits import not_covered
+from client_app.reports.units import (
+    SEVERAL,
+    epsilon_of_any_change,
+    promised_by_server,
+    relation_of,
+    sums,
+    unit_of_all,
+    unit_of_run,
+)
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.invariants import Assumption, check_entries
+from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+
+ADVERSARY = (
+    "the server and everybody behind it: they see every byte this site ever sends, in all rounds "
+    "and all runs, and choose what they send back; other sites may help them"
+)
+PRIVATE_EPSILON = (
+    "The site's own ε, δ and batch size are private, which means: not sent. It does not mean "
+    "secret. The noise of an update can be estimated from the update itself."
+)
+_PAYLOAD_DIGITS = 12
+
+
+@dataclass(frozen=True, repr=False)
+class Source:
+    """What a report is made from.
+
+    Attributes:
+        view: the ledger, verified.
+        ledger: where it lies.
+        profile: the site's profile; None where only the ledger is at hand.
+    """
+
+    view: LedgerView
+    ledger: Path
+    profile: Profile | None
+
+
+def gather(source: Source) -> dict[str, Any]:
+    """Return everything the report says, by name; ε and δ spent are rounded up, left down.
+
+    What only a profile holds is None without one.
+    """
+    view, site = source.view, source.profile
+    entries, budget = view.entries, site.budget if site else None
+    now = budget_status(view.account, budget)
+    facts: dict[str, Any] = {
+        "ledger": {
+            "path": str(source.ledger),
+            "entries": len(entries),
+            "digest": view.digest(),
+            "from": entries[0].at[:10] if entries else "",
+            "to": entries[-1].at[:10] if entries else "",
+            "anchor": bool(site and site.ledger and site.ledger.anchor),
+            "cap-raised-on": [e.at[:10] for e in entries if e.kind == "cap"][1:],
+        },
+        "cap": _amount(now.cap),
+        "spent": _amount(now.spent),
+        "left": _amount(now.left),
+        "notes": list(notes_on_cap(view.account, budget)) if budget else [],
+        "runs": [_run(view, run_id, site) for run_id in view.runs],
+        "updates": {status: view.count(status, kind="update") for status in STATUSES},
+        "metrics-released": metrics_left(view),
+        "clipped-updates-released": sum(
+            view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
+        ),
+        "clipped-updates-opted-out": _clipped_for_nothing(view),
+        "releases": list(_releases(view)),
+        "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0])
+        or _clipped_for_nothing(view) > 0,
+        "simulation": site.simulated if site else None,
+        "disclosed": list(site.disclose) if site else None,
+        "reply-after": site.reply_after if site else None,
+    }
+    facts["sums"] = sums(facts["runs"])
+    facts["trusted-server"] = promised_by_server(facts["runs"], view.account.declared)
+    unit = unit_of_all(facts["sums"], site)
+    facts["promise"] = {
+        "unit": unit,
+        "relation": "see the sums by unit" if unit == SEVERAL else relation_of(unit),
+        "adversary": ADVERSARY,
+        "private-epsilon": PRIVATE_EPSILON,
+    }
+    facts["assumptions"] = [_checked(each) for each in _assumptions(source)]
+    facts["not-covered"] = list(not_covered(facts))
+    return facts
+
+
+def _clipped_for_nothing(view: LedgerView) -> int:
+    """Return the clipped updates that left while this site had declared that it opts out."""
+    opted_out = {
+        (entry.body["run_id"], entry.body["round"], entry.body["kind"])
+        for entry in view.entries
+        if entry.kind == "reserved" and entry.body.get("told") == math.inf
+    }
+    releases = view.account.releases
+    return sum(releases[key].status in ("sealed", "sent") for key in opted_out)
+
+
+def as_json(facts: dict[str, Any]) -> str:
+    """Return the facts as JSON; an infinite number is the text ``inf``."""
+    return json.dumps(_plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _run(view: LedgerView, run_id: str, site: Profile | None) -> dict[str, Any]:
+    frozen = view.account.plans.get(run_id)
+    terms = _terms(frozen)
+    plan = _event(frozen) if frozen else None
+    clipped = sum(view.count(status, run_id, CLIPPED_UPDATE) for status in ("sealed", "sent"))
+    unit = unit_of_run(frozen, terms, site, clipped)
+    return {
+        "run-id": run_id,
+        "charged": view.charged_on(run_id),
+        "strategy": str(terms.get("strategy", "")),
+        "rounds": sum(part["rounds"] for part in plan["schedule"]) if plan else 0,
+        "epsilon": frozen.epsilon if frozen else None,
+        "delta": frozen.delta if frozen else None,
+        "plan": plan,
+        "unit": unit,
+        "epsilon-any-change": epsilon_of_any_change(frozen, unit) if frozen else None,
+        "updates": {status: view.count(status, run_id, "update") for status in STATUSES},
+        "metrics-released": metrics_left(view, run_id),
+    }
+
+
+def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
+    """Return what a plan does and what that costs, computed again; None for no readable plan."""
+    plan, found = read_plan(frozen), recompute_epsilon(frozen)
+    if plan is None or found is None:
+        return None
+    return {
+        "schedule": [
+            {
+                "rounds": len(list(rounds)),
+                "steps": steps.count,
+                "sampling-prob": steps.sampling_prob,
+            }
+            for steps, rounds in itertools.groupby(plan.steps)
+        ],
+        "noise-multiplier": plan.noise_multiplier,
+        "sensitivity": plan.sensitivity,
+        "divisor": plan.divisor,
+        "models": plan.models,
+        "choices": plan.choices.count if plan.choices else 0,
+        "epsilon-pld": found.pld,
+        "epsilon-rdp": found.rdp,
+    }
+
+
+def _releases(view: LedgerView) -> Iterator[dict[str, Any]]:
+    """Yield every release that was ever taken, in the order of the ledger."""
+    rows: dict[int, dict[str, Any]] = {}
+    for entry in view.entries:
+        body = entry.body
+        if entry.kind == "reserved":
+            # Keyed by the entry that reserved it: later entries name that number.
+            rows[entry.seq] = {
+                "run-id": body["run_id"],
+                "round": body["round"],
+                "kind": body["kind"],
+                "status": entry.kind,
+                "at": entry.at,
+                "payload": "",
+            }
+        elif entry.kind in STATUSES:
+            row = rows[body["release"]]
+            row.update({"status": entry.kind, "at": entry.at})
+            row["payload"] = body.get("payload", row["payload"])[:_PAYLOAD_DIGITS]
+    yield from rows.values()
+
+
+def _assumptions(source: Source) -> Iterator[Assumption]:
+    """Yield what the promise rests on; a chain or an anchor that is wrong was refused before."""
+    view, paths = source.view, source.profile.ledger if source.profile else None
+    yield Assumption(
+        "chain",
+        "no entry of the ledger was altered, dropped or put in",
+        f"every digest was computed again, from entry 1 to entry {len(view.entries)}",
+    )
+    anchored = paths is not None and paths.anchor is not None
+    yield Assumption(
+        "anchor",
+        "the ledger is the newest one, not an older copy",
+        "it contains the entry that its anchor names"
+        if anchored
+        else "the profile names no anchor"
+        if paths
+        else "no profile and so no anchor is at hand: compare the last digest with the site's own",
+        checked=anchored,
+    )
+    yield from check_entries(view.entries)
+    yield Assumption(
+        "noise",
+        "the noise was fresh, and what ran was this package, unaltered",
+        "a ledger cannot show it; a site pins the app, see docs/concepts/threat-model.md",
+        checked=False,
+    )
+    yield Assumption(
+        "records",
+        "the declared number of records N is about the true one",
+        "no record is read here; see: hdpfl-site profile check --terms FILE",
+        checked=False,
+    )
+
+
+def _terms(frozen: ChargedPlan | None) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        terms = json.loads(frozen.terms) if frozen else {}
+        return terms if isinstance(terms, dict) else {}
+    return {}
+
+
+def _checked(each: Assumption) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "claim": each.claim,
+        "how": each.how,
+        "status": each.status,
+        "failures": list(each.failures),
+    }
+
+
+def _amount(amount: tuple[float, float]) -> dict[str, float]:
+    return {"epsilon": amount[0], "delta": amount[1]}
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as JSON has it: an infinite number becomes the text 'inf'."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return "inf" if value == math.inf else value

@@ -1,0 +1,314 @@
+"""Reference pages made from the code when the site is built; MkDocs calls ``on_files``.
+
+Nothing that the code already states is copied by hand: keys, defaults and meanings come from the
+fields of the models, options from the command lines, series from their table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from mkdocs.structure.files import File
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "studies")
+BOUNDS = {"ge": "from", "gt": "above", "lt": "below", "le": "up to"}
+WORDS = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    Path: "path",
+}
+_ROLE = re.compile(r":(?:func|class|meth|data|mod|attr|exc|const):(?=`)")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def limits(field: FieldInfo) -> str:
+    """Return the bounds of a number in words, such as `` from 0, below 1``."""
+    found = [
+        f"{word} {getattr(item, name):g}"
+        for item in field.metadata
+        for name, word in BOUNDS.items()
+        if getattr(item, name, None) is not None
+    ]
+    return " " + ", ".join(found) if found else ""
+
+
+def kind(annotation: Any, bounds: str = "") -> str:
+    """Return a field's type in words."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not types.NoneType]
+        return " or ".join(kind(part, bounds) for part in parts)
+    if hasattr(annotation, "__origin__") and hasattr(annotation, "__metadata__"):
+        return kind(annotation.__origin__, bounds)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    if origin is tuple:
+        return "list of " + kind(get_args(annotation)[0])
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    return WORDS[annotation] + bounds
+
+
+def default(field: FieldInfo) -> str:
+    """Return a field's default as TOML writes it; empty where a value must be given."""
+    if field.default is PydanticUndefined:
+        return ""
+    if field.default is None:
+        return "none"
+    value = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def keys(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+    """Return key, type, default and meaning of each field of ``model``."""
+    from hdpfl_flower.config.validation import kebab
+
+    rows = []
+    for name, field in model.model_fields.items():
+        meaning = field.description
+        if not meaning:
+            raise ValueError(f"{model.__name__}.{name} has no description")
+        key = f"`{field.alias or kebab(name)}`"
+        rows.append((key, kind(field.annotation, limits(field)), default(field), meaning))
+    return rows
+
+
+def section(model: type[BaseModel]) -> str:
+    """Return the table of a model's keys, below the first paragraph of its docstring."""
+    head = " ".join((model.__doc__ or "").strip().partition("\n\n")[0].split())
+    return f"{plain(head)}\n\n" + table(("key", "type", "default", "meaning"), keys(model))
+
+
+def plain(text: str) -> str:
+    """Return a docstring as Markdown: single backticks, no Sphinx roles."""
+    return _ROLE.sub("", text).replace("``", "`")
+
+
+def terms_page() -> str:
+    """Return the keys of a run's config."""
+    from hdpfl_flower.config.run_config import GROUPS
+    from hdpfl_flower.config.tables import TITLES
+    from strategies import STRATEGIES
+
+    intro = (
+        "# Run config\n\n"
+        "Every key of a run, in three groups. Messages to sites carry the *terms* alone. Flower "
+        "itself hands the run config that `flwr run` received to every node, so nothing private "
+        'belongs in any key. Give keys with `flwr run . --run-config "rounds=30 '
+        "strategy='fedavg'\"`, as a TOML file (`--run-config run.toml`), or to `hdpfl compare` "
+        "with `--set KEY=VALUE` or `--terms run.toml`. Unknown keys and wrong types are refused "
+        "by name. A site's own ε, δ, batch size and data are in its [profile](profile.md): no key "
+        "makes a run cost a site more than its profile allows. `resume-from` resumes a run "
+        "([resume](../how-to/resume.md)) and belongs to no group.\n\n"
+    )
+    parts = [f"## {TITLES[name]}\n\n{section(group)}" for name, group in GROUPS.items()]
+    settings = [
+        (f"`{name}.{key.strip('`')}`", *row)
+        for name, strategy in STRATEGIES.items()
+        for key, *row in keys(strategy.settings_type)
+    ]
+    own = (
+        "## Settings of strategies\n\nOf the strategy that runs, or of a part of it "
+        "(`robust-hdp+pfa`). In a TOML file `estimator` in the table `[robust-hdp]`.\n\n"
+    )
+    return intro + "\n".join([*parts, own + table(("key", "type", "default", "meaning"), settings)])
+
+
+def profile_page() -> str:
+    """Return the sections of a site's profile."""
+    from hdpfl_flower.config.profile import Profile
+    from hdpfl_flower.config.validation import kebab
+
+    intro = (
+        "# Profile of a site\n\n"
+        "A TOML file on the site's own disk, readable by its owner alone (`chmod 600`). It never "
+        "crosses the network, and no error shows a value. An example: "
+        "[write the profile](../how-to/site.md#1-write-the-profile). Relative paths start at the "
+        "profile's folder. A key without a default must be given. A deployed site without "
+        "`[data]` and `[ledger]` sends nothing.\n\n"
+    )
+    top, parts = [], []
+    for name, field in Profile.model_fields.items():
+        inner = [t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type)]
+        model = next((t for t in inner if issubclass(t, BaseModel)), None)
+        if model is None:
+            key, words = f"`{kebab(name)}`", kind(field.annotation, limits(field))
+            if not field.description:
+                raise ValueError(f"Profile.{name} has no description")
+            top.append((key, words, default(field), field.description))
+        else:
+            parts.append(f"\n## `[{kebab(name)}]`\n\n{section(model)}")
+    head = "## Top level\n\n" + table(("key", "type", "default", "meaning"), top)
+    return intro + head + "".join(parts)
+
+
+def schema_page() -> str:
+    """Return the keys of a table's public schema, and the built-in one."""
+    from hdpfl_flower.data.schema import CategoryColumn, Label, NumberColumn, Schema
+
+    heart = (ROOT / "hdpfl_flower/data/schemas/heart.toml").read_text()
+    parts = {
+        "Top level": Schema,
+        "`[label]`": Label,
+        '`[[columns]]` with `type = "number"`': NumberColumn,
+        '`[[columns]]` with `type = "category"`': CategoryColumn,
+    }
+    intro = (
+        "# Schema of a table\n\n"
+        "A schema is part of a run's terms (`schema`): TOML text, or the name of a built-in one. "
+        "Bounds, fills and categories are constants in it, never statistics of a site's records. "
+        "Cells that cannot be read count as missing; a record whose label is unknown contributes "
+        "zero.\n"
+    )
+    body = "".join(f"\n## {title}\n\n{section(model)}" for title, model in parts.items())
+    return f"{intro}{body}\n## Built in: `heart`\n\n```toml\n{heart}```\n"
+
+
+def commands_page(name: str) -> str:
+    """Return the help of a command line, every command and option."""
+    import typer
+    from typer.cli import get_docs_for_click
+
+    if name == "hdpfl":
+        from server_app.commands import app
+    else:
+        from client_app.commands import app
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name=name)
+    return text.replace("**Usage**:\n\n", "").replace("**Options**:\n\n", "Options:\n\n")
+
+
+def metrics_page() -> str:
+    """Return every Prometheus series of both exporters."""
+    from hdpfl_flower.monitoring.series import series_at
+
+    parts = [
+        "# Metrics\n\nEvery series of the two exporters. [Monitor](../how-to/monitor.md) sets "
+        "them up. No ε, δ, batch size or number of records is in the coordinator's.\n"
+    ]
+    for place, title in (("coordinator", "The coordinator's series"), ("site", "A site's series")):
+        rows = [
+            (f"`{s.name}`", ", ".join(f"`{label}`" for label in s.labels) or "-", s.meaning)
+            for s in series_at(place)  # type: ignore[arg-type]
+        ]
+        parts.append(f"\n## {title}\n\n" + table(("series", "labels", "meaning"), rows))
+    return "".join(parts)
+
+
+def wire_page() -> str:
+    """Return what crosses the network, from the file that encodes and decodes it."""
+    from hdpfl_flower import wire
+
+    drawing = re.search(r"^    server →.*?(?=\n\n|\Z)", wire.__doc__ or "", re.M | re.S)
+    if drawing is None:
+        raise ValueError("the docstring of hdpfl_flower/wire.py holds no table of keys")
+    rows = [
+        ("`site`, the answer to *join*", listed(wire.SITE_KEYS)),
+        ("`metrics`, the answer to *evaluate*", listed(wire.METRIC_KEYS)),
+        ("codes of a site that sends nothing", f"`{wire.DECLINED}`, `{wire.FAILED}`"),
+        ("message types", listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.FINISH))),
+    ]
+    return (
+        "# Wire\n\nEvery key that crosses the network; `hdpfl_flower/wire.py` encodes and decodes "
+        "them and nothing else. Who sees what: [threat model](../concepts/threat-model.md).\n\n"
+        f"```\n{drawing[0]}\n```\n\n" + table(("what", "keys"), rows)
+    )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as code, sorted."""
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def bugs_page() -> str:
+    """Return the bugs that ``make mutants`` puts back, with the test that fails on each."""
+    import importlib
+
+    from tests.mutants.table import MUTANTS
+
+    intro = (
+        "# Bugs put back\n\n`make mutants` puts each of these "
+        f"{len(MUTANTS)} bugs into the code, one at a time, and requires that a test fails. "
+        "`make mutants-fuzz` changes the files that protect by rule (constants, comparisons, "
+        "conditions, arithmetic, bounds, returns, removed statements; hours; `FILES=…`, "
+        "`SAMPLE=200`); what survives must stand in `tests/mutants/equivalent.toml` with a "
+        "reason.\n"
+    )
+    parts = [intro]
+    for path in sorted((ROOT / "tests/mutants").glob("[a-z]*.py")):
+        found = getattr(importlib.import_module(f"tests.mutants.{path.stem}"), "MUTANTS", None)
+        if found is None or found is MUTANTS:  # the table of all, wherever it is imported
+            continue
+        doc = importlib.import_module(f"tests.mutants.{path.stem}").__doc__ or path.stem
+        rows = [
+            (m.name, f"`{m.file}`", f"`tests/{m.killer.partition('::')[0]}`")
+            for m in sorted(found, key=lambda mutant: mutant.file)
+        ]
+        parts.append(f"\n## {plain(doc.splitlines()[0])}\n\n")
+        parts.append(table(("bug", "where", "test"), rows))
+    return "".join(parts)
+
+
+def copied(name: str) -> str:
+    """Return a page of the repository's root, its links turned into those of the site."""
+    text = re.sub(r"\]\(docs/", "](../", (ROOT / name).read_text())
+    return re.sub(r"\[([^\]]*)\]\((?!\.\./|http)[^)]*\)", r"\1", text)  # files outside of the site
+
+
+def api_pages() -> dict[str, str]:
+    """Return a page a room, which mkdocstrings fills from the docstrings."""
+    pages = {}
+    modules = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    for folder, files in groupby(sorted(modules, key=lambda p: p.parts[:-1]), lambda p: p.parent):
+        room = ".".join(folder.relative_to(ROOT).parts)
+        names = [room if p.stem == "__init__" else f"{room}.{p.stem}" for p in sorted(files)]
+        text = "\n".join(f"::: {name}\n" for name in names)
+        pages[f"reference/api/{room}.md"] = f"# `{room}`\n\n{text}"
+    rooms = "\n".join(f"* [`{Path(page).stem}`]({Path(page).name})" for page in sorted(pages))
+    pages["reference/api/index.md"] = f"# API\n\nOne page a room of the code.\n\n{rooms}\n"
+    return pages
+
+
+PAGES = {
+    "reference/terms.md": terms_page,
+    "reference/profile.md": profile_page,
+    "reference/schema.md": schema_page,
+    "reference/cli-hdpfl.md": lambda: commands_page("hdpfl"),
+    "reference/cli-hdpfl-site.md": lambda: commands_page("hdpfl-site"),
+    "reference/metrics.md": metrics_page,
+    "reference/wire.md": wire_page,
+    "project/bugs-put-back.md": bugs_page,
+    "project/changelog.md": lambda: copied("CHANGELOG.md"),
+    "project/security.md": lambda: copied("SECURITY.md"),
+    "project/contributing.md": lambda: copied("CONTRIBUTING.md"),
+}
+"""Every generated page but those of the API."""
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages to the site."""
+    if str(ROOT) not in sys.path:  # MkDocs restores the path after it has loaded this file
+        sys.path.insert(0, str(ROOT))
+    pages = {name: make() for name, make in PAGES.items()} | api_pages()
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files

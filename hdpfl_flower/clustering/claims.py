@@ -1,0 +1,69 @@
+"""What may be claimed of clusters that separate: that they are clusters, and not labels or chance.
+
+Any cloud of points can be cut, and sites that differ by their labels alone fall into clusters, too.
+Before clusters are trusted
+
+1. those that label proportions explain are joined (``label_skew.py``); one left: label skew;
+2. one cluster, with a width of its own and the clients' own noise, must not explain the points as
+   well (``one_cluster.py``): of clients that are one cluster, 1 look in 100 passes.
+
+Where the head of the network is not known (a regression, a user's own network) the first cannot be
+looked at, and the claim states it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hdpfl_flower.clustering.clusters import LABEL_SKEW, ONE, SEVERAL, UNCHECKED, Clusters
+from hdpfl_flower.clustering.label_skew import explained_pairs, head_means, joined
+from hdpfl_flower.clustering.noise_mixture import weighted_picture
+from hdpfl_flower.clustering.one_cluster import is_one_cluster
+from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.linalg.sums import inner_products
+from hdpfl_flower.linalg.types import Updates, Vector
+
+
+def judged(
+    found: Clusters,
+    updates: Updates,
+    variances: Vector,
+    head: Head | None = None,
+    by_direction: bool = False,
+) -> Clusters:
+    """Return the clusters with the claim that they allow.
+
+    Args:
+        found: clusters of ``updates`` by any map.
+        updates: float32, shape ``(n, d)``.
+        variances: σᵢ² per coordinate, positive, shape ``(n,)``.
+        head: where the softmax layer lies; None: not known.
+        by_direction: the map compared directions: every update counts at length 1.
+
+    Guarantees:
+        Clusters that are not to be trusted are returned unchanged, with a claim that states why.
+        Of clusters that label proportions explain in part, those that are left come back.
+    """
+    if not found.separated:
+        return replace(found, claim=ONE)
+    gram, d = inner_products(updates), updates.shape[1]
+    factors = np.ones(len(gram))
+    if by_direction:
+        # E‖uᵢ‖² = ‖signal‖² + d·σᵢ². The floor keeps an update shorter than its noise finite.
+        signal = np.diag(gram) - d * variances
+        factors = 1 / np.sqrt(np.maximum(signal, 1e-6 * np.diag(gram)))
+    exact = variances * factors**2
+    claim = UNCHECKED
+    if head is not None:
+        means = head_means(updates, head, found.assignment, exact, factors)
+        left = joined(found, explained_pairs(means))
+        if len(left.sizes) == 1:
+            return replace(found, claim=LABEL_SKEW)
+        found, claim = left, SEVERAL
+    # The centres of M clusters differ in M − 1 directions; only these enter the test.
+    kept = len(found.sizes) - 1
+    points, scales, _ = weighted_picture(gram * np.outer(factors, factors), d, exact)
+    one = is_one_cluster(points[:, :kept], exact[:, None] * scales[:kept], kept + 1)
+    return replace(found, claim=ONE if one else claim)

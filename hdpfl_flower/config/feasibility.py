@@ -1,0 +1,67 @@
+"""What a run's terms show to be impossible: refused by the server before it asks any site.
+
+Sites check the same things, for they trust no server; but a site's refusal stays in its own log,
+and all that the coordinator would learn is that rounds have no quorum.
+"""
+
+from __future__ import annotations
+
+from hdpfl_flower.config.personal_lambda import check_lambdas
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import TermsError
+
+
+def check_up_front(terms: RunTerms) -> None:
+    """Refuse terms that every site would fail or decline under.
+
+    Args:
+        terms: with what the rule sets, see ``Rule.completed``.
+
+    Raises:
+        TermsError: names the keys, and what to change.
+    """
+    check_lambdas(terms)
+    _check_pull(terms)
+    # Rules with choices refuse 'selections' themselves, and nobody else has any.
+    extras = [key for key in unlike_rounds(terms) if key != "selections"]
+    reasons = reasons_for_equal_rounds(terms)
+    if extras and reasons:
+        raise TermsError(
+            f"run config: {_listed(extras)} does not go with {_listed(reasons)}: a site can plan "
+            "for equal rounds alone then, and every one would decline; leave one of them out"
+        )
+
+
+def unlike_rounds(terms: RunTerms) -> list[str]:
+    """Return the keys by which a site's rounds hold more than equal steps."""
+    asked = {
+        "first-batch": terms.first_batch == "full",
+        "selections": terms.selections > 0 and terms.selection_share > 0,
+        "personal-noise": terms.personal_noise == "records" and bool(terms.personal_lambda),
+    }
+    return [key for key, is_asked in asked.items() if is_asked]
+
+
+def reasons_for_equal_rounds(terms: RunTerms) -> list[str]:
+    """Return the keys under which a site's account covers equal rounds alone."""
+    asked = {
+        "noise": terms.noise != "records",
+        "calibration": terms.calibration != "pld",
+        "noise-multiplier": bool(terms.noise_multiplier),
+        "participations": bool(terms.participations),
+    }
+    return [key for key, is_asked in asked.items() if is_asked]
+
+
+def _check_pull(terms: RunTerms) -> None:
+    """Refuse a ``prox-lambda`` with which a step goes beyond the model that it is pulled to."""
+    if terms.pull * terms.learning_rate > 1:
+        raise TermsError(
+            f"run config: 'prox-lambda' is {terms.pull:g} and 'learning-rate' "
+            f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond the "
+            "model that it is pulled to; lower one of them"
+        )
+
+
+def _listed(keys: list[str]) -> str:
+    return " and ".join(f"'{key}'" for key in keys)

@@ -1,0 +1,99 @@
+"""Base class of every group of run config keys: terms, server, simulation, a strategy's own.
+
+A field is a key. Its annotation is the type and the range, its description is the line in the
+tables of keys, and its default is what an empty run config means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+
+from hdpfl_flower.config.validation import FROZEN, describe, kebab
+from hdpfl_flower.errors import TermsError
+
+PREFIX = "run config: "
+"""How every refusal of a key begins."""
+Value = bool | int | float | str
+"""What Flower's run config can hold under a key."""
+
+
+def _fits_flower(value: int) -> int:
+    """Refuse an integer that Flower's records cannot carry: they hold 64 bits with a sign."""
+    if value >= 2**63:
+        raise ValueError("must be below 2**63")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0), AfterValidator(_fits_flower)]
+AtLeastOne = Annotated[int, Field(ge=1), AfterValidator(_fits_flower)]
+
+
+class Settings(BaseModel):
+    """A frozen group of keys. Unknown keys and wrong types are refused by name.
+
+    Keys are written in kebab-case in ``pyproject.toml``, in TOML files and on the command line.
+    """
+
+    model_config = FROZEN
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_as_texts(cls, data: Any) -> Any:
+        """Accept a number where a text is asked for: 0.1 means '0.1'."""
+        if not isinstance(data, dict):
+            return data
+        fields = cls.model_fields
+        texts = {key for key, name in cls.names().items() if fields[name].annotation is str}
+        return {
+            # `repr` of a float is the shortest text that reads back as the same number.
+            key: repr(value) if key in texts and type(value) in (int, float) else value
+            for key, value in data.items()
+        }
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], prefix: str = "") -> Self:
+        """Return the group written in ``data``.
+
+        Args:
+            data: the keys of this group alone.
+            prefix: what stands before each key in the run config, for messages.
+
+        Raises:
+            TermsError: a key is unknown, or a value has the wrong type or range; every mistake
+                is named in one line.
+        """
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise TermsError(f"{PREFIX}{describe(error, cls.keys(), prefix)}") from None
+
+    @classmethod
+    def names(cls) -> dict[str, str]:
+        """Return the name of the field of each key."""
+        return {field.alias or kebab(name): name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return every key as users write it."""
+        return list(cls.names())
+
+    def as_config(self) -> dict[str, Value]:
+        """Return the group as Flower's flat run config, keys in kebab-case."""
+        return self.model_dump(by_alias=True)
+
+    def updated(self, **changes: object) -> Self:
+        """Return the same group with some fields changed, validated again."""
+        fields, data = type(self).model_fields, self.as_config()
+        for name, value in changes.items():
+            data[fields[name].alias or kebab(name)] = value  # type: ignore[assignment]
+        return self.parse(data)
+
+
+class NoSettings(Settings):
+    """Of a strategy without a setting of its own."""

@@ -1,0 +1,51 @@
+"""What a simulation draws its sites from: their data, their budgets, their batches, the seed.
+
+The server reads it, and simulated sites read it from Flower's ``context.run_config``. A message
+holds none of it, and a site with a profile and records of its own reads none of it.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from hdpfl_flower.config.settings import Count, Settings
+
+
+class SimulationTerms(Settings):
+    """Keys that a simulation draws from. Frozen."""
+
+    seed: Count = Field(
+        1,
+        description="Seed of the initial model, the client sampling, and "
+        "everything a simulation draws.",
+    )
+    data_dir: str = Field(
+        "",
+        description="Folder of the named data sets (simulation, and the server's public test set).",
+    )
+    partition: str = Field(
+        "contiguous",
+        description="How a named data set is split: contiguous, "
+        "iid, iid:RECORDS, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
+        "sizes:WEIGHT:WEIGHT…, natural.",
+    )
+    groups: str = Field(
+        "",
+        description="Simulation: groups of sites, by their sizes, whose data differ: "
+        "rotation:SIZE:SIZE… (quarter turns), label-shift:SIZE:SIZE… (y + m mod C); empty: none.",
+    )
+    epsilons: str = Field(
+        "uniform:0.3:8",
+        description="Simulation: the sites' ε. dist1…dist9, "
+        "dist1-published…, mixgauss1…4, uniform:A:B, normal:MEAN:STD, "
+        "pareto:SCALE:SHAPE, levels:E:E…, file:PATH, a list, or one number; "
+        "+opt-out:SHARE after any.",
+    )
+    batch_sizes: str = Field(
+        "16,32,64,128", description="Simulation: expected batch sizes to draw from, or 'published'."
+    )
+    torch_threads: Count = Field(
+        1,
+        description="Simulation: torch threads of a client; 1 gives "
+        "the same arrays everywhere, 0 takes the actor's CPUs.",
+    )

@@ -1,0 +1,64 @@
+"""Every key of a run config as rows of a table, for ``pyproject.toml`` and the documentation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from hdpfl_flower.config.run_config import GROUPS
+from hdpfl_flower.config.settings import Settings, Value
+
+TITLES = {
+    "terms": "Terms: sent to every site",
+    "server": "Server: read by the server alone",
+    "simulation": "Simulation: what simulated sites are drawn from",
+}
+"""The head of each group of flat keys."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One key.
+
+    Attributes:
+        group: ``terms``, ``server``, ``simulation``, or the strategy whose setting it is.
+        key: as users write it, with the strategy's name before it where it is a setting.
+        default: what an empty run config means.
+        type: in words.
+        description: in one line.
+    """
+
+    group: str
+    key: str
+    default: Value
+    type: str
+    description: str
+
+    @property
+    def toml(self) -> str:
+        """The default as TOML and JSON write it."""
+        return json.dumps(self.default, ensure_ascii=False)
+
+
+def rows_of(group: str, settings: type[Settings], prefix: str = "") -> Iterator[Row]:
+    """Yield a row a key of ``settings``, in the order of its class."""
+    for key, name in settings.names().items():
+        field = settings.model_fields[name]
+        described = field.description or ""
+        yield Row(group, f"{prefix}{key}", field.default, _type_of(field.annotation), described)
+
+
+def flat_rows() -> list[Row]:
+    """Return a row for each key that stands outside of any strategy's table."""
+    return [row for name, group in GROUPS.items() for row in rows_of(name, group)]
+
+
+def _type_of(annotation: Any) -> str:
+    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    if annotation in words:
+        return words[annotation]
+    if get_origin(annotation) is Literal:
+        return " | ".join(f'"{choice}"' for choice in get_args(annotation))
+    return " or ".join(_type_of(part) for part in get_args(annotation))

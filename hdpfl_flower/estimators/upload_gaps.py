@@ -1,0 +1,145 @@
+"""Pairs of a client's uploads over more than one round: what the gap adds to them is not noise.
+
+Half the mean square of the difference of two uploads, g rounds apart, is σ² + S·φ(g): the client's
+noise, and of its signal S the share φ(g) by which it moved meanwhile. Where few sites take part in
+a round, consecutive uploads are rare, and φ cannot be left out. It is read from the clients
+themselves: those with pairs over several gaps show φ(g) − φ(1), whatever their σ². φ(1) is taken
+for 0, as consecutive uploads always were: no difference of pairs can show it.
+
+Of each client the sums over all its pairs are kept, by classes of gaps (1, 2, 3–4, 5–8, 9–16 and
+17–32 rounds), and its last upload alone: memory is bounded, whatever the run's length.
+
+Source: ours; ``python -m benchmarks signals`` and ``docs/concepts/noise-aware.md``
+have what it is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.linalg.types import Vector
+
+LARGEST = 32
+"""Rounds beyond which two uploads are not compared."""
+CLASSES = 6
+FIELDS = 3
+"""What is summed of each class: pairs, levels, mean squares of the later uploads."""
+_UNSTEADY = 0.05
+"""Standard deviation of the drift of one pair, in units of the signal."""
+_UNSURE = 0.5
+"""Standard deviation of φ(g), as a share of it."""
+_UNKNOWN = 0.25
+"""And in units of the signal where no client shows φ(g)."""
+_LEAST = 0.25
+"""No level falls below this share of a client's least mean level on account of drift."""
+_BELIEVED = 0.25
+"""Share of a level that may be in doubt: q − 1 is the variance of the relative errors, 0.016 where
+they lie between 0 and 1/4."""
+_QUIET = 0.02
+"""Signals below this share of the mean square show no drift."""
+
+
+@dataclass(frozen=True)
+class GapLevels:
+    """What pairs of uploads show of each client's noise.
+
+    Attributes:
+        variances: σ², shape ``(n,)``, positive; NaN where there is no pair.
+        pairs: how many, shape ``(n,)``.
+        sure: whether what drift may have added, or taken, is below a quarter, shape ``(n,)``.
+        drift: φ at each class of gaps, shape ``(CLASSES,)``, ascending; 0 at the first.
+    """
+
+    variances: Vector
+    pairs: Vector
+    sure: npt.NDArray[np.bool_]
+    drift: Vector
+
+
+def class_of(gap: int) -> int:
+    """Return the class of a gap in rounds, from 1 to ``LARGEST``.
+
+    >>> [class_of(gap) for gap in (1, 2, 3, 4, 5, 8, 9, 16, 17, 32)]
+    [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    """
+    return (gap - 1).bit_length()
+
+
+def levels_of_pairs(sums: npt.NDArray[np.float64], dimension: int) -> GapLevels:
+    """Return the levels from all pairs, the drift subtracted.
+
+    Each class of gaps counts by its precision: the chance in a mean square over d coordinates, how
+    unsteady the drift of single pairs is, and how little φ is known. A client with consecutive
+    pairs alone gets their mean, to the bit.
+
+    Args:
+        sums: of each client and class the number of pairs, the sum of their levels, and that of
+            the later uploads' mean squares, shape ``(n, CLASSES, FIELDS)``.
+        dimension: d, coordinates that a level is the mean over.
+    """
+    counts, levels = sums[:, :, 0], sums[:, :, 1]
+    pairs = counts.sum(axis=1)
+    paired = counts > 0
+    means = np.where(paired, levels / np.maximum(counts, 1), np.inf)
+    least = np.where(pairs > 0, means.min(axis=1), np.nan)
+    squares = sums[:, :, 2].sum(axis=1) / np.maximum(pairs, 1)
+    means = np.where(paired, means, 0)
+    variances, drift = least.copy(), np.zeros(CLASSES)
+    known = np.zeros(CLASSES, dtype=np.bool_)
+    signal = np.zeros(len(sums))
+    for _ in range(3):  # signal, drift and noise depend on one another, but little
+        signal = np.nan_to_num(np.maximum(squares - variances, 0))
+        drift, known = _drift(counts, means, signal, squares, variances, dimension)
+        moved = signal[:, None] * drift
+        doubt = signal[:, None] * np.where(known, _UNSURE * drift, _UNKNOWN)
+        chance = 1.5 * np.square(np.nan_to_num(variances)) * 2 / dimension
+        noise = chance[:, None] + np.square(_UNSTEADY * signal)[:, None]
+        spread = noise / np.maximum(counts, 1) + np.square(doubt)
+        weights = np.where(paired, 1 / np.maximum(spread, np.finfo(float).tiny), 0)
+        weights /= np.maximum(weights.max(axis=1, keepdims=True), np.finfo(float).tiny)
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        raw = (weights * (means - moved)).sum(axis=1)
+        variances = np.where(pairs > 0, np.maximum(raw, _LEAST * least), np.nan)
+    unsure = (weights * doubt).sum(axis=1)
+    alone = pairs == counts[:, 0]
+    consecutive = levels[:, 0] / np.maximum(counts[:, 0], 1)
+    variances = np.where(alone & (pairs > 0), consecutive, variances)
+    sure = (pairs > 0) & (unsure <= _BELIEVED * np.nan_to_num(variances))
+    return GapLevels(variances, pairs, sure, drift)
+
+
+def _drift(
+    counts: Vector,
+    means: Vector,
+    signal: Vector,
+    squares: Vector,
+    variances: Vector,
+    dimension: int,
+) -> tuple[Vector, npt.NDArray[np.bool_]]:
+    """Return φ at each class of gaps, ascending from 0, and at which of them it is known.
+
+    Least squares of the clients' contrasts between gaps, in units of their signal.
+    """
+    from scipy.optimize import nnls
+
+    use = (signal > _QUIET * squares) & ((counts > 0).sum(axis=1) > 1)
+    known = np.ones(CLASSES, dtype=np.bool_)
+    if not use.any():
+        known[1:] = False
+        return np.zeros(CLASSES), known
+    scaled = means[use] / signal[use, None]
+    chance = 3 * np.square(variances[use] / signal[use]) / dimension
+    weights = counts[use] / (chance + _UNSTEADY**2)[:, None]
+    steps = np.tril(np.ones((CLASSES, CLASSES)))[:, 1:]  # φ = steps @ its increments
+    total = weights.sum(axis=1, keepdims=True)
+    centred = scaled - (weights * scaled).sum(axis=1, keepdims=True) / total
+    design = steps[None] - ((weights @ steps) / total)[:, None]
+    root = np.sqrt(weights)
+    rows, values = (root[:, :, None] * design).reshape(-1, CLASSES - 1), (root * centred).ravel()
+    increments, _ = nnls(rows, values)
+    known[1:] = np.any(counts[use][:, 1:] > 0, axis=0)
+    known[1:] |= np.maximum.accumulate(known[1:][::-1])[::-1]
+    return np.minimum(steps @ increments, 1.0), known

@@ -1,0 +1,28 @@
+"""torch's settings for arithmetic that a guarantee rests on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+
+
+@contextlib.contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Switch off TF32, bfloat16 and autocast, and kernels that are not deterministic."""
+    cudnn, mkldnn = torch.backends.cudnn, cast("Any", torch.backends.mkldnn)
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, mkldnn.conv.fp32_precision
+    kernels = cudnn.deterministic, cudnn.benchmark
+    # TF32 keeps 10 bits of a number's fraction and bfloat16 7, in place of float32's 23.
+    torch.set_float32_matmul_precision("highest")  # on the CPU too, where it may mean bfloat16
+    cudnn.allow_tf32, mkldnn.conv.fp32_precision = False, "ieee"
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32, mkldnn.conv.fp32_precision = before[1:]
+        cudnn.deterministic, cudnn.benchmark = kernels

@@ -1,0 +1,212 @@
+"""Batches in which the arithmetic of a row is its own, proven by trial on this machine.
+
+The rounding of a row's outputs depends on the order of its additions. A kernel picks that order by
+the number of rows, the row's place, its address and the number of threads: of 15 rows the last
+three of a product with one column are added in another order, and rows of 13 floats begin at
+addresses of several alignments. Where the weights are hostile, rounding decides about a class or a
+gate, and one record more changes what others contribute.
+
+Kernels never pick an order by the values. So an order that differs shows on random rows: a row is
+computed at every place, among other rows and in batches of other sizes, and all its bits must be
+the same each time. Only sizes that pass are used; where none does, rows are computed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
+from hdpfl_flower.models.task import Task
+
+LINE = 16
+"""Floats in 64 bytes. torch allocates at multiples of 64 bytes."""
+LARGEST, POOL = 64, 128
+"""Rows of the largest block that is tried, and of the pool that trials draw from."""
+_FEWEST = 32
+"""Rows of the pool that a trial takes at least."""
+TYPICAL, WILD = 0, 1
+"""The parameters of a trial: near those at the start, and of all magnitudes."""
+
+Trial = Callable[[int, torch.Tensor], Sequence[torch.Tensor]]
+"""(TYPICAL or WILD, rows of the pool, shape ``(b,)``) → the outputs, then everything else that a
+row's part is made of; a row each."""
+
+
+class RowProof:
+    """Numbers of rows in which every row has the same bits, whatever the other rows are."""
+
+    def __init__(self, trial: Trial) -> None:
+        """Take the computation; nothing is computed yet."""
+        self._trial = trial
+        self._expected: dict[tuple[int, int], list[torch.Tensor] | None] = {}
+        self._held: dict[tuple[int, int, int], bool] = {}
+        self._granules: dict[tuple[int, int, int], int] = {}
+        self._passes = 1
+
+    def granule(self, wanted: int, largest: int) -> int:
+        """Return the number of rows that batches are multiples of; 1: rows go one by one.
+
+        Args:
+            wanted: rows, a power of two; the first to be tried.
+            largest: rows in memory at once; no block exceeds it, but for ``wanted`` itself.
+
+        Guarantees:
+            Depends on the arguments, the computation, the machine and the threads alone.
+        """
+        # The number of threads is part of the key: kernels pick their order by it.
+        key = torch.get_num_threads(), wanted, largest
+        if key not in self._granules:
+            # Powers of two times `wanted`, the smallest that holds first.
+            most = max(wanted, min(largest, LARGEST))
+            sizes = [wanted * 2**i for i in range(7) if wanted * 2**i <= most]
+            proven = (size for size in sizes if self._all_hold(size, max(largest, size)))
+            self._granules[key] = next(proven, 0) or self.block(sizes)
+        return self._granules[key]
+
+    def block(self, sizes: Sequence[int]) -> int:
+        """Return the first of ``sizes`` at which a row's bits are its own, else 1."""
+        return next((size for size in sizes if self.holds(size, size)), 1)
+
+    def holds(self, granule: int, size: int) -> bool:
+        """Return whether a row has the same bits in ``size`` rows as in a block of ``granule``.
+
+        Whatever the other rows are, and wherever it is among them. Proven on the first call for
+        the present number of threads.
+        """
+        key = torch.get_num_threads(), granule, size
+        if key not in self._held:
+            with exact_arithmetic(), torch.random.fork_rng():
+                torch.manual_seed(0)
+                self._held[key] = self._proven(granule, size)
+        return self._held[key]
+
+    def _all_hold(self, size: int, largest: int) -> bool:
+        multiples = [k * size for k in (1, 2, 3, 4) if k * size <= largest]
+        return all(self.holds(size, multiple) for multiple in multiples)
+
+    def _proven(self, granule: int, size: int) -> bool:
+        if granule == 1:
+            return size == 1
+        key = torch.get_num_threads(), granule
+        if key not in self._expected:
+            self._expected[key] = self._in_blocks(granule)
+        # The digests of rows computed in blocks of `granule`: what other sizes must reproduce.
+        expected = self._expected[key]
+        if expected is None or size % granule:
+            return False
+        if size == granule:
+            return True
+        generator = torch.Generator().manual_seed(size)
+        known = len(expected[TYPICAL])
+        for _ in range(self._passes):
+            orders = [torch.randperm(known, generator=generator) for _ in range(-(-size // known))]
+            # Rows in random order, repeated where there are fewer than `size`: other neighbours and
+            # places.
+            rows = torch.cat(orders)[:size]
+            if not torch.equal(self._digests(TYPICAL, rows), expected[TYPICAL][rows]):
+                return False
+        return True
+
+    def _in_blocks(self, granule: int) -> list[torch.Tensor] | None:
+        """Return the digest of every row of the pool; None where its place or others matter."""
+        generator, found = torch.Generator().manual_seed(granule), []
+        known = max(2 * granule, _FEWEST)  # twice, so that a row meets others in every block
+        for kind in (TYPICAL, WILD):
+            blocks = torch.split(torch.arange(known), granule)
+            expected = torch.cat([self._digests(kind, rows) for rows in blocks])
+            # Each pass has known / granule rows at every place.
+            passes = -(-self._passes * granule // known) if kind == TYPICAL else 1
+            for _ in range(passes):
+                for rows in torch.split(torch.randperm(known, generator=generator), granule):
+                    if not torch.equal(self._digests(kind, rows), expected[rows]):
+                        return None
+            found.append(expected)
+        return found
+
+    def _digests(self, kind: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return a number for each row that another bit in any of its parts would change."""
+        parts = [part.detach().flatten(1) for part in self._trial(kind, rows)]
+        numbers = sum(part.shape[1] for part in parts)
+        # One sum of few terms has the same bits in another order in about a third of all draws.
+        few = parts[0].shape[1] < 4
+        self._passes = (12 if few else 3) if numbers < 1000 else (3 if few else 1)
+        digest = torch.zeros(len(rows), dtype=torch.int64)
+        for part in parts:
+            # Modulo 2⁶⁴; the factor makes the order of the parts count.
+            digest = digest * 0x9E3779B1 + _digest(part).cpu()
+        return digest
+
+
+def _digest(part: torch.Tensor) -> torch.Tensor:
+    """Return Σᵢ bitsᵢ·wᵢ of each row, with odd weights modulo 2³²; all NaNs are the same."""
+    digest = torch.zeros(len(part), dtype=torch.int64, device=part.device)
+    for columns in torch.split(part.float(), 2**16, dim=1):
+        if bool(columns.sum().isnan()):
+            # NaNs of one row may differ in bits that mean nothing; one number stands for all.
+            columns = torch.where(columns.isnan(), 1.5e-42, columns)  # noqa: PLW2901
+        places = torch.arange(columns.shape[1], dtype=torch.int32, device=part.device)
+        # An odd weight is invertible modulo 2³², so that no change of a single number is lost.
+        bits = columns.contiguous().view(torch.int32) * (places * -1640531535 | 1)
+        digest = digest * 0x2545F491 + bits.sum(1)
+    return digest
+
+
+def align(model: nn.Module) -> nn.Module:
+    """Let the rows that every linear layer of ``model`` multiplies begin at multiples of 64 bytes.
+
+    Returns ``model``, changed in place; its outputs stay what they are, but for their rounding.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear and module.in_features % LINE:
+            module.forward = MethodType(_aligned_linear, module)  # type: ignore[method-assign]
+    return model
+
+
+def _aligned_linear(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.linear(aligned(x), aligned(layer.weight), layer.bias)
+
+
+def aligned(rows: torch.Tensor) -> torch.Tensor:
+    """Return ``rows`` with zeros after the last column, up to a multiple of 64 bytes.
+
+    >>> aligned(torch.ones(2, 13)).shape
+    torch.Size([2, 16])
+    """
+    missing = -rows.shape[-1] % LINE
+    return functional.pad(rows, (0, missing)) if missing else rows
+
+
+def pool(model: nn.Module, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the made-up rows of trials: features ``(POOL, *input_shape)`` and targets.
+
+    Plain, of many magnitudes, denormal, zero, huge and not finite, beside one another. A model that
+    embeds gets zeros and ones.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (POOL, *task.input_shape)
+    x = torch.randn(shape, generator=generator)
+    if any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
+        x = (x > 0).float()
+    else:
+        scales = torch.randn(shape, generator=generator).mul_(3)
+        x[3::8] *= 10.0 ** scales[3::8]
+        x[4::32], x[12::32], x[20::32] = x[4::32] * 1e-40, 0.0, x[20::32] * 1e30
+        x.flatten(1)[28, 0] = torch.nan
+    if task.loss == "squared":
+        return x, torch.randn(POOL, generator=generator)
+    return x, torch.randint(0, task.classes, (POOL,), generator=generator)
+
+
+def draws(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the parameters of trials, TYPICAL and WILD, on the device of ``start``, shape (d,)."""
+    generator = torch.Generator().manual_seed(1)
+    one, two = (torch.randn(start.numel(), generator=generator) for _ in range(2))
+    typical = start.detach().cpu() * (1 + one / 8) + two / 64
+    wild = one * 10.0 ** (4 * two)
+    return typical.to(start.device), wild.to(start.device)

@@ -1,0 +1,121 @@
+"""What tests of many sites add up to: the mean, the worst tenth, and how many sites are counted.
+
+A mean over sites hides who is not in it, so that the number of sites counted, and the
+reason of each that is not, go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+SITE, PERSONAL, WORST = "site-", "personal-", "-worst"
+"""What begins the name of a metric of the model that a site uses, and of its personal model, both
+on records like the site's own; and what ends the name of the worst tenth."""
+
+METRICS = ("accuracy", "loss", "mse", "mae")
+"""What is measured of a model on records, in the order of tables."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The metrics of a round, and the sites that they are of.
+
+    Attributes:
+        metrics: name → value.
+        asked: sites whose test was wanted.
+        counted: metric → number of sites in its mean.
+        missing: site → why none of its metrics is counted.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    asked: int = 0
+    counted: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The journal's entry on the sites, beside the metrics; empty where no site is tested."""
+        if not self.asked:
+            return {}
+        counted, missing = dict(self.counted), dict(self.missing)
+        return {"tested": {"sites": self.asked, "counted": counted, "missing": missing}}
+
+
+def is_error(metric: str) -> bool:
+    """Return whether less of a metric is better: a loss or an error.
+
+    >>> is_error("personal-loss"), is_error("site-mse-worst"), is_error("accuracy-private")
+    (True, True, False)
+    """
+    return bool({"loss", "mse", "mae"} & set(metric.split("-")))
+
+
+def worst_tenth(metric: str, values: Sequence[float]) -> float:
+    """Return the mean of the worst tenth of the sites, rounded up to whole sites.
+
+    Args:
+        metric: decides which end is the worst.
+        values: one a site, at least one; the result is NaN where one is.
+
+    >>> worst_tenth("accuracy", [0.5] * 9 + [0.25]), worst_tenth("loss", [1.0, 2.0])
+    (0.25, 2.0)
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    if np.isnan(ordered).any():
+        return float("nan")
+    number = -(-len(ordered) // 10)
+    with np.errstate(over="ignore"):
+        return float(np.mean(ordered[-number:] if is_error(metric) else ordered[:number]))
+
+
+def means(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, float]:
+    """Return the mean and the worst tenth over the sites of each metric that any of them has.
+
+    Args:
+        found: site → metric → value; a metric that a site lacks is taken over the others.
+        prefix: what the names begin with.
+
+    >>> sites = {"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0, "loss": 0.25}}
+    >>> means(sites, "site-")["site-accuracy"], means(sites, "site-")["site-accuracy-worst"]
+    (0.75, 0.5)
+    """
+    metrics: dict[str, float] = {}
+    for name in _names(found):
+        values = [facts[name] for facts in found.values() if name in facts]
+        with np.errstate(over="ignore", invalid="ignore"):
+            metrics[f"{prefix}{name}"] = float(np.mean(values))
+        metrics[f"{prefix}{name}{WORST}"] = worst_tenth(name, values)
+    return metrics
+
+
+def counts(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, int]:
+    """Return the number of sites that each of :func:`means` is over, without the worst tenths."""
+    return {
+        f"{prefix}{name}": sum(name in facts for facts in found.values()) for name in _names(found)
+    }
+
+
+def in_brief(event: Mapping[str, Any]) -> str:
+    """Return a log line of a round's metrics, with the number of sites.
+
+    >>> facts = {"metrics": {"site-loss": 0.5}, "tested": {"sites": 3, "counted": {"site-loss": 2}}}
+    >>> in_brief(facts)
+    ', site-loss 0.5000 (2 of 3 sites)'
+    """
+    tested = event.get("tested", {})
+    text = ""
+    for name, value in event["metrics"].items():
+        if name.endswith((WORST, "-variance")):
+            continue
+        text += f", {name} {float(value):.4f}"  # a journal has "nan" as a text
+        if tested.get("counted", {}).get(name, tested.get("sites")) != tested.get("sites"):
+            text += f" ({tested['counted'][name]} of {tested['sites']} sites)"
+    return text
+
+
+def _names(found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    return [name for name in METRICS if any(name in facts for facts in found.values())]

@@ -1,0 +1,172 @@
+"""Tests of models for each site of a simulation: on public records distributed as the site's own.
+
+Under a natural split, a Dirichlet split or shards no two sites have the same kind of records, and a
+pooled test set says how good a model is for a client that does not exist. Here each record of the
+public test set belongs to a stratum, and a site's test gives each stratum its share of the site's
+records:
+
+    natural, contiguous   stratum = natural owner, where the data set has owners: a site of one
+                          owner is tested on that owner's test records alone, each counting the same
+    every other split     stratum = class; for a regression, which no split sorts by target, all
+                          records are one stratum
+
+No record is taken from training for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hdpfl_flower.data.datasets import Dataset
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.linalg.types import Vector
+from hdpfl_flower.models.losses import record_losses
+from hdpfl_flower.models.task import Records, Task
+
+Rows = npt.NDArray[np.int64]
+
+NOTHING_LIKE_IT = "no public test record is like its own"
+"""Why a site is not tested."""
+
+_KEEPS_OWNERS = ("natural", "contiguous")
+
+
+@dataclass(frozen=True)
+class OwnTests:
+    """The test set as each site's own records weigh it.
+
+    Attributes:
+        task: what the models learn.
+        test: the public test set, as the data set has it.
+        strata: stratum of each test record, from 0, shape ``(n,)``.
+        shares: share of each stratum in a site's test, shape ``(sites, strata)``; a row sums to 1,
+            or to 0 where no test record is like the site's own.
+        targets: each site's most frequent class, or its mean target, shape ``(sites,)``.
+    """
+
+    task: Task
+    test: Records
+    strata: Rows
+    shares: Vector
+    targets: Vector
+
+    def measures(
+        self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[np.generic]
+    ) -> dict[str, Vector]:
+        """Return the mean of each record's measures by stratum, each shape ``(strata,)``.
+
+        Args:
+            outputs: of a model on the test set, shape ``(n, task.outputs)``.
+            targets: of the test set, as the sites see them, shape ``(n,)``.
+
+        Returns:
+            ``accuracy`` and ``loss``; for a regression ``loss``, ``mse`` and ``mae``. NaN in a
+            stratum without a test record.
+        """
+        found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
+        values = {"loss": record_losses(self.task, found, wanted).double().numpy()}
+        if self.task.classes:
+            chosen = found.argmax(1) if self.task.loss == "softmax" else (found[:, 0] > 0).long()
+            values["accuracy"] = (chosen == wanted).double().numpy()
+        else:
+            errors = (found[:, 0] - wanted).double()
+            values["mse"], values["mae"] = errors.square().numpy(), errors.abs().numpy()
+        return {name: self._by_stratum(value) for name, value in values.items()}
+
+    def of_site(self, site: int, measured: Mapping[str, Vector]) -> dict[str, float]:
+        """Return ``accuracy``, ``loss``, … of a model for a site; empty where it has no test.
+
+        Args:
+            site: its number.
+            measured: :meth:`measures` of the model.
+
+        Returns:
+            The metrics of ``evaluation.measures``, over the site's own distribution. For a
+            regression ``accuracy`` is R², missing where the targets of the test do not vary.
+        """
+        share = self.shares[site]
+        # Only strata with a share: elsewhere the mean may be NaN, and 0·NaN is NaN.
+        there = np.flatnonzero(share)
+        if not len(there):
+            return {}
+        found = {name: float(share[there] @ means[there]) for name, means in measured.items()}
+        if not self.task.classes and self._variances[site] > 1e-12:
+            # R² over the site's own distribution.
+            found["accuracy"] = 1 - found["mse"] / float(self._variances[site])
+        return found
+
+    def of_constant(self, site: int) -> dict[str, float]:
+        """Return what the site has without any model, as :meth:`of_site` does.
+
+        Its most frequent class, whose loss is not defined, or its mean target.
+        """
+        constant = self.targets[site]
+        if not self.task.classes:
+            outputs = np.full((len(self.test), 1), constant, np.float32)
+            return self.of_site(site, self.measures(outputs, self.test.targets))
+        right = self._by_stratum((self.test.targets == constant).astype(np.float64))
+        return self.of_site(site, {"accuracy": right})
+
+    @cached_property
+    def _variances(self) -> Vector:
+        """Variance of the target in each site's test, shape ``(sites,)``."""
+        targets = self.test.targets.astype(np.float64)
+        # Centred first, or E t² − (E t)² would cancel.
+        targets = targets - targets.mean()
+        first, second = (np.nan_to_num(self._by_stratum(targets**k)) for k in (1, 2))
+        variances: Vector = self.shares @ second - (self.shares @ first) ** 2
+        return variances
+
+    def _by_stratum(self, values: Vector) -> Vector:
+        number = self.shares.shape[1]
+        counts = np.bincount(self.strata, minlength=number)
+        sums = np.bincount(self.strata, values, minlength=number)
+        means = np.full(number, np.nan)
+        np.divide(sums, counts, out=means, where=counts > 0)
+        return means
+
+
+def own_tests(data: Dataset, sites: Sequence[Rows], partition: str) -> OwnTests:
+    """Return the tests of simulated sites.
+
+    Args:
+        data: what the sites share out, with a test set.
+        sites: each site's rows of the training records.
+        partition: the split that made them.
+
+    Raises:
+        DataError: the data set has no test set.
+    """
+    if data.test is None:
+        raise DataError("this data set has no public test set")
+    train, strata = _strata(data, data.test, partition)
+    number = int(max(train.max(initial=-1), strata.max(initial=-1))) + 1
+    shares = np.array([np.bincount(train[rows], minlength=number) for rows in sites], np.float64)
+    # A stratum without a test record has no mean; the site's other strata share its weight.
+    shares[:, np.bincount(strata, minlength=number) == 0] = 0
+    totals = shares.sum(axis=1, keepdims=True)
+    shares = np.divide(shares, totals, out=np.zeros_like(shares), where=totals > 0)
+    targets = [_constant(data.task, data.train.targets[rows]) for rows in sites]
+    return OwnTests(data.task, data.test, strata, shares, np.array(targets))
+
+
+def _strata(data: Dataset, test: Records, partition: str) -> tuple[Rows, Rows]:
+    """Return the stratum of each training record and of each test record."""
+    keeps = partition.strip().split(":")[0] in _KEEPS_OWNERS
+    if keeps and data.owners is not None and data.test_owners is not None:
+        return data.owners, data.test_owners
+    if data.task.classes:
+        return data.train.targets.astype(np.int64), test.targets.astype(np.int64)
+    return np.zeros(len(data.train), np.int64), np.zeros(len(test), np.int64)
+
+
+def _constant(task: Task, targets: npt.NDArray[np.generic]) -> float:
+    if task.classes:
+        return float(np.bincount(targets.astype(np.int64)).argmax())
+    return float(targets.astype(np.float64).mean())

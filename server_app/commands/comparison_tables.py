@@ -1,0 +1,140 @@
+"""The tables of a comparison: how good each strategy's models are, for the sites and pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Table
+
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
+from hdpfl_flower.simulation.groups import MINORITY
+
+if TYPE_CHECKING:
+    from server_app.simulation.comparison import Comparison
+
+SITES = "mean over the sites, each on records like its own"
+POOLED = "pooled test set"
+NAMED = 20
+"""Sites that a line names."""
+
+
+def measure_tables(comparison: Comparison, title: str) -> Iterator[Table]:
+    """Yield the table over the sites and the one of the pooled test set, as far as either is.
+
+    Args:
+        comparison: of finished runs.
+        title: what the runs have in common.
+    """
+    known = comparison.metrics()
+    if any(name.startswith((SITE, PERSONAL)) for name in known):
+        yield _sites_table(comparison, f"{title}: {SITES}")
+    if comparison.terms.evaluation == "server":
+        yield _pooled_table(comparison, f"{title}: {POOLED}")
+
+
+def counted_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield, for each run that has some, the sites that the means do not count, and why."""
+    for strategy in comparison.strategies():
+        seeds = sorted(seed for name, seed in comparison.rounds if name == strategy)
+        for seed, tested in zip(seeds, comparison.tested(strategy), strict=True):
+            if missing := tested.get("missing", {}):
+                pairs = [f"{site} ({why})" for site, why in missing.items()]
+                yield f"{strategy}, seed {seed}: not counted: {_some(pairs)}"
+            if without := tested.get("without-personal-model", []):
+                yield f"{strategy}, seed {seed}: without a personal model: {_some(without)}"
+
+
+def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
+    """Return what a picture of the rounds shows: what its axis is called, and panel → metric.
+
+    For a regression the mean squared error: R² has no lower end.
+    """
+    metric = "accuracy" if task_for(comparison.terms).classes else "mse"
+    known = comparison.metrics()
+    panels = {SITES: f"{SITE}{metric}"} if f"{SITE}{metric}" in known else {}
+    if comparison.terms.evaluation == "server" or not panels:
+        panels[POOLED] = metric
+    return {"accuracy": "accuracy", "mse": "mean squared error"}[metric], panels
+
+
+def _sites_table(comparison: Comparison, title: str) -> Table:
+    """Return a row a strategy, and one of its personal models where it has them."""
+    names = [m for m in METRICS if any(f"{p}{m}" in comparison.metrics() for p in (SITE, PERSONAL))]
+    columns = [suffix for name in names for suffix in _with_worst(name)]
+    table = Table(title=title)
+    table.add_column("strategy")
+    for column in (*(_heading(comparison, column) for column in columns), "sites", "seeds"):
+        table.add_column(column, justify="right")
+    for strategy in comparison.strategies():
+        for prefix, label in ((SITE, strategy), (PERSONAL, f"{strategy}: personal models")):
+            values = {c: comparison.last(strategy, f"{prefix}{c}") for c in columns}
+            if all(np.isnan(one).all() for one in values.values()):
+                continue
+            counted = _counted(comparison, strategy, prefix)
+            seeds = str(len(comparison.tested(strategy)))
+            table.add_row(label, *map(mean_and_sd, values.values()), counted, seeds)
+    return table
+
+
+def _pooled_table(comparison: Comparison, title: str) -> Table:
+    known = comparison.metrics()
+    columns = ["accuracy", *(name for name in (MINORITY, *METRICS[1:]) if name in known)]
+    table = Table(title=title)
+    table.add_column("strategy")
+    for column in (*(_heading(comparison, column) for column in columns), "best round", "seeds"):
+        table.add_column(column, justify="right")
+    for strategy in comparison.strategies():
+        values = [comparison.last(strategy, column) for column in columns]
+        rounds = comparison.metric(strategy)
+        means = rounds.mean(0)
+        best = str(int(np.nanargmax(means)) + 1) if np.isfinite(means).any() else "–"
+        table.add_row(strategy, *map(mean_and_sd, values), best, str(len(rounds)))
+    return table
+
+
+def mean_and_sd(values: npt.NDArray[np.float64]) -> str:
+    """Return the mean over the seeds and, of several, their standard deviation (n − 1).
+
+    >>> mean_and_sd(np.array([0.25, 0.75])), mean_and_sd(np.array([0.5]))
+    ('0.5000 ± 0.3536', '0.5000')
+    """
+    if np.isnan(values).all():
+        return "–"
+    text = f"{values.mean():.4f}"
+    return text if len(values) < 2 else f"{text} ± {values.std(ddof=1):.4f}"
+
+
+def _with_worst(metric: str) -> tuple[str, ...]:
+    return (metric, f"{metric}{WORST}") if metric in ("accuracy", "loss") else (metric,)
+
+
+def _heading(comparison: Comparison, column: str) -> str:
+    classes = task_for(comparison.terms).classes
+    words = {"accuracy": "accuracy" if classes else "R²", "mse": "MSE", "mae": "MAE"}
+    if column == MINORITY:
+        return "smallest group"
+    name = column.removesuffix(WORST)
+    return "worst tenth" if name != column else words.get(name, name)
+
+
+def _counted(comparison: Comparison, strategy: str, prefix: str) -> str:
+    """Return how many sites the fewest means of a row are over, of how many."""
+    tested = [one for one in comparison.tested(strategy) if one]
+    known = [
+        min(number for name, number in one["counted"].items() if name.startswith(prefix))
+        for one in tested
+        if any(name.startswith(prefix) for name in one["counted"])
+    ]
+    if not known:
+        return "–"
+    most = max(int(one["sites"]) for one in tested)
+    return str(most) if min(known) == most else f"{min(known)} of {most}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return ", ".join(texts[:NAMED]) + more

@@ -1,0 +1,167 @@
+"""The test of a round's models: by the server on the public test set, or at the sites.
+
+By the server also for each simulated site, on the part of the test set that is like its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.datasets import load_dataset, task_for
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.models.site_summary import SITE, Measured, counts, means
+from hdpfl_flower.simulation.groups import evaluate_models, parse_groups
+from hdpfl_flower.simulation.partitions import rows_of_sites
+from hdpfl_flower.simulation.site_tests import NOTHING_LIKE_IT, OwnTests, own_tests
+from server_app.run.resume import engine_of
+from strategies.core.base import HDPStrategy
+
+
+class RoundEvaluation:
+    """What a run's terms make of ``evaluation``: a test by the server, at the sites, or none."""
+
+    def __init__(self, grid: Grid, config: RunConfig) -> None:
+        """Prepare the tests of the run of ``config`` over ``grid``.
+
+        Raises:
+            TermsError: ``groups`` are none that this data set can have.
+            DataError, ModelError: the data set cannot be read.
+        """
+        self._grid, self._central = grid, _central_test(config)
+
+    def __call__(
+        self,
+        strategy: HDPStrategy,
+        record: ArrayRecord,
+        server_round: int,
+        models: Sequence[Arrays],
+        of_site: Mapping[str, int],
+    ) -> Measured:
+        """Return how good the models are after a round.
+
+        Args:
+            strategy: the run's; it asks the sites where they are to test.
+            record: the models, as the sites get them.
+            server_round: the round.
+            models: the same models, decoded.
+            of_site: site → its model; one that is not there uses the first.
+        """
+        # A test on public records costs no ε and asks no site.
+        if self._central is not None:
+            self._central.tell_sites_apart(_simulated_sites(self._grid))
+            return self._central(models, of_site, strategy.roster.nodes)
+        messages = list(
+            strategy.configure_evaluate(server_round, record, ConfigRecord(), self._grid)
+        )
+        if not messages:
+            return Measured()
+        timeout = strategy.server.round_timeout
+        strategy.aggregate_evaluate(
+            server_round, self._grid.send_and_receive(messages, timeout=timeout)
+        )
+        return strategy.tested
+
+
+class CentralTest:
+    """A test of a run's models, round after round.
+
+    Guarantees:
+        No record that a site trains on is in it.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare the test of the run of ``config``, on its data set's public test set.
+
+        Raises:
+            TermsError, DataError, ModelError: the data set cannot be read.
+        """
+        simulation = config.simulation
+        self._config = config
+        self._data = load_dataset(config.terms.dataset, simulation.data_dir)
+        self._groups = parse_groups(simulation.groups, self._data.task)
+        self._own: OwnTests | None = None
+
+    def tell_sites_apart(self, num_sites: int) -> None:
+        """Test each simulated site on its own distribution, too, from now on.
+
+        Args:
+            num_sites: sites that the simulation splits the data set over; 0: not known, and
+                nothing changes.
+
+        Raises:
+            TermsError, DataError: the data set cannot be split so.
+        """
+        if num_sites and self._own is None:
+            self._own = own_tests_of(self._config, num_sites)
+
+    def __call__(
+        self, models: Sequence[Arrays], of_site: Mapping[str, int], sites: Iterable[str]
+    ) -> Measured:
+        """Return how good ``models`` are.
+
+        Args:
+            models: one or more.
+            of_site: site → its model; one that is not there uses the first.
+            sites: those of the run.
+        """
+        test = self._data.test
+        if test is None:
+            return Measured()
+        here = tuple(sites) if self._own else ()
+        metrics, by_site = evaluate_models(
+            self._config.terms.model,
+            self._data.task,
+            models,
+            of_site,
+            test,
+            self._groups,
+            self._own,
+        )
+        found = {site: by_site[site] for site in here if by_site.get(site)}
+        return Measured(
+            metrics | means(found, SITE),
+            len(here),
+            counts(found, SITE),
+            {site: NOTHING_LIKE_IT for site in here if site not in found},
+        )
+
+
+def own_tests_of(config: RunConfig, num_sites: int) -> OwnTests | None:
+    """Return the tests of a simulation's sites; None where the data set has no test set.
+
+    Raises:
+        TermsError, DataError, ModelError: the data set cannot be read, or split so.
+    """
+    dataset, drawn = config.terms.dataset, config.simulation
+    data = load_dataset(dataset, drawn.data_dir)
+    if data.test is None:
+        return None
+    rows = rows_of_sites(dataset, drawn.data_dir, drawn.partition, drawn.seed, num_sites)
+    return own_tests(data, rows, drawn.partition)
+
+
+def _central_test(config: RunConfig) -> CentralTest | None:
+    """Return the server's test of the run's models; None where the terms or the data have none."""
+    terms, simulation = config.terms, config.simulation
+    if terms.dataset == "site":
+        if simulation.groups:
+            raise TermsError("'groups' needs a named 'dataset': the sites' own data are not ours")
+        return None
+    parse_groups(simulation.groups, task_for(terms))
+    if terms.evaluation != "server":
+        return None
+    if load_dataset(terms.dataset, simulation.data_dir).test is None:
+        return None
+    return CentralTest(config)
+
+
+def _simulated_sites(grid: Grid) -> int:
+    """Return the sites that a simulation splits its data set over; 0 where nobody is simulated."""
+    if engine_of(grid) == "simulation":  # Flower's: all of them are online after a round
+        return len(list(grid.get_node_ids()))
+    return int(getattr(grid, "num_sites", 0))

@@ -1,0 +1,164 @@
+"""A federation in this process: the same ServerApp and ClientApp code, without a network.
+
+Tests the personal models at the end, where the run trained some and there is a public test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from client_app.personal.ditto import load_personal_model, simulated_personal_path
+from client_app.site.simulated import draw_profile
+from hdpfl_flower.config.personal_lambda import read_lambdas
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.models.site_summary import Measured
+from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.simulation.groups import parse_groups, seen_by
+from server_app.run.checkpoint import Checkpoint
+from server_app.run.checkpointing import Checkpoints
+from server_app.run.round_evaluation import own_tests_of
+from server_app.run.rounds import OnEnd, OnEvent, RunResult, run, write_result
+from server_app.simulation.grid import LocalGrid
+from server_app.simulation.liars import AttackGrid
+from server_app.simulation.personal_accuracy import (
+    SiteModels,
+    personal_measures,
+    personal_table,
+    site_scores,
+    write_personal_table,
+)
+
+
+def _test_personal_models(result: RunResult, config: RunConfig, num_sites: int) -> None:
+    """Write the table of the personal models, where there are some and a public test set."""
+    terms, simulation = config.terms, config.simulation
+    sent = replace(config, terms=result.sent or terms)  # with what the rule proposed, and the name
+    if read_lambdas(sent.terms.personal_lambda) is None or terms.evaluation != "server":
+        return
+    data, own = load_dataset(terms.dataset, simulation.data_dir), own_tests_of(config, num_sites)
+    if own is None:
+        return
+    groups = parse_groups(simulation.groups, data.task)
+    number = len(groups.sizes) if groups else 1
+    size = sum(array.size for array in result.arrays.values())
+
+    def models() -> Iterator[SiteModels]:
+        for index in range(num_sites):
+            yield SiteModels(
+                index,
+                draw_profile(config, index, num_sites).run.epsilon,
+                load_personal_model(simulated_personal_path(sent, index), size),
+                groups.of_site(index, num_sites) if groups else 0,
+            )
+
+    tests = [seen_by(own.test, groups, m, data.task) for m in range(number)]
+    found = list(site_scores(terms.model, own, result.arrays, tests, models()))
+    write_personal_table(personal_table(found), result.folder)
+    if result.rounds:
+        _add(personal_measures(found, groups.minority if groups else ()), result.rounds[-1])
+        write_result(result, config)
+
+
+def _add(personal: Measured, last: Event) -> None:
+    """Put the test of the personal models to the last round's."""
+    last["metrics"] |= personal.metrics
+    said = last.setdefault("tested", {"sites": personal.asked, "counted": {}, "missing": {}})
+    said["counted"] |= personal.counted
+    if personal.missing:
+        said["without-personal-model"] = sorted(personal.missing, key=int)
+
+
+def run_in_process(
+    config: RunConfig,
+    num_sites: int,
+    on_event: OnEvent = lambda _: None,
+    *,
+    present: Iterable[int] | None = None,
+    stop_after: int = 0,
+    attack: Attack | None = None,
+    resumable: bool = False,
+) -> RunResult:
+    """Run the federation of ``config`` over simulated sites in this process.
+
+    Args:
+        config: the run's.
+        num_sites: sites that the data set is split over.
+        on_event: called with every event of the journal.
+        present: the sites that take part; None: all of them.
+        stop_after: rounds after which it ends early, with the noise of all; 0: after all of them.
+        attack: sites that lie, and how; None: nobody does.
+        resumable: whether :func:`resume_in_process` can resume the run after any crash; each round
+            then costs some milliseconds a site, for its ledger lies in a file.
+
+    Raises:
+        TermsError: an attack in a resumable run: what an attacker remembers is not stored.
+        HDPFLError: as :func:`server_app.run.rounds.run` does.
+    """
+    some = None if present is None else list(present)
+    if attack is not None:
+        if resumable:
+            raise TermsError("attack: a run with an attack cannot be resumed; run it anew")
+        return _run(
+            AttackGrid(num_sites, some, attack=attack, config=config), config, on_event, stop_after
+        )
+    grid = LocalGrid(num_sites, some, config=config, ledgers_in_files=resumable)
+    origin = {
+        "engine": grid.engine, "num-sites": num_sites, "present": some, "stop-after": stop_after
+    }  # fmt: skip
+    checkpoints = Checkpoints(origin, seeded=True) if resumable else None
+    return _run(grid, config, on_event, stop_after, checkpoints)
+
+
+def resume_in_process(
+    at: Checkpoint, on_event: OnEvent = lambda _: None, *, on_end: OnEnd = lambda _: None
+) -> RunResult:
+    """Resume a resumable run from its checkpoint.
+
+    Args:
+        at: the checkpoint.
+        on_event: called with every event of the journal.
+        on_end: called last with the result, see :func:`server_app.run.rounds.run`.
+
+    Raises:
+        HDPFLError: as :func:`server_app.run.rounds.run` does.
+    """
+    origin = at.origin
+    grid = LocalGrid(
+        origin["num-sites"], origin["present"], config=at.config, ledgers_in_files=True
+    )
+    checkpoints = Checkpoints(origin, at, seeded=True)
+    return _run(grid, at.config, on_event, origin["stop-after"], checkpoints, on_end)
+
+
+def _run(
+    grid: LocalGrid,
+    config: RunConfig,
+    on_event: OnEvent,
+    stop_after: int,
+    checkpoints: Checkpoints | None = None,
+    on_end: OnEnd = lambda _: None,
+) -> RunResult:
+    """Run over ``grid`` with seeded randomness, test the personal models, close the ledgers."""
+    for index in range(grid.num_sites):
+        draw_profile(config, index, grid.num_sites)  # refuses what cannot be drawn before a round
+    # Fewer than 'min-sites' may be all there are: nobody waits for the rest.
+    least = min(config.server.min_sites, len(list(grid.get_node_ids())))
+    config = config.updated(min_sites=least)
+    at = checkpoints.at if checkpoints else None
+    # Where the server's streams stood: a resumed run draws what the whole run would have drawn.
+    positions = (at.streams if at else None) or (0, 0)
+    try:
+        streams = ReleaseStreams.simulated(config.simulation.seed, "server", 0, "round", positions)
+        result = run(
+            grid, config, on_event, on_end=on_end, stop_after=stop_after, streams=streams,
+            checkpoints=checkpoints,
+        )  # fmt: skip
+        _test_personal_models(result, config, grid.num_sites)
+        return result
+    finally:
+        grid.close()

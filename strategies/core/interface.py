@@ -1,0 +1,101 @@
+"""Types that a strategy exchanges with its base class: declarations, requests, the round's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.linalg.step_direction import Direction
+
+State = Any
+"""A strategy's state between rounds: a frozen dataclass of its own.
+
+``strategy_state.py`` saves it in checkpoints. Each strategy annotates the class that it uses;
+:class:`Stateless` where there is nothing to carry.
+"""
+
+Disclosed = Mapping[str, Mapping[str, float]]
+"""Facts that the sites disclosed: site → fact → number."""
+
+
+@dataclass(frozen=True)
+class Stateless:
+    """The state of a strategy that carries nothing from round to round."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a strategy declares of itself under some terms, before any site is asked.
+
+    The contract suite (``contract.py``) tests the two properties.
+
+    Attributes:
+        required_facts: facts that a site must disclose to take part, see ``wire.SITE_KEYS``.
+        optional_facts: facts that the strategy uses where a site discloses them.
+        is_weighted_sum: linear: every update is ``Outcome.scale``·Σᵢ wᵢuᵢ of its own outcome's
+            weights. Guards act on such an update by its weights: they bound a client's share, and
+            take a refused client's part out of the model. A strategy that projects, clips,
+            trims or adds noise declares False.
+        is_convex: every coordinate of the update lies between the least and the greatest of the
+            clients'. A strategy that projects, rescales or adds noise declares False.
+    """
+
+    required_facts: frozenset[str] = frozenset()
+    optional_facts: frozenset[str] = frozenset()
+    is_weighted_sum: bool = True
+    is_convex: bool = True
+
+
+@dataclass(frozen=True)
+class SiteRequest:
+    """The content of a message to one site; sites of equal requests get the same message.
+
+    Attributes:
+        model: the number of the model to train; one that does not exist yet is the initial model.
+        use: ``wire.CHOOSE``: all models, to choose one; ``wire.PULL``: also the mean of all models,
+            to be pulled to; empty: that model alone.
+        project: see ``wire.Instructions``: the digest of an earlier model, for one number along the
+            step since; ``wire.WHOLE``; None: the site need not keep the model.
+        along: the direction of that step, by which the number is turned into a row.
+    """
+
+    model: int = 0
+    use: str = ""
+    project: str | None = None
+    along: Direction | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class RoundStart:
+    """What is known when a round begins.
+
+    Attributes:
+        server_round: from 1.
+        arrays: the model or models of the round.
+        sites: the sites online that disclosed what is required, in order.
+        answered: the sites whose reply to the last round could be read.
+    """
+
+    server_round: int
+    arrays: ArrayRecord
+    sites: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a strategy decides when a round begins.
+
+    Attributes:
+        state: for the round.
+        terms: to send.
+        refused: site → why it is not asked.
+    """
+
+    state: State
+    terms: RunTerms
+    refused: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,112 @@
+"""The model, or the models, in the record that Flower passes from round to round.
+
+Before round 1 the record holds one model, from which all sites start. A strategy with several
+models packs all of them into the record from then on, by number (``wire.pack_models``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
+from hdpfl_flower.updates import Outcome
+from strategies.core.interface import SiteRequest
+
+
+class ModelRecord:
+    """The models of a round, decoded once.
+
+    Attributes:
+        models: in their order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """Hold nothing until :meth:`open`; ``seed`` is that of the initial model."""
+        self._seed = seed
+        self.models: tuple[ArrayRecord, ...] = ()
+        self._arrays: ArrayRecord | None = None
+        self._mean: ArrayRecord | None = None
+        self._template: Arrays = {}
+
+    @property
+    def template(self) -> Arrays:
+        """The arrays of one model of the last round, in the order of an update's coordinates."""
+        return self._template
+
+    @property
+    def size(self) -> int:
+        """The numbers of one model."""
+        return sum(array.size for array in self._template.values())
+
+    def begin_round(self, arrays: ArrayRecord, *, packed: bool) -> None:
+        """Decode the round's record; ``packed`` says whether it holds several models by number."""
+        self.open(arrays, packed=packed)
+        self._template = wire.read_own(self.models[0])
+
+    def open(self, arrays: ArrayRecord, *, packed: bool) -> None:
+        """Decode ``arrays``, unless they are the last ones: every request reads them."""
+        if arrays is not self._arrays:
+            self._arrays, self._mean = arrays, None
+            self.models = wire.unpack_models(arrays) if packed else (arrays,)
+
+    def message(self, terms: RunTerms, server_round: int, request: SiteRequest) -> RecordDict:
+        """Return the content of the message to the sites of ``request``."""
+        models = self.models
+        own = (
+            models[request.model]
+            if request.model < len(models)
+            else initial_model(terms, self._seed)
+        )
+        others: tuple[ArrayRecord, ...] = ()
+        if request.use == wire.CHOOSE:
+            own, *rest = models
+            others = tuple(rest)
+        elif request.use == wire.PULL:
+            self._mean = self._mean or mean_model(models)
+            others = (self._mean,)
+        return wire.write_instructions(
+            terms, server_round, own, request.project, others=others,
+            use=request.use if others else "",
+        )  # fmt: skip
+
+    def moved(self, outcome: Outcome, terms: RunTerms) -> ArrayRecord:
+        """Return the record of the next round: every model plus its row of the outcome."""
+        if outcome.group is None:
+            return self._plus(self.models[0], outcome.update)
+        models = []
+        for i, step in enumerate(outcome.update):
+            if i < len(self.models):
+                start = self.models[i]
+            else:
+                start = self.models[0] if outcome.from_first else initial_model(terms, self._seed)
+            models.append(self._plus(start, step))
+        record = wire.pack_models(models)
+        self._arrays, self.models, self._mean = record, tuple(models), None
+        return record
+
+    def _plus(self, model: ArrayRecord, step: np.ndarray) -> ArrayRecord:
+        vector = flatten(self._template if model is self.models[0] else wire.read_own(model))
+        # `flatten` made a copy: the arrays of the last round are read-only.
+        vector += step
+        return wire.write_model(unflatten(vector, self._template))
+
+
+def initial_model(terms: RunTerms, seed: int) -> ArrayRecord:
+    """Return the model that the run began with."""
+    return wire.write_model(arrays_of(build_model(terms.model, task_for(terms), seed)))
+
+
+def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:
+    """Return the mean of the models, summed in float64."""
+    # One float64 copy for all models; they are added one after another.
+    total = {name: array.astype(np.float64) for name, array in wire.read_own(models[0]).items()}
+    for model in models[1:]:
+        for name, array in wire.read_own(model).items():
+            total[name] += array
+    return wire.write_model(
+        {name: (array / len(models)).astype(np.float32) for name, array in total.items()}
+    )

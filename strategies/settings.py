@@ -1,0 +1,78 @@
+"""The settings of strategies in a run config: which exist, and which count in a run.
+
+A setting is a key of the class that its strategy names, in the strategy's own file. A run config
+names it with the strategy's name: ``robust-hdp.estimator``, or ``estimator`` in the table
+``[robust-hdp]``. A composed strategy has the settings of each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import PREFIX
+from hdpfl_flower.config.tables import Row, rows_of
+from hdpfl_flower.errors import TermsError
+from strategies.core.base import HDPStrategy
+
+
+def check_settings(
+    config: RunConfig,
+    known: Mapping[str, type[HDPStrategy]],
+    *,
+    running: Iterable[type[HDPStrategy]],
+) -> None:
+    """Refuse settings that no strategy has, and those of a strategy that does not run.
+
+    A setting at its default passes: Flower's run config always holds every declared key.
+
+    Args:
+        config: the run's.
+        known: every strategy by its name.
+        running: the run's strategy, or those of several runs.
+
+    Raises:
+        TermsError: names the key, and the nearest right one or the strategies that run.
+    """
+    parts = [(strategy, part) for strategy in running for part in strategy.parts()]
+    counting = {part.settings_table(): strategy.name for strategy, part in parts}
+    own = {part.settings_table(): part for _, part in parts}  # of users' own, in no table
+    known = {**own, **known}
+    for name, given in config.settings.items():
+        if name not in known:
+            key = f"{name}.{next(iter(given), '')}"
+            close = get_close_matches(key, [row.key for row in setting_rows(known)], n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            raise TermsError(f"{PREFIX}'{key}' is not a known key{hint}")
+        settings = known[name].settings_type.parse(given, f"{name}.").as_config()
+        default = known[name].settings_type().as_config()
+        changed = [key for key in settings if settings[key] != default[key]]
+        if changed and name not in counting:
+            runs = ", ".join(dict.fromkeys(counting.values()))
+            raise TermsError(
+                f"{PREFIX}'{name}.{changed[0]}' is a setting of '{name}', and '{runs}' runs; "
+                f"leave it out, or take '{name}'"
+            )
+
+
+def with_own_settings(config: RunConfig, running: type[HDPStrategy]) -> RunConfig:
+    """Return the configuration with every setting of the strategy that runs, and no other.
+
+    Raises:
+        TermsError: one of its settings is wrong.
+    """
+    tables = {}
+    for part in running.parts():
+        name = part.settings_table()
+        own = part.settings_type.parse(config.settings.get(name, {}), f"{name}.").as_config()
+        if own:
+            tables[name] = own
+    return replace(config, settings=tables)
+
+
+def setting_rows(known: Mapping[str, type[HDPStrategy]]) -> Iterator[Row]:
+    """Yield a row a setting of every strategy, in the order of ``known``."""
+    for name, strategy in known.items():
+        yield from rows_of(name, strategy.settings_type, f"{name}.")

@@ -1,0 +1,129 @@
+"""One message opens everything once: the profile, the task, the records, the ledger.
+
+Records that are read twice could differ between the two readings; a profile that is parsed twice
+could change between its two uses, so that one part of a message follows another policy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import RecordDict
+
+from client_app import app as app_module
+from hdpfl_flower import wire
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.data import datasets, site_data
+from hdpfl_flower.ledger.ledger import Ledger
+from tests.client_app.messages import make_site, model_of, send, terms_of
+from tests.client_app.training.test_client_level import SERVER, noising, trusting
+from tests.client_app.training.test_private_choice import choosing, says_no, says_yes
+
+PERSONAL = {"personal-lambda": "0.1", "learning-rate": 0.5}
+
+
+def request(**more: Any) -> RecordDict:
+    """Return the request for round 1 under such terms."""
+    terms = terms_of(**more)
+    return wire.write_instructions(terms, 1, model_of(terms))
+
+
+def choice() -> RecordDict:
+    """Return a request to choose one of two models."""
+    terms = choosing()
+    others = [says_yes(terms)]
+    return wire.write_instructions(terms, 1, says_no(terms), others=others, use=wire.CHOOSE)
+
+
+def holding_out(folder: Path) -> Path:
+    """Return the profile of a site that holds records out and discloses their metrics."""
+    return make_site(folder, holdout=0.5, disclose='["metrics"]')
+
+
+ASKED: dict[str, tuple[Callable[[Path], Path], str, RecordDict]] = {
+    "an update": (make_site, wire.TRAIN, request()),
+    "a choice": (make_site, wire.TRAIN, choice()),
+    "a personal model": (
+        make_site, wire.TRAIN, request(**PERSONAL, **{"personal-noise": "none"})
+    ),
+    "a private personal model": (
+        make_site, wire.TRAIN, request(**PERSONAL, **{"personal-noise": "records"})
+    ),
+    "a client's noise": (noising, wire.TRAIN, request(noise="client", strategy="fedhdp")),
+    "the server's noise": (
+        trusting, wire.TRAIN, request(**SERVER, **{"personal-lambda": "0.1"})
+    ),
+    "metrics": (holding_out, wire.EVALUATE, request()),
+}  # fmt: skip
+"""What a server asks for: the site, the message's type and its content."""
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each was opened; every module's name of the function is counted."""
+    found: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any, **named: Any) -> Any:
+            found[name] += 1
+            return function(*words, **named)
+
+        return call
+
+    for name, function in {
+        "task": datasets.task_for,
+        "records": site_data.read_site_data,
+    }.items():
+        wrapped = counted(name, function)
+        for module in list(sys.modules.values()):
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    monkeypatch.setattr(module, attribute, wrapped)
+    load, opened = Profile.load.__func__, Ledger.__init__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Profile, "load", classmethod(counted("profile", load)))
+    monkeypatch.setattr(Ledger, "__init__", counted("ledger", opened))
+    return found
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_one_message_opens_everything_once(tmp_path: Path, calls: Counter[str], case: str) -> None:
+    make, kind, content = ASKED[case]
+    config = {"profile": str(make(tmp_path))}
+    calls.clear()  # the site's own making opens its ledger
+    reply = send(config, kind, content)
+    assert reply.has_content(), reply.error
+    assert calls == {"profile": 1, "task": 1, "records": 1, "ledger": 1}
+
+
+def test_a_choice_is_made_and_a_personal_model_trained_in_the_cases_above(
+    tmp_path: Path,
+) -> None:
+    """The count above would prove nothing of work that was not done."""
+    for case, kept in (("a choice", 0), ("a personal model", 1), ("a private personal model", 1)):
+        make, kind, content = ASKED[case]
+        folder = tmp_path / case.replace(" ", "-")
+        reply = send({"profile": str(make(folder))}, kind, content)
+        assert ("choice" in reply.content) == (case == "a choice")
+        assert len(list(folder.glob("state/personal*"))) == kept
+
+
+def test_a_refusal_parses_the_profile_once_and_reads_no_record(
+    tmp_path: Path, calls: Counter[str]
+) -> None:
+    """The round is none of the plan's: the site declines, and counts that beside its ledger."""
+    config = {"profile": str(make_site(tmp_path))}
+    terms = terms_of()
+    content = wire.write_instructions(terms, 99, model_of(terms))
+    calls.clear()
+    reply = send(config, wire.TRAIN, content)
+    assert reply.error.code == wire.DECLINED
+    assert (calls["profile"], calls["records"]) == (1, 0)
+    assert (
+        app_module.refusals.read_refusals(tmp_path / "ledger.sqlite").counts["declined", "terms"]
+        == 1
+    )

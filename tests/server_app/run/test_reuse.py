@@ -1,0 +1,130 @@
+"""A folder that was used before: the same terms again, other terms in one clear line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import HDPFLError, TermsError
+from hdpfl_flower.monitoring.journal import read_journal
+from server_app.commands import main
+from server_app.commands.compare import _assignments
+from server_app.simulation.in_process_run import run_in_process
+
+CONFIG = {
+    "strategy": "fedavg", "rounds": 2, "epsilons": "1", "calibration": "robust-hdp", "run-id": "r",
+    "batch-sizes": "32",
+}  # fmt: skip
+WORDS = ["--strategies", "fedavg", "--clients", "3", "--seeds", "1", "--jobs", "1"]
+KEYS = {"rounds": "2", "epsilons": "1", "calibration": "robust-hdp", "batch-sizes": "32"}
+
+
+def compare(
+    monkeypatch: pytest.MonkeyPatch, out: Path, *words: str, **more: object
+) -> int | str | None:
+    """Return the exit status of a small comparison."""
+    settings = {**KEYS, **{key.replace("_", "-"): value for key, value in more.items()}}
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    monkeypatch.setattr(sys, "argv", ["hdpfl", "compare", *WORDS, *words, "--out", str(out), *sets])
+    try:
+        main()
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def accuracies(out: Path) -> Any:
+    return json.loads((out / "comparison.json").read_text())["results"]["fedavg"]["accuracy"]
+
+
+def test_other_terms_in_the_same_folder_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before: 'rounds without a quorum', after a round whose refusals sites' logs alone explain."""
+    assert compare(monkeypatch, tmp_path) == 0
+    first = accuracies(tmp_path)
+    before = (tmp_path / "fedavg-seed1" / "journal.jsonl").read_bytes()
+    capsys.readouterr()
+    # The second strategy's folder is the one in the way; the first one, new, is not begun.
+    words = ("--strategies", "maximum,fedavg")
+    assert compare(monkeypatch, tmp_path, *words, clip_norm=2, learning_rate=0.2) == 1
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert "'clip-norm' is 2.0, and the run in" in error
+    assert "fedavg-seed1 began with 1.0 (and 'learning-rate')" in error
+    assert "name another --out" in error
+    assert not (tmp_path / "maximum-seed1").exists()
+    assert (tmp_path / "fedavg-seed1" / "journal.jsonl").read_bytes() == before
+    assert compare(monkeypatch, tmp_path, "--clients", "4") == 1
+    assert "--clients is 4, and run fedavg-seed1 in" in capsys.readouterr().err
+    assert compare(monkeypatch, tmp_path) == 0, "the same terms again"
+    assert accuracies(tmp_path) == first
+    assert compare(monkeypatch, tmp_path / "other", learning_rate=0.2) == 0
+    assert accuracies(tmp_path / "other") != first
+
+
+def test_what_cannot_run_is_said_before_the_first_of_several_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--strategies", "fedavg,mr-mtl")
+    assert compare(monkeypatch, tmp_path, *words, learning_rate=11) == 1
+    assert "'prox-lambda' is 0.1 and 'learning-rate' 11" in capsys.readouterr().err
+    assert not (tmp_path / "fedavg-seed1").exists()
+
+
+def test_a_run_id_is_of_one_set_of_terms(tmp_path: Path) -> None:
+    """The ServerApp and simulations alike."""
+    config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none"}
+    run_in_process(RunConfig.parse(config), 2)
+    for more, words in (
+        ({"rounds": 3, "seed": 9}, ("'rounds' is 3", "began with 2 (and 'seed')", "'run-id'")),
+        ({"clip-norm": 0.5}, ("'clip-norm' is 0.5",)),  # a site lets it move, but in new rounds
+    ):
+        with pytest.raises(HDPFLError) as error:
+            run_in_process(RunConfig.parse({**config, **more}), 2)
+        assert [word for word in words if word not in str(error.value)] == []
+    run_in_process(RunConfig.parse({**config, "min-sites": 5}), 2)  # of as many as there are
+    events = read_journal(tmp_path / "r" / "journal.jsonl")
+    assert [e["event"] for e in events].count("run-started") == 2
+
+
+def test_a_run_that_asked_nobody_can_begin_anew_under_other_terms(tmp_path: Path) -> None:
+    config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none", "strategy": "r-dpcfl"}
+    with pytest.raises(HDPFLError, match=r"'r-dpcfl\.clusters' = 1"):
+        run_in_process(RunConfig.parse({**config, "r-dpcfl.clusters": 1, "calibration": "pld"}), 2)
+    run_in_process(RunConfig.parse({**config, "strategy": "fedavg"}), 2)
+    with pytest.raises(TermsError, match="'strategy' is"):
+        run_in_process(RunConfig.parse({**config, "strategy": "robust-hdp"}), 2)
+
+
+def test_a_long_value_is_cut_in_the_error(tmp_path: Path) -> None:
+    config = {**CONFIG, "runs-dir": str(tmp_path), "evaluation": "none"}
+    run_in_process(RunConfig.parse({**config, "epsilons": ",".join(["1"] * 40)}), 40)
+    with pytest.raises(TermsError) as error:
+        run_in_process(RunConfig.parse(config), 40)
+    assert "1,1…" in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("fedhdp.level-ratio=0.1", 0.1),
+        ("rounds=3", 3),
+        ("require-public=true", True),
+        ("epsilons=1,2", "1,2"),
+        ("run-id=2026-01-02", "2026-01-02"),
+        ("fedhdp.levels=[1,2]", "[1,2]"),
+        ("model='logreg'", "logreg"),
+    ],
+)
+def test_set_takes_what_a_term_can_hold(pair: str, value: object) -> None:
+    """A date is no term's value; as a text it names a run."""
+    assert _assignments([pair]) == {pair.partition("=")[0]: value}
+    with pytest.raises(TermsError, match="KEY=VALUE"):
+        _assignments(["rounds"])

@@ -1,0 +1,66 @@
+"""A run's test: pooled, and for each simulated site on records like its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hdpfl_flower.config.run_config import RunConfig
+from server_app.commands.comparison_tables import measure_tables
+from server_app.simulation.comparison import Comparison
+from server_app.simulation.in_process_run import run_in_process
+
+
+def terms_of(folder: Path, **more: object) -> RunConfig:
+    return RunConfig.parse({
+        "dataset": "digits", "partition": "pathological:2", "rounds": 3, "learning-rate": 0.5,
+        "epsilons": "inf", "runs-dir": str(folder), "run-id": "r", **more,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", ["pathological:2", "dirichlet:0.3", "shards:2"])
+def test_local_models_are_good_on_records_like_their_own(tmp_path: Path, spec: str) -> None:
+    """On the pooled test set a model that saw two of ten classes has at most .2 or so."""
+    result = run_in_process(terms_of(tmp_path, strategy="local", partition=spec), 5)
+    last = result.rounds[-1]
+    metrics, tested = last["metrics"], last["tested"]
+    assert metrics["site-accuracy"] > metrics["accuracy"] + 0.2
+    assert metrics["site-accuracy"] > 0.6
+    assert metrics["site-accuracy-worst"] <= metrics["site-accuracy"]
+    assert (tested["sites"], tested["counted"]["site-accuracy"], tested["missing"]) == (5, 5, {})
+    saved = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert saved["tested"] == tested
+
+
+def test_every_strategy_is_tested_alike_and_iid_sites_see_the_pooled_test(tmp_path: Path) -> None:
+    """Shares of classes of an iid split are the pooled ones but for sampling: a few hundredths."""
+    found = {}
+    for strategy in ("fedavg", "robust-hdp", "local", "mr-mtl"):
+        terms = terms_of(tmp_path, strategy=strategy, partition="iid", **{"run-id": strategy})
+        found[strategy] = run_in_process(terms, 4).rounds
+    for rounds in found.values():
+        metrics = rounds[-1]["metrics"]
+        assert metrics["site-accuracy"] == pytest.approx(metrics["accuracy"], abs=0.03)
+        assert metrics["site-loss"] == pytest.approx(metrics["loss"], abs=0.1)
+    comparison = Comparison(
+        terms_of(tmp_path, partition="iid"), 4, {(name, 1): r for name, r in found.items()}
+    )
+    titles = [str(table.title) for table in measure_tables(comparison, "t")]
+    assert len(titles) == 2
+    assert "each on records like its own" in titles[0]
+    comparison.save(tmp_path / "c.json")
+    results = json.loads((tmp_path / "c.json").read_text())["results"]
+    for name in found:
+        assert {"accuracy", "loss", "site-accuracy", "site-loss", "site-accuracy-worst"} <= set(
+            results[name]
+        )
+
+
+def test_personal_models_are_in_the_last_rounds_metrics(tmp_path: Path) -> None:
+    terms = terms_of(tmp_path, strategy="ditto", **{"personal-lambda": "0.1"})
+    last = run_in_process(terms, 4).rounds[-1]
+    assert last["metrics"]["personal-accuracy"] > last["metrics"]["accuracy"]
+    assert {"personal-loss", "personal-accuracy-worst"} <= set(last["metrics"])
+    assert last["tested"]["counted"]["personal-accuracy"] == 4

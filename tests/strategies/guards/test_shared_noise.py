@@ -1,0 +1,275 @@
+"""Shared noise: what is proven is refused whatever the limit, what is suspect within it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.stats import binom
+
+from hdpfl_flower.estimators.softmax_head import silent_sums
+from strategies.guards import shared_noise as collusion
+from strategies.guards.evidence import (
+    AGAINST,
+    ALIKE,
+    SHARED,
+    Evidence,
+    weigh_evidence,
+)
+from strategies.guards.shared_noise import HUSH, shared_noise, too_alike, too_near
+from tests.strategies.guards.test_evidence import (
+    EMPTY,
+    HEAD,
+    ROUNDS,
+    TERMS,
+    D,
+    Federation,
+    N,
+    Rows,
+    run,
+)
+
+NAMES = [str(i) for i in range(N)]
+FLOOR = Evidence(max_liars=2, rounds=ROUNDS, noise_floor=10**-2.6)
+"""The quietest site of ``Federation`` has no less noise."""
+
+
+def norms(rows: Rows) -> npt.NDArray[np.float64]:
+    return np.linalg.norm(rows.astype(np.float64), axis=1)
+
+
+def cosines(rows: Rows) -> npt.NDArray[np.float64]:
+    unit = rows.astype(np.float64) / norms(rows)[:, None]
+    found: npt.NDArray[np.float64] = unit @ unit.T
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def colluding(honest: Rows, count: int, generator: np.random.Generator) -> list[str]:
+    """Give the first ``count`` sites the first one's update, jittered; return their names."""
+    jitter = generator.standard_normal((count, D)).astype(np.float32)
+    honest[:count] = honest[0] * (1 + np.float32(1e-3) * jitter)
+    return NAMES[:count]
+
+
+# --- proof ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+@pytest.mark.parametrize("count", [2, 3, 8, 12, 19, 20])
+def test_all_that_share_their_noise_are_refused_whatever_the_limit(count: int, limit: int) -> None:
+    """More than may lie, and a majority: before, none of them was."""
+    federation = Federation(20)
+    _, honest = next(federation.rounds())
+    liars = colluding(honest, count, federation.generator)
+    _, refused, gauges = weigh_evidence(EMPTY, NAMES, honest, Evidence(limit, ROUNDS), HEAD)
+    assert refused == dict.fromkeys(liars, SHARED)
+    assert gauges["evidence"].shape == (N,)
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_without_a_head_the_floor_proves_it(count: int) -> None:
+    """Differences far below the noise of one honest site; without a floor it is suspicion alone."""
+    federation = Federation(21)
+    _, honest = next(federation.rounds())
+    liars = colluding(honest, count, federation.generator)
+    assert weigh_evidence(EMPTY, NAMES, honest, FLOOR)[1] == dict.fromkeys(liars, SHARED)
+    assert weigh_evidence(EMPTY, NAMES, honest, TERMS)[1] == {}
+
+
+def test_what_is_proven_leaves_the_limit_to_suspicion() -> None:
+    """Five share their noise, two others work against the rest: all seven, and nobody else."""
+    federation, state = Federation(22), EMPTY
+    for clean, honest in federation.rounds(6):
+        proven = colluding(honest, 5, federation.generator)
+        honest[[12, 15]] -= 6 * clean[[12, 15]]
+        state, refused, _ = weigh_evidence(state, NAMES, honest, TERMS, HEAD)
+        assert set(refused) <= {*proven, "12", "15"}
+    assert refused == {**dict.fromkeys(proven, SHARED), "12": AGAINST, "15": AGAINST}
+
+
+def test_the_noise_of_a_refused_site_proves_a_new_ones() -> None:
+    federation, state = Federation(23), EMPTY
+    for turn, (_, honest) in enumerate(federation.rounds(3)):
+        jitter = federation.generator.standard_normal((2, D)).astype(np.float32)
+        honest[1] = honest[0] * (1 + np.float32(1e-3) * jitter[0])
+        if turn == 2:
+            honest[9] = honest[0] * (1 + np.float32(1e-3) * jitter[1])
+        state, refused, _ = weigh_evidence(state, NAMES, honest, TERMS, HEAD)
+    assert refused == dict.fromkeys(("0", "1", "9"), SHARED)
+    _, honest = next(federation.rounds())
+    assert set(weigh_evidence(state, NAMES, honest, TERMS, HEAD)[1]) == {"0", "1", "9"}
+
+
+def test_who_was_suspect_and_is_proven_does_not_count_as_suspect() -> None:
+    """Two are refused on suspicion, then proven; two more can be refused on suspicion."""
+    federation, state = Federation(24), EMPTY
+    for turn, (clean, honest) in enumerate(federation.rounds(8)):
+        honest[[3, 7]] -= 6 * clean[[3, 7]]
+        if turn > 1:
+            honest[7] = honest[3] * np.float32(1.3)
+            honest[[12, 15]] -= 6 * clean[[12, 15]]
+        state, refused, _ = weigh_evidence(state, NAMES, honest, TERMS, HEAD)
+        if turn == 1:
+            assert refused == {"3": AGAINST, "7": AGAINST}
+    assert refused == {"3": SHARED, "7": SHARED, "12": AGAINST, "15": AGAINST}
+
+
+@pytest.mark.parametrize("head", [HEAD, None], ids=["head", "no head"])
+def test_a_quiet_site_proves_nothing_against_the_others(head: object) -> None:
+    """Below the floor it differs from nobody by the floor's noise: that is its own doing."""
+    _, honest = next(Federation(25).rounds())
+    honest[4] *= np.float32(1e-3)
+    found = weigh_evidence(EMPTY, NAMES, honest, FLOOR, head)[1]  # type: ignore[arg-type]
+    assert list(found) == ["4"]
+
+
+# --- no proof against the honest --------------------------------------------------------------
+
+
+def test_precise_honest_sites_may_look_alike() -> None:
+    """Two sites with little noise are near each other; the rest explains why."""
+    federation = Federation(12)
+    federation.ratios = np.full(N, 8.0)
+    federation.ratios[[4, 9]] = 60.0
+    assert not any(run(federation, head=None, count=6))
+    assert not any(run(federation, head=HEAD, count=6))
+    assert not any(run(federation, head=None, count=6, terms=FLOOR))
+    _, honest = next(Federation(12).rounds())
+    assert too_alike(cosines(honest), D) == []
+
+
+@pytest.mark.parametrize("precise", [2, 5, 20])
+def test_precise_sites_that_share_what_the_rest_do_not_learn_share_no_noise(precise: int) -> None:
+    """Half of the sites hold other labels: nothing explains their cosines, and nothing is proven.
+
+    Signals a hundred times the noise, and cosines above .999.
+    """
+    federation = Federation(26)
+    clean, honest = next(federation.rounds())
+    other = next(Federation(28).rounds())[0][0]
+    unit = other / np.linalg.norm(other)
+    rows = range(precise)
+    for i in rows:
+        noise = honest[i] - clean[i]
+        honest[i] = 100 * np.linalg.norm(noise) * unit + noise
+    if precise > 1:
+        assert cosines(honest)[0, 1] > 0.999
+    silent = silent_sums(honest, HEAD)
+    assert shared_noise(silent, norms(honest), ROUNDS) == []
+    gram = honest.astype(np.float64) @ honest.T.astype(np.float64)
+    assert too_near(gram, D, FLOOR.noise_floor, ROUNDS) == []
+
+
+@pytest.mark.parametrize("quiet", [2, 11, 20])
+def test_sites_without_noise_share_none(quiet: int) -> None:
+    """Opted-out sites' silent sums are rounding, which may be alike; a minority or all of them."""
+    clean, honest = next(Federation(13).rounds())
+    rounding = np.random.default_rng(1).standard_normal(D).astype(np.float32)
+    scale = np.float32(1e-6) * norms(clean)[:quiet, None].astype(np.float32) / np.sqrt(D)
+    honest[:quiet] = clean[:quiet] + scale * rounding
+    silent = silent_sums(honest, HEAD)
+    assert abs(cosines(silent)[0, 1]) > 0.9
+    assert shared_noise(silent, norms(honest), ROUNDS) == []
+    assert weigh_evidence(EMPTY, NAMES, honest, TERMS, HEAD)[1] == {}
+
+
+def test_a_shared_noise_is_found_by_the_silent_sums_alone() -> None:
+    """The signal of two sites without noise fills their updates, and silent sums hold none."""
+    clean, honest = next(Federation(13).rounds())
+    honest[[3, 7]] = clean[[3, 7]]
+    assert shared_noise(silent_sums(honest, HEAD), norms(honest), ROUNDS) == []
+    honest[12] = honest[11] * np.float32(0.3) + clean[12]
+    assert shared_noise(silent_sums(honest, HEAD), norms(honest), ROUNDS) == [(11, 12)]
+    honest[12] = honest[11] * np.float32(-0.3) + clean[12]
+    assert shared_noise(silent_sums(honest, HEAD), norms(honest), ROUNDS) == [(11, 12)]
+
+
+# --- the stated rate of false alarms ------------------------------------------------------------
+
+RATE, DRAWS = 0.2, 400
+
+
+def alarms(draw: Callable[[np.random.Generator], bool]) -> int:
+    generator = np.random.default_rng(6)
+    return sum(draw(generator) for _ in range(DRAWS))
+
+
+def test_two_of_a_run_are_taken_for_colluders_as_often_as_stated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of independent silent sums, at a rate that can be counted: 1e-6 to be above it by chance.
+
+    Exact but for the union over the pairs: at least half of it is used. Of sums that are half as
+    many as they seem, a wrong scale, there are more.
+    """
+    monkeypatch.setattr(collusion, "FALSE_ALARMS", RATE)
+
+    def draw(copies: int) -> Callable[[np.random.Generator], bool]:
+        def found(generator: np.random.Generator) -> bool:
+            rows = generator.standard_normal((8, 60 // copies)).astype(np.float32)
+            return bool(shared_noise(np.repeat(rows, copies, axis=1), np.ones(8), 1))
+
+        return found
+
+    most = float(binom.isf(1e-6, DRAWS, RATE))
+    least = float(binom.ppf(1e-6, DRAWS, RATE / 2))
+    assert least <= alarms(draw(1)) <= most
+    assert alarms(draw(2)) > most
+
+
+def test_honest_sites_at_the_floor_are_near_no_one_more_often_than_stated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Laurent and Massart's bound is no equality; a floor a fifth too high is found out."""
+    monkeypatch.setattr(collusion, "FALSE_ALARMS", RATE)
+
+    def draw(floor: float) -> Callable[[np.random.Generator], bool]:
+        def found(generator: np.random.Generator) -> bool:
+            rows = generator.standard_normal((6, 300))  # a signal only adds to the rest
+            return bool(too_near(rows @ rows.T, 300, floor, 1))
+
+        return found
+
+    most = float(binom.isf(1e-6, DRAWS, RATE))
+    assert alarms(draw(1.0)) <= most
+    assert alarms(draw(1.2)) > most
+
+
+def test_the_threshold_grows_with_the_pairs_and_rounds_of_a_run() -> None:
+    """2,000 sites over 300 rounds make 6e8 pairs: a threshold for one pair finds some of them."""
+    from scipy.special import betainc
+
+    for sites, rounds in ((2, 1), (20, 12), (2_000, 300)):
+        least = collusion._chance_cosine(200, sites, rounds)
+        chance = float(betainc(199 / 2, 0.5, 1 - least**2))
+        pairs = sites * (sites - 1) / 2 * rounds
+        assert pairs * chance == pytest.approx(collusion.FALSE_ALARMS, rel=1e-6)
+
+
+def test_of_two_or_three_sums_nothing_can_be_proven() -> None:
+    for few in (2, 3):
+        rows = np.repeat(np.ones((1, few), np.float32), 3, axis=0)
+        assert shared_noise(rows, np.ones(3), 10**9) == []
+
+
+def test_what_is_too_quiet_to_be_noise_is_measured_against_the_update() -> None:
+    rows = np.tile(np.random.default_rng(3).standard_normal(200).astype(np.float32), (2, 1))
+    length = norms(rows)
+    assert shared_noise(rows, length / HUSH * 0.9, 1) == [(0, 1)]
+    assert shared_noise(rows, length / HUSH * 1.1, 1) == []
+
+
+# --- suspicion ------------------------------------------------------------------------------------
+
+
+def test_likeness_is_suspicion_and_within_the_limit() -> None:
+    """Without a head and a floor: two alike are refused where two may lie, three are not."""
+    state = EMPTY
+    _, honest = next(Federation(27).rounds())
+    pair = honest.copy()
+    pair[1] = pair[0] * np.float32(1.01)
+    assert weigh_evidence(state, NAMES, pair, TERMS)[1] == {"0": ALIKE, "1": ALIKE}
+    assert weigh_evidence(state, NAMES, pair, Evidence(1, ROUNDS))[1] == {}
