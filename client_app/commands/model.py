@@ -14,14 +14,13 @@ import typer
 
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 if TYPE_CHECKING:
     from client_app.personal.final_model import FinalModel
     from hdpfl_flower.data.schema import Schema
-    from hdpfl_flower.models.networks import Arrays
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
@@ -125,46 +124,24 @@ def predict(
 
 
 def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
-    """Return the model that the site keeps of its last run, checked against the run's terms.
+    """Return the final model that the site keeps, or its own one of that run.
 
     Raises:
-        ProfileError: the profile has no [state].
-        DataError: there is no model yet, or it is damaged.
-        ModelError: the model of the terms cannot be built here.
+        ProfileError, ModelError: as :func:`client_app.personal.kept_model.read_kept_model`.
+        DataError: there is no such model yet, or it is damaged.
     """
-    if site.state is None:
-        raise ProfileError("profile: [state] is missing; its folder keeps the final model")
-    from client_app.personal.final_model import load_final_model
-    from client_app.site.site import allowed_layout
-    from hdpfl_flower.data.datasets import task_for
+    from client_app.personal.kept_model import own_arrays, read_kept_model
 
-    model = load_final_model(site.state.path)
-    task = task_for(model.terms)
-    layout = allowed_layout(site, model.terms.model, task)
-    same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
-    if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
-        raise DataError(
-            f"the model in {site.state.path} is not that of its terms; the next run replaces it"
-        )
-    return (_personal(site.state.path, model, layout) if personal else model), task
-
-
-def _personal(folder: Path, model: FinalModel, layout: Arrays) -> FinalModel:
-    """Return the site's own model of the run that ``model`` is the final one of.
-
-    Its file holds one vector in the order of ``layout``; that of the final model has another one.
-    """
-    from client_app.personal.ditto import kept_personal_path, load_personal_model
-    from hdpfl_flower.models.networks import unflatten
-
-    size = sum(array.size for array in layout.values())
-    own = load_personal_model(kept_personal_path(folder, model.terms), size)
+    model, task = read_kept_model(site)
+    if not personal or site.state is None:
+        return model, task
+    own = own_arrays(site.state.path, model)
     if own is None:
         raise DataError(
-            f"no personal model of run '{model.terms.run_id}' in {folder}: its terms must set "
-            "'personal-lambda', and this site must have taken part"
+            f"no personal model of run '{model.terms.run_id}' in {site.state.path}: its terms must "
+            "set 'personal-lambda', and this site must have taken part"
         )
-    return replace(model, arrays=unflatten(own, layout))
+    return replace(model, arrays=own), task
 
 
 def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:

@@ -43,6 +43,27 @@ class SiteData(Redacted):
     ids: tuple[bytes, ...] | None
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class UnitRecords(Redacted):
+    """Every labelled record of a site, by unit; for the site's own eyes.
+
+    Attributes:
+        records: all of them, those of a unit that training leaves out too.
+        units: the unit of each record, int64 0, 1, 2, …, shape ``(n,)``; without ids each record
+            is one.
+        first: the record of its unit that training may use, bool, shape ``(n,)``.
+        held_out: whether the record's unit is held out of training, bool, shape ``(n,)``; no unit
+            has records on both sides.
+        copies: records of the same content, or unit, have the same number, int64, shape ``(n,)``.
+    """
+
+    records: Records
+    units: npt.NDArray[np.int64]
+    first: Mask
+    held_out: Mask
+    copies: npt.NDArray[np.int64]
+
+
 def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData:
     """Return the records that ``source`` names.
 
@@ -69,6 +90,22 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
     if ids is not None:
         ids = tuple(ids[row] for row in train)
     return SiteData(records.take(train), records.take(test), summary, ids)
+
+
+def read_unit_records(source: DataSource, task: Task, schema_text: str) -> UnitRecords:
+    """Return every labelled record that ``source`` names; arguments and errors as above.
+
+    Guarantees:
+        ``records`` where ``first & ~held_out`` are the ``train`` of :func:`read_site_data`, in its
+        order.
+    """
+    records, _, ids = _read(source, task, schema_text, every_record=True)
+    contents = list(_contents(records, ids))
+    copies = _numbered(contents)
+    units = np.arange(len(records)) if ids is None else copies
+    first = np.zeros(len(records), dtype=bool)
+    first[np.unique(units, return_index=True)[1]] = True
+    return UnitRecords(records, units, first, _held_out(records, ids, source.holdout), copies)
 
 
 def check_site_data(
@@ -131,7 +168,7 @@ def _against_declared(used: int, declared: int) -> Iterator[str]:
 Read = tuple[Records, Summary, tuple[bytes, ...] | None]
 
 
-def _read(source: DataSource, task: Task, schema_text: str) -> Read:
+def _read(source: DataSource, task: Task, schema_text: str, *, every_record: bool = False) -> Read:
     if source.format == "npz":
         return *_read_npz(source.path, task), None
     if source.format == "images":
@@ -150,7 +187,7 @@ def _read(source: DataSource, task: Task, schema_text: str) -> Read:
             "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
             "another unit than the site asks for; agree on one with the coordinator"
         )
-    table = read_table(source.path, source.format, schema)
+    table = read_table(source.path, source.format, schema, every_record=every_record)
     return table.records, table.summary, table.ids
 
 
@@ -163,15 +200,25 @@ def _held_out(records: Records, ids: tuple[bytes, ...] | None, share: float) -> 
     # A keyed hash of 8 bytes is uniform on 0 … 2⁶⁴ − 1.
     limit = int(share * 2**64)
     out = np.zeros(len(records), dtype=bool)
-    for row in range(len(records)):
-        content = (
-            ids[row]
-            if ids is not None
-            else records.features[row].tobytes() + records.targets[row].tobytes()
-        )
+    for row, content in enumerate(_contents(records, ids)):
         digest = hashlib.blake2b(content, digest_size=8, key=b"hdpfl holdout").digest()
         out[row] = int.from_bytes(digest, "big") < limit
     return out
+
+
+def _contents(records: Records, ids: tuple[bytes, ...] | None) -> Iterator[bytes]:
+    """Yield what decides on which side a record falls: its id, without ids its content."""
+    if ids is not None:
+        yield from ids
+        return
+    for row in range(len(records)):
+        yield records.features[row].tobytes() + records.targets[row].tobytes()
+
+
+def _numbered(contents: list[bytes]) -> npt.NDArray[np.int64]:
+    """Return a number for each content, counted from 0 in the order of first sight."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(each, len(numbers)) for each in contents], dtype=np.int64)
 
 
 def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:

@@ -47,7 +47,8 @@ class TableRead(Redacted):
     Attributes:
         records: features float32 ``(n, d)``; targets int64 classes, or float32 in [0, 1].
         summary: the private counts.
-        ids: the protected unit of each record, all different; None without ``id`` in the schema.
+        ids: the protected unit of each record, all different unless every record was asked for;
+            None without ``id`` in the schema.
         positions: int64 ``(n,)``; the row of the file, from 0 and without
             blank lines, of each record.
     """
@@ -58,13 +59,17 @@ class TableRead(Redacted):
     positions: npt.NDArray[np.int64]
 
 
-def read_table(path: Path, file_format: str, schema: Schema) -> TableRead:
+def read_table(
+    path: Path, file_format: str, schema: Schema, *, every_record: bool = False
+) -> TableRead:
     """Return the records in the file at ``path``.
 
     Args:
         path: the file.
         file_format: ``csv`` (UTF-8, a header line; comma, semicolon or tab) or ``parquet``.
         schema: the run's public schema.
+        every_record: all labelled records of a unit, not the first alone; ``ids`` then repeat.
+            For tests that stay at the site; no training may read them.
 
     Raises:
         DataError: the file is missing, is no such file, or lacks a column of the schema.
@@ -83,6 +88,8 @@ def read_table(path: Path, file_format: str, schema: Schema) -> TableRead:
     if schema.id:
         names = _ids(raw.columns[schema.id], schema)
         kept = _first_of_each(names, labelled, summary)
+        if every_record:
+            kept = labelled & np.array([bool(name) for name in names], dtype=bool)
         ids = tuple(names[row] for row in np.flatnonzero(kept))
     records = Records(features[kept], targets[kept])
     return TableRead(records, summary, ids, raw.positions[kept])

@@ -1,0 +1,58 @@
+"""Every record of every unit, for tests at the site: the sides are those of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.data.site_data import read_site_data, read_unit_records
+from hdpfl_flower.models.task import Records, Task
+from tests.hdpfl_flower.data.test_site_data import TABLE, TEXT, WITH_ID, save, source, write_csv
+
+
+def same(one: Records, other: Records) -> bool:
+    pairs = ((one.features, other.features), (one.targets, other.targets))
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.4])
+def test_training_is_the_first_record_of_each_unit_that_is_not_held_out(
+    tmp_path: Path, holdout: float
+) -> None:
+    rows = [f"{i},{i % 2},p{i % 37}" for i in range(120)] + ["5,1,", "9,PATIENT-123,p1", "7,0,p99"]
+    table = write_csv(tmp_path / "t.csv", rows, "a,y,who")
+    where = source(table, "csv", holdout, "who")
+    data, every = read_site_data(where, TABLE, WITH_ID), read_unit_records(where, TABLE, WITH_ID)
+    assert len(every.records) == 121  # neither the one without an id nor the one without a label
+    assert same(every.records.take(np.flatnonzero(every.first & ~every.held_out)), data.train)
+    if data.test is not None:
+        assert same(every.records.take(np.flatnonzero(every.first & every.held_out)), data.test)
+    assert every.first.sum() == 38 == len(set(every.units.tolist()))
+    for unit in range(38):
+        assert len(set(every.held_out[every.units == unit].tolist())) == 1
+    assert bool(every.held_out.any()) == bool(holdout)
+
+
+def test_without_ids_each_record_is_a_unit_and_copies_are_known(tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "t.csv", ["1,0", "1,0", "1,1", "2,0"])
+    every = read_unit_records(source(table, "csv", 0.5), TABLE, TEXT)
+    assert every.units.tolist() == [0, 1, 2, 3]
+    assert every.copies.tolist() == [0, 0, 1, 2]
+    assert every.first.all()
+
+
+def test_arrays_are_read_too_and_nothing_is_shown(tmp_path: Path) -> None:
+    task = Task.classification((3,), 4)
+    path = save(tmp_path / "d.npz", x=np.arange(60).reshape(20, 3), y=np.arange(20) % 4)
+    every = read_unit_records(source(path, "npz", 0.5), task, "")
+    data = read_site_data(source(path, "npz", 0.5), task, "")
+    assert same(every.records.take(np.flatnonzero(~every.held_out)), data.train)
+    assert repr(every) == "UnitRecords(<private>)"
+
+
+def test_no_record_at_all(tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "t.csv", [])
+    every = read_unit_records(source(table, "csv", 0.5), TABLE, TEXT)
+    assert len(every.records) == len(every.units) == len(every.held_out) == len(every.copies) == 0
