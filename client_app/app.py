@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from flwr.app import Context, Message, RecordDict
@@ -26,7 +27,7 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, check_policy
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, TUNING, check_policy
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
 
@@ -139,7 +140,9 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
         site, site.ledger, instructions, CLIPPED_UPDATE if plan is None else "update", charged,
         lambda: trainer.run(plan), 0 if plan is None else plan.rounds,
     )  # fmt: skip
-    if not released.replayed:  # after the seal: a process that ends in here loses no release
+    # After the seal: a process that ends in here loses no release.
+    trainer.keep(replayed=released.replayed, plan=plan)
+    if not released.replayed:
         _train_personal(site, instructions, trainer.start)
     return wire.write_update(released.payload, trainer.size, choice)
 
@@ -229,11 +232,33 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
 def finish(site: Site, instructions: Instructions) -> RecordDict:
     """Store the final model in the site's state folder, if it has one and took part in the run."""
     from client_app.personal.final_model import check_may_keep, keep_final_model
+    from client_app.personal.personal_model import has_personal_model
 
     if site.profile.state is not None:
         check_may_keep(site, site.profile.state.path)
         keep_final_model(site, instructions)
+    if has_personal_model(instructions.terms):
+        _end_run(site, instructions)
     return wire.write_site({})
+
+
+def _end_run(site: Site, instructions: Instructions) -> None:
+    """Tune the final model where the plan pays for it, and store the site's personal model."""
+    from client_app.personal.end_of_run import keep_personal_model, tune
+    from client_app.personal.personal_model import assemble
+    from client_app.training.trainer import read_model
+
+    if site.ledger.frozen_plan(instructions.terms.run_id) is None:
+        return  # the site took no part in the run
+    shared, tuned = read_model(site, instructions), None
+    plan, charged = site.plan
+    if plan.tuning is not None:
+        whole = assemble(site, shared)
+        last = replace(instructions, server_round=instructions.terms.rounds)
+        tuned = _release(
+            site, site.ledger, last, TUNING, charged, lambda: tune(site, plan, whole), 1
+        ).payload
+    keep_personal_model(site, shared, tuned)
 
 
 class Released(NamedTuple):

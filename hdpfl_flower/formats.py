@@ -56,10 +56,10 @@ class Format:
 
 
 LEDGER = Format("ledger", 1, LedgerError)
-PLAN = Format("plan in a ledger", 1, LedgerError)
+PLAN = Format("plan in a ledger", 2, LedgerError)
 JOURNAL = Format("journal", 1, DataError)
 CHECKPOINT = Format("checkpoint", 2, CheckpointError, unnumbered=1)
 PROFILE = Format("profile", 1, ProfileError, unnumbered=1)
-FINAL_MODEL = Format("final model", 1, DataError)
-INSTRUCTIONS = Format("message from the server", 1, WireError)
+FINAL_MODEL = Format("final model", 2, DataError)
+INSTRUCTIONS = Format("message from the server", 2, WireError)
 FORMATS = (LEDGER, PLAN, JOURNAL, CHECKPOINT, PROFILE, FINAL_MODEL, INSTRUCTIONS)

@@ -423,6 +423,12 @@ def numpy_header(shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
+def read_sealed(payload: bytes) -> npt.NDArray[np.float32]:
+    """Return the vector that :func:`encode_update` wrote, shape ``(d,)``; raises ``WireError``."""
+    size = numbers_in(len(payload))
+    return decode(Array("float32", (size,), NUMPY, payload), (size,))
+
+
 def numbers_in(payload_bytes: int) -> int:
     """Return how many numbers a sealed update of ``payload_bytes`` holds.
 

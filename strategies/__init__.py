@@ -28,6 +28,9 @@ from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
 from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift
 from strategies.noise_aware.snr import SNR
+from strategies.personal.fedper import FedPer
+from strategies.personal.fedrep import FedRep
+from strategies.personal.ppsgd import PPSGD
 from strategies.projection.base import Projected
 from strategies.projection.pfa import PFA, PublicSubspace
 from strategies.projection.pfa_plus import PFAPlus
@@ -60,6 +63,9 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "local": LocalTraining,
     "mr-mtl": MRMTL,
     "ditto": Ditto,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "ppsgd": PPSGD,
 }
 """Every strategy by the name that users write in ``strategy``."""
 

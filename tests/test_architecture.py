@@ -50,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strategies.noise_aware": {"hdpfl_flower", "strategies.core"},
     "strategies.fedhdp": {"hdpfl_flower", "strategies.core"},
     "strategies.projection": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
+    "strategies.personal": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
     "strategies.multi_model": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
     "client_app.fast_torch_import": set(),
     "client_app.site": {"hdpfl_flower"},

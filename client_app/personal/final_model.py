@@ -106,7 +106,7 @@ def load_final_model(folder: Path) -> FinalModel:
         raise DataError(f"no final model in {folder}; the site has finished no run yet")
     try:
         with safe_open(path, framework="numpy") as file:
-            terms = _terms_in(file.metadata())
+            terms = terms_in(file.metadata())
             return FinalModel(terms, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError):
         raise DataError(f"the model in {path} is damaged; the next run replaces it") from None
@@ -117,7 +117,7 @@ def metadata_of(terms: RunTerms) -> dict[str, str]:
     return {"format": str(formats.FINAL_MODEL.newest), "terms": terms.to_json()}
 
 
-def _terms_in(metadata: Mapping[str, str]) -> RunTerms:
+def terms_in(metadata: Mapping[str, str]) -> RunTerms:
     """Return the terms that :func:`metadata_of` wrote, in this version or an earlier one."""
     number = metadata.get("format")
     known = formats.FINAL_MODEL.check(int(number) if number is not None else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client_app.personal.ditto import load_personal_model, personal_path
+from client_app.personal.personal_model import assemble, has_personal_model
 from client_app.site.site import Site
 from client_app.training.trainer import read_model
 from hdpfl_flower import wire
@@ -26,8 +27,14 @@ def local_metrics(site: Site, instructions: Instructions) -> bytes:
     if records is None:
         raise Declined(Reason.PROFILE, "'data.holdout' is 0, there is nothing to test on")
     spec, task = instructions.terms.model, site.task
-    metrics = evaluate(spec, task, arrays, records)
-    path = personal_path(site) if "personal-metrics" in site.profile.disclose else None
+    # Where a part of the model stays here, the whole is this site's own.
+    metrics = {} if site.terms.sent_part else evaluate(spec, task, arrays, records)
+    shows_own = "personal-metrics" in site.profile.disclose
+    if shows_own and has_personal_model(site.terms):
+        own_model = assemble(site, arrays)
+        found = evaluate(spec, task, own_model, records)
+        metrics |= {f"personal-{name}": value for name, value in found.items()}
+    path = personal_path(site) if shows_own and not site.terms.sent_part else None
     own = load_personal_model(path, len(flatten(arrays))) if path else None
     if own is not None:
         found = evaluate(spec, task, unflatten(own, arrays), records)

@@ -34,6 +34,7 @@ from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.in_memory import SimulatedLedger
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
+from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_unchanged
@@ -79,8 +80,9 @@ class Site:
 
     @cached_property
     def layout(self) -> Arrays:
-        """Names and shapes of the run's model; raises as :func:`allowed_layout`."""
-        return allowed_layout(self.profile, self.terms.model, self.task)
+        """Names and shapes of what the run sends of its model; raises as :func:`allowed_layout`."""
+        whole = allowed_layout(self.profile, self.terms.model, self.task)
+        return select(whole, self.terms.model, self.task, self.terms.sent_part)
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -96,3 +96,6 @@ class ClientLevelTrainer:
             std = plan.round(server_round, terms.clip_norm).noise_std
             update = add_noise(torch.from_numpy(update), std, streams.noise).numpy()
         return wire.encode_update(update.astype(np.float32))
+
+    def keep(self, *, replayed: bool, plan: Plan | None) -> None:
+        """Store nothing: no part of the model stays at the site."""

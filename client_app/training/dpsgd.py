@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,26 @@ from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
 from hdpfl_flower.privacy.plan import RoundPlan
+
+Mask = npt.NDArray[np.bool_]
+"""Which coordinates are trained, shape ``(d,)``."""
+
+
+@dataclass(frozen=True, repr=False)
+class Phase:
+    """Steps of a round that train the same coordinates.
+
+    Attributes:
+        steps: how many.
+        place: the coordinates, a range of whole layers.
+        mask: those among them that are trained; the others are 0 meanwhile. It must be public, or a
+            function of noisy releases. None: all of them.
+    """
+
+    steps: int
+    place: slice
+    mask: Mask | None = None
+
 
 Pull = tuple[float, npt.NDArray[np.float32]]
 """(λ ≥ 0, θ*): each step also moves by −η·λ·(θ − θ*), to the anchor θ*, shape ``(d,)``."""
@@ -35,6 +56,7 @@ def train(  # noqa: PLR0913 - the last by name
     physical_batch: int,
     *,
     pull: Pull | None = None,
+    phases: Sequence[Phase] = (),
 ) -> npt.NDArray[np.float32]:
     """Return the noisy update of one round, local − global, shape ``(d,)``.
 
@@ -47,17 +69,24 @@ def train(  # noqa: PLR0913 - the last by name
         streams: the release's randomness, used up.
         physical_batch: records in memory at once; a batch larger than that is summed in parts.
         pull: towards what, and how strongly (MR-MTL, Ditto). θ* must be public or private already.
+        phases: which coordinates each of the plan's steps trains, in this order; empty: all of them
+            in every step. Their steps are the plan's in number.
 
     Guarantees:
         Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)) − η·λ·(θ − θ*), also
         where the Poisson batch is empty. The pull is neither clipped nor noised: θ and θ* are
-        known to whoever sees the noisy sums, so it is post-processing and costs nothing. Steps,
+        known to whoever sees the noisy sums, so it is post-processing and costs nothing. In a phase
+        gradients are those of its coordinates, clipped to C and noised in every one of them that
+        may change: a step of a phase is the same mechanism. The update is 0 where a mask is. Steps,
         divisor and shapes do not depend on the records. The result is the composition of
         ``plan.steps`` Gaussian mechanisms and post-processing.
 
     Raises:
-        TermsError: as :func:`pull_share`, or θ* is of another model.
+        TermsError: as :func:`pull_share`; θ* is of another model; or the phases are not the plan's.
     """
+    phases = phases or (Phase(plan.steps.count, slice(0, len(start))),)
+    if sum(phase.steps for phase in phases) != plan.steps.count:
+        raise TermsError("the phases of a round have other steps than its plan pays for")
     device, probability = engine.theta.device, plan.steps.sampling_prob
     features = torch.from_numpy(records.features).to(device)
     targets = torch.from_numpy(records.targets).to(device)
@@ -71,26 +100,37 @@ def train(  # noqa: PLR0913 - the last by name
     total = torch.empty_like(engine.theta)
     granule = settle(engine, plan.divisor, physical_batch)
     with _exact_arithmetic(int.from_bytes(streams.sampling.bytes(7), "big")):
-        for _ in range(plan.steps.count):
-            # A Poisson batch: each record by a coin of its own with probability q, as the
-            # accountant assumes.
-            rows = streams.sampling.bernoulli(len(records), probability)
-            total.zero_()
-            # An empty batch adds nothing here; its step still has the noise below.
-            for first in range(0, len(rows), physical_batch):
-                part = rows[first : first + physical_batch]
-                # Row numbers: only the records of this part are copied, shape (rows, *input_shape).
-                place = torch.from_numpy(filled_up(part, granule)).to(device)
-                x, y = features[place], targets[place]
-                engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
-            # In every step, an empty batch's included: its absence would show that nobody was
-            # drawn.
-            noisy = add_noise(total, plan.noise_std, streams.noise)
-            if anchor is not None:  # after the clipping, which would eat it
-                engine.theta.lerp_(anchor, share)
-            # The divisor is the expected batch b, a constant: the true batch size would depend on
-            # who is in it.
-            engine.theta.sub_(noisy, alpha=learning_rate / plan.divisor)
+        for phase in phases:
+            place, keep = phase.place, None
+            if phase.mask is not None:
+                keep = torch.from_numpy(phase.mask[place].copy()).to(device)
+                engine.theta[place].mul_(keep)
+            with engine.only(place):
+                for _ in range(phase.steps):
+                    # A Poisson batch: each record by a coin of its own with probability q, as the
+                    # accountant assumes.
+                    rows = streams.sampling.bernoulli(len(records), probability)
+                    total.zero_()
+                    # An empty batch adds nothing here; its step still has the noise below.
+                    for first in range(0, len(rows), physical_batch):
+                        part = rows[first : first + physical_batch]
+                        # Row numbers: only the records of this part are copied, shape
+                        # (rows, *input_shape).
+                        at = torch.from_numpy(filled_up(part, granule)).to(device)
+                        x, y = features[at], targets[at]
+                        engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
+                    # In every step, an empty batch's included: its absence would show that nobody
+                    # was drawn. On every coordinate that the step may move.
+                    noisy = add_noise(total[place], plan.noise_std, streams.noise)
+                    if keep is not None:
+                        noisy.mul_(keep)
+                    if anchor is not None:  # after the clipping, which would eat it
+                        engine.theta[place].lerp_(anchor[place], share)
+                    # The divisor is the expected batch b, a constant: the true batch size would
+                    # depend on who is in it.
+                    engine.theta[place].sub_(noisy, alpha=learning_rate / plan.divisor)
+            if keep is not None:
+                begin[place].mul_(keep)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
     return update
 

@@ -16,12 +16,14 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import output_gradient, total_loss
 from hdpfl_flower.models.row_batches import RowProof, align, aligned, draws, pool
 from hdpfl_flower.models.task import Task
@@ -41,6 +43,7 @@ class Engine(ABC):
     Attributes:
         theta: the parameters, float32, shape ``(d,)``; write to it to set them.
         proof: the numbers of rows that are proven.
+        place: the coordinates that are trained, a range of whole parameters; see :meth:`only`.
     """
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
@@ -57,10 +60,29 @@ class Engine(ABC):
             parameter.data = view
             self.parameters[name] = view
             start += parameter.numel()
+        self.place = slice(0, len(self.theta))
         self._drawn = draws(self.theta)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
         self.proof = RowProof(self._trial)
         self._wanted = _WANTED, min(_LARGEST, max(_WANTED, _NUMBERS // len(self.theta)))
+
+    @contextlib.contextmanager
+    def only(self, place: slice) -> Iterator[None]:
+        """Restrict gradients, their norms and their sums to the coordinates of ``place``.
+
+        Raises:
+            ModelError: a bound of ``place`` is none of a parameter's.
+        """
+        bounds = {0}
+        for parameter in self.parameters.values():
+            bounds.add(max(bounds) + parameter.numel())
+        if not {place.start, place.stop} <= bounds or place.start >= place.stop:
+            raise ModelError("a part of a model is a range of whole parameters")
+        before, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = before
 
     def settle(self, wanted: int, largest: int) -> int:
         """Choose the number of rows that batches are multiples of, and return it.
@@ -142,6 +164,13 @@ class LinearEngine(Engine):
         super().__init__(model, task, device)
         self._weight, self._bias = self.parameters.values()
 
+    @contextlib.contextmanager
+    def only(self, place: slice) -> Iterator[None]:
+        """Refuse any place but the whole: one layer has no parts; raises ``ModelError``."""
+        if place != self.place:
+            raise ModelError("a model of one layer has no parts")
+        yield
+
     def _rows(
         self, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -186,7 +215,7 @@ class _RowEngine(Engine):
     def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
-        _add_clipped(total, self._rows(x, y)[1], count, clip_norm)
+        _add_clipped(total, self._rows(x, y)[1], count, clip_norm, self.place)
 
 
 class VmapEngine(_RowEngine):
@@ -243,15 +272,24 @@ class OpacusEngine(_RowEngine):
 
 
 def _add_clipped(
-    total: torch.Tensor, gradients: list[torch.Tensor], count: int, clip_norm: float
+    total: torch.Tensor,
+    gradients: list[torch.Tensor],
+    count: int,
+    clip_norm: float,
+    place: slice,
 ) -> None:
-    """Add Σⱼ of the clipped per-record gradients, each given as ``(b, *shape)``."""
-    flat = [gradient.flatten(1) for gradient in gradients]
+    """Add Σⱼ of the clipped per-record gradients of ``place``, each given as ``(b, *shape)``."""
+    ends = list(accumulate(gradient[0].numel() for gradient in gradients))
+    flat = [
+        gradient.flatten(1)
+        for gradient, end in zip(gradients, ends, strict=True)
+        if place.start < end <= place.stop
+    ]
     squared_norm = _squared_norm_of(flat)
     finite, factor = clip_factor(squared_norm, count, clip_norm)
     if not bool(finite.all()):  # a factor of 0 would not do: 0 · NaN = NaN
         flat = [torch.where(finite.unsqueeze(1), g, 0.0) for g in flat]
-    start = 0
+    start = place.start
     for g in flat:
         total[start : start + g.shape[1]].addmv_(g.t(), factor)
         start += g.shape[1]

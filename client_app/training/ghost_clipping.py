@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 from client_app.training.engines import Engine, clip_factor, outer_squared_norms, squared_norms
+from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.task import Task
 
@@ -207,9 +208,12 @@ class BookkeepingEngine(Engine):
             parameter.requires_grad_(False)
 
     def _rows(
-        self, x: torch.Tensor, y: torch.Tensor
+        self, x: torch.Tensor, y: torch.Tensor, place: slice
     ) -> tuple[torch.Tensor, list[torch.Tensor], Sequence[torch.Tensor], torch.Tensor]:
-        """Return each record's outputs, its a and δ in every layer, and its squared norm."""
+        """Return each record's outputs, its a and δ in every layer, and its squared norm.
+
+        The norm is that of the gradient in ``place``.
+        """
         self._seen, self._count = [None] * len(self._layers), len(x)
         with torch.enable_grad():
             outputs = self.model(x)
@@ -225,22 +229,26 @@ class BookkeepingEngine(Engine):
         self._seen = []
         norms = [
             layer.squared_norms(a, delta)
-            for (layer, _), a, delta in zip(self._layers, inputs, deltas, strict=True)
+            for (layer, of), a, delta in zip(self._layers, inputs, deltas, strict=True)
+            if _within(of, place)
         ]
         return outputs.detach(), inputs, deltas, torch.stack(norms).sum(0)
 
     def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
-        outputs, inputs, deltas, squared_norm = self._rows(x, y)
+        whole = slice(0, len(self.theta))
+        outputs, inputs, deltas, squared_norm = self._rows(x, y, whole)
         kept = [part for layer, _ in self._layers for part in layer.kept()]
         return outputs, *inputs, *deltas, *kept, squared_norm.unsqueeze(1)
 
     def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
-        _, inputs, deltas, squared_norm = self._rows(x, y)
+        _, inputs, deltas, squared_norm = self._rows(x, y, self.place)
         finite, factor = clip_factor(squared_norm, count, clip_norm)
         everything = bool(finite.all())
         for (layer, place), a, delta in zip(self._layers, inputs, deltas, strict=True):
+            if not _within(place, self.place):
+                continue
             if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
                 # The layer's stored gradients were made before this: squared_norms makes them anew.
                 a, delta = _zeroed(a, finite), _zeroed(delta, finite)  # noqa: PLW2901
@@ -275,6 +283,15 @@ def is_bookable(model: nn.Module) -> bool:
         and [id(p) for p in everything] == owned
         and all(p.requires_grad for p in everything)
     )
+
+
+def _within(part: slice, place: slice) -> bool:
+    """Return whether a layer's coordinates lie in ``place``; raises where only some of them do."""
+    if part.start >= place.start and part.stop <= place.stop:
+        return True
+    if part.stop > place.start and part.start < place.stop:
+        raise ModelError("a part of a model is a range of whole layers")
+    return False
 
 
 def _zeroed(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:

@@ -6,18 +6,21 @@ The constructor refuses whatever can be refused without a record, before a relea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from client_app.site.personal_state import PersonalState, Vector, save_state
 from client_app.site.site import TOO_LARGE, Site
-from client_app.training.dpsgd import pull_share, rehearsal_size, settle, train
+from client_app.training.dpsgd import Phase, Pull, pull_share, rehearsal_size, settle, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import rehearse
 from client_app.training.last_step import last_step
+from client_app.training.personal_round import PersonalRound
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
-from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.plan import Plan, RoundPlan
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
@@ -44,8 +47,15 @@ class Trainer:
         terms, training = instructions.terms, site.profile.training
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
+        size = sum(array.size for array in self.models[0].values())
+        self._personal = (
+            PersonalRound(site, instructions.server_round, size)
+            if terms.has_personal_state or terms.shared_mask != "none"
+            else None
+        )
         self.choose(0)
         self.size = len(self.start)
+        self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
         self._engine = engine_for(terms.model, site.task, training.engine, device)
@@ -59,7 +69,7 @@ class Trainer:
         site, instructions, terms = self._site, self._instructions, self._instructions.terms
         self.start = flatten(self.models[index])
         anchor = flatten(self.models[1]) if instructions.use == wire.PULL else self.start
-        self._pull = (terms.pull, anchor) if terms.pull else None
+        self._pull = (terms.pull, self._whole(anchor)) if terms.pull else None
         pull_share(self._pull, terms.learning_rate)
         # Here, not after the training: a wrong model in the memory is refused before a release.
         self._direction = last_step(site.memory, instructions, self.start, site.layout)
@@ -73,18 +83,67 @@ class Trainer:
         if plan is None:
             raise Declined(Reason.TERMS, "no plan pays for an update")
         terms, server_round = self._instructions.terms, self._instructions.server_round
-        update = train(
-            self._engine,
-            self.start,
-            self._site.training_records(),
-            plan.round(server_round, terms.clip_norm),
-            terms.learning_rate,
-            self._site.streams(server_round, "update"),
-            self._site.profile.training.physical_batch,
-            pull=self._pull,
-        )
+        round_plan, own = plan.round(server_round, terms.clip_norm), self._personal
+        phases: Sequence[Phase] = ()
+        if own is not None:
+            phases = own.phases(
+                round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
+            )
+            left = sum(phase.steps for phase in phases)
+            round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
+        update = self._train(round_plan, "update", phases, self._pull)
+        if own is not None:
+            step_std = terms.learning_rate * round_plan.noise_std / round_plan.divisor
+            # The last phase trains what is sent, whichever phases precede it.
+            self._after = own.after(update, self.start, step_std, phases[-1].steps)
+            update = own.sent(update)
         # After the noise: a function of the noisy update costs nothing.
         return wire.encode_update(self._direction.project(update) if self._direction else update)
+
+    def keep(self, *, replayed: bool, plan: Plan | None) -> None:
+        """Store the site's own part after the round; called once the release is sealed.
+
+        Args:
+            replayed: whether the release was sealed by an earlier message: the part is left alone,
+                but where a simulation's process died before it was stored.
+            plan: of the run.
+        """
+        own = self._personal
+        if own is None or own.state.server_round >= self._instructions.server_round:
+            return
+        if replayed and self._site.simulated:
+            self.run(plan)  # seeded: the same update, and the part that belongs to it
+        if self._after is not None:
+            save_state(own.path, self._after)
+
+    def _whole(self, shared: Vector) -> Vector:
+        return shared if self._personal is None else self._personal.whole(shared)
+
+    def _select(self, phase: Phase, plan: RoundPlan) -> Vector:
+        """Return the update that selects a mask: noisy and charged, or clean in a simulation."""
+        clean = self._instructions.terms.shared_mask == "published"
+        plan = replace(
+            plan,
+            steps=replace(plan.steps, count=phase.steps),
+            noise_std=0.0 if clean else plan.noise_std,
+        )
+        return self._train(plan, "mask", (phase,), None)
+
+    def _train(
+        self, plan: RoundPlan, kind: str, phases: Sequence[Phase], pull: Pull | None
+    ) -> Vector:
+        site, instructions = self._site, self._instructions
+        return train(
+            self._engine,
+            self._whole(self.start),
+            site.training_records(),
+            plan,
+            instructions.terms.learning_rate,
+            site.streams(instructions.server_round, kind),
+            site.profile.training.physical_batch,
+            pull=pull,
+            phases=phases,
+        )
 
 
 def read_model(site: Site, instructions: Instructions) -> Arrays:

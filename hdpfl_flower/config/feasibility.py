@@ -38,6 +38,8 @@ def unlike_rounds(terms: RunTerms) -> list[str]:
         "first-batch": terms.first_batch == "full",
         "selections": terms.selections > 0 and terms.selection_share > 0,
         "personal-noise": terms.personal_noise == "records" and bool(terms.personal_lambda),
+        "personal-prior": terms.personal_prior > 0,
+        "tuning-steps": terms.tuning_steps > 0,
     }
     return [key for key, is_asked in asked.items() if is_asked]
 

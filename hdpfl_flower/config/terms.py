@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, PlainValidator, field_validator
 
-from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings
+from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
 from hdpfl_flower.errors import TermsError
 
 AUTO: Final = "auto"
@@ -117,6 +117,52 @@ class RunTerms(Settings):
         description="Personal models: none (plain SGD that stays at home), or records (DP-SGD "
         "whose steps are charged like the round's); auto: records for ditto, else none.",
     )
+    personal_part: Literal["", "head", "body"] = Field(
+        "",
+        description="Part of the model that stays at its site and is never sent: head (the last "
+        "layer), or body (all else); empty: none, but the strategy's own where it has one.",
+    )
+    personal_training: Literal["joint", "alternate", "frozen", "offset"] = Field(
+        "joint",
+        description="Steps of a round: joint (all coordinates), alternate (the personal part "
+        "first, then the shared one), frozen (the shared part alone), or offset (everything is "
+        "shared, and the site adds an offset of its own). Each step is noisy.",
+    )
+    personal_steps: Count = Field(
+        0, description="alternate: local steps of the personal part; 0: half of them, at least one."
+    )
+    personal_rate: NotNegative = Field(
+        1.0, description="offset: how much of its own noisy update a site adds to its offset."
+    )
+    shared_mask: Literal[
+        "none", "noisy-updates", "charged-top-k", "random", "global-magnitude", "published"
+    ] = Field(
+        "none",
+        description="Coordinates of the shared part that a site trains and sends: all (none), or "
+        "those that its own noisy updates, a charged noisy gradient, chance or the global model "
+        "select; published: its clean weights, which violates privacy: simulations alone.",
+    )
+    mask_share: Share = Field(
+        0.5, description="Share of the shared coordinates that 'shared-mask' selects."
+    )
+    tuning_steps: Count = Field(
+        0,
+        description="Noisy steps of a site on its own records after the last round; charged like "
+        "the round's.",
+    )
+    tuning_part: Literal["head", "all"] = Field(
+        "head", description="What 'tuning-steps' trains: the last layer, or the whole model."
+    )
+    personal_prior: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="Share of a site's ε that one noisy count a class alone would cost; it stays "
+        "at the site and corrects the model for its labels; 0: no counts.",
+    )
+    personal_shrink: NotNegative = Field(
+        0.0,
+        description="How much of its own summed deviation from the global model a site adds to "
+        "its personal model, each tensor shrunk by the site's noise; costs no ε; 0: none.",
+    )
     epsilon_cap: NotNegative = Field(
         0.0, description="No site spends more than this ε; 0: no cap (the rule 'minimum' sets it)."
     )
@@ -143,6 +189,23 @@ class RunTerms(Settings):
     def pull(self) -> float:
         """λ of ``prox-lambda``; 0 where the strategy leaves it open."""
         return 0.0 if self.prox_lambda == AUTO else self.prox_lambda
+
+    @property
+    def sent_part(self) -> str:
+        """Which part of the model is sent: ``head``, ``body``, or empty for all of it."""
+        if self.personal_training == "offset":
+            return ""
+        return {"head": "body", "body": "head", "": ""}[self.personal_part]
+
+    @property
+    def has_personal_state(self) -> bool:
+        """Whether a site keeps a vector of its own from round to round, beside Ditto's model."""
+        return bool(
+            self.personal_part
+            or self.personal_training == "offset"
+            or self.shared_mask == "noisy-updates"
+            or self.personal_shrink
+        )
 
     @staticmethod
     def from_json(text: str) -> RunTerms:

@@ -15,7 +15,7 @@ from hdpfl_flower.ledger.account import ChargedPlan, Key, sum_within
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, TUNING
 
 UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
 """Kinds of release that no plan pays for: ε does not cover them, and the report says so."""
@@ -164,7 +164,11 @@ def _paid(plan: Plan, kind: str) -> int:
     """Return how many releases of a kind a plan pays for; none of a kind that it does not know."""
     if kind == "update":
         return plan.rounds
-    return plan.choices.count if kind == "choice" and plan.choices else 0
+    if kind == "choice":
+        return plan.choices.count if plan.choices else 0
+    return int(
+        (kind == COUNTS and plan.counts is not None) or (kind == TUNING and bool(plan.tuning))
+    )
 
 
 def _models(text: str) -> int:

@@ -94,7 +94,8 @@ def _recompute(plan: Plan, epsilon: float, delta: float) -> RecomputedEpsilon:
     if isinstance(plan.choices, PureSelections):
         # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), as a Gaussian of 1/ε has it.
         as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
-        by_rdp = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian])
+        others = [one for one in plan.beside if one is not plan.choices]
+        by_rdp = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian, *others])
     # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
     finite = epsilon if 0 < epsilon < math.inf else 1.0
     interval = interval_for(finite, sum(steps.count for steps in plan.schedule))

@@ -137,18 +137,30 @@ def calibrate_with_selections(
     Raises:
         AccountingError: a number or a mechanism out of range, or no noise fits.
     """
-    if not 0 < share < 1 or selections < 0:
-        raise AccountingError("selections need a share of epsilon within (0, 1), and a count >= 0")
-    if mechanism not in ("gaussian", "gumbel"):
-        raise AccountingError("the noise of selections is 'gaussian' or 'gumbel'")
-    beside: ExtraRelease
-    if mechanism == "gumbel":
-        beside = pure_selections(share * epsilon, delta, selections)
-    else:
-        # With q = 1: a choice counts every record, so that no sampling amplifies it.
-        multiplier = calibrate([Steps(1.0, selections)], share * epsilon, delta)
-        beside = Gaussians(multiplier, selections)
+    beside = selections_of(selections, share, epsilon, delta, mechanism=mechanism)
     if math.isinf(epsilon) or not selections:
         return calibrate(steps, epsilon, delta), beside
     # The choices are fixed first; the steps get the noise with which both fit (ε, δ) together.
     return calibrate(steps, epsilon, delta, [beside]), beside
+
+
+def selections_of(
+    selections: int,
+    share: float,
+    epsilon: float,
+    delta: float,
+    *,
+    mechanism: Literal["gaussian", "gumbel"] = "gaussian",
+) -> ExtraRelease:
+    """Return the selections that alone would cost ``share``·ε at δ.
+
+    Arguments and errors are those of :func:`calibrate_with_selections`.
+    """
+    if not 0 < share < 1 or selections < 0:
+        raise AccountingError("selections need a share of epsilon within (0, 1), and a count >= 0")
+    if mechanism not in ("gaussian", "gumbel"):
+        raise AccountingError("the noise of selections is 'gaussian' or 'gumbel'")
+    if mechanism == "gumbel":
+        return pure_selections(share * epsilon, delta, selections)
+    # With q = 1: a choice counts every record, so that no sampling amplifies it.
+    return Gaussians(calibrate([Steps(1.0, selections)], share * epsilon, delta), selections)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,8 @@ class Plan:
         models: models that a round trains, each with the round's steps: two with a private
             personal model.
         choices: private choices of a model that are paid for beside the steps, and their noise.
+        tuning: steps on the site's own records after the last round; None: there are none.
+        counts: the one release of noisy counts for the personal prior; None: there is none.
         sensitivity: s, by how many C what is released moves: ``OF_A_RECORD`` for the sums of
             DP-SGD and ``OF_AN_UPDATE`` for a client's update. A plan in a ledger that does not
             say it is of a version that planned every release with 1.
@@ -94,6 +96,8 @@ class Plan:
     models: int = 1
     choices: ExtraRelease | None = None
     sensitivity: float = OF_A_RECORD
+    tuning: Steps | None = None
+    counts: Gaussians | None = None
 
     def __post_init__(self) -> None:
         """Raise ``AccountingError`` for another sensitivity, or rounds of which it matters which.
@@ -116,7 +120,12 @@ class Plan:
     @property
     def schedule(self) -> tuple[Steps, ...]:
         """All steps of the run, of every model that it trains."""
-        return self.steps * self.models
+        return self.steps * self.models + ((self.tuning,) if self.tuning else ())
+
+    @property
+    def beside(self) -> tuple[ExtraRelease, ...]:
+        """What is released, or kept as if it were, besides the steps."""
+        return tuple(one for one in (self.choices, self.counts) if one)
 
     def covers(self, server_round: int) -> bool:
         """Return whether ``server_round`` may be one of the rounds that the plan pays for."""
@@ -124,8 +133,7 @@ class Plan:
 
     def event(self) -> dp_accounting.DpEvent:
         """Return what happens in the whole run, for any accountant."""
-        beside = [self.choices] if self.choices else []
-        return event_of(self.schedule, self.noise_multiplier, beside)
+        return event_of(self.schedule, self.noise_multiplier, self.beside)
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
@@ -134,6 +142,13 @@ class Plan:
         steps = self.steps[min(server_round, self.rounds) - 1]
         first = self.first_divisor if server_round == 1 else 0.0
         return RoundPlan(steps, clip_norm, noise_std, first or self.divisor)
+
+    def tuning_round(self, clip_norm: float) -> RoundPlan:
+        """Return what the steps after the last round do; raises where none are paid for."""
+        if self.tuning is None:
+            raise AccountingError("no plan pays for steps after the last round")
+        noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)
+        return RoundPlan(self.tuning, clip_norm, noise_std, self.divisor)
 
     def update_noise_std(self, server_round: int, clip_norm: float, learning_rate: float) -> float:
         """Return the standard deviation of the noise in each coordinate of a round's update.
@@ -178,6 +193,10 @@ def _parse_plan(text: str) -> Plan:
         format_of_plan(text)
         data.pop("format", None)
         data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
+        if data.get("tuning"):
+            data["tuning"] = Steps(**data["tuning"])
+        if data.get("counts"):
+            data["counts"] = Gaussians(**data["counts"])
         if data.get("choices"):
             # The two kinds of choices differ by their fields alone.
             gaussian = "noise_multiplier" in data["choices"]
@@ -251,7 +270,7 @@ def make_plan(
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
-        count=_local_steps(profile, terms),
+        count=_local_steps(profile, terms) + _mask_steps(terms),
     )
     # Before any calibration, whose cost grows with the steps that the server asks for.
     check_work(profile, terms)
@@ -263,22 +282,25 @@ def make_plan(
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon, nominal)
-    schedule, first_divisor, choices = (steps,) * rounds, 0.0, None
+    schedule, first_divisor = (steps,) * rounds, 0.0
+    tuning = replace(steps, count=terms.tuning_steps) if terms.tuning_steps else None
     if terms.first_batch == "full":
         # K full batches in round 1, in place of its sampled ones.
         schedule = (Steps(1.0, terms.local_epochs), *schedule[1:])
         first_divisor = float(training.declared_records)
-    models = _models(terms)
+    models, delta = _models(terms), profile.run.delta
+    choices, counts = None, None
     if nominal is not None:
         noise_multiplier = noise_multiplier or nominal(rounds)
     elif not noise_multiplier:
+        choices, counts = _choices(terms, epsilon, delta), _counts(terms, epsilon, delta)
         # Of all models together: two models of a round share one (ε, δ).
-        noise_multiplier, choices = _calibrated(
-            schedule * models, epsilon, profile.run.delta, terms
-        )
+        paid = (*schedule * models, *((tuning,) if tuning else ()))
+        beside = [one for one in (choices, counts) if one and epsilon < math.inf]
+        noise_multiplier = calibrate(paid, epsilon, delta, beside)
     return Plan(
         epsilon=epsilon,
-        delta=profile.run.delta,
+        delta=delta,
         noise_multiplier=noise_multiplier,
         divisor=divisor,
         steps=schedule,
@@ -289,6 +311,8 @@ def make_plan(
         models=models,
         choices=choices,
         sensitivity=sensitivity,
+        tuning=tuning,
+        counts=counts,
     )
 
 
@@ -319,7 +343,8 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
     if terms.noise != "records":
         return rounds
     first = terms.local_epochs if terms.first_batch == "full" else 0
-    return _models(terms) * (rounds * _local_steps(profile, terms) + first)
+    of_a_round = _local_steps(profile, terms) + _mask_steps(terms)
+    return _models(terms) * (rounds * of_a_round + first) + terms.tuning_steps
 
 
 def check_work(profile: Profile, terms: RunTerms) -> None:
@@ -343,18 +368,31 @@ def check_work(profile: Profile, terms: RunTerms) -> None:
         )
 
 
-def _calibrated(
-    schedule: tuple[Steps, ...], epsilon: float, delta: float, terms: RunTerms
-) -> tuple[float, ExtraRelease | None]:
-    """Return the noise multiplier of the steps, and the private choices beside them, if any."""
-    if not (terms.selections and terms.selection_share):
-        return calibrate(schedule, epsilon, delta), None
-    from hdpfl_flower.privacy.noisy_max import calibrate_with_selections
+def _mask_steps(terms: RunTerms) -> int:
+    """Return the steps a round whose noisy gradient selects the mask, and moves no parameter."""
+    return int(terms.shared_mask == "charged-top-k")
 
-    return calibrate_with_selections(
-        schedule, epsilon, delta, terms.selections, terms.selection_share,
+
+def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | None:
+    """Return the private choices of the run, which alone would cost their share of ε, if any."""
+    if not (terms.selections and terms.selection_share):
+        return None
+    from hdpfl_flower.privacy.noisy_max import selections_of
+
+    return selections_of(
+        terms.selections, terms.selection_share, epsilon, delta,
         mechanism=terms.selection_mechanism,
     )  # fmt: skip
+
+
+def _counts(terms: RunTerms, epsilon: float, delta: float) -> Gaussians | None:
+    """Return the noise of the counts of the personal prior, which alone would cost their share.
+
+    Every record counts, so that no sampling amplifies; one more or less moves one count by 1.
+    """
+    if not terms.personal_prior:
+        return None
+    return Gaussians(calibrate([Steps(1.0, 1)], terms.personal_prior * epsilon, delta), 1)
 
 
 def _leave_early(

@@ -19,6 +19,9 @@ FREE_TERMS = frozenset({"clip-norm"})
 CLIPPED_UPDATE = "clipped-update"
 """The kind of release, in a site's ledger, that no plan of the site's pays for: the server adds the
 noise and keeps the account."""
+COUNTS, TUNING = "counts", "tuning"
+"""The kinds of what is sealed for the site alone: noisy counts of its labels, and its model after
+the steps that follow the last round. A plan pays for one of each; neither is sent."""
 
 
 def check_policy(profile: Profile, terms: RunTerms) -> None:

@@ -153,7 +153,8 @@ def _central_test(config: RunConfig) -> CentralTest | None:
             raise TermsError("'groups' needs a named 'dataset': the sites' own data are not ours")
         return None
     parse_groups(simulation.groups, task_for(terms))
-    if terms.evaluation != "server":
+    # What is sent of a model with a personal part predicts nothing by itself.
+    if terms.evaluation != "server" or terms.sent_part:
         return None
     if load_dataset(terms.dataset, simulation.data_dir).test is None:
         return None

@@ -26,9 +26,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError, TermsError
-from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
+from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.journal import Event, Journal
 from hdpfl_flower.monitoring.series import PHASES
 from hdpfl_flower.privacy.noise import ReleaseStreams
@@ -41,6 +40,7 @@ from server_app.run.reuse import check_same_terms
 from server_app.run.round_evaluation import RoundEvaluation
 from strategies import make_strategy
 from strategies.core.base import HDPStrategy
+from strategies.core.model_record import initial_arrays
 from strategies.core.round_report import RoundReport
 from strategies.settings import with_own_settings
 
@@ -140,7 +140,7 @@ def run(
     strategy.streams = streams or strategy.streams
     if at is None:
         check_same_terms(folder, config)
-        arrays = arrays_of(build_model(terms.model, task_for(terms), config.simulation.seed))
+        arrays = initial_arrays(terms, config.simulation.seed)
     else:
         at.restore(strategy)
         arrays = at.model

@@ -9,6 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from client_app.personal.ditto import load_personal_model, simulated_personal_path
+from client_app.personal.personal_model import (
+    PersonalModel,
+    has_personal_model,
+    read_personal_model,
+    simulated_model_path,
+)
 from client_app.site.simulated import draw_profile
 from hdpfl_flower.config.personal_lambda import read_lambdas
 from hdpfl_flower.config.run_config import RunConfig
@@ -27,6 +33,7 @@ from server_app.simulation.grid import LocalGrid
 from server_app.simulation.liars import AttackGrid
 from server_app.simulation.personal_accuracy import (
     SiteModels,
+    Vector,
     personal_measures,
     personal_table,
     site_scores,
@@ -38,7 +45,9 @@ def _test_personal_models(result: RunResult, config: RunConfig, num_sites: int) 
     """Write the table of the personal models, where there are some and a public test set."""
     terms, simulation = config.terms, config.simulation
     sent = replace(config, terms=result.sent or terms)  # with what the rule proposed, and the name
-    if read_lambdas(sent.terms.personal_lambda) is None or terms.evaluation != "server":
+    whole = has_personal_model(sent.terms)
+    ditto = read_lambdas(sent.terms.personal_lambda) is not None
+    if not (whole or ditto) or terms.evaluation != "server":
         return
     data, own = load_dataset(terms.dataset, simulation.data_dir), own_tests_of(config, num_sites)
     if own is None:
@@ -47,17 +56,24 @@ def _test_personal_models(result: RunResult, config: RunConfig, num_sites: int) 
     number = len(groups.sizes) if groups else 1
     size = sum(array.size for array in result.arrays.values())
 
+    def personal_of(index: int) -> Vector | PersonalModel | None:
+        if whole:
+            return read_personal_model(simulated_model_path(sent, index))
+        return load_personal_model(simulated_personal_path(sent, index), size)
+
     def models() -> Iterator[SiteModels]:
         for index in range(num_sites):
             yield SiteModels(
                 index,
                 draw_profile(config, index, num_sites).run.epsilon,
-                load_personal_model(simulated_personal_path(sent, index), size),
+                personal_of(index),
                 groups.of_site(index, num_sites) if groups else 0,
             )
 
     tests = [seen_by(own.test, groups, m, data.task) for m in range(number)]
-    found = list(site_scores(terms.model, own, result.arrays, tests, models()))
+    # A part of a model, or several of them, is no global model that could be tested here.
+    one = {} if sent.terms.sent_part or result.models else result.arrays
+    found = list(site_scores(terms.model, own, one, tests, models()))
     write_personal_table(personal_table(found), result.folder)
     if result.rounds:
         _add(personal_measures(found, groups.minority if groups else ()), result.rounds[-1])

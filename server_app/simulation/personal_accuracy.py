@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from client_app.personal.personal_model import PersonalModel
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays, unflatten
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, Measured, counts, means, worst_tenth
@@ -40,13 +41,14 @@ class SiteModels:
     Attributes:
         number: its own.
         epsilon: its ε; ``inf`` opted out.
-        personal: its personal model's parameters, shape ``(d,)``; None before its first round.
+        personal: its personal model: a vector of the global model's shapes (Ditto), shape ``(d,)``,
+            or a whole model; None before its first round.
         group: which of the test sets is like its own records.
     """
 
     number: int
     epsilon: float
-    personal: Vector | None
+    personal: Vector | PersonalModel | None
     group: int = 0
 
 
@@ -70,7 +72,7 @@ def site_scores(
     Args:
         spec: of the models.
         own: the test set as each site's records weigh it.
-        model: the global one.
+        model: the global one; empty where no site uses it as it is.
         tests: the test set as each group sees it.
         sites: those to test; one without a test yields no metrics.
     """
@@ -80,13 +82,16 @@ def site_scores(
         return own.measures(predict(spec, own.task, arrays, test.features), test.targets)
 
     # The global model once a group, not once a site; a personal one is its site's alone.
-    everywhere = [measured(model, group) for group in range(len(tests))]
+    everywhere = [measured(model, group) for group in range(len(tests))] if model else []
     for site in sites:
-        found = {
-            "global": own.of_site(site.number, everywhere[site.group]),
-            "constant": own.of_constant(site.number),
-        }
-        if site.personal is not None:
+        found = {"constant": own.of_constant(site.number)}
+        if model:
+            found["global"] = own.of_site(site.number, everywhere[site.group])
+        if isinstance(site.personal, PersonalModel):
+            test = tests[site.group]
+            outputs = site.personal.outputs(own.task, test.features)
+            found["personal"] = own.of_site(site.number, own.measures(outputs, test.targets))
+        elif site.personal is not None:
             arrays = unflatten(site.personal, model)
             found["personal"] = own.of_site(site.number, measured(arrays, site.group))
         yield site, {name: facts for name, facts in found.items() if facts}

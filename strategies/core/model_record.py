@@ -13,6 +13,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
+from hdpfl_flower.models.parts import select
 from hdpfl_flower.updates import Outcome
 from strategies.core.interface import SiteRequest
 
@@ -96,8 +97,15 @@ class ModelRecord:
 
 
 def initial_model(terms: RunTerms, seed: int) -> ArrayRecord:
-    """Return the model that the run began with."""
-    return wire.write_model(arrays_of(build_model(terms.model, task_for(terms), seed)))
+    """Return what is sent of the model that the run began with."""
+    return wire.write_model(initial_arrays(terms, seed))
+
+
+def initial_arrays(terms: RunTerms, seed: int) -> Arrays:
+    """Return what is sent of the model that ``seed`` draws; the rest begins at the sites."""
+    task = task_for(terms)
+    whole = arrays_of(build_model(terms.model, task, seed))
+    return select(whole, terms.model, task, terms.sent_part)
 
 
 def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:

@@ -1,0 +1,132 @@
+"""The personal model of a run with parts, tuning or a prior: made when the run ends, stored, used.
+
+A personal model is *private* or *kept*. A private one is a function of noisy releases and of the
+server's messages: it may be shown to whoever may see an update. A kept one was tuned at home
+without noise; treat it as the records. Both stay at the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.personal.final_model import metadata_of, terms_in
+from client_app.site.personal_state import load_state, personal_state_path
+from client_app.site.simulated import simulated_ledger
+from client_app.site.site import Site
+from client_app.training.personal_round import split_of, whole_model
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.evaluation import predict
+from hdpfl_flower.models.networks import Arrays, flatten, layout_of, unflatten
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.files import replace_file
+
+Vector = npt.NDArray[np.float32]
+Kind = Literal["private", "kept"]
+_OUTPUTS, _KIND = "outputs", "kind"
+
+
+@dataclass(frozen=True, repr=False)
+class PersonalModel:
+    """A site's own model of a run.
+
+    Attributes:
+        terms: the run's.
+        arrays: the parameters of the whole model.
+        added: added to the outputs of every record, shape ``(outputs,)``; zeros without a prior.
+        kind: ``private`` or ``kept``.
+    """
+
+    terms: RunTerms
+    arrays: Arrays
+    added: Vector
+    kind: Kind
+
+    def outputs(self, task: Task, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the model's outputs, float32, shape ``(n, task.outputs)``."""
+        found = predict(self.terms.model, task, self.arrays, features)
+        return np.asarray(found + self.added, np.float32)
+
+
+def has_personal_model(terms: RunTerms) -> bool:
+    """Return whether a run of ``terms`` ends with a personal model of this kind."""
+    return bool(terms.has_personal_state or terms.tuning_steps or terms.personal_prior)
+
+
+def personal_model_path(site: Site) -> Path:
+    """Return where the personal model of a run lies; raises ``Declined`` without a folder."""
+    if site.profile.state is not None:
+        return kept_model_path(site.profile.state.path, site.terms.run_id)
+    return personal_state_path(site).with_name("model.safetensors")
+
+
+def kept_model_path(folder: Path, run_id: str) -> Path:
+    """Return where the personal model of a run lies in a site's state folder."""
+    return folder / f"own-model-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.safetensors"
+
+
+def simulated_model_path(config: RunConfig, index: int) -> Path:
+    """Return where a simulated site's personal model lies: in the run's own folder."""
+    return simulated_ledger(config, index).with_name("model.safetensors")
+
+
+def assemble(site: Site, shared: Arrays) -> Arrays:
+    """Return the whole model that the site uses: what the server sent and its own part.
+
+    Raises:
+        Declined: no folder for the site's own part.
+        DataError: the part is damaged.
+    """
+    terms = site.terms
+    vector = flatten(shared)
+    if terms.has_personal_state:
+        split = split_of(terms, site.task, len(vector))
+        state = load_state(personal_state_path(site))
+        vector = whole_model(terms, site.task, split, vector, state.part)
+    return unflatten(vector, layout_of(terms.model, site.task))
+
+
+def save_personal_model(path: Path, model: PersonalModel) -> None:
+    """Write ``model`` to ``path`` in one step; raises ``OSError`` where it cannot be written."""
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    arrays = {f"model.{name}": array for name, array in model.arrays.items()}
+    metadata = {**metadata_of(model.terms), _KIND: model.kind}
+    replace_file(path, save({**arrays, _OUTPUTS: model.added}, metadata))
+
+
+def read_personal_model(path: Path) -> PersonalModel | None:
+    """Return the personal model at ``path``; None where there is none.
+
+    Raises:
+        DataError: the file is damaged, or of a newer version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            terms = terms_in(metadata)
+            arrays = {
+                name.removeprefix("model."): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118
+                if name.startswith("model.")
+            }
+            order = layout_of(terms.model, task_for(terms))
+            kind: Kind = "kept" if metadata[_KIND] == "kept" else "private"
+            return PersonalModel(
+                terms, {name: arrays[name] for name in order}, file.get_tensor(_OUTPUTS), kind
+            )
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OSError):
+        raise DataError(f"the personal model {path} is damaged; the next run makes one") from None

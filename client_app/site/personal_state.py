@@ -1,0 +1,120 @@
+"""What a site keeps of a run for its personal model, in its state folder: noisy, and never sent.
+
+Every vector in it is a function of noisy releases and of the server's messages, so that it may be
+shown like an update. It is written after the round's release is sealed in the ledger, and a message
+that is answered again leaves it as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.site.simulated import simulated_ledger
+from client_app.site.site import Site
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import DataError, Declined, Reason
+from hdpfl_flower.system.files import replace_file
+
+Vector = npt.NDArray[np.float32]
+_FACTS = "facts"
+_VECTORS = ("part", "summed", "first")
+
+
+@dataclass(frozen=True, repr=False)
+class PersonalState:
+    """A site's own vectors after a round.
+
+    Attributes:
+        server_round: the last round whose release it holds; 0: none yet.
+        rounds: how many rounds it holds.
+        first_round: the first round that the site took part in; 0: none yet.
+        part: the personal part, shape ``(p,)``, or under ``offset`` the site's offset, ``(d,)``.
+        summed: Σ of the site's own noisy updates, of what is sent, shape ``(d,)``.
+        first: the shared model that the first of these updates began from, shape ``(d,)``.
+        variance: of the noise in each coordinate of ``summed``.
+    """
+
+    server_round: int = 0
+    rounds: int = 0
+    first_round: int = 0
+    part: Vector | None = None
+    summed: Vector | None = None
+    first: Vector | None = None
+    variance: float = 0.0
+
+
+def personal_state_path(site: Site) -> Path:
+    """Return where the state of a site's run lies; a file a run.
+
+    Raises:
+        Declined: the profile names no folder for it.
+    """
+    if site.profile.state is not None:
+        return kept_state_path(site.profile.state.path, site.terms)
+    if site.index is None or site.config is None:
+        raise Declined(
+            Reason.PROFILE,
+            "[state] is missing: the run keeps a part of its model at the site; set 'state.path'",
+        )
+    return simulated_state_path(site.config, site.index[0])
+
+
+def kept_state_path(folder: Path, terms: RunTerms) -> Path:
+    """Return where the state of a run lies in a site's state folder; no two runs share a file."""
+    return folder / f"part-{hashlib.sha256(terms.run_id.encode()).hexdigest()[:32]}.safetensors"
+
+
+def simulated_state_path(config: RunConfig, index: int) -> Path:
+    """Return where a simulated site's state lies: in the run's own folder."""
+    return simulated_ledger(config, index).with_name("part.safetensors")
+
+
+def load_state(path: Path) -> PersonalState:
+    """Return the state at ``path``; an empty one where there is none yet.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return PersonalState()
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {})[_FACTS])
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return PersonalState(**facts, **found)
+    except (SafetensorError, KeyError, OSError, ValueError, TypeError):
+        raise DataError(
+            f"the personal part {path} is damaged; restore it, or remove it to start anew"
+        ) from None
+
+
+def save_state(path: Path, state: PersonalState) -> None:
+    """Write ``state`` to ``path`` in one step; called after the round's release is sealed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    from safetensors.numpy import save
+
+    vectors = {name: getattr(state, name) for name in _VECTORS}
+    facts = {
+        "server_round": state.server_round,
+        "rounds": state.rounds,
+        "first_round": state.first_round,
+        "variance": state.variance,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    content = save(
+        {name: vector for name, vector in vectors.items() if vector is not None},
+        {_FACTS: json.dumps(facts)},
+    )
+    replace_file(path, content)

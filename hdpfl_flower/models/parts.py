@@ -1,0 +1,89 @@
+"""Parts of a model: its head, its body, and which of them leaves a site.
+
+A part is computed from the model's public spec alone. The head is the layer that returns the
+outputs, the body is all else; both are ranges of the model's flat vector, so that either can be
+trained, noised and sent by itself. (FedPer: Arivazhagan et al. 2019, arXiv:1912.00818; FedRep:
+Collins et al., ICML 2021; LG-FedAvg: Liang et al. 2020, arXiv:2001.01523.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hdpfl_flower.errors import ModelError
+from hdpfl_flower.models.networks import Arrays, layout_of
+from hdpfl_flower.models.task import Task
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The two parts of a model as ranges of its flat vector.
+
+    Attributes:
+        size: d, the numbers of the whole model.
+        head: of the layer that returns the outputs.
+        body: of all else.
+        names: the parameters of the head.
+    """
+
+    size: int
+    head: slice
+    body: slice
+    names: frozenset[str]
+
+    def of(self, part: str) -> slice:
+        """Return the range of ``head`` or ``body``; of the whole for an empty name."""
+        return {"head": self.head, "body": self.body}.get(part, slice(0, self.size))
+
+
+@lru_cache(maxsize=32)
+def parts_of(spec: str, task: Task) -> Parts:
+    """Return the parts of the model ``spec``.
+
+    The head is the last layer, or the first one, whose weight has a row for each output and whose
+    bias, if there is one, a number for each. In networks of ours it is the last linear layer.
+
+    Raises:
+        ModelError: no such layer, or it is the whole model; parameters are listed by name.
+    """
+    layout = layout_of(spec, task)
+    layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, array in layout.items():
+        layers.setdefault(name.rpartition(".")[0], {})[name] = array.shape
+    size = sum(array.size for array in layout.values())
+    ordered = list(layers.values())
+    for names, at_end in ((ordered[-1], True), (ordered[0], False)):
+        if len(ordered) > 1 and _returns(task.outputs, names) and _adjacent(layout, names, at_end):
+            length = sum(layout[name].size for name in names)
+            head = slice(size - length, size) if at_end else slice(0, length)
+            body = slice(0, size - length) if at_end else slice(length, size)
+            return Parts(size, head, body, frozenset(names))
+    raise ModelError(
+        "'personal-part': the model has no head apart from a body: a first or last layer with a "
+        f"weight of {task.outputs} rows, and other layers beside it. Its parameters: "
+        f"{', '.join(layout)}"
+    )
+
+
+def _returns(outputs: int, names: dict[str, tuple[int, ...]]) -> bool:
+    shapes = list(names.values())
+    return (
+        len(shapes) in (1, 2)
+        and len(shapes[0]) == 2
+        and {shape[0] for shape in shapes} == {outputs}
+    )
+
+
+def _adjacent(layout: Arrays, names: dict[str, tuple[int, ...]], at_end: bool) -> bool:
+    """Return whether the parameters are the last of the layout, or the first."""
+    order = list(layout)
+    return set(order[-len(names) :] if at_end else order[: len(names)]) == set(names)
+
+
+def select(arrays: Arrays, spec: str, task: Task, part: str) -> Arrays:
+    """Return the arrays of ``part`` among those of the whole model; raises as :func:`parts_of`."""
+    if not part:
+        return arrays
+    names = parts_of(spec, task).names
+    return {name: a for name, a in arrays.items() if (name in names) == (part == "head")}
