@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -140,11 +140,11 @@ def run(
     strategy.streams = streams or strategy.streams
     if at is None:
         check_same_terms(folder, config)
-        arrays = initial_arrays(terms, config.simulation.seed)
+        arrays = initial_arrays(strategy.terms, config.simulation.seed)
     else:
         at.restore(strategy)
         arrays = at.model
-    evaluation = RoundEvaluation(grid, config)
+    evaluation = RoundEvaluation(grid, replace(config, terms=strategy.terms))
     journal = Journal(folder / "journal.jsonl")
     try:
         # The journal is locked before the first event: two processes must not write one run.
