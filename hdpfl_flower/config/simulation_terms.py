@@ -26,7 +26,7 @@ class SimulationTerms(Settings):
     partition: str = Field(
         "contiguous",
         description="How a named data set is split: contiguous, "
-        "iid, iid:RECORDS, dirichlet:ALPHA, pathological:CLASSES, shards:NUMBER, "
+        "iid, iid:RECORDS, dirichlet:ALPHA, pathological:CLASSES[:RECORDS], shards:NUMBER, "
         "sizes:WEIGHT:WEIGHT…, natural.",
     )
     groups: str = Field(

@@ -32,7 +32,7 @@ _WRITTEN = {
     "natural": "natural",
     "sizes": "sizes:WEIGHT:WEIGHT… with one weight above 0 for each site",
     "dirichlet": "dirichlet:ALPHA with ALPHA above 0",
-    "pathological": "pathological:CLASSES, a whole number of at least 1",
+    "pathological": "pathological:CLASSES or pathological:CLASSES:RECORDS, whole numbers from 1 on",
     "shards": "shards:NUMBER, a whole number of at least 1",
 }
 """Every split, as users write it."""
@@ -55,7 +55,8 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
             * ``natural``: each owner is a site.
             * ``dirichlet:ALPHA``: each class is dealt out in shares drawn from Dirichlet(ALPHA).
             * ``pathological:CLASSES``: exactly that many classes a site; its first class is site
-              modulo classes, the rest are drawn. Classes that no site has are left out.
+              modulo classes, the rest are drawn. Classes that no site has are left out. With
+              ``:RECORDS`` each site takes that many of its records, drawn by the seed.
             * ``shards:NUMBER``: sorted by label and cut into NUMBER equal shards a site, which are
               drawn without order. What is left of an uneven cut, fewer than NUMBER × sites
               records, is left out.
@@ -154,11 +155,12 @@ def _by_label(
     name: str, arguments: list[str], labels: Labels, num_sites: int, seed: int
 ) -> list[Rows]:
     """Return a split by one of flwr-datasets' partitioners."""
-    number = (
+    counts = 2 if name == "pathological" and len(arguments) == 2 else 1
+    number, *records = (
         _numbers(name, arguments, float, lambda alpha: 0 < alpha < math.inf, 1)
         if name == "dirichlet"
-        else _numbers(name, arguments, int, lambda count: count >= 1, 1)
-    )[0]
+        else _numbers(name, arguments, int, lambda count: count >= 1, counts)
+    )
     if not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
             f"'partition' is '{name}', which goes by class, and the targets of this data set are "
@@ -202,12 +204,24 @@ def _by_label(
             # It warns of every draw that it repeats, and pyarrow of an option it is passed.
             warnings.simplefilter("ignore")
             partitioner.dataset = datasets.Dataset.from_dict(table)
-            return [
+            parts = [
                 partitioner.load_partition(site).with_format("numpy")["row"][:]
                 for site in range(num_sites)
             ]
     except ValueError as error:
         raise DataError(_too_uneven(f"{name}:{number}", num_sites)) from error
+    return _thinned(parts, records[0], seed) if records else parts
+
+
+def _thinned(parts: list[Rows], records: int, seed: int) -> list[Rows]:
+    """Return ``records`` rows of each part, drawn without order."""
+    if (least := min(map(len, parts))) < records:
+        raise DataError(
+            f"'partition' asks for {records} records a site, and a site has fewer of its classes; "
+            f"ask for at most {least}"
+        )
+    generator = _generator(seed)
+    return [generator.permutation(part)[:records] for part in parts]
 
 
 def _numbers(

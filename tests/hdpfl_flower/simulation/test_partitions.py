@@ -171,6 +171,15 @@ def test_pathological_gives_exactly_that_many_classes() -> None:
         assert len(assert_disjoint(parts, len(LABELS))) == len(LABELS)
 
 
+def test_pathological_takes_so_many_records_of_each_site() -> None:
+    whole = split(LABELS, None, 20, "pathological:3", 3)
+    parts = split(LABELS, None, 20, "pathological:3:10", 3)
+    for part, all_of_it in zip(parts, whole, strict=True):
+        assert len(part) == 10 and set(part) <= set(all_of_it)
+    with pytest.raises(DataError, match="ask for at most"):
+        split(LABELS, None, 20, "pathological:3:900", 3)
+
+
 def test_pathological_leaves_out_the_classes_of_nobody() -> None:
     parts = split(LABELS, None, 3, "pathological:2", 3)
     kept = set().union(*(classes_of(part) for part in parts))
@@ -253,6 +262,7 @@ def test_a_site_without_records_is_refused(spec: str, sites: int) -> None:
         ("dirichlet:1:2", "dirichlet:ALPHA"),
         ("dirichlet:x", "dirichlet:ALPHA"),
         ("pathological:0", "pathological:CLASSES"),
+        ("pathological:2:0", "pathological:CLASSES:RECORDS"),
         ("pathological:2.5", "pathological:CLASSES"),
         ("shards:-1", "shards:NUMBER"),
         ("sizes:1:2", "one weight above 0 for each site"),
