@@ -29,12 +29,14 @@ class Measured:
         asked: sites whose test was wanted.
         counted: metric → number of sites in its mean.
         missing: site → why none of its metrics is counted.
+        by_site: site → metric → value; for the end of a simulation, not for the journal.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     asked: int = 0
     counted: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    by_site: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     finally:
         if comparison.rounds:
             _show(comparison, folder)
+            _show_alone(comparison, {job.key: folder / job.terms.run_id for job in todo})
             runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
             _show_promises(comparison, {name: runs[name] for name in names})
 
@@ -139,6 +140,13 @@ def _show(comparison: Comparison, folder: Path) -> None:
     console.print(f"{folder}/{written}", soft_wrap=True)
     if no_picture:
         console.print(f"no picture: {no_picture}", soft_wrap=True, markup=False)
+
+
+def _show_alone(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
+    from server_app.commands.comparison_tables import alone_table
+
+    if table := alone_table(comparison, folders):
+        console.print(table)
 
 
 def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +13,15 @@ from rich.table import Table
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
 from hdpfl_flower.simulation.groups import MINORITY
+from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 
 if TYPE_CHECKING:
     from server_app.simulation.comparison import Comparison
 
 SITES = "mean over the sites, each on records like its own"
 POOLED = "pooled test set"
+ALONE = "local"
+"""The strategy under which each site trains by itself."""
 NAMED = 20
 """Sites that a line names."""
 
@@ -46,6 +50,35 @@ def counted_lines(comparison: Comparison) -> Iterator[str]:
                 yield f"{strategy}, seed {seed}: not counted: {_some(pairs)}"
             if without := tested.get("without-personal-model", []):
                 yield f"{strategy}, seed {seed}: without a personal model: {_some(without)}"
+
+
+def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path]) -> Table | None:
+    """Return which sites are better off alone, a row a strategy; None without a run of ``local``.
+
+    Args:
+        comparison: of finished runs.
+        folders: (strategy, seed) → the run's folder.
+    """
+    metric = "accuracy" if task_for(comparison.terms).classes else "mse"
+    seeds = sorted(seed for name, seed in comparison.rounds if name == ALONE)
+    alone = {seed: read_site_metrics(folders[ALONE, seed]) for seed in seeds}
+    others = [name for name in comparison.strategies() if name != ALONE]
+    if not others or not any(best_of(found, metric) for found in alone.values()):
+        return None
+    table = Table(title=f"Better off alone ('{ALONE}', under the same budget)")
+    for column in ("strategy", "sites", "which (first seed)"):
+        table.add_column(column)
+    for name in others:
+        found = [
+            better_alone(alone[seed], read_site_metrics(folders[name, seed]), metric)
+            for seed in seeds
+            if (name, seed) in comparison.rounds
+        ]
+        if not found:
+            continue
+        counts = f"{np.mean([len(sites) for sites, _ in found]):.3g} of {found[0][1]}"
+        table.add_row(name, counts, _some(found[0][0]) or "none")
+    return table
 
 
 def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:

@@ -98,13 +98,17 @@ def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
     )
     for column in ("site", "ε", "spent", "batch", "weight", "own model", "joined"):
         table.add_column(column, justify="right")
+    better: list[str] = []
     for site in range(SITES):
         profile = draw_profile(joined.config, site, SITES)
         ledger = Ledger(simulated_ledger(joined.config, site), durable=False)
         spent, _ = ledger.account().spent()
         ledger.close()
+        if alone[site] > together:
+            better.append(str(site))
         table.add_row(
             str(site), f"{profile.run.epsilon:g}", f"{spent:.3f}", str(profile.training.batch_size),
             f"{weights[site]:.4f}", f"{alone[site]:.3f}", f"{together:.3f}",
         )  # fmt: skip
+    table.title = f"{table.title}; better off alone: {', '.join(better) or 'nobody'}"
     return table

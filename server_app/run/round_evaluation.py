@@ -128,6 +128,7 @@ class CentralTest:
             len(here),
             counts(found, SITE),
             {site: NOTHING_LIKE_IT for site in here if site not in found},
+            found,
         )
 
 

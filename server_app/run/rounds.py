@@ -12,7 +12,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -69,6 +69,8 @@ class RunResult:
         privacy: what the run promises to whom; see ``HDPStrategy.privacy``.
         sent: the terms as the sites got them last.
         models: under strategies with several models, the one that each site uses.
+        by_site: simulated site → metrics of the model it uses, on records like its own, after the
+            last round.
     """
 
     run_id: str
@@ -78,6 +80,7 @@ class RunResult:
     privacy: Event = field(default_factory=dict)
     sent: RunTerms | None = None
     models: dict[str, int] = field(default_factory=dict)
+    by_site: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def finalize_terms(config: RunConfig) -> RunConfig:
@@ -287,6 +290,7 @@ class RoundLoop:
         models, result.models = strategy.models_by_site(result.arrays)
         tested = self._evaluation(strategy, self.model, facts["round"], models, result.models)
         self._lap()
+        result.by_site = tested.by_site
         measured = {"metrics": tested.metrics, **tested.facts}
         line = self._record("round", **facts, **round_times(self._laps), **measured)
         result.rounds.append(line)

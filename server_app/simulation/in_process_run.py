@@ -5,7 +5,7 @@ Tests the personal models at the end, where the run trained some and there is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from client_app.personal.ditto import load_personal_model, simulated_personal_path
@@ -20,7 +20,7 @@ from hdpfl_flower.config.personal_lambda import read_lambdas
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.models.site_summary import Measured
+from hdpfl_flower.models.site_summary import PERSONAL, SITE, Measured
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.simulation.attacks import Attack
@@ -31,6 +31,7 @@ from server_app.run.round_evaluation import own_tests_of
 from server_app.run.rounds import OnEnd, OnEvent, RunResult, run, write_result
 from server_app.simulation.grid import LocalGrid
 from server_app.simulation.liars import AttackGrid
+from server_app.simulation.metrics_by_site import write_site_metrics
 from server_app.simulation.personal_accuracy import (
     SiteModels,
     Vector,
@@ -41,17 +42,22 @@ from server_app.simulation.personal_accuracy import (
 )
 
 
-def _test_personal_models(result: RunResult, config: RunConfig, num_sites: int) -> None:
-    """Write the table of the personal models, where there are some and a public test set."""
+def _test_personal_models(
+    result: RunResult, config: RunConfig, num_sites: int
+) -> Mapping[str, Mapping[str, float]]:
+    """Write the table of the personal models, where there are some and a public test set.
+
+    Returns site → metrics of its personal model; empty where there are none.
+    """
     terms, simulation = config.terms, config.simulation
     sent = replace(config, terms=result.sent or terms)  # with what the rule proposed, and the name
     whole = has_personal_model(sent.terms)
     ditto = read_lambdas(sent.terms.personal_lambda) is not None
     if not (whole or ditto) or terms.evaluation != "server":
-        return
+        return {}
     data, own = load_dataset(terms.dataset, simulation.data_dir), own_tests_of(config, num_sites)
     if own is None:
-        return
+        return {}
     groups = parse_groups(simulation.groups, data.task)
     number = len(groups.sizes) if groups else 1
     size = sum(array.size for array in result.arrays.values())
@@ -78,6 +84,7 @@ def _test_personal_models(result: RunResult, config: RunConfig, num_sites: int) 
     if result.rounds:
         _add(personal_measures(found, groups.minority if groups else ()), result.rounds[-1])
         write_result(result, config)
+    return {str(site.number): models["personal"] for site, models in found if "personal" in models}
 
 
 def _add(personal: Measured, last: Event) -> None:
@@ -174,7 +181,8 @@ def _run(
             grid, config, on_event, on_end=on_end, stop_after=stop_after, streams=streams,
             checkpoints=checkpoints,
         )  # fmt: skip
-        _test_personal_models(result, config, grid.num_sites)
+        personal = _test_personal_models(result, config, grid.num_sites)
+        write_site_metrics(result.folder, {SITE: result.by_site, PERSONAL: personal})
         return result
     finally:
         grid.close()
