@@ -376,6 +376,9 @@ def test_a_newer_final_model_is_refused(earlier: Path) -> None:
 FIELDS_OF_PLANS = {
     1: {"format", "epsilon", "delta", "noise_multiplier", "divisor", "steps", "min_clip_norm",
         "max_clip_norm", "last_round", "first_divisor", "models", "choices", "sensitivity"},
+    2: {"format", "epsilon", "delta", "noise_multiplier", "divisor", "steps", "min_clip_norm",
+        "max_clip_norm", "last_round", "first_divisor", "models", "choices", "sensitivity",
+        "tuning", "counts"},
 }  # fmt: skip
 """Whoever adds a field adds a number, and a folder of files of the number before."""
 

@@ -141,7 +141,7 @@ def test_no_privacy_is_said_and_a_cap_gives_some() -> None:
 
 def test_the_cost_that_is_reported_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant that calibrates for a laxer ε is caught by the plan's own accounting."""
-    lax = lambda schedule, epsilon, delta: calibrate(schedule, 1.1 * epsilon, delta)  # noqa: E731
+    lax = lambda schedule, epsilon, delta, _: calibrate(schedule, 1.1 * epsilon, delta)  # noqa: E731
     monkeypatch.setattr(mechanism, "calibrate", lax)
     assert cost_of(make_plan(profile(), terms())) > SECRET
 

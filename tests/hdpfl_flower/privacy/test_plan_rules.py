@@ -155,7 +155,7 @@ def test_a_plan_is_what_the_terms_ask_for(
         first_divisor=200.0 if "first_batch" in changes else 0.0,
         sensitivity=OF_AN_UPDATE if client else OF_A_RECORD,
     )  # fmt: skip
-    assert asked == [(rounds, epsilon, 1e-5)]
+    assert asked == [(rounds, epsilon, 1e-5, [])]
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,30 @@ def test_a_personal_model_with_noise_doubles_the_steps(
 ) -> None:
     run = terms(**personal)
     assert make_plan(profile(), run).models == models
-    assert asked == [((OTHER,) * 3 * models, SECRET, 1e-5)]
+    assert asked == [((OTHER,) * 3 * models, SECRET, 1e-5, [])]
     assert planned_steps(profile(), run) == 12 * models
+
+
+def test_tuning_steps_counts_and_the_step_of_a_mask_are_paid_for(
+    asked: list[tuple[object, ...]],
+) -> None:
+    """The counts alone cost their share of ε; then all steps are calibrated beside them."""
+    run = terms(
+        personal_part="head", tuning_steps=7, personal_prior=0.1, shared_mask="charged-top-k"
+    )
+    made = make_plan(profile(), run)
+    rounds, tuning, counts = (Steps(0.25, 5),) * 3, Steps(0.25, 7), Gaussians(5.0, 1)
+    assert (made.steps, made.tuning, made.counts) == (rounds, tuning, counts)
+    assert made.schedule == (*rounds, tuning) and made.beside == (counts,)
+    assert made.event() == event_of([*rounds, tuning], 5.0, [counts])
+    alone, whole = asked
+    assert alone == ([Steps(1.0, 1)], 0.1 * SECRET, 1e-5)
+    assert whole == ((*rounds, tuning), SECRET, 1e-5, [counts])
+    assert planned_steps(profile(), run) == 22
+    assert made.tuning_round(0.5).steps == tuning and made.tuning_round(0.5).noise_std == 2.5
+    assert Plan.from_json(made.to_json()) == made
+    with pytest.raises(AccountingError, match="after the last round"):
+        plan(ONE).tuning_round(0.5)
 
 
 @pytest.mark.parametrize("noise", ["server", "client"])

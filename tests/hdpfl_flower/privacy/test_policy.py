@@ -59,7 +59,9 @@ def other_value(key: str, value: Any) -> Any:
     given = {"evaluation": "none", "delta": 1e-6,
              "calibration": "pfa", "noise": "client", "first-batch": "full",
              "selection-mechanism": "gumbel", "selection-share": 0.3,
-             "personal-noise": "records", "prox-lambda": 0.5}  # fmt: skip
+             "personal-noise": "records", "prox-lambda": 0.5,
+             "personal-part": "head", "personal-training": "offset", "shared-mask": "random",
+             "mask-share": 0.3, "tuning-part": "all", "personal-prior": 0.2}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):
