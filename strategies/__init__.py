@@ -23,11 +23,15 @@ from strategies.multi_model.late_clusters import LateClusters
 from strategies.multi_model.local_training import LocalTraining
 from strategies.multi_model.mr_mtl import MRMTL
 from strategies.multi_model.oracle_clusters import OracleClusters
+from strategies.multi_model.pmtl import PMTL
 from strategies.multi_model.r_dpcfl import RDPCFL
 from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
 from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift
 from strategies.noise_aware.snr import SNR
+from strategies.personal.dp_fedavg_fb import DPFedAvgFB
+from strategies.personal.dsu import DSU, DSUPublished
+from strategies.personal.fedbabu import FedBABU
 from strategies.personal.fedper import FedPer
 from strategies.personal.fedrep import FedRep
 from strategies.personal.ppsgd import PPSGD
@@ -65,7 +69,12 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "ditto": Ditto,
     "fedper": FedPer,
     "fedrep": FedRep,
+    "fedbabu": FedBABU,
     "ppsgd": PPSGD,
+    "pmtl": PMTL,
+    "dp-fedavg-fb": DPFedAvgFB,
+    "dsu": DSU,
+    "dsu-published": DSUPublished,
 }
 """Every strategy by the name that users write in ``strategy``."""
 

@@ -51,7 +51,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strategies.fedhdp": {"hdpfl_flower", "strategies.core"},
     "strategies.projection": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
     "strategies.personal": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
-    "strategies.multi_model": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
+    "strategies.multi_model": {
+        "hdpfl_flower",
+        "strategies.core",
+        "strategies.averaging",
+        "strategies.personal",
+    },
     "client_app.fast_torch_import": set(),
     "client_app.site": {"hdpfl_flower"},
     "client_app.training": {"hdpfl_flower", "client_app.site"},

@@ -37,7 +37,7 @@ def tune(site: Site, plan: Plan, whole: Arrays) -> bytes:
     start = flatten(whole)
     round_plan = plan.tuning_round(terms.clip_norm)
     place = slice(0, len(start))
-    if terms.tuning_part == "head":
+    if terms.tuning_part != "all":
         place = parts_of(terms.model, site.task).head
     engine = engine_for(terms.model, site.task, training.engine, pick_device(training.device))
     update = train(

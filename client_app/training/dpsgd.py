@@ -101,10 +101,8 @@ def train(  # noqa: PLR0913 - the last by name
     granule = settle(engine, plan.divisor, physical_batch)
     with _exact_arithmetic(int.from_bytes(streams.sampling.bytes(7), "big")):
         for phase in phases:
-            place, keep = phase.place, None
-            if phase.mask is not None:
-                keep = torch.from_numpy(phase.mask[place].copy()).to(device)
-                engine.theta[place].mul_(keep)
+            # The anchor, too: else the pull would move what the mask excludes.
+            place, keep = phase.place, _masked(phase, engine.theta, anchor)
             with engine.only(place):
                 for _ in range(phase.steps):
                     # A Poisson batch: each record by a coin of its own with probability q, as the
@@ -133,6 +131,18 @@ def train(  # noqa: PLR0913 - the last by name
                 begin[place].mul_(keep)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
     return update
+
+
+def _masked(phase: Phase, *vectors: torch.Tensor | None) -> torch.Tensor | None:
+    """Set the vectors to 0 where the phase's mask is; return what it keeps, of its place alone."""
+    if phase.mask is None:
+        return None
+    keep = torch.from_numpy(phase.mask[phase.place].copy())
+    for vector in vectors:
+        if vector is not None:
+            keep = keep.to(vector.device)
+            vector[phase.place].mul_(keep)
+    return keep
 
 
 def pull_share(pull: Pull | None, learning_rate: float) -> float:

@@ -40,13 +40,13 @@ class Split:
         size: D, the numbers of the whole model.
         sent: of what travels, d numbers.
         own: of what stays; None where nothing does.
-        head: of the last layer; None where the run needs no parts.
+        moved: of the offset that the site adds under ``offset``; None where there is none.
     """
 
     size: int
     sent: slice
     own: slice | None
-    head: slice | None
+    moved: slice | None
 
 
 def split_of(terms: RunTerms, task: Task, size: int) -> Split:
@@ -60,13 +60,14 @@ def split_of(terms: RunTerms, task: Task, size: int) -> Split:
     Raises:
         ModelError: the model has no head apart from a body.
     """
+    whole, is_offset = slice(0, size), terms.personal_training == "offset"
     if not terms.personal_part:
-        return Split(size, slice(0, size), None, None)
+        return Split(size, whole, None, whole if is_offset else None)
     parts: Parts = parts_of(terms.model, task)
-    if terms.personal_training == "offset":
-        return Split(parts.size, slice(0, parts.size), None, parts.head)
     own = parts.of(terms.personal_part)
-    return Split(parts.size, parts.of(terms.sent_part), own, parts.head)
+    if is_offset:
+        return Split(size, whole, None, own)
+    return Split(parts.size, parts.of(terms.sent_part), own, None)
 
 
 def initial_part(terms: RunTerms, task: Task, split: Split) -> Vector:
@@ -192,9 +193,8 @@ class PersonalRound:
         """
         terms, before = self._terms, self.state
         part = None
-        if terms.personal_training == "offset":
-            step = np.zeros(self.split.size, np.float32)
-            place = self.split.head or slice(0, self.split.size)
+        if self.split.moved is not None:
+            step, place = np.zeros(self.split.size, np.float32), self.split.moved
             step[place] = np.float32(terms.personal_rate) * update[place]
             part = self.part + step
         elif self.split.own is not None:
@@ -231,7 +231,7 @@ class PersonalRound:
             own = moved[self.split.sent]
             size_of = np.abs(own if kind == "charged-top-k" else shared + own)
         keep = top_share(size_of, self._terms.mask_share)
-        mask = np.zeros(self.split.size, np.bool_)
+        mask = np.ones(self.split.size, np.bool_)
         mask[self.split.sent] = keep
         return mask
 

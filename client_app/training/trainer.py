@@ -20,6 +20,7 @@ from client_app.training.personal_round import PersonalRound
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
+from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
@@ -48,9 +49,11 @@ class Trainer:
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         size = sum(array.size for array in self.models[0].values())
+        if terms.needs_head:
+            parts_of(terms.model, site.task)  # of the tuning after the last round, too
         self._personal = (
             PersonalRound(site, instructions.server_round, size)
-            if terms.has_personal_state or terms.shared_mask != "none"
+            if terms.has_personal_state or terms.has_phases
             else None
         )
         self.choose(0)

@@ -22,6 +22,12 @@ def check_up_front(terms: RunTerms) -> None:
     """
     check_lambdas(terms)
     _check_pull(terms)
+    check_personal(terms)
+    if terms.shared_mask == "published" and terms.dataset == "site":
+        raise TermsError(
+            "run config: 'shared-mask' = 'published' releases a function of clean weights, so it "
+            "runs on simulated sites alone: take 'noisy-updates', or a named 'dataset'"
+        )
     # Rules with choices refuse 'selections' themselves, and nobody else has any.
     extras = [key for key in unlike_rounds(terms) if key != "selections"]
     reasons = reasons_for_equal_rounds(terms)
@@ -30,6 +36,46 @@ def check_up_front(terms: RunTerms) -> None:
             f"run config: {_listed(extras)} does not go with {_listed(reasons)}: a site can plan "
             "for equal rounds alone then, and every one would decline; leave one of them out"
         )
+
+
+def check_personal(terms: RunTerms) -> None:
+    """Refuse personal parts that contradict each other or the rest of the terms.
+
+    Args:
+        terms: with what the strategy sets.
+
+    Raises:
+        TermsError: names the keys, and what to change.
+    """
+    training, part = terms.personal_training, terms.personal_part
+    own_state = terms.has_phases or terms.has_personal_state
+    steps, first = terms.local_steps, max(1, terms.personal_steps)
+    wrong = {
+        f"'personal-training' = '{training}' has no part to tell apart: set 'personal-part'": (
+            training in ("alternate", "frozen") and not part
+        ),
+        f"'shared-mask' = '{terms.shared_mask}' selects among the coordinates beside a personal "
+        "part: set 'personal-part', or leave it out": terms.shared_mask != "none" and not part,
+        f"'shared-mask' = '{terms.shared_mask}' does not go with 'personal-training' = 'offset', "
+        "which shares everything: leave one of them out": (
+            terms.shared_mask != "none" and training == "offset"
+        ),
+        f"'personal-training' = 'alternate' with 'local-steps' = {steps} leaves no step for the "
+        "shared part: raise 'local-steps', or lower 'personal-steps'": (
+            training == "alternate" and 0 < steps <= first
+        ),
+        f"'noise' = '{terms.noise}' does not go with a personal part, an offset, a mask or "
+        "'personal-shrink', whose steps each site noises itself: leave 'noise' at 'records'": (
+            own_state and terms.noise != "records"
+        ),
+        "'personal-lambda' trains a personal model beside the whole global one: leave it out, or "
+        "leave out personal parts, 'personal-shrink' and 'tuning-steps'": (
+            bool(terms.personal_lambda) and bool(own_state or terms.tuning_steps)
+        ),
+    }
+    for words, is_wrong in wrong.items():
+        if is_wrong:
+            raise TermsError(f"run config: {words}")
 
 
 def unlike_rounds(terms: RunTerms) -> list[str]:

@@ -126,6 +126,12 @@ class Policy(RedactedModel):
         "whole update, and the unit is all of its records. Without it the site declines such a "
         "run; a simulated site allows it.",
     )
+    extra_releases: bool = Field(
+        True,
+        description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
+        "`personal-prior`, `tuning-steps` and `selections`. They are part of the run's ε either "
+        "way. With false the site declines such a run; other sites may take part.",
+    )
 
 
 TABLES = ("csv", "parquet")

@@ -122,11 +122,12 @@ class RunTerms(Settings):
         description="Part of the model that stays at its site and is never sent: head (the last "
         "layer), or body (all else); empty: none, but the strategy's own where it has one.",
     )
-    personal_training: Literal["joint", "alternate", "frozen", "offset"] = Field(
-        "joint",
+    personal_training: Literal["auto", "joint", "alternate", "frozen", "offset"] = Field(
+        "auto",
         description="Steps of a round: joint (all coordinates), alternate (the personal part "
         "first, then the shared one), frozen (the shared part alone), or offset (everything is "
-        "shared, and the site adds an offset of its own). Each step is noisy.",
+        "shared, and the site adds an offset of its own); auto: the strategy's own, else joint. "
+        "Each step is noisy.",
     )
     personal_steps: Count = Field(
         0, description="alternate: local steps of the personal part; 0: half of them, at least one."
@@ -148,10 +149,12 @@ class RunTerms(Settings):
     tuning_steps: Count = Field(
         0,
         description="Noisy steps of a site on its own records after the last round; charged like "
-        "the round's.",
+        "the round's. 0: none, but as many as a round's for fedbabu, dp-fedavg-fb and pmtl.",
     )
-    tuning_part: Literal["head", "all"] = Field(
-        "head", description="What 'tuning-steps' trains: the last layer, or the whole model."
+    tuning_part: Literal["auto", "head", "all"] = Field(
+        "auto",
+        description="What 'tuning-steps' trains: head (the last layer), or all; auto: all for "
+        "pmtl, else head.",
     )
     personal_prior: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
@@ -196,6 +199,18 @@ class RunTerms(Settings):
         if self.personal_training == "offset":
             return ""
         return {"head": "body", "body": "head", "": ""}[self.personal_part]
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the run needs a model whose head can be told from its body."""
+        return bool(self.personal_part or (self.tuning_steps and self.tuning_part != "all"))
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether a round's steps train or send other coordinates than all of the model's."""
+        return bool(
+            self.personal_part or self.personal_training == "offset" or self.shared_mask != "none"
+        )
 
     @property
     def has_personal_state(self) -> bool:

@@ -59,10 +59,16 @@ def parts_of(spec: str, task: Task) -> Parts:
             head = slice(size - length, size) if at_end else slice(0, length)
             body = slice(0, size - length) if at_end else slice(length, size)
             return Parts(size, head, body, frozenset(names))
+    if len(ordered) == 1:
+        raise ModelError(
+            f"'model' = '{spec}' is one layer ({', '.join(layout)}): a personal part would leave "
+            "nothing to share; take one with other layers, such as mlp:32, or leave out "
+            "'personal-part' and tuning of a head"
+        )
     raise ModelError(
-        "'personal-part': the model has no head apart from a body: a first or last layer with a "
-        f"weight of {task.outputs} rows, and other layers beside it. Its parameters: "
-        f"{', '.join(layout)}"
+        f"'model' = '{spec}' has no head apart from a body: a first or last layer with a weight of "
+        f"{task.outputs} rows, and other layers beside it. Its parameters: {', '.join(layout)}; "
+        "leave out 'personal-part' and tuning of a head, or take another model"
     )
 
 

@@ -286,7 +286,7 @@ def make_plan(
     tuning = replace(steps, count=terms.tuning_steps) if terms.tuning_steps else None
     if terms.first_batch == "full":
         # K full batches in round 1, in place of its sampled ones.
-        schedule = (Steps(1.0, terms.local_epochs), *schedule[1:])
+        schedule = (Steps(1.0, terms.local_epochs + _mask_steps(terms)), *schedule[1:])
         first_divisor = float(training.declared_records)
     models, delta = _models(terms), profile.run.delta
     choices, counts = None, None
@@ -342,7 +342,7 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
     rounds = _rounds_asked(terms)
     if terms.noise != "records":
         return rounds
-    first = terms.local_epochs if terms.first_batch == "full" else 0
+    first = terms.local_epochs + _mask_steps(terms) if terms.first_batch == "full" else 0
     of_a_round = _local_steps(profile, terms) + _mask_steps(terms)
     return _models(terms) * (rounds * of_a_round + first) + terms.tuning_steps
 

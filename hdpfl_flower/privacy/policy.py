@@ -6,10 +6,14 @@ site noises as a whole only where its policy says so: their unit is another one.
 
 from __future__ import annotations
 
-from hdpfl_flower.config.feasibility import reasons_for_equal_rounds, unlike_rounds
+from hdpfl_flower.config.feasibility import (
+    check_personal,
+    reasons_for_equal_rounds,
+    unlike_rounds,
+)
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.errors import Declined, Reason, TermsError
 from hdpfl_flower.models.networks import check_name, is_user_code
 from hdpfl_flower.privacy.plan import OF_AN_UPDATE, Plan, check_work
 from hdpfl_flower.privacy.unit import check_unit
@@ -38,6 +42,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     check_client_noise(profile, terms)
     check_unit(profile, terms)
     _check_equal_steps(terms)
+    _check_personal(profile, terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined(Reason.POLICY, "'strategy' is not in 'policy.strategies'")
     # A user's function is code that runs at the site, beside its records.
@@ -63,6 +68,30 @@ def _check_equal_steps(terms: RunTerms) -> None:
             Reason.TERMS,
             "'first-batch', 'selections' and 'personal-noise' go with noise = 'records', "
             "noise of the site's own and all rounds alone",
+        )
+
+
+def _check_personal(profile: Profile, terms: RunTerms) -> None:
+    """Refuse personal parts that contradict the terms, and what the policy forbids of them."""
+    try:
+        check_personal(terms)
+    except TermsError as reason:
+        raise Declined(Reason.TERMS, str(reason)) from None
+    if terms.shared_mask == "published" and not profile.simulated:
+        raise Declined(
+            Reason.TERMS, "'shared-mask' = 'published' releases a function of clean weights"
+        )
+    extra = {
+        "personal-prior": terms.personal_prior > 0,
+        "tuning-steps": terms.tuning_steps > 0,
+        "selections": terms.selections > 0 and terms.selection_share > 0,
+    }
+    asked = [key for key, is_asked in extra.items() if is_asked]
+    if asked and not profile.policy.extra_releases:
+        raise Declined(
+            Reason.POLICY,
+            f"'{asked[0]}' asks for more than noisy steps of rounds, and "
+            "'policy.extra-releases' is false",
         )
 
 

@@ -66,7 +66,8 @@ def promises_table(
 def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Row]:
     """Yield a row a level; where the strategy has none, private and opted-out sites by their ε."""
     if "violates" in facts:
-        yield f"{own.max():g}", str(len(own)), f"VIOLATED for {facts['violates']}"
+        spent = float(facts.get("epsilon", own.max()))
+        yield f"{spent:g}", str(len(own)), f"VIOLATED for {facts['violates']}"
         return
     for level in facts.get("levels", []):
         if not level["sites"]:

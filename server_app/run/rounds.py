@@ -26,8 +26,10 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.monitoring.journal import Event, Journal
 from hdpfl_flower.monitoring.series import PHASES
 from hdpfl_flower.privacy.noise import ReleaseStreams
@@ -99,10 +101,13 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
     """Return the strategy of ``config``, whose own terms hold what it sets.
 
     Raises:
-        StrategyError, TermsError: what no site could follow, before any is asked.
+        StrategyError, TermsError, ModelError: what no site could follow, before any is asked.
     """
     strategy = make_strategy(config)
-    check_up_front(strategy.terms)
+    terms = strategy.terms
+    check_up_front(terms)
+    if terms.needs_head:
+        parts_of(terms.model, task_for(terms))
     return strategy
 
 

@@ -166,6 +166,8 @@ class HDPStrategy(Strategy):
         left = {
             "prox_lambda": (terms.prox_lambda == AUTO, 0.0),
             "personal_noise": (terms.personal_noise == AUTO, "none"),
+            "personal_training": (terms.personal_training == AUTO, "joint"),
+            "tuning_part": (terms.tuning_part == AUTO, "head"),
         }
         found = {name: value for name, (is_open, value) in left.items() if is_open}
         return terms.updated(**found) if found else terms
@@ -477,5 +479,9 @@ class HDPStrategy(Strategy):
         return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
 
     def _head(self) -> Head | None:
+        # Without all coordinates of the head there are no silent sums, and the last layer of a body
+        # may look like a head.
+        if self.terms.sent_part == "body" or self.terms.shared_mask != "none":
+            return None
         shapes = {name: array.shape for name, array in self._record.template.items()}
         return head_of(self.terms.model, task_for(self.terms), shapes)

@@ -26,7 +26,8 @@ def describe(terms: RunTerms) -> dict[str, Any]:
     """Return where noise is added, and what is protected from whom, under every strategy.
 
     The unit is that of the run's terms (``unit.py``): with an ``id`` in its schema no record, but
-    all that one value of it names. Raises ``DataError`` for a schema that is none.
+    all that one value of it names. Terms that release a function of clean weights violate every
+    private site, under whichever strategy. Raises ``DataError`` for a schema that is none.
     """
     protected = unit_of(terms)
     facts: dict[str, Any] = {
@@ -38,6 +39,8 @@ def describe(terms: RunTerms) -> dict[str, Any]:
     }
     if terms.epsilon_cap and terms.noise != "server":
         facts["epsilon-cap"] = terms.epsilon_cap
+    if terms.shared_mask == "published":
+        facts["violates"], facts["epsilon"] = "every private site", math.inf
     return facts
 
 

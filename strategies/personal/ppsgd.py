@@ -2,15 +2,18 @@
 
 Bietti, Wei, Dudik, Langford and Wu, Personalization Improves Privacy-Accuracy Tradeoffs in
 Federated Learning (ICML 2022). Client i trains w + θᵢ and releases Δᵢ once: w moves by the mean of
-the Δᵢ, and θᵢ by ``personal-rate``·Δᵢ at home. The charge is that of FedAvg: θᵢ is post-processing
-of the client's own noisy releases. With ``personal-part = "head"`` θᵢ lies in the head alone, the
-form that CENTAUR's code compares with.
+the Δᵢ, and θᵢ by ``personal-rate``·Δᵢ at home. T steps are charged, those of FedAvg: θᵢ stays, and
+is post-processing of the client's own noisy releases. With ``personal-part = "head"`` θᵢ lies in
+the head alone, the form that CENTAUR's code compares with.
+
+Threat model: as for ``fedper``.
 """
 
 from __future__ import annotations
 
 from hdpfl_flower.config.terms import RunTerms
 from strategies.averaging.fedavg import FedAvg
+from strategies.personal.own_terms import with_training
 
 
 class PPSGD(FedAvg):
@@ -21,4 +24,4 @@ class PPSGD(FedAvg):
     @classmethod
     def complete_terms(cls, terms: RunTerms) -> RunTerms:
         """Set the offset."""
-        return super().complete_terms(terms.updated(personal_training="offset"))
+        return super().complete_terms(with_training(terms, cls.name, "offset"))

@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "what the rule sets is not looked at",
         "server_app/run/rounds.py",
-        "check_up_front(strategy.terms)",
+        "check_up_front(terms)",
         "check_up_front(config.terms)",
         _UP_FRONT + "test_a_step_beyond_the_anchor_is_refused_before_any_site_is_asked",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -187,6 +188,7 @@ def mutant(module: ModuleType, *changes: tuple[str, str]) -> Any:
         assert source.count(old) == 1, f"found {source.count(old)} times: {old}"
         source = source.replace(old, new)
     made = ModuleType(f"{module.__name__}_mutant")
+    sys.modules[made.__name__] = made  # a dataclass looks its module up
     exec(compile(source, f"<mutant of {module.__name__}>", "exec"), made.__dict__)
     return made
 
