@@ -15,6 +15,7 @@ from client_app.commands.model import app as model_app
 from client_app.commands.plan import plan
 from client_app.commands.profile import app as profile_app
 from client_app.commands.report import report
+from client_app.commands.worth import worth
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import VERSION
 
@@ -26,6 +27,7 @@ app.command("plan")(plan)
 app.add_typer(ledger_app, name="ledger")
 app.command("report")(report)
 app.add_typer(model_app, name="model")
+app.command("worth")(worth)
 app.command("audit")(audit)
 app.command("approve")(approve)
 app.command("connect")(connect)

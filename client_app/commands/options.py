@@ -29,14 +29,19 @@ def open_profile(path: Path | None) -> Profile:
     return Profile.load(path.expanduser())
 
 
+def check_free(path: Path, *, force: bool) -> None:
+    """Raise ``DataError`` where ``path`` exists and ``force`` is not given: before long work."""
+    if path.exists() and not force:
+        raise DataError(f"{path} exists already; name another file, or add --force")
+
+
 def write_file(path: Path, content: bytes, *, force: bool) -> None:
     """Write ``content`` to ``path``, mode 0600, all of it or nothing.
 
     Raises:
         DataError: the file exists and ``force`` is not given, or it cannot be written.
     """
-    if path.exists() and not force:
-        raise DataError(f"{path} exists already; name another file, or add --force")
+    check_free(path, force=force)
     try:
         replace_file(path, content)
     except OSError as error:

@@ -1,0 +1,120 @@
+"""``hdpfl-site worth``: whether the last run was worth joining, for the site's own eyes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client_app.commands.options import ProfileOption, check_free, open_profile, write_file
+from client_app.reports.formatting import table
+from hdpfl_flower.system.printable import printable
+
+if TYPE_CHECKING:
+    from client_app.worth.comparison import Comparison
+
+MOST_EPOCHS = 64
+
+
+def worth(  # noqa: PLR0913, PLR0917 - options of a command line
+    profile: ProfileOption = None,
+    run: Annotated[
+        str, typer.Option(help="The run's id; refused if another run's model is kept.")
+    ] = "",
+    by: Annotated[
+        str, typer.Option(help="The measure that decides: accuracy or log-loss, mse or mae.")
+    ] = "",
+    folds: Annotated[int, typer.Option(min=0, max=50, help="Folds of home training; 0: none.")] = 5,
+    epochs: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Most epochs of a training at home.")
+    ] = MOST_EPOCHS,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="Of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Of home training, folds and resamples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write, FILE.png.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Judge whether the last run was worth joining.
+
+    On the site's own held-out records: the best constant, the site's own model trained at home
+    without noise, the joined model, and the personal models that the run left here, with paired
+    confidence intervals and a verdict in words. Below it home training is cross-validated over all
+    records of the site. Everything stays here: nothing is written, charged or sent.
+    """
+    from client_app.worth.judgement import Judgement, Question
+    from client_app.worth.verdict import verdict_on_run
+    from client_app.worth.wording import READING, facts, on_which, rows
+
+    site = open_profile(profile)
+    if folds == 1:
+        raise typer.BadParameter("--folds is 0 or at least 2")
+    if plot is not None:
+        from client_app.worth.picture import check_pictures
+
+        check_pictures()
+        check_free(plot, force=force)
+    judgement = Judgement(site, Question(run, by, folds, epochs, confidence, seed))
+    run_id = judgement.model.terms.run_id
+    # The part that decides is shown first: it stands where the rest is interrupted.
+    decides = judgement.on_held_out(shown_progress)
+    answer = verdict_on_run(one.verdict for one in decides.models if one.verdict)
+    if plot is not None:
+        from client_app.worth.picture import draw
+
+        title = f"Run '{run_id}' on this site's {on_which(decides)} held out: {answer}"
+        write_file(plot, draw(decides, title), force=force)
+    if not as_json:
+        typer.echo(printable(
+            f"run '{run_id}', on this site's {on_which(decides)} held out of training "
+            f"(gains in {decides.measure}, {100 * confidence:g} % for all of them at once):"
+        ))  # fmt: skip
+        _print(rows(decides))
+        typer.echo(f"\nshould we join? {answer}\n")
+        if plot is not None:
+            typer.echo(f"wrote {plot}\n")
+    home = judgement.at_home(shown_progress) if folds else None
+    if as_json:
+        found = {
+            "run": run_id,
+            "verdict": answer,
+            "held-out": facts(decides),
+            "cross-validated-at-home": {"folds": folds, **facts(home)} if home else None,
+        }
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    if home is not None:
+        _print_home(home, folds, on_which(home), confidence)
+    typer.echo(READING)
+
+
+def _print_home(home: Comparison, folds: int, records: str, confidence: float) -> None:
+    from client_app.worth.wording import rows
+
+    typer.echo(
+        f"home training, {folds}-fold cross-validated over all of this site's {records}\n"
+        "(the run's models were trained on most of these, so they are not in it; its gain has an "
+        f"interval of {100 * confidence:g} %):"
+    )
+    _print(rows(home))
+    typer.echo("")
+
+
+def _print(lines: Iterator[tuple[str, ...]]) -> None:
+    for line in table([*lines]):
+        typer.echo(line)
+
+
+@contextmanager
+def shown_progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar on stderr, where that is a terminal; yields what to call after each piece."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda: progress.advance(task)

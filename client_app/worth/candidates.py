@@ -1,0 +1,81 @@
+"""Models that a site may choose from: what it has without the run, and what the run left here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.personal.final_model import FinalModel
+from client_app.personal.kept_model import own_arrays
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.models.evaluation import predict
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.models.task import Task
+
+Kind = Literal["private", "kept", "none"]
+"""``private``: made of noisy releases alone, and may be shown. ``kept``: trained without noise on
+this site's records, read by no release, and for the site alone. ``none``: of no run, or of one
+without noise; no ε covers what is shown of it."""
+Outputs = npt.NDArray[np.float32]
+Predict = Callable[[npt.NDArray[np.float32]], Outputs]
+"""Features, shape ``(n, *input_shape)`` → outputs, shape ``(n, task.outputs)``."""
+
+CONSTANT, HOME, JOINED = "constant", "home model", "joined model"
+"""Names of the candidates that every comparison has."""
+
+
+@dataclass(frozen=True, repr=False)
+class Candidate:
+    """A model to compare; ``predict`` reads no target."""
+
+    name: str
+    kind: Kind
+    predict: Predict
+
+
+def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
+    """Return the models that the run of ``model`` left at the site, the joined one first.
+
+    Args:
+        site: the profile, whose [state] folder keeps them.
+        model: as :func:`client_app.personal.kept_model.read_kept_model` returns it.
+        task: of the run.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    noisy: Kind = "none" if math.isinf(site.run.epsilon) else "private"
+    found = [network_candidate(JOINED, noisy, model, task, model.arrays)]
+    own = own_arrays(site.state.path, model) if site.state is not None else None
+    if own is not None:
+        kind = noisy if model.terms.personal_noise == "records" else "kept"
+        found.append(network_candidate("personal model (Ditto)", kind, model, task, own))
+    return found
+
+
+def network_candidate(
+    name: str, kind: Kind, model: FinalModel, task: Task, arrays: Arrays
+) -> Candidate:
+    """Return the run's network with the parameters ``arrays`` as a candidate."""
+    return Candidate(name, kind, partial(predict, model.terms.model, task, arrays))
+
+
+def constant(task: Task, targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]) -> Candidate:
+    """Return the best constant for ``targets``, shape ``(n,)``: what needs no feature at all.
+
+    For classes the logarithms of their shares, one record added to each class so that none has
+    the share 0 (Laplace's rule of succession); for a regression the mean.
+    """
+    if task.classes:
+        counts = np.bincount(targets.astype(np.int64), minlength=task.classes) + 1.0
+        logits = np.log(counts / counts.sum())
+        output = logits[1:] - logits[0] if task.loss == "logistic" else logits
+    else:
+        output = np.array([targets.mean(dtype=np.float64)])
+    return Candidate(CONSTANT, "none", lambda x: np.tile(output.astype(np.float32), (len(x), 1)))

@@ -1,0 +1,124 @@
+"""Models compared on the same records: measures, paired gains with intervals, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.worth.bootstrap import Estimate, Floats, interval, paired, resampled
+from client_app.worth.candidates import CONSTANT, HOME, Kind
+from client_app.worth.scores import Scored, gain, sign_of
+from client_app.worth.verdict import verdict
+
+REFERENCES = (HOME, CONSTANT)
+"""What a model of a run is compared to."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One model.
+
+    Attributes:
+        name: of the model.
+        kind: of the model.
+        measures: each measure, with an interval of its own.
+        gains: reference → gain over it in the deciding measure, above 0 where this model is better.
+        verdict: in words; empty for what no run made.
+    """
+
+    name: str
+    kind: Kind
+    measures: Mapping[str, Estimate]
+    gains: Mapping[str, Estimate]
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models on the same records.
+
+    Attributes:
+        measure: that decides.
+        confidence: of each model's own intervals, and of all gains' at once.
+        records: their number.
+        units: their number.
+        models: in the order of the table.
+    """
+
+    measure: str
+    confidence: float
+    records: int
+    units: int
+    models: Sequence[Judged]
+
+
+def compare(
+    models: Mapping[str, tuple[Kind, Scored]],
+    units: npt.NDArray[np.int64],
+    measure: str,
+    confidence: float,
+    seed: int,
+) -> Comparison:
+    """Return the comparison of ``models`` on records that none of them was trained on.
+
+    The intervals are about other records of the same site, for the models as they are: what
+    another training of the same models would change is not in them.
+
+    Args:
+        models: name → (kind, scores on the records); the home model and the constant are among
+            them, and the others are judged.
+        units: the unit of each record, shape ``(n,)``.
+        measure: that decides, one of :func:`client_app.worth.scores.deciding_measures`.
+        confidence: such as 0.95.
+        seed: of the resamples.
+
+    Guarantees:
+        Where the intervals keep their level, all gains of the comparison lie in theirs at once
+        with ``confidence`` (Bonferroni's inequality), so that the best of several models may be
+        chosen by them.
+    """
+    columns = {
+        pair: place
+        for place, pair in enumerate(
+            (name, each) for name, (_, scores) in models.items() for each in scores.names
+        )
+    }
+
+    def statistic(weights: Floats) -> Floats:
+        found = {name: scores.measures(weights) for name, (_, scores) in models.items()}
+        return np.stack([found[name][each] for name, each in columns], axis=1)
+
+    draws, number = resampled(units, statistic, seed), len(np.unique(units))
+    values = statistic(np.ones((1, len(units))))[0]
+    own: dict[str, dict[str, Estimate]] = {name: {} for name in models}
+    for (name, each), place in columns.items():
+        own[name][each] = interval(float(values[place]), draws[:, place], number, confidence)
+
+    pairs = _pairs([*models])
+    # All gains at once: each interval may miss with the allowed chance over their number.
+    level = 1 - (1 - confidence) / len(pairs)
+    gains: dict[str, dict[str, Estimate]] = {name: {} for name in models}
+    for name, reference in pairs:
+        by_record = gain(measure, models[name][1], models[reference][1])
+        means = draws[:, columns[name, measure]] - draws[:, columns[reference, measure]]
+        gains[name][reference] = paired(by_record, units, sign_of(measure) * means, level, seed)
+    judged = [
+        Judged(name, kind, own[name], gains[name], _verdict(name, gains[name]))
+        for name, (kind, _) in models.items()
+    ]
+    return Comparison(measure, confidence, len(units), number, judged)
+
+
+def _pairs(names: list[str]) -> list[tuple[str, str]]:
+    """Return who is compared to whom; of references alone, the home model to the constant."""
+    judged = [name for name in names if name not in REFERENCES]
+    if not judged:
+        return [(HOME, CONSTANT)]
+    return [(name, reference) for name in judged for reference in REFERENCES]
+
+
+def _verdict(name: str, gains: Mapping[str, Estimate]) -> str:
+    return "" if name in REFERENCES else verdict(gains[HOME], gains[CONSTANT])

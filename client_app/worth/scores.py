@@ -1,0 +1,130 @@
+"""Scores of a model's outputs, record by record, and the measures that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from client_app.worth.bootstrap import Floats
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.site_summary import is_error
+from hdpfl_flower.models.task import Records, Task
+
+
+@dataclass(frozen=True, repr=False)
+class Scored:
+    """Outputs of one model, scored on records.
+
+    Attributes:
+        by_record: measure → score of each record, float64, shape ``(n,)``; its mean is the measure.
+        ranks: what AUROC orders the records by, shape ``(n,)``; None where there are not two
+            classes.
+        targets: of the records.
+    """
+
+    by_record: Mapping[str, Floats]
+    ranks: Floats | None
+    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of :meth:`measures`, in the order of tables."""
+        ranked = ["auroc"] if self.ranks is not None else []
+        return [*self.by_record, *ranked, *(["r2"] if "mse" in self.by_record else [])]
+
+    def measures(self, weights: Floats) -> dict[str, Floats]:
+        """Return every measure on weighted records, NaN where it has no meaning.
+
+        Args:
+            weights: how often each record counts, shape ``(c, n)``.
+
+        Returns:
+            measure → shape ``(c,)``: the means, then ``auroc`` of two classes, or ``r2`` of a
+            regression.
+        """
+        total = weights.sum(1)
+        found = {name: weights @ score / total for name, score in self.by_record.items()}
+        if self.ranks is not None:
+            found["auroc"] = auroc(self.ranks, self.targets == 1, weights)
+        if "mse" in found:
+            wanted = self.targets.astype(np.float64)
+            wanted = wanted - wanted.mean()  # sums of squares of small numbers lose no digits
+            spread = weights @ wanted**2 / total - (weights @ wanted / total) ** 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found["r2"] = np.where(spread > 1e-12, 1 - found["mse"] / spread, np.nan)
+        return found
+
+
+def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name: str) -> Scored:
+    """Return the scores of ``outputs``, shape ``(n, task.outputs)``, on ``records``.
+
+    Classes have ``accuracy`` (1 or 0; a logit above 0, or the first largest one, decides) and
+    ``log-loss`` (nats), a regression ``mse`` and ``mae``, in units of the target.
+
+    Args:
+        task: names the loss.
+        outputs: of the model.
+        records: with their targets.
+        name: of the model, for the error.
+
+    Raises:
+        DataError: an output is not finite.
+    """
+    numbers, targets = outputs.astype(np.float64), records.targets
+    if not np.isfinite(numbers).all():
+        raise DataError(f"the {name} predicts what is not finite; it cannot be compared")
+    if not task.classes:
+        errors = numbers[:, 0] - targets
+        return Scored({"mse": errors**2, "mae": np.abs(errors)}, None, targets)
+    if task.loss == "logistic":
+        # One logit z is the pair (0, z), and 0 is no class 1.
+        numbers = np.hstack([np.zeros_like(numbers), numbers])
+    of_target = np.take_along_axis(numbers, targets.astype(np.int64)[:, None], 1)[:, 0]
+    scores = {
+        "accuracy": (numbers.argmax(1) == targets).astype(np.float64),
+        "log-loss": logsumexp(numbers, axis=1) - of_target,
+    }
+    ranks = numbers[:, 1] - numbers[:, 0] if task.classes == 2 else None
+    return Scored(scores, ranks, targets)
+
+
+def auroc(ranks: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Floats:
+    """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
+
+    The chance that a record of class 1 ranks above one of class 0, a tie counted as half
+    (Hanley and McNeil, Radiology 1982).
+
+    Args:
+        ranks: shape ``(n,)``.
+        positive: whether a record is of class 1, shape ``(n,)``.
+        weights: shape ``(c, n)``.
+    """
+    order = np.argsort(ranks, kind="stable")
+    starts = np.flatnonzero(np.diff(ranks[order], prepend=-np.inf))
+    ordered = weights[:, order]
+    ones = np.add.reduceat(ordered * positive[order], starts, axis=1)
+    zeros = np.add.reduceat(ordered * ~positive[order], starts, axis=1)
+    below = np.cumsum(zeros, axis=1) - zeros / 2
+    pairs = ones.sum(1) * zeros.sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        area: Floats = np.where(pairs > 0, (ones * below).sum(1) / pairs, np.nan)
+    return area
+
+
+def deciding_measures(task: Task) -> Sequence[str]:
+    """Return the measures that a verdict may rest on, the usual one first: means over records."""
+    return ("accuracy", "log-loss") if task.classes else ("mse", "mae")
+
+
+def sign_of(measure: str) -> float:
+    """Return 1 where more of a measure is better, -1 for a loss or an error."""
+    return -1.0 if is_error(measure) else 1.0
+
+
+def gain(measure: str, one: Scored, other: Scored) -> Floats:
+    """Return by how much ``one`` is better than ``other`` on each record, shape ``(n,)``."""
+    return sign_of(measure) * (one.by_record[measure] - other.by_record[measure])
