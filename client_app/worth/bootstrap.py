@@ -5,11 +5,12 @@ draws, and an interval over records would be too narrow by up to the root of the
 
 The interval is the percentile interval with the tails of Student's t in place of the normal ones
 (Hesterberg, What Teachers Should Know About the Bootstrap, The American Statistician 2015, §4.1.2,
-"expanded percentile"): the plain one is too narrow for few units. Few wins and no loss make every
-resample a win, although so many wins are likely by chance: four of four are, in 1 of 8 cases. So
-an interval that leaves 0 out is drawn out to 0 unless the sign-flip test over units rejects it at
-the same level (Fisher, The Design of Experiments, 1935, §21; exact where units are exchanged in
-sign, as wins and losses without a difference are). A longer interval covers no less.
+"expanded percentile"): the plain one is too narrow for few units. Few wins and no loss make nearly
+every resample a win, although a coin makes four wins of four in 1 of 8 cases. So an interval that
+leaves 0 out is drawn out to 0 unless the sign-flip test over units rejects it at the same level
+(Fisher, The Design of Experiments, 1935, §21; exact where units are exchanged in sign, as wins and
+losses without a difference are). A longer interval covers no less: where few records differ, 0 is
+left out in fewer cases than the level allows.
 """
 
 from __future__ import annotations

@@ -42,8 +42,12 @@ from hdpfl_flower.config.profile import DataSource, Profile
 from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
 from hdpfl_flower.models.evaluation import predict
+from hdpfl_flower.models.networks import size_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.paths import available_cores
+
+_SMALL = 100_000
+"""Parameters below which one thread trains faster than several."""
 
 
 class Progress(Protocol):
@@ -181,7 +185,9 @@ def out_of_fold(
 def home_training(site: Profile, model: FinalModel, task: Task, question: Question) -> HomeTraining:
     """Return how a site trains the run's model at home."""
     training, terms = site.training, model.terms
-    use_threads(training.torch_threads or available_cores())
+    # Small steps are shared out at a loss: threads then wait for one another.
+    small = size_of(terms.model, task) < _SMALL
+    use_threads(training.torch_threads or (1 if small else available_cores()))
     return HomeTraining(
         terms.model, task, pick_device(training.device), training.batch_size,
         rates_beside(terms.learning_rate), question.most_epochs, question.seed,

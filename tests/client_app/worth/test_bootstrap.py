@@ -1,0 +1,174 @@
+"""Intervals over units: their coverage, their false alarms, and what a few wins may say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from client_app.worth import bootstrap
+from client_app.worth.bootstrap import chance_of_sign, interval, paired, resampled
+
+LEVEL = 0.95
+FALSE_ALARM = 1e-4
+"""Chance that one test here fails although the intervals are as they should be."""
+
+
+@pytest.fixture(autouse=True)
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many intervals are made below; tails of 2.5 % need fewer draws."""
+    monkeypatch.setattr(bootstrap, "DRAWS", 1000)
+
+
+def mean_of(gains: np.ndarray):
+    return lambda weights: (weights @ gains / weights.sum(1))[:, None]
+
+
+def made(gains: np.ndarray, units: np.ndarray, seed: int):
+    draws = resampled(units, mean_of(gains), seed)[:, 0]
+    return paired(gains, units, draws, LEVEL, seed)
+
+
+def covered(draw, truth: float, repeats: int) -> int:
+    """Return how many intervals of ``repeats`` samples hold the truth."""
+    found = 0
+    for seed in range(repeats):
+        gains, units = draw(np.random.default_rng(seed))
+        one = made(gains, units, seed)
+        found += one.low <= truth <= one.high
+    return found
+
+
+def normal(random: np.random.Generator, truth: float = 0.3):
+    return random.normal(truth, 1.0, 30), np.arange(30)
+
+
+def wins_and_losses(random: np.random.Generator, share: float = 0.25):
+    """Two models whose accuracy is the same: as many records where the one wins as the other."""
+    return random.choice([-1.0, 0.0, 1.0], 40, p=[share, 1 - 2 * share, share]), np.arange(40)
+
+
+def persons(random: np.random.Generator):
+    """25 persons with 1 to 9 records each, whose gains are nearly those of their person."""
+    sizes = random.integers(1, 10, 25)
+    units = np.repeat(np.arange(25), sizes)
+    return random.normal(0, 1, 25)[units] + random.normal(0, 0.1, len(units)), units
+
+
+def bounds(repeats: int) -> tuple[float, float]:
+    """Return how many of ``repeats`` intervals hold the truth, if they do with 95 %."""
+    return tuple(stats.binom.ppf([FALSE_ALARM, 1 - FALSE_ALARM], repeats, LEVEL))
+
+
+@pytest.mark.parametrize(
+    ("draw", "truth"), [(normal, 0.3), (persons, 0.0)], ids=["records", "persons"]
+)
+def test_intervals_hold_the_truth_as_often_as_they_say(draw, truth: float) -> None:
+    """No more often either: intervals of twice the width would hold it nearly always."""
+    least, most = bounds(600)
+    assert least <= covered(draw, truth, 600) <= most
+
+
+def test_where_there_is_no_difference_one_is_seldom_found() -> None:
+    """The sign-flip test makes this rarer than in 5 of 100: wins are whole records."""
+    assert covered(wins_and_losses, 0.0, 600) >= bounds(600)[0]
+    assert covered(lambda random: wins_and_losses(random, 0.05), 0.0, 600) >= bounds(600)[0]
+
+
+def test_records_of_a_person_drawn_apart_would_hold_it_too_seldom() -> None:
+    """The power of the test above: with each record a unit of its own it fails."""
+
+    def apart(random: np.random.Generator):
+        gains, _ = persons(random)
+        return gains, np.arange(len(gains))
+
+    assert covered(apart, 0.0, 600) < bounds(600)[0]
+
+
+def test_all_records_of_a_unit_are_drawn_together() -> None:
+    units = np.array([7, 3, 7, 7, 3, 9])
+    seen: list[np.ndarray] = []
+
+    def note(weights: np.ndarray) -> np.ndarray:
+        seen.append(weights)
+        return weights.sum(1)[:, None]
+
+    totals = resampled(units, note, 1)[:, 0]
+    weights = np.concatenate(seen)
+    assert np.array_equal(weights[:, 0], weights[:, 2])
+    assert np.array_equal(weights[:, 0], weights[:, 3])
+    assert np.array_equal(weights[:, 1], weights[:, 4])
+    # Three units are drawn each time, with replacement; each is expected once.
+    assert np.array_equal(weights[:, [0, 1, 5]].sum(1), np.full(len(weights), 3.0))
+    assert totals.max() == 9.0  # the person of three records, three times
+    assert totals.min() == 3.0
+    # A weight is Binomial(3, 1/3); its mean over 1000 draws within 4 of its deviations.
+    assert np.abs(weights.mean(0) - 1).max() < 4 * math.sqrt(2 / 3 / len(weights))
+
+
+def test_one_seed_draws_the_same_units_and_another_one_others() -> None:
+    units, gains = np.arange(20), np.arange(20.0)
+    one, same, other = (resampled(units, mean_of(gains), seed) for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_few_wins_and_no_loss_are_no_gain() -> None:
+    """Four wins of 40, which a coin gives in 1 of 8; resamples without one are rarer than 2.5 %."""
+    gains, units = np.zeros(40), np.arange(40)
+    gains[:4] = 1
+    draws = resampled(units, mean_of(gains), 1)[:, 0]
+    assert interval(float(gains.mean()), draws, 40, 0.9).above
+    assert not paired(gains, units, draws, 0.9, 1).above  # 1 of 8 is more than 1 of 10
+    assert not paired(gains, units, draws, LEVEL, 1).above
+    p = chance_of_sign(gains, units, 1)
+    # 2 of 16 patterns of four signs are as far; within 4 deviations of 1000 flips.
+    assert abs(p - 1 / 8) < 4 * math.sqrt(1 / 8 * 7 / 8 / 1000) + 1e-3
+    gains[:12] = 1
+    assert made(gains, units, 1).above
+    assert made(-gains, units, 1).below
+
+
+def test_flips_move_a_person_as_one() -> None:
+    """Eight records that all win say as much as their one person, which is nothing."""
+    gains = np.ones(8)
+    assert chance_of_sign(gains, np.zeros(8, np.int64), 1) == 1.0
+    assert chance_of_sign(gains, np.arange(8), 1) < 0.02
+    assert chance_of_sign(np.zeros(8), np.arange(8), 1) == 1.0
+
+
+def test_the_interval_is_wider_for_few_units_than_the_plain_percentiles() -> None:
+    gains = np.random.default_rng(1).normal(0, 1, 8)
+    draws = resampled(np.arange(8), mean_of(gains), 1)[:, 0]
+    found = interval(float(gains.mean()), draws, 8, LEVEL)
+    plain = np.quantile(draws, [0.025, 0.975])
+    assert found.low < plain[0] < plain[1] < found.high
+    many = interval(float(gains.mean()), draws, 1_000_000, LEVEL)
+    assert np.allclose([many.low, many.high], plain, atol=1e-4)
+
+
+def test_one_unit_limits_nothing_and_a_value_that_is_none_neither() -> None:
+    draws = resampled(np.zeros(5, np.int64), mean_of(np.ones(5)), 1)[:, 0]
+    for one in (interval(1.0, draws, 1, LEVEL), interval(math.nan, draws * math.nan, 9, LEVEL)):
+        assert (one.low, one.high) == (-math.inf, math.inf)
+        assert not one.above
+        assert not one.below
+
+
+def test_resamples_without_a_value_are_left_out() -> None:
+    draws = np.array([math.nan, *np.linspace(0, 1, 999)])
+    found = interval(0.5, draws, 100, LEVEL)
+    assert 0 < found.low < 0.03
+    assert 0.97 < found.high < 1
+
+
+def test_large_tables_are_drawn_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "_AT_ONCE", 130)
+    gains = np.arange(40.0)
+    draws = resampled(np.arange(40), mean_of(gains), 3)[:, 0]
+    assert draws.shape == (1000,)
+    spread = gains.std() / math.sqrt(40)
+    # The deviation of 1000 draws is known to 1/√2000 of it.
+    assert abs(draws.std() / spread - 1) < 4 / math.sqrt(2000)

@@ -1,0 +1,115 @@
+"""Comparisons: who is judged, that all gains hold at once, the words of the verdict."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from client_app.worth import bootstrap
+from client_app.worth.bootstrap import Estimate
+from client_app.worth.candidates import CONSTANT, HOME, constant
+from client_app.worth.comparison import compare
+from client_app.worth.scores import Scored
+from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH, verdict, verdict_on_run
+from client_app.worth.wording import facts, rows
+from hdpfl_flower.models.task import Task
+
+UP, DOWN, AROUND = Estimate(0.2, 0.1, 0.3), Estimate(-0.2, -0.3, -0.1), Estimate(0, -0.1, 0.1)
+NOTHING = Estimate(0.5, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("over_home", "over_constant", "words"),
+    [
+        (UP, UP, WORTH),
+        (UP, AROUND, CANNOT_TELL),
+        (AROUND, UP, CANNOT_TELL),
+        (AROUND, AROUND, CANNOT_TELL),
+        (DOWN, UP, NOT_WORTH),
+        (UP, DOWN, NOT_WORTH),
+        (NOTHING, NOTHING, CANNOT_TELL),
+        (Estimate(0.1, 0.0, 0.2), UP, CANNOT_TELL),
+        (Estimate(-0.1, -0.2, 0.0), UP, CANNOT_TELL),
+    ],
+)
+def test_the_words_of_a_verdict(over_home: Estimate, over_constant: Estimate, words: str) -> None:
+    assert verdict(over_home, over_constant) == words
+
+
+def test_the_words_are_those_that_were_promised() -> None:
+    assert (WORTH, NOT_WORTH, CANNOT_TELL) == (
+        "worth it", "not worth it", "cannot tell with so few records",
+    )  # fmt: skip
+    assert verdict_on_run([NOT_WORTH, NOT_WORTH]) == NOT_WORTH
+
+
+def of(correct: np.ndarray) -> Scored:
+    return Scored({"accuracy": correct.astype(float)}, None, np.zeros(len(correct), np.int64))
+
+
+def right(share: float, count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random(count) < share
+
+
+def test_models_are_judged_and_references_are_not() -> None:
+    count = 200
+    models = {
+        CONSTANT: ("none", of(right(0.5, count, 1))),
+        HOME: ("none", of(right(0.6, count, 2))),
+        "joined model": ("private", of(right(0.99, count, 3))),
+        "other": ("kept", of(right(0.1, count, 4))),
+    }
+    found = compare(models, np.arange(count), "accuracy", 0.95, 0)
+    assert [one.verdict for one in found.models] == ["", "", WORTH, NOT_WORTH]
+    assert [set(one.gains) for one in found.models] == [set(), set(), *[{HOME, CONSTANT}] * 2]
+    joined = found.models[2]
+    wanted = models["joined model"][1].by_record["accuracy"].mean()
+    assert joined.measures["accuracy"].value == pytest.approx(wanted)
+    over_home = joined.measures["accuracy"].value - found.models[1].measures["accuracy"].value
+    assert joined.gains[HOME].value == pytest.approx(over_home)
+    header, *lines = rows(found)
+    assert header[-1] == "verdict"
+    assert [line[-1] for line in lines] == ["-", "-", WORTH, NOT_WORTH]
+    assert facts(found)["models"][2]["gains"][HOME]["low"] > 0
+
+
+def test_two_references_alone_are_compared_to_one_another() -> None:
+    models = {CONSTANT: ("none", of(right(0.2, 99, 1))), HOME: ("none", of(right(0.9, 99, 2)))}
+    found = compare(models, np.arange(99), "accuracy", 0.95, 0)
+    assert found.models[1].gains[CONSTANT].above
+    assert "verdict" not in next(rows(found))
+
+
+def test_a_measure_without_an_interval_is_null_in_json() -> None:
+    models = {CONSTANT: ("none", of(np.ones(1))), HOME: ("none", of(np.ones(1)))}
+    found = facts(compare(models, np.zeros(1, np.int64), "accuracy", 0.95, 0))
+    assert found["models"][1]["gains"][CONSTANT] == {"value": 0.0, "low": None, "high": None}
+
+
+def test_the_best_of_many_equal_models_is_seldom_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six models no better than home: with an interval each of 95 % one of them often would be."""
+    monkeypatch.setattr(bootstrap, "DRAWS", 2000)
+    repeats, count, found = 150, 60, 0
+    for seed in range(repeats):
+        random = np.random.default_rng(seed)
+        models = {
+            CONSTANT: ("none", of(random.random(count) < 0)),
+            HOME: ("none", of(random.random(count) < 0.7)),
+            **{f"model {i}": ("private", of(random.random(count) < 0.7)) for i in range(6)},
+        }
+        compared = compare(models, np.arange(count), "accuracy", 0.95, seed)
+        found += any(one.verdict not in {"", CANNOT_TELL} for one in compared.models)
+    assert found <= stats.binom.ppf(1 - 1e-4, repeats, 0.05)
+
+
+def test_the_constant_is_the_share_of_each_class_and_the_mean_of_a_mark() -> None:
+    targets = np.array([0, 0, 1, 0, 1, 0, 0])
+    (logit,) = constant(Task.classification((2,), 2), targets).predict(np.zeros((1, 2)))[0]
+    assert 1 / (1 + math.exp(-logit)) == pytest.approx(3 / 9)
+    logits = constant(Task.classification((2,), 3), targets).predict(np.zeros((4, 2)))
+    assert np.exp(logits[2]) == pytest.approx([6 / 10, 3 / 10, 1 / 10])
+    numbers = constant(Task.regression((2,)), np.array([1, 2, 6], np.float32))
+    assert numbers.predict(np.zeros((2, 2))).tolist() == [[3.0], [3.0]]
