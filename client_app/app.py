@@ -244,13 +244,17 @@ def finish(site: Site, instructions: Instructions) -> RecordDict:
 
 def _end_run(site: Site, instructions: Instructions) -> None:
     """Tune the final model where the plan pays for it, and store the site's personal model."""
-    from client_app.personal.end_of_run import keep_personal_model, tune
+    from client_app.personal.end_of_run import keep_personal_model, tune, tune_at_home
+    from client_app.personal.final_model import took_part
     from client_app.personal.personal_model import assemble
     from client_app.training.trainer import read_model
 
-    if site.ledger.frozen_plan(instructions.terms.run_id) is None:
-        return  # the site took no part in the run
+    if not took_part(site):
+        return
     shared, tuned = read_model(site, instructions), None
+    if instructions.terms.noise != "records":
+        keep_personal_model(site, shared, tune_at_home(site, assemble(site, shared)))
+        return
     plan, charged = site.plan
     if plan.tuning is not None:
         whole = assemble(site, shared)

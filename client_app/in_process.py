@@ -85,7 +85,8 @@ def _passes(asked: Sequence[Asked]) -> dict[tuple[Stack, float], list[_Pass]]:
                 read[id(content)] = wire.read_instructions(content)
             instructions = read[id(content)]
             terms = instructions.terms
-            if terms.noise != "server":
+            # Parts of a model train in phases, each site by itself.
+            if terms.noise != "server" or (terms.has_personal_state or terms.has_phases):
                 continue
             site = open_site(context, terms, node_profile(context))
             check_policy(site.profile, terms)

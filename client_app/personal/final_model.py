@@ -82,6 +82,11 @@ def check_may_keep(site: Site, folder: Path) -> None:
         )
 
 
+def took_part(site: Site) -> bool:
+    """Return whether the site has sent anything in the run of its terms."""
+    return site.terms.run_id in _first_entries(site.ledger.account())
+
+
 def _first_entries(account: Account) -> dict[str, int]:
     """Return each run that the site took part in, and its first entry in the ledger."""
     first: dict[str, int] = {}

@@ -6,19 +6,29 @@ site takes part with any records, so neighbours are its updates from one set of 
 other: each has a norm of at most S, and one record can turn S into −S, so the noise is made for 2S.
 With ``noise = "server"`` the clipped update leaves as it is, if the profile trusts the server; the
 clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``central_dp.py``).
+
+A personal part trains here without any noise, as CENTAUR's code does it: at this unit that is
+private, for all that leaves is one update, clipped as a whole and noised in every coordinate,
+whichever part stays and whatever mask selected it. At the level of a record it is not, and the
+part itself is the site's alone. Simulated sites do it, others decline (``personal_round.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from client_app.site.personal_state import PersonalState, save_state
 from client_app.site.site import Site
-from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
+from client_app.training.dpsgd import Phase
+from client_app.training.personal_round import PersonalRound
+from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
 from client_app.training.trainer import pick_device, read_models, use_threads
 from hdpfl_flower import wire
+from hdpfl_flower.config.feasibility import check_unit
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.central_dp import clip_update
@@ -43,10 +53,17 @@ class ClientLevelTrainer:
     def __init__(self, site: Site, instructions: Instructions) -> None:
         """Check the message's models; raises as ``Trainer`` does."""
         terms, training = instructions.terms, site.profile.training
+        check_unit(terms)
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         self.choose(0)
         self.size = len(self.start)
+        self._personal = (
+            PersonalRound(site, instructions.server_round, self.size)
+            if terms.has_personal_state or terms.has_phases
+            else None
+        )
+        self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
         self._network = network_for(terms.model, site.task, device)
@@ -61,10 +78,24 @@ class ClientLevelTrainer:
         batch_size = self._site.profile.training.batch_size
         # Not Poisson batches: what is accounted for is the whole clipped update, however it was
         # trained.
-        batches = shuffled_batches(
-            len(records), batch_size, terms.local_epochs, terms.local_steps, stream
+        batches = tuple(
+            shuffled_batches(
+                len(records), batch_size, terms.local_epochs, terms.local_steps, stream
+            )
         )
-        return LocalJob(self.start, records, tuple(batches))
+        whole, own = LocalJob(self.start, records, batches), self._personal
+        if own is None:
+            return whole
+        whole = replace(whole, start=own.whole(self.start))
+        if not batches:
+            return whole  # without records there is no step to divide
+
+        def clean(phase: Phase) -> Vector:
+            """Return the update that the published mask is made of."""
+            some = replace(whole, batches=batches[: phase.steps], phases=(phase,))
+            return self._network.train(some, terms.learning_rate) - whole.start
+
+        return replace(whole, phases=own.phases(len(batches), self.start, clean))
 
     def run(self, plan: Plan | None) -> bytes:
         """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.
@@ -85,11 +116,17 @@ class ClientLevelTrainer:
         streams = self._site.streams(server_round, UPDATE)
         # Left by in_process.py for this very request; taken out, so that no other release can use
         # it.
-        end = self._site.trained.pop((self._instructions.digest, UPDATE), None)
+        end, start = self._site.trained.pop((self._instructions.digest, UPDATE), None), self.start
         if end is None:
-            end = self._network.train(self.job(streams.sampling), terms.learning_rate)
+            job = self.job(streams.sampling)
+            end, start = self._network.train(job, terms.learning_rate), job.first
         # In float64: a norm that float32 sums fall short of would let an update pass S.
-        update = clip_update(end.astype(np.float64) - self.start, terms.clip_norm)
+        moved = end.astype(np.float64) - start
+        if self._personal is not None:
+            # The site's own part is neither clipped nor noised, and never sent.
+            self._after = self._personal.after(moved.astype(np.float32), self.start, 0.0, 0)
+            moved = moved[self._personal.split.sent]
+        update = clip_update(moved, terms.clip_norm)
         if plan is not None:
             # Noise comes after the clipping, in float64; only the sum of both is rounded to
             # float32.
@@ -98,4 +135,11 @@ class ClientLevelTrainer:
         return wire.encode_update(update.astype(np.float32))
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
-        """Store nothing: no part of the model stays at the site."""
+        """Store the site's own part after the round; as ``Trainer.keep``."""
+        own = self._personal
+        if own is None or own.state.server_round >= self._instructions.server_round:
+            return
+        if replayed and self._site.simulated:
+            self.run(plan)  # seeded: the same update, and the part that belongs to it
+        if self._after is not None:
+            save_state(own.path, self._after)

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 
 from client_app.training.allocator import keep_freed_memory
+from client_app.training.dpsgd import Phase
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records, Task
@@ -28,12 +30,36 @@ class LocalJob:
         records: the client's.
         batches: rows of each step.
         pull: (λ, θ): each step also moves by −η·λ·(own − θ) (Ditto).
+        phases: which coordinates each step trains, a step a batch, in this order; empty: all of
+            them in every step.
     """
 
     start: Vector
     records: Records
     batches: tuple[npt.NDArray[np.int64], ...]
     pull: tuple[float, Vector] | None = None
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def first(self) -> Vector:
+        """The parameters that the update is counted from: ``start``, 0 where a mask is."""
+        first = self.start.copy()
+        for phase in self.phases:
+            if phase.mask is not None:
+                first[phase.place] *= phase.mask[phase.place]
+        return first
+
+    def trained(self) -> Iterator[Phase | None]:
+        """Yield of each step which coordinates it trains; None: all of them.
+
+        Raises:
+            TermsError: the phases have other steps than there are batches.
+        """
+        if self.phases and sum(phase.steps for phase in self.phases) != len(self.batches):
+            raise TermsError("the phases of a round have other steps than its local SGD")
+        yield from (phase for phase in self.phases for _ in range(phase.steps))
+        if not self.phases:
+            yield from (None,) * len(self.batches)
 
 
 class Network:
@@ -58,18 +84,36 @@ class Network:
         self.theta.copy_(torch.from_numpy(job.start.copy()))
         pull = job.pull
         anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
-        for rows in job.batches:
-            place = torch.from_numpy(rows).to(device)
+        for rows, phase in zip(job.batches, job.trained(), strict=True):
+            at = torch.from_numpy(rows).to(device)
+            keep = self._keep(phase)
             # The mean over the true batch: what depends on it is clipped, or stays at the site.
-            loss = total_loss(self.task, self.model(features[place]), targets[place]) / len(rows)
+            loss = total_loss(self.task, self.model(features[at]), targets[at]) / len(rows)
             gradients = torch.autograd.grad(loss, self._parameters)
             # Before the gradient's step, as in dpsgd.train: both terms are taken at the same θ.
+            if phase is None:
+                if pull:
+                    self.theta.lerp_(anchor, learning_rate * pull[0])
+                for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                    parameter.data.sub_(gradient, alpha=learning_rate)
+                continue
+            place = phase.place
+            step = torch.cat([gradient.reshape(-1) for gradient in gradients])[place]
+            if keep is not None:
+                step.mul_(keep)
             if pull:
-                self.theta.lerp_(anchor, learning_rate * pull[0])
-            for parameter, gradient in zip(self._parameters, gradients, strict=True):
-                parameter.data.sub_(gradient, alpha=learning_rate)
+                self.theta[place].lerp_(anchor[place], learning_rate * pull[0])
+            self.theta[place].sub_(step, alpha=learning_rate)
         end: Vector = self.theta.cpu().numpy().copy()
         return end
+
+    def _keep(self, phase: Phase | None) -> torch.Tensor | None:
+        """Return which coordinates of the phase's range are trained; the others are set to 0."""
+        if phase is None or phase.mask is None:
+            return None
+        keep = torch.from_numpy(phase.mask[phase.place].copy()).to(self.theta.device)
+        self.theta[phase.place].mul_(keep)
+        return keep
 
 
 @lru_cache(maxsize=4)

@@ -23,6 +23,7 @@ from torch import nn
 
 from client_app.training.allocator import keep_freed_memory
 from client_app.training.plain_sgd import LocalJob, Vector
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
@@ -70,7 +71,12 @@ class Stack:
         Args:
             jobs: the clients'; they may differ in records, batch sizes and numbers of steps.
             learning_rate: η.
+
+        Raises:
+            TermsError: a job trains parts of the model, which is for ``plain_sgd.py`` alone.
         """
+        if any(job.phases for job in jobs):
+            raise TermsError("parts of a model are not trained in a stack")
         ends: dict[int, Vector] = {}
         # Those with batches alike are together: a shorter batch is filled up with empty rows.
         order = sorted(range(len(jobs)), key=lambda i: (_widest(jobs[i]), len(jobs[i].batches)))

@@ -21,6 +21,7 @@ def check_up_front(terms: RunTerms) -> None:
         TermsError: names the keys, and what to change.
     """
     check_lambdas(terms)
+    check_unit(terms)
     _check_pull(terms)
     check_personal(terms)
     if terms.shared_mask == "published" and terms.dataset == "site":
@@ -64,9 +65,9 @@ def check_personal(terms: RunTerms) -> None:
         "shared part: raise 'local-steps', or lower 'personal-steps'": (
             training == "alternate" and 0 < steps <= first
         ),
-        f"'noise' = '{terms.noise}' does not go with a personal part, an offset, a mask or "
-        "'personal-shrink', whose steps each site noises itself: leave 'noise' at 'records'": (
-            own_state and terms.noise != "records"
+        f"'noise' = '{terms.noise}' trains a personal part or an offset without noise, which is "
+        "for simulated sites alone: leave 'noise' at 'records', or take a named 'dataset'": (
+            own_state and terms.noise != "records" and terms.dataset == "site"
         ),
         "'personal-lambda' trains a personal model beside the whole global one: leave it out, or "
         "leave out personal parts, 'personal-shrink' and 'tuning-steps'": (
@@ -78,6 +79,25 @@ def check_personal(terms: RunTerms) -> None:
             raise TermsError(f"run config: {words}")
 
 
+def check_unit(terms: RunTerms) -> None:
+    """Refuse what is made of the noise of single steps where no step has any.
+
+    Raises:
+        TermsError: names the keys.
+    """
+    asked = {
+        f"'shared-mask' = '{terms.shared_mask}'": terms.shared_mask
+        in {"noisy-updates", "charged-top-k"},
+        "'personal-shrink'": terms.personal_shrink > 0,
+    }
+    found = [key for key, is_asked in asked.items() if is_asked]
+    if found and terms.noise != "records":
+        raise TermsError(
+            f"run config: {' and '.join(found)} follows the noise of a site's steps, and under "
+            f"'noise' = '{terms.noise}' they have none; leave it out"
+        )
+
+
 def unlike_rounds(terms: RunTerms) -> list[str]:
     """Return the keys by which a site's rounds hold more than equal steps."""
     asked = {
@@ -85,7 +105,8 @@ def unlike_rounds(terms: RunTerms) -> list[str]:
         "selections": terms.selections > 0 and terms.selection_share > 0,
         "personal-noise": terms.personal_noise == "records" and bool(terms.personal_lambda),
         "personal-prior": terms.personal_prior > 0,
-        "tuning-steps": terms.tuning_steps > 0,
+        # Elsewhere the steps are plain SGD that stays at home: no plan pays for them.
+        "tuning-steps": terms.tuning_steps > 0 and terms.noise == "records",
     }
     return [key for key, is_asked in asked.items() if is_asked]
 

@@ -283,7 +283,8 @@ def make_plan(
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon, nominal)
     schedule, first_divisor = (steps,) * rounds, 0.0
-    tuning = replace(steps, count=terms.tuning_steps) if terms.tuning_steps else None
+    charged = terms.tuning_steps if terms.noise == "records" else 0
+    tuning = replace(steps, count=charged) if charged else None
     if terms.first_batch == "full":
         # K full batches in round 1, in place of its sampled ones.
         schedule = (Steps(1.0, terms.local_epochs + _mask_steps(terms)), *schedule[1:])
