@@ -131,7 +131,13 @@ def test_every_key_that_a_page_sets_exists() -> None:
     profile = re.findall(r"^\| `([a-z-]+)` \|", generated()["reference/profile.md"], re.M)
     settings = {row.key for row in setting_rows(STRATEGIES)}
     given = {*RunConfig.keys(), *settings}
-    named = {*given, *profile, "policy.client-noise", *(key.rpartition(".")[2] for key in settings)}
+    named = {
+        *given,
+        *profile,
+        "policy.client-noise",
+        "policy.extra-releases",
+        *(key.rpartition(".")[2] for key in settings),
+    }
     count = 0
     for path in ALL:
         for key in re.findall(r"--set ([a-z.-]+)=", path.read_text()):

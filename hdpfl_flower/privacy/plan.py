@@ -137,18 +137,19 @@ class Plan:
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
         """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
-        noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)
         # With `participations` a round's number may exceed those paid for; all are alike then.
         steps = self.steps[min(server_round, self.rounds) - 1]
         first = self.first_divisor if server_round == 1 else 0.0
-        return RoundPlan(steps, clip_norm, noise_std, first or self.divisor)
+        return RoundPlan(steps, clip_norm, self._noise_std(clip_norm), first or self.divisor)
 
     def tuning_round(self, clip_norm: float) -> RoundPlan:
         """Return what the steps after the last round do; raises where none are paid for."""
         if self.tuning is None:
             raise AccountingError("no plan pays for steps after the last round")
-        noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)
-        return RoundPlan(self.tuning, clip_norm, noise_std, self.divisor)
+        return RoundPlan(self.tuning, clip_norm, self._noise_std(clip_norm), self.divisor)
+
+    def _noise_std(self, clip_norm: float) -> float:
+        return self.noise_multiplier * (self.sensitivity * clip_norm)
 
     def update_noise_std(self, server_round: int, clip_norm: float, learning_rate: float) -> float:
         """Return the standard deviation of the noise in each coordinate of a round's update.

@@ -52,16 +52,15 @@ MUTANTS = (
     Mutant(
         "choices that cost nothing beside the steps",
         "hdpfl_flower/privacy/plan.py",
-        "    return calibrate_with_selections(\n",
-        "    return calibrate(schedule, epsilon, delta), Gaussians(9.0, terms.selections)\n"
-        "    return calibrate_with_selections(\n",
+        "for one in (choices, counts) if one and",
+        "for one in (counts,) if one and",
         PLAN + "choices_are_charged_beside_the_steps",
     ),
     Mutant(
         "two models for the price of one",
         "hdpfl_flower/privacy/plan.py",
-        "            schedule * models, epsilon, profile.run.delta, terms\n",
-        "            schedule, epsilon, profile.run.delta, terms\n",
+        "paid = (*schedule * models, *",
+        "paid = (*schedule, *",
         PLAN + "a_private_personal_model_is_charged_like_the_update",
     ),
     Mutant(
@@ -90,10 +89,10 @@ MUTANTS = (
     Mutant(
         "a pull inside the clipped gradient",
         "client_app/training/dpsgd.py",
-        "                engine.theta.lerp_(anchor, share)\n",
-        "                drag = (share / learning_rate) * (engine.theta - anchor)\n"
-        "                drag *= min(1.0, plan.clip_norm / float(drag.norm()))\n"
-        "                engine.theta.sub_(drag, alpha=learning_rate)\n",
+        "                        engine.theta[place].lerp_(anchor[place], share)\n",
+        "                        drag = (share / learning_rate) * (engine.theta - anchor)\n"
+        "                        drag *= min(1.0, plan.clip_norm / float(drag.norm()))\n"
+        "                        engine.theta.sub_(drag, alpha=learning_rate)\n",
         PULL + "clipping_and_noise_do_not_touch_the_pull",
     ),
     Mutant(

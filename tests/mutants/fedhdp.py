@@ -193,8 +193,8 @@ MUTANTS = (
     Mutant(
         "metrics of the personal model that nobody disclosed",
         "client_app/personal/held_out.py",
-        'personal_path(site) if "personal-metrics" in site.profile.disclose else None',
-        "personal_path(site)",
+        'shows_own = "personal-metrics" in site.profile.disclose',
+        "shows_own = True",
         _PERSONAL + "its_metrics_leave_only_where_the_profile_discloses_them[listed0]",
     ),
 )

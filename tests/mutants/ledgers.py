@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         "calibration to twice the ε",
         "hdpfl_flower/privacy/plan.py",
-        "return calibrate(schedule, epsilon, delta), None",
-        "return calibrate(schedule, 2 * epsilon, delta), None",
+        "calibrate(paid, epsilon, delta, beside)",
+        "calibrate(paid, 2 * epsilon, delta, beside)",
         GUARD + "what_runs_costs_what_was_charged",
     ),
     Mutant(

@@ -15,15 +15,15 @@ MUTANTS = (
     Mutant(
         "half the noise",
         "client_app/training/dpsgd.py",
-        "add_noise(total, plan.noise_std, streams.noise)",
-        "add_noise(total, plan.noise_std / 2, streams.noise)",
+        "add_noise(total[place], plan.noise_std, streams.noise)",
+        "add_noise(total[place], plan.noise_std / 2, streams.noise)",
         REPLAY + _NOISE,
     ),
     Mutant(
         "noise of std z, whatever C",
         "hdpfl_flower/privacy/plan.py",
-        "noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)",
-        "noise_std = self.noise_multiplier * (self.sensitivity * min(clip_norm, 0.05))",
+        "return self.noise_multiplier * (self.sensitivity * clip_norm)",
+        "return self.noise_multiplier * (self.sensitivity * min(clip_norm, 0.05))",
         REPLAY + _NOISE,
     ),
     Mutant(
@@ -46,9 +46,10 @@ MUTANTS = (
     Mutant(
         "the same noise in every step",
         "client_app/training/dpsgd.py",
-        "            noisy = add_noise(total, plan.noise_std, streams.noise)\n",
-        "            from hdpfl_flower.privacy.noise import RandomStream\n"
-        "            noisy = add_noise(total, plan.noise_std, RandomStream(b'k' * 32))\n",
+        "                    noisy = add_noise(total[place], plan.noise_std, streams.noise)\n",
+        "                    from hdpfl_flower.privacy.noise import RandomStream\n"
+        "                    noisy = add_noise(\n"
+        "                        total[place], plan.noise_std, RandomStream(b'k' * 32))\n",
         REPLAY + _NOISE,
     ),
     Mutant(
@@ -103,8 +104,9 @@ MUTANTS = (
     Mutant(
         "an empty batch skipped",
         "client_app/training/dpsgd.py",
-        "            total.zero_()\n",
-        "            if not len(rows):\n                continue\n            total.zero_()\n",
+        "                    total.zero_()\n",
+        "                    if not len(rows):\n                        continue\n"
+        "                    total.zero_()\n",
         REPLAY + "an_empty_batch_is_noised_like_any_other",
     ),
     Mutant(
@@ -117,7 +119,7 @@ MUTANTS = (
     Mutant(
         "steps from the number of records",
         "client_app/training/dpsgd.py",
-        "for _ in range(plan.steps.count):",
+        "for _ in range(phase.steps):",
         "for _ in range(max(1, len(records) // 12)):",
         REPLAY + "the_number_of_records_is_no_public_quantity",
     ),

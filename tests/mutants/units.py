@@ -26,8 +26,8 @@ MUTANTS = (
     Mutant(
         "a sensitivity that is planned and not used",
         "hdpfl_flower/privacy/plan.py",
-        "noise_std = self.noise_multiplier * (self.sensitivity * clip_norm)",
-        "noise_std = self.noise_multiplier * clip_norm",
+        "return self.noise_multiplier * (self.sensitivity * clip_norm)",
+        "return self.noise_multiplier * clip_norm",
         _CLIENT + "the_noise_a_client_adds_is_that_of_its_plan",
     ),
     Mutant(
@@ -90,22 +90,22 @@ MUTANTS = (
     Mutant(
         "no policy under a trusted server",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_equal_steps(terms)\n    if policy",
-        '    if terms.noise == "server":\n        return\n    _check_equal_steps(terms)\n    if policy',
+        "    _check_personal(profile, terms)\n    if policy",
+        '    if terms.noise == "server":\n        return\n    _check_personal(profile, terms)\n    if policy',
         _FORBIDS + "[max-clip-norm-server-dp-fedavg]",
     ),
     Mutant(
         "no policy where a client noises its update",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_equal_steps(terms)\n    if policy",
-        '    if terms.noise == "client":\n        return\n    _check_equal_steps(terms)\n    if policy',
+        "    _check_personal(profile, terms)\n    if policy",
+        '    if terms.noise == "client":\n        return\n    _check_personal(profile, terms)\n    if policy',
         _FORBIDS + "[strategies-client-dp-fedavg]",
     ),
     Mutant(
         "no policy where levels are given",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_equal_steps(terms)\n    if policy",
-        "    if terms.strategy == 'fedhdp':\n        return\n    _check_equal_steps(terms)\n    if policy",
+        "    _check_personal(profile, terms)\n    if policy",
+        "    if terms.strategy == 'fedhdp':\n        return\n    _check_personal(profile, terms)\n    if policy",
         _FORBIDS + "[max-rounds-records-fedhdp]",
     ),
     Mutant(
@@ -185,8 +185,8 @@ MUTANTS = (
     Mutant(
         "a holdout by the record where an id is the unit",
         "hdpfl_flower/data/site_data.py",
-        "            if ids is not None\n            else",
-        "            if False\n            else",
+        "    if ids is not None:\n        yield from ids",
+        "    if False:\n        yield from ids",
         _SUMS + "which_side_of_the_holdout_is_a_units_own_affair[patient]",
     ),
     # What is said of it.

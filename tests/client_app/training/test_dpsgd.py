@@ -118,14 +118,14 @@ def test_so_it_is_where_memory_holds_a_part_of_the_batch(name: str, physical_bat
     [
         ("learning_rate / plan.divisor", "learning_rate / max(1, len(rows))"),
         ("learning_rate / plan.divisor", "learning_rate"),
-        ("            total.zero_()\n", ""),
+        ("                    total.zero_()\n", ""),
         ("learning_rate / plan.divisor)", "-learning_rate / plan.divisor)"),
         ("part = rows[first : first + physical_batch]", "part = rows[first : first + 7]"),
-        ("len(part), plan.clip_norm", "len(place), plan.clip_norm"),
+        ("len(part), plan.clip_norm", "len(at), plan.clip_norm"),
         ("len(part), plan.clip_norm", "len(part), math.inf"),
         ("len(records), probability", "len(records), probability / 2"),
         ("plan.steps.sampling_prob", "plan.divisor / len(records)"),
-        ("range(plan.steps.count)", "range(plan.steps.count - 1)"),
+        ("range(phase.steps)", "range(phase.steps - 1)"),
         ("(engine.theta - begin)", "engine.theta"),
         ("engine.theta.copy_(begin)", "engine.theta.zero_()"),
     ],
@@ -170,7 +170,7 @@ def test_a_batch_in_parts_gives_the_same_update(spec: str, name: str, physical_b
 @pytest.mark.parametrize(
     "bug",
     [
-        ("len(part), plan.clip_norm", "len(place), plan.clip_norm"),
+        ("len(part), plan.clip_norm", "len(at), plan.clip_norm"),
         ("place = torch.from_numpy", "total.zero_()\n                place = torch.from_numpy"),
         ("range(0, len(rows), physical_batch)", "range(0, len(rows) - 6, physical_batch)"),
     ],

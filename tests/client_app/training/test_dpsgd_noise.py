@@ -35,14 +35,18 @@ FALSE_ALARM = 1e-6
 """Chance that one statistical check below rejects right code."""
 ACTUAL_BATCH = ("learning_rate / plan.divisor", "learning_rate / max(1, len(rows))")
 SKIPS_EMPTY = (
-    "            total.zero_()\n",
-    "            total.zero_()\n            if not len(rows):\n                continue\n",
+    "                    total.zero_()\n",
+    "                    total.zero_()\n                    if not len(rows):\n"
+    "                        continue\n",
 )
 SAME_NOISE = (
-    "add_noise(total, plan.noise_std, streams.noise)",
-    "add_noise(total, plan.noise_std, type(streams.noise)(bytes(32)))",
+    "add_noise(total[place], plan.noise_std, streams.noise)",
+    "add_noise(total[place], plan.noise_std, type(streams.noise)(bytes(32)))",
 )
-ONE_NOISE = ("total, plan.noise_std, streams", "total, plan.noise_std if _ == 0 else 0.0, streams")
+ONE_NOISE = (
+    "total[place], plan.noise_std, streams",
+    "total[place], plan.noise_std if _ == 0 else 0.0, streams",
+)
 
 # The scale of the noise.
 
@@ -147,7 +151,7 @@ def check_public(train: Train = dpsgd.train) -> None:
         ACTUAL_BATCH,
         ("learning_rate / plan.divisor", "learning_rate / max(1, len(records) * probability)"),
         ("range(plan.steps.count)", "range(math.ceil(len(records) / plan.divisor))"),
-        ("total, plan.noise_std, streams", "total, plan.noise_std * len(rows), streams"),
+        ("[place], plan.noise_std, streams", "[place], plan.noise_std * len(rows), streams"),
     ],
 )
 def test_a_record_more_or_less_changes_nothing_public(bug: tuple[str, str] | None) -> None:
