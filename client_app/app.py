@@ -27,7 +27,7 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, TUNING, check_policy
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, STAYS, TUNING, check_policy
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
 
@@ -124,13 +124,19 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     A site that trusts the server to add the noise answers with a clipped update without noise; no
     plan of its own pays for that.
     """
+    from client_app.personal.personal_model import check_folder
     from client_app.training.client_level import ClientLevelTrainer
     from client_app.training.trainer import Trainer
 
     terms = instructions.terms
+    check_folder(site)
     trainer = (Trainer if terms.noise == "records" else ClientLevelTrainer)(site, instructions)
     plan, charged = _plan_of(site, instructions)
     site.training_records()  # before any release: data that cannot be read costs no budget
+    counts = None if plan is None or not site.task.classes else plan.counts
+    # Once a run; where they are lost, the end of the run says so.
+    if counts is not None and (terms.run_id, 1, COUNTS) not in site.ledger.account().releases:
+        _measure(site, instructions, plan, charged)
     choice = None
     if instructions.use == wire.CHOOSE:
         # Sealed before the training: after a crash the same request trains the same model.
@@ -194,6 +200,49 @@ def _choose(
     ).payload  # fmt: skip
 
 
+def _measure(
+    site: Site,
+    instructions: Instructions,
+    plan: Plan | None,
+    charged: ChargedPlan | None,
+    arrays: Arrays | None = None,
+) -> bytes | None:
+    """Return what the personal prior rests on, sealed; None without a prior, or where it is lost.
+
+    Labels are counted once a run. What broke off before its seal is spent: nothing draws it a
+    second time, and the run has no prior here.
+
+    Args:
+        site: whose records are measured.
+        instructions: of the message.
+        plan: of the run.
+        charged: the same, as the ledger has it.
+        arrays: of the final model, for a regression; None: labels are counted.
+    """
+    from client_app.personal.end_of_run import measure
+    from client_app.personal.prior import prior_digest
+
+    noise = plan.counts if plan is not None else None
+    if noise is None:
+        return None
+    once = replace(instructions, server_round=1)
+    if arrays is None:
+        # One request for every message of the run, whatever its round and its model.
+        once = replace(once, digest=prior_digest(instructions.terms.run_id))
+    try:
+        return _release(
+            site, site.ledger, once, COUNTS, charged,
+            lambda: measure(site, noise, arrays), noise.count,
+        ).payload  # fmt: skip
+    except Declined as reason:
+        release = site.ledger.account().releases.get((once.terms.run_id, 1, COUNTS))
+        # Residuals under another final model: the personal model that is kept stays as it is.
+        if reason.reason is not Reason.REPLAY or release is None or release.status != "lost":
+            raise
+        log.warning("no personal prior in this run, what it rests on is lost: %s", reason)
+        return None
+
+
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with metrics of models on the site's own test records, if it discloses them.
 
@@ -244,7 +293,7 @@ def finish(site: Site, instructions: Instructions) -> RecordDict:
 
 def _end_run(site: Site, instructions: Instructions) -> None:
     """Tune the final model where the plan pays for it, and store the site's personal model."""
-    from client_app.personal.end_of_run import keep_personal_model, tune, tune_at_home
+    from client_app.personal import end_of_run
     from client_app.personal.final_model import took_part
     from client_app.personal.personal_model import assemble
     from client_app.training.trainer import read_model
@@ -253,16 +302,22 @@ def _end_run(site: Site, instructions: Instructions) -> None:
         return
     shared, tuned = read_model(site, instructions), None
     if instructions.terms.noise != "records":
-        keep_personal_model(site, shared, tune_at_home(site, assemble(site, shared)))
+        tuned = end_of_run.tune_at_home(site, assemble(site, shared))
+        end_of_run.keep_personal_model(
+            site, end_of_run.personal_arrays(site, shared, tuned), None, None
+        )
         return
     plan, charged = site.plan
     if plan.tuning is not None:
         whole = assemble(site, shared)
         last = replace(instructions, server_round=instructions.terms.rounds)
         tuned = _release(
-            site, site.ledger, last, TUNING, charged, lambda: tune(site, plan, whole), 1
+            site, site.ledger, last, TUNING, charged, lambda: end_of_run.tune(site, plan, whole), 1
         ).payload
-    keep_personal_model(site, shared, tuned)
+    arrays = end_of_run.personal_arrays(site, shared, tuned)
+    under = None if site.task.classes else arrays
+    measured = _measure(site, instructions, plan, charged, under)
+    end_of_run.keep_personal_model(site, arrays, plan.counts, measured)
 
 
 class Released(NamedTuple):
@@ -321,7 +376,8 @@ def _release(
         # Sealed before it can be sent: a repeated request finds these very bytes.
         payload = taken.seal(work())
     # Before Flower sends the reply: "sent" means handed over, not arrived.
-    ledger.mark_sent(request.key)
+    if kind not in STAYS:
+        ledger.mark_sent(request.key)
     return Released(payload, replayed=False)
 
 

@@ -1,4 +1,4 @@
-"""The end of a run at a site: its charged tuning steps, and the personal model that it keeps.
+"""The end of a run at a site: its charged tuning steps, its prior, and the model that it keeps.
 
 DP-FedAvg-fb, FedBABU (Oh, Kim and Yun, ICLR 2022) and PMTL-FT (Hu et al. 2023) tune the final model
 on the site's own records. The steps are DP-SGD's, composed into the run's plan before its first
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from client_app.personal.ditto import load_personal_model, personal_path
 from client_app.personal.personal_model import (
     Kind,
     PersonalModel,
@@ -16,6 +17,7 @@ from client_app.personal.personal_model import (
     personal_model_path,
     save_personal_model,
 )
+from client_app.personal.prior import count_labels, log_prior, mean_offset, sum_residuals
 from client_app.site.site import Site
 from client_app.training.dpsgd import Phase, train
 from client_app.training.engine_choice import engine_for
@@ -26,8 +28,9 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.networks import Arrays, flatten, unflatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.privacy.accounting import Gaussians
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import TUNING
+from hdpfl_flower.privacy.policy import COUNTS, TUNING
 
 
 def tune(site: Site, plan: Plan, whole: Arrays) -> bytes:
@@ -82,18 +85,68 @@ def tuned_place(terms: RunTerms, task: Task, size: int) -> slice:
     return slice(0, size) if terms.tuning_part == "all" else parts_of(terms.model, task).head
 
 
-def keep_personal_model(site: Site, shared: Arrays, tuned: bytes | None) -> None:
-    """Store the site's personal model of the run; ``tuned`` is the sealed update of its tuning.
+def personal_arrays(site: Site, shared: Arrays, tuned: bytes | None) -> Arrays:
+    """Return the parameters of the site's personal model, before a prior.
+
+    Args:
+        site: whose model it is.
+        shared: the final model, as it was sent.
+        tuned: the sealed update of its tuning; None: there was none.
 
     Raises:
-        Declined: no folder for it.
+        Declined: no folder for the site's own part.
         DataError: the site's own part is damaged.
     """
     whole = assemble(site, shared)
     if tuned is not None:
-        whole = unflatten(flatten(whole) + wire.read_sealed(tuned), whole)
-    added = np.zeros(site.task.outputs, np.float32)
-    # At the level of a client what stays is trained without noise: the site's alone.
-    kind: Kind = "private" if site.terms.noise == "records" else "kept"
-    model = PersonalModel(site.terms, whole, added, kind)
+        return unflatten(flatten(whole) + wire.read_sealed(tuned), whole)
+    # Ditto's model of the same run takes the place of the shared one.
+    path = personal_path(site) if site.terms.personal_lambda and not site.terms.sent_part else None
+    size = sum(array.size for array in whole.values())
+    own = load_personal_model(path, size) if path is not None else None
+    return whole if own is None else unflatten(own, whole)
+
+
+def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
+    """Return the one noisy release that the personal prior rests on, encoded to be sealed.
+
+    Args:
+        site: whose records are counted.
+        noise: of the plan.
+        arrays: of the final model, under which a regression's residuals are; None: labels are
+            counted.
+    """
+    records, stream = site.training_records(), site.streams(1, COUNTS).noise
+    if arrays is None:
+        return count_labels(site.task, records, noise.noise_multiplier, stream)
+    return sum_residuals(
+        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream
+    )
+
+
+def keep_personal_model(
+    site: Site, arrays: Arrays, noise: Gaussians | None, measured: bytes | None
+) -> None:
+    """Store the site's personal model of the run.
+
+    Args:
+        site: whose model it is.
+        arrays: of :func:`personal_arrays`.
+        noise: that the plan has for the prior's release; None: no prior is planned.
+        measured: the sealed release of :func:`measure`; None: there is none.
+
+    Raises:
+        Declined: no folder for it.
+    """
+    task, added = site.task, np.zeros(site.task.outputs, np.float32)
+    if noise is not None and measured is not None:
+        found, z = wire.read_sealed(measured), noise.noise_multiplier
+        declared = site.profile.training.declared_records
+        added = log_prior(task, found, z) if task.classes else mean_offset(found, z, declared)
+    terms = site.terms
+    # At the level of a client what stays is trained without noise: the site's alone. So is Ditto's
+    # model without noise, whatever is added to it.
+    plain = bool(terms.personal_lambda) and terms.personal_noise != "records"
+    kind: Kind = "private" if terms.noise == "records" and not plain else "kept"
+    model = PersonalModel(terms, arrays, added, kind)
     save_personal_model(personal_model_path(site), model)

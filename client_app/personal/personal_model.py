@@ -68,6 +68,16 @@ def personal_model_path(site: Site) -> Path:
     return personal_state_path(site).with_name("model.safetensors")
 
 
+def check_folder(site: Site) -> None:
+    """Decline a run that ends with a personal model where there is no folder for it.
+
+    Raises:
+        Declined: before anything is charged for it.
+    """
+    if has_personal_model(site.terms):
+        personal_model_path(site)
+
+
 def kept_model_path(folder: Path, run_id: str) -> Path:
     """Return where the personal model of a run lies in a site's state folder."""
     return folder / f"own-model-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.safetensors"

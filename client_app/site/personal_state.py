@@ -61,7 +61,7 @@ def personal_state_path(site: Site) -> Path:
     if site.index is None or site.config is None:
         raise Declined(
             Reason.PROFILE,
-            "[state] is missing: the run keeps a part of its model at the site; set 'state.path'",
+            "[state] is missing: the run keeps a model of its own at the site; set 'state.path'",
         )
     return simulated_state_path(site.config, site.index[0])
 

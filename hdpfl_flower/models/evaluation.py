@@ -99,9 +99,21 @@ def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> in
         raise DataError("correct records can be counted for classes alone, not for a regression")
     if not len(records):
         return 0
-    outputs = _counting(spec, task).outputs(arrays, torch.from_numpy(records.features)).numpy()
+    outputs = predict_apart(spec, task, arrays, records.features)
     chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs[:, 0] > 0)
     return int(np.count_nonzero(chosen == records.targets))
+
+
+def predict_apart(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -> np.ndarray:
+    """Return the model's outputs, float32, shape ``(n, task.outputs)``, n ≥ 1.
+
+    Guarantees:
+        Each row's outputs depend on that row and on ``arrays`` alone, see :func:`count_correct`.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    return _counting(spec, task).outputs(arrays, torch.from_numpy(features)).numpy()
 
 
 class _Counting:

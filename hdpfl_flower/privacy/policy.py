@@ -26,6 +26,8 @@ noise and keeps the account."""
 COUNTS, TUNING = "counts", "tuning"
 """The kinds of what is sealed for the site alone: noisy counts of its labels, and its model after
 the steps that follow the last round. A plan pays for one of each; neither is sent."""
+STAYS = frozenset({COUNTS, TUNING})
+"""Kinds of release that are sealed and never sent."""
 
 
 def check_policy(profile: Profile, terms: RunTerms) -> None:
@@ -66,8 +68,8 @@ def _check_equal_steps(terms: RunTerms) -> None:
     if unlike_rounds(terms) and reasons_for_equal_rounds(terms):
         raise Declined(
             Reason.TERMS,
-            "'first-batch', 'selections' and 'personal-noise' go with noise = 'records', "
-            "noise of the site's own and all rounds alone",
+            "'first-batch', 'selections', 'personal-noise', 'personal-prior' and 'tuning-steps' go "
+            "with noise = 'records', noise of the site's own and all rounds alone",
         )
 
 

@@ -88,7 +88,8 @@ def config_of(folder: Path, **more: object) -> RunConfig:
     return RunConfig.parse({
         "strategy": "dp-fedavg", "noise": "server", "model": SPEC, "dataset": "digits",
         "rounds": 2, "local-steps": 4, "batch-sizes": "16", "epsilons": "3", "clip-norm": 0.02,
-        "dp-fedavg.clip-lr": 0.0, "learning-rate": RATE, "runs-dir": str(folder), "run-id": "r", **keys,
+        "dp-fedavg.clip-lr": 0.0, "learning-rate": RATE, "runs-dir": str(folder), "run-id": "r",
+        **keys,
     })  # fmt: skip
 
 

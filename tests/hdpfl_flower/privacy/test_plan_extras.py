@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from hdpfl_flower.errors import Declined
-from hdpfl_flower.privacy.accounting import Gaussians, epsilon_of, event_of, interval_for
+from hdpfl_flower.privacy.accounting import Gaussians, Steps, epsilon_of, event_of, interval_for
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from tests.hdpfl_flower.ledger.plans import SECRET, cost_of, profile, terms
@@ -19,9 +20,10 @@ FULL = {"first_batch": "full"}
 DELTA = 1e-5
 
 
-def check_cost(plan: Plan, doubled: int = 1, choices: int = 0) -> None:
+def check_cost(plan: Plan, doubled: int = 1, choices: int = 0, tuned: Sequence[Steps] = ()) -> None:
     """Fail where what the round plans do, written out by hand, costs more than was charged."""
     done = [plan.round(r, 1.0).steps for r in range(1, plan.rounds + 1)] * doubled
+    done += tuned
     beside = [plan.choices] if plan.choices else []
     assert sum(one.count for one in beside) == choices
     event = event_of(done, plan.noise_multiplier, beside)
@@ -43,6 +45,32 @@ def test_gumbel_choices_are_charged_as_well() -> None:
     check_cost(plan, choices=2)
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.choices != make_plan(profile(), terms(**CHOOSING)).choices
+
+
+def test_counts_are_charged_beside_the_steps() -> None:
+    without = make_plan(profile(), terms())
+    for share, most in ((0.1, 1.06), (0.5, 1.5)):
+        plan = make_plan(profile(), terms(personal_prior=share))
+        counts = plan.counts
+        assert counts is not None
+        alone = epsilon_of(event_of([], 1.0, [counts]), DELTA, interval_for(SECRET, 1))
+        assert alone == pytest.approx(share * plan.epsilon, rel=0.01)
+        assert counts in plan.beside
+        steps = [plan.round(r, 1.0).steps for r in range(1, plan.rounds + 1)]
+        event = event_of(steps, plan.noise_multiplier, [counts])
+        assert epsilon_of(event, DELTA, interval_for(SECRET, 10)) <= 1.002 * plan.epsilon
+        assert 0.98 * plan.epsilon < cost_of(plan) <= plan.epsilon == SECRET
+        assert 1 < plan.noise_multiplier / without.noise_multiplier <= most
+        assert Plan.from_json(plan.to_json()) == plan
+    assert without.counts is None
+
+
+def test_tuning_is_charged_like_the_rounds() -> None:
+    plan = make_plan(profile(), terms(tuning_steps=4))
+    assert plan.tuning is not None
+    check_cost(plan, tuned=[plan.tuning])
+    assert plan.noise_multiplier > make_plan(profile(), terms()).noise_multiplier
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_a_private_personal_model_is_charged_like_the_update() -> None:
@@ -74,7 +102,11 @@ def test_it_survives_json_and_an_older_plan_has_none_of_it() -> None:
     assert Plan.from_json(json.dumps(old)) == make_plan(profile(), terms())
 
 
-@pytest.mark.parametrize("extra", [CHOOSING, PERSONAL, FULL], ids=["choices", "personal", "full"])
+@pytest.mark.parametrize(
+    "extra",
+    [CHOOSING, PERSONAL, FULL, {"personal_prior": 0.1}, {"tuning_steps": 4}],
+    ids=["choices", "personal", "full", "prior", "tuning"],
+)
 @pytest.mark.parametrize(
     "more",
     [
@@ -88,7 +120,7 @@ def test_it_survives_json_and_an_older_plan_has_none_of_it() -> None:
 def test_what_counts_equal_steps_alone_is_declined_with_more(
     extra: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    with pytest.raises(Declined, match="'first-batch', 'selections' and 'personal-noise'"):
+    with pytest.raises(Declined, match="'selections', 'personal-noise', 'personal-prior'"):
         check_policy(profile(policy={"client-noise": True}), terms(**extra, **more))
     check_policy(profile(), terms(**extra))
 

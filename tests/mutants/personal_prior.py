@@ -1,0 +1,75 @@
+"""Bugs of personal models: a prior that shows the records, or that nobody pays for."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+_PRIOR = "client_app/personal/test_prior.py::test_"
+MUTANTS = (
+    Mutant(
+        "a prior from exact counts",
+        "client_app/personal/end_of_run.py",
+        "        return count_labels(site.task, records, noise.noise_multiplier, stream)\n",
+        "        return count_labels(site.task, records, 0.0, stream)\n",
+        _PRIOR + "the_noise_is_that_of_the_plan",
+    ),
+    Mutant(
+        "half the noise on the counts",
+        "client_app/personal/prior.py",
+        "    return wire.encode_update(add_noise(exact, noise_multiplier, stream).numpy())\n\n\n"
+        "def sum_residuals(",
+        "    return wire.encode_update(add_noise(exact, noise_multiplier / 2, stream).numpy())\n\n\n"
+        "def sum_residuals(",
+        _PRIOR + "every_count_has_the_noise_of_the_plan",
+    ),
+    Mutant(
+        "residuals that are not clipped",
+        "client_app/personal/prior.py",
+        "np.clip((records.targets - outputs) / BOUND, -1, 1)",
+        "(records.targets - outputs) / BOUND",
+        _PRIOR + "one_record_changes_one_count_by_one_and_a_sum_by_at_most_one",
+    ),
+    Mutant(
+        "counts drawn anew in a later round",
+        "client_app/app.py",
+        "    once = replace(instructions, server_round=1)\n",
+        "    once = replace(instructions)\n",
+        _PRIOR + "the_counts_are_drawn_once_a_run_and_never_lost",
+    ),
+    Mutant(
+        "counts that another message cannot read",
+        "client_app/app.py",
+        "        once = replace(once, digest=prior_digest(instructions.terms.run_id))\n",
+        "        pass\n",
+        _PRIOR + "the_counts_are_drawn_once_a_run_and_never_lost",
+    ),
+    Mutant(
+        "lost counts drawn again",
+        "client_app/app.py",
+        "        again=site.simulated,\n",
+        "        again=True,\n",
+        _PRIOR + "lost_counts_are_spent",
+    ),
+    Mutant(
+        "counts that are handed over",
+        "client_app/app.py",
+        "    if kind not in STAYS:\n",
+        "    if True:\n",
+        _PRIOR + "the_counts_are_drawn_once_a_run_and_never_lost",
+    ),
+    Mutant(
+        "counts that are not charged",
+        "hdpfl_flower/privacy/plan.py",
+        "        beside = [one for one in (choices, counts) if one and epsilon < math.inf]\n",
+        "        beside = [one for one in (choices,) if one and epsilon < math.inf]\n",
+        "hdpfl_flower/privacy/test_plan_extras.py::test_counts_are_charged_beside_the_steps",
+    ),
+    Mutant(
+        "counts that no account shows",
+        "hdpfl_flower/privacy/plan.py",
+        "        return tuple(one for one in (self.choices, self.counts) if one)\n",
+        "        return tuple(one for one in (self.choices,) if one)\n",
+        "hdpfl_flower/privacy/test_plan_extras.py::test_counts_are_charged_beside_the_steps",
+    ),
+)
+"""As ``table.MUTANTS``."""
