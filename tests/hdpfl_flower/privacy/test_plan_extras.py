@@ -104,8 +104,8 @@ def test_it_survives_json_and_an_older_plan_has_none_of_it() -> None:
 
 @pytest.mark.parametrize(
     "extra",
-    [CHOOSING, PERSONAL, FULL, {"personal_prior": 0.1}, {"tuning_steps": 4}],
-    ids=["choices", "personal", "full", "prior", "tuning"],
+    [CHOOSING, PERSONAL, FULL, {"personal_prior": 0.1}],
+    ids=["choices", "personal", "full", "prior"],
 )
 @pytest.mark.parametrize(
     "more",
