@@ -47,7 +47,8 @@ OTHER: dict[str, Any] = {
     "model": "cnn", "dataset": "mnist", "schema_text": "heart", "partition": "iid",
     "groups": "rotation:2:4",
     "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
-    "delta": 1e-3, "fraction": 0.5, "selection_share": 0.3,
+    "delta": 1e-3, "fraction": 0.5, "selection_share": 0.3, "mask_share": 0.3,
+    "personal_prior": 0.1,
 }  # fmt: skip
 
 
