@@ -133,6 +133,11 @@ def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
     from client_app.personal.kept_model import own_arrays, read_kept_model
 
     model, task = read_kept_model(site)
+    if not personal and model.terms.sent_part:
+        raise DataError(
+            f"run '{model.terms.run_id}' leaves a part of its model at each site, so the final "
+            "model is not whole; add --personal"
+        )
     if not personal or site.state is None:
         return model, task
     own = own_arrays(site.state.path, model)

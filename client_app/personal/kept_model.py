@@ -14,6 +14,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.models.networks import Arrays, unflatten
+from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Task
 
 
@@ -29,7 +30,9 @@ def read_kept_model(site: Profile) -> tuple[FinalModel, Task]:
         raise ProfileError("profile: [state] is missing; its folder keeps the final model")
     model = load_final_model(site.state.path)
     task = task_for(model.terms)
-    layout = allowed_layout(site, model.terms.model, task)
+    terms = model.terms
+    # Where a part of the model stays at each site, the final model is what is sent of it.
+    layout = select(allowed_layout(site, terms.model, task), terms.model, task, terms.sent_part)
     same = {n: a.shape for n, a in layout.items()} == {n: a.shape for n, a in model.arrays.items()}
     if not same or not all(np.isfinite(array).all() for array in model.arrays.values()):
         raise DataError(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from client_app.personal.final_model import FinalModel
 from client_app.personal.kept_model import own_arrays
+from client_app.personal.personal_model import kept_model_path, read_personal_model
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays
@@ -51,11 +52,19 @@ def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
         DataError: a file is damaged.
     """
     noisy: Kind = "none" if math.isinf(site.run.epsilon) else "private"
-    found = [network_candidate(JOINED, noisy, model, task, model.arrays)]
-    own = own_arrays(site.state.path, model) if site.state is not None else None
+    terms, found = model.terms, []
+    if not terms.sent_part:  # else the final model is no whole one
+        found.append(network_candidate(JOINED, noisy, model, task, model.arrays))
+    if site.state is None:
+        return found
+    own = own_arrays(site.state.path, model) if not terms.sent_part else None
     if own is not None:
-        kind = noisy if model.terms.personal_noise == "records" else "kept"
+        kind = noisy if terms.personal_noise == "records" else "kept"
         found.append(network_candidate("personal model (Ditto)", kind, model, task, own))
+    personal = read_personal_model(kept_model_path(site.state.path, terms.run_id))
+    if personal is not None:
+        kind = noisy if personal.kind == "private" else "kept"
+        found.append(Candidate("personal model", kind, partial(personal.outputs, task)))
     return found
 
 

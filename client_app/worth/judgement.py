@@ -109,6 +109,11 @@ class Judgement:
         if not len(self._trained):
             raise DataError("'data.holdout' leaves no record for training; lower it")
         self._candidates = candidates(site, self.model, self._task)
+        if not self._candidates:
+            raise DataError(
+                f"run '{self.model.terms.run_id}' leaves a part of its model at each site, and "
+                "this site has none; it took no part in the run"
+            )
         self.home = home_training(site, self.model, self._task, question)
 
     def on_held_out(self, progress: Progress) -> Comparison:

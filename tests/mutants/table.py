@@ -24,6 +24,7 @@ from tests.mutants import (
     terms,
     together,
     units,
+    worths,
 )
 
 MUTANTS = (
@@ -48,5 +49,6 @@ MUTANTS = (
     *terms.MUTANTS,
     *together.MUTANTS,
     *units.MUTANTS,
+    *worths.MUTANTS,
 )
 """``file``, the text that is changed, what it becomes, and the test that says no."""

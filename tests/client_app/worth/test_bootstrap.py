@@ -149,6 +149,13 @@ def test_the_interval_is_wider_for_few_units_than_the_plain_percentiles() -> Non
     assert np.allclose([many.low, many.high], plain, atol=1e-4)
 
 
+def test_the_tails_of_few_units_are_those_of_students_t() -> None:
+    """t of 7 degrees leaves 2.5 % above 2.365 (any table); √(8/7) times that, a normal 0.57 %."""
+    found = interval(0.5, np.linspace(0, 1, 10_001), 8, LEVEL)
+    assert found.low == pytest.approx(stats.norm.cdf(-2.3646 * math.sqrt(8 / 7)), abs=1e-4)
+    assert found.high == pytest.approx(1 - found.low, abs=1e-9)
+
+
 def test_one_unit_limits_nothing_and_a_value_that_is_none_neither() -> None:
     draws = resampled(np.zeros(5, np.int64), mean_of(np.ones(5)), 1)[:, 0]
     for one in (interval(1.0, draws, 1, LEVEL), interval(math.nan, draws * math.nan, 9, LEVEL)):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from client_app.worth import bootstrap
-from client_app.worth.bootstrap import Estimate
+from client_app.worth.bootstrap import Estimate, paired
 from client_app.worth.candidates import CONSTANT, HOME, constant
 from client_app.worth.comparison import compare
 from client_app.worth.scores import Scored
@@ -87,6 +87,23 @@ def test_a_measure_without_an_interval_is_null_in_json() -> None:
     models = {CONSTANT: ("none", of(np.ones(1))), HOME: ("none", of(np.ones(1)))}
     found = facts(compare(models, np.zeros(1, np.int64), "accuracy", 0.95, 0))
     assert found["models"][1]["gains"][CONSTANT] == {"value": 0.0, "low": None, "high": None}
+
+
+def test_the_level_of_a_gain_is_shared_out_over_all_of_them(monkeypatch) -> None:
+    """Three models have six gains: each interval may miss in 5 of 600, and all in 5 of 100."""
+    levels: list[float] = []
+
+    def note(gains, units, draws, level, seed):
+        levels.append(level)
+        return paired(gains, units, draws, level, seed)
+
+    monkeypatch.setattr("client_app.worth.comparison.paired", note)
+    models = {
+        name: ("private", of(right(0.5, 50, seed)))
+        for seed, name in enumerate([CONSTANT, HOME, "a", "b", "c"])
+    }
+    compare(models, np.arange(50), "accuracy", 0.95, 0)
+    assert levels == pytest.approx([1 - 0.05 / 6] * 6)
 
 
 def test_the_best_of_many_equal_models_is_seldom_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
