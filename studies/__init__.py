@@ -5,6 +5,8 @@ from __future__ import annotations
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.framework.study import Study
 from studies.guards.lying_sites import GUARD_COST, LYING
+from studies.personal.dsu import DSU
+from studies.personal.sharing import PERSONAL
 from studies.pfa.mixgauss import MIXGAUSS
 from studies.pfa.traffic import MEGABYTES
 from studies.r_dpcfl.accuracy import LABEL, ROTATION
@@ -39,6 +41,8 @@ STUDIES: dict[str, Study] = {
         CLUSTER_NOISE,
         ROTATION,
         LABEL,
+        PERSONAL,
+        DSU,
     )
 }
 """Every study by its name."""
