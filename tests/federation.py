@@ -23,6 +23,10 @@ NEEDED: dict[str, dict[str, object]] = {
     "ifca": {"ifca.clusters": 2},
     "r-dpcfl": {"r-dpcfl.clusters": 2},
     "oracle-clusters": {"groups": "label-shift:4:4"},
+    **{
+        name: {"model": "mlp:10", "personal-part": "head"}  # its body has logreg's 650 numbers
+        for name in ("fedper", "fedrep", "fedbabu", "dp-fedavg-fb", "dsu", "dsu-published")
+    },
 }
 """Terms without which a rule does not start."""
 
