@@ -30,7 +30,7 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import AccountingError, ModelError
 from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.privacy.audit import Evidence, evidence_of
+from hdpfl_flower.privacy.audit import Evidence, Guesses, evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.system.paths import available_cores
@@ -56,7 +56,7 @@ class Finding:
     """What the canaries showed of one mechanism.
 
     Attributes:
-        engine: the engine that clipped.
+        engine: the engine that clipped, or the rule whose release it was.
         plan: the mechanism, with the (ε, δ) that it claims.
         evidence: what the scores say.
         canaries: how many there were.
@@ -65,7 +65,7 @@ class Finding:
 
     engine: str
     plan: Plan
-    evidence: Evidence
+    evidence: Evidence | Guesses
     canaries: int
     width: int
 

@@ -82,6 +82,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client_app.audit",
         "client_app.training",
     },
+    "client_app.audit_personal": {
+        "hdpfl_flower",
+        "client_app.audit",
+        "client_app.personal",
+        "client_app.site",
+        "client_app.training",
+    },
+    "client_app.audit_neighbours": {
+        "hdpfl_flower",
+        "client_app.audit",
+        "client_app.audit_personal",
+    },
     "client_app.commands": {
         "hdpfl_flower",
         "client_app.site",
@@ -92,6 +104,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client_app.reports",
         "client_app.audit",
         "client_app.audit_rounding",
+        "client_app.audit_personal",
+        "client_app.audit_neighbours",
     },
     "server_app": {"hdpfl_flower"},
     "server_app.run": {"hdpfl_flower", "strategies"},

@@ -7,9 +7,14 @@ known of one record is μ = D/σ (Gaussian differential privacy). So many canari
 confidence bound on μ, and with it on ε at every δ. It can show that a claim is false; it can never
 prove one, for another attack may see more.
 
+Scores that are not Gaussian, as where a release shows which coordinates were chosen, become guesses
+at a threshold that is fixed before: exact bounds on the rates of both errors bound ε.
+
 References: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run (NeurIPS 2023);
 Nasr et al., Tight Auditing of Differentially Private Machine Learning (USENIX Security 2023); Dong,
-Roth and Su, Gaussian Differential Privacy (JRSS B 2022); Balle and Wang (ICML 2018), Theorem 8.
+Roth and Su, Gaussian Differential Privacy (JRSS B 2022); Balle and Wang (ICML 2018), Theorem 8;
+Kairouz, Oh and Viswanath, The Composition Theorem for Differential Privacy (ICML 2015), Theorem 2.1
+(the region of both errors); Clopper and Pearson (Biometrika 1934).
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtri
+from scipy.special import betaincinv, log_ndtr, ndtri
 
 from hdpfl_flower.errors import AccountingError
 
@@ -63,6 +68,85 @@ class Evidence:
     def epsilon_bound(self, delta: float, error_rate: float) -> float:
         """Return a number that is above the true ε in at most ``error_rate`` of all runs."""
         return gaussian_epsilon(self.mu_bound(error_rate), delta)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What guesses at a fixed threshold say of ε, whatever the distribution of the scores.
+
+    Attributes:
+        members: canaries that took part.
+        found: those of them that were guessed to.
+        others: canaries that did not take part.
+        mistaken: those of them that were guessed to.
+        gaussian: whether the claim is that of a Gaussian mechanism. Then
+            μ ≥ Φ⁻¹(found share) − Φ⁻¹(mistaken share) (Dong, Roth and Su), which proves more.
+    """
+
+    members: int
+    found: int
+    others: int
+    mistaken: int
+    gaussian: bool
+
+    def epsilon(self, delta: float) -> float:
+        """Return the estimate of ε at ``delta``; half a record is added to every count."""
+        found = (self.found + 0.5) / (self.members + 1)
+        return self._epsilon(delta, found, (self.mistaken + 0.5) / (self.others + 1))
+
+    def epsilon_bound(self, delta: float, error_rate: float) -> float:
+        """Return a number that is above the true ε in at most ``error_rate`` of all runs.
+
+        Exact bounds on both shares (Clopper and Pearson), each at half the error rate; the guesses
+        must be independent.
+        """
+        half = error_rate / 2
+        found = _least_share(self.found, self.members, half)
+        mistaken = 1 - _least_share(self.others - self.mistaken, self.others, half)
+        return self._epsilon(delta, found, mistaken)
+
+    def _epsilon(self, delta: float, found: float, mistaken: float) -> float:
+        if self.gaussian:
+            if found <= mistaken:
+                return 0.0
+            return gaussian_epsilon(float(ndtri(found) - ndtri(mistaken)), delta)
+        # P(guess | in) ≤ e^ε·P(guess | out) + δ, and the same of the opposite guess.
+        ratios = ((found - delta, mistaken), (1 - mistaken - delta, 1 - found))
+        return max(
+            [0.0] + [math.log(above / below) for above, below in ratios if above > below > 0]
+        )
+
+
+def guesses_of(
+    scores: npt.NDArray[np.float64],
+    members: npt.NDArray[np.bool_],
+    cut: float,
+    *,
+    gaussian: bool,
+) -> Guesses:
+    """Return the guesses "took part" for scores above ``cut``, which must not depend on them.
+
+    Args:
+        scores: of canaries, any shape.
+        members: which of them took part, same shape; independent coins.
+        cut: the threshold.
+        gaussian: see :class:`Guesses`.
+
+    Raises:
+        AccountingError: a score is not finite, or all canaries are in, or out.
+    """
+    if not np.isfinite(scores).all():
+        raise AccountingError("audit: a released number is not finite")
+    guessed, count = scores > cut, int(members.sum())
+    if not 0 < count < members.size:
+        raise AccountingError("audit: too few canaries; some must be in and some out")
+    found, mistaken = int((guessed & members).sum()), int((guessed & ~members).sum())
+    return Guesses(count, found, members.size - count, mistaken, gaussian)
+
+
+def _least_share(count: int, of: int, error_rate: float) -> float:
+    """Return the share that is above the true one in at most ``error_rate`` of binomial draws."""
+    return float(betaincinv(count, of - count + 1, error_rate)) if count else 0.0
 
 
 def evidence_of(scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_]) -> Evidence:

@@ -15,23 +15,43 @@ import pytest
 import torch
 
 from client_app import audit_rounding
-from client_app.audit import ENGINES
+from client_app.audit import ENGINES, Finding, claimed
+from client_app.audit_personal import PUBLISHED, RULES
 from client_app.training import dpsgd
+from hdpfl_flower.privacy.audit import Guesses
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 FEW = ("--canaries", "1000")
+COMMAND = sys.modules["client_app.commands.audit"]  # the package's `audit` is the command
 
 
 def rows(text: str) -> list[tuple[str, float, float, float, float, str]]:
-    """Return engine, claim, estimate, both bounds and the verdict of each row."""
+    """Return engine, claim, estimate, both bounds and the verdict of each row of an engine."""
+    text = text.partition("\npersonal parts")[0]
     found = re.findall(
         r"^(\w+) +([\d.]+) +([\d.e+]+) +([\d.e+]+) +([\d.e+]+)  (.*)$", text, re.MULTILINE
     )
     return [(name, *map(float, numbers), verdict) for name, *numbers, verdict in found]
 
 
+def parts(text: str) -> dict[str, str]:
+    """Return the verdict of each rule with personal parts."""
+    found = re.findall(
+        r"^(\w.*?) +[\d.]+ +[\d.e+]+ +[\d.e+]+ +[\d.e+]+ {2,}(\w.*)$",
+        text.partition("\npersonal parts")[2],
+        re.MULTILINE,
+    )
+    return dict(found)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the table of personal parts out, which takes as long as all else."""
+    monkeypatch.setattr(COMMAND, "_attack_parts", lambda *_: COMMAND.Parts([], {}))
 
 
 @pytest.fixture
@@ -53,14 +73,20 @@ def test_bare_it_audits_every_engine(site) -> None:
         assert sure <= claim
         assert verdict == "consistent with the claim"
     assert "50000 canaries a row" in result.out
+    found = parts(result.out)
+    assert list(found) == [*RULES, "fedrep, outside the batch", f"{PUBLISHED}, support"]
+    for rule, verdict in found.items():
+        known = rule.startswith(PUBLISHED)
+        assert verdict == ("VIOLATES it, as known" if known else "consistent with the claim")
+    assert "10 of\n10 records after 5 steps" in result.out
     assert result.err == "", "the bar is for terminals"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_parts")
 def test_an_engine_that_is_not_installed_is_named_and_not_audited(site, monkeypatch) -> None:
     assert "Not audited" not in site.bare("audit", "--epsilon", 2, "--canaries", 1000).out
-    module = sys.modules["client_app.commands.audit"]  # the package's `audit` is the command
-    monkeypatch.setattr(module, "is_installed", lambda name: name != "opacus")
+    monkeypatch.setattr(COMMAND, "is_installed", lambda name: name != "opacus")
     result = site.bare("audit", "--epsilon", 2, "--canaries", 1000)
     assert result.code == 0
     assert [row[0] for row in rows(result.out)] == [n for n in ENGINES if n != "opacus"]
@@ -68,6 +94,7 @@ def test_an_engine_that_is_not_installed_is_named_and_not_audited(site, monkeypa
     assert "hdpfl-flower[opacus]" in result.out
 
 
+@pytest.mark.usefixtures("no_parts")
 def test_claims_and_canaries_can_be_chosen(site) -> None:
     result = site.bare("audit", "--epsilon", 2, "--epsilon", 6, "--canaries", 1200)
     assert result.code == 0
@@ -108,6 +135,46 @@ def test_a_build_that_rounding_refutes_fails_the_audit(
     assert re.search(r"^linear, rounding .*VIOLATES the claim", result.out, re.MULTILINE)
 
 
+HONEST = Guesses(2000, 1300, 2000, 700, gaussian=True)
+PERFECT = Guesses(2000, 2000, 2000, 0, gaussian=False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "evidence", "verdict"),
+    [
+        ("fedrep", HONEST, "consistent with the claim"),
+        ("fedrep", PERFECT, "VIOLATES the claim"),
+        (PUBLISHED, PERFECT, "VIOLATES it, as known"),
+        (f"{PUBLISHED}, support", HONEST, "NOT refuted: a blind audit"),
+    ],
+)
+def test_the_published_mask_alone_may_and_must_be_refuted(
+    site, monkeypatch: pytest.MonkeyPatch, rule: str, evidence: Guesses, verdict: str
+) -> None:
+    finding = Finding(rule, claimed(4.0), evidence, 4000, 500)
+    monkeypatch.setattr(
+        COMMAND, "_attack_parts", lambda *_: COMMAND.Parts([finding], {5: 0.5, 25: 1.0})
+    )
+    plain = Finding("linear", claimed(4.0), HONEST, 4000, 500)
+    monkeypatch.setattr(COMMAND, "_attack", lambda *_: ([plain], [plain], None))
+    result = site.bare("audit")
+    assert parts(result.out) == {rule: verdict}
+    assert result.code == int(("claim" in verdict and "VIOL" in verdict) or "NOT" in verdict)
+    assert "for 5 of\n10 records after 5 steps, for 10 of 10 after 25" in result.out
+    facts = json.loads(site.bare("audit", "--json").out)
+    (row,) = facts["personal"]
+    assert (row["rule"], row["violates"]) == (rule, evidence is PERFECT)
+    assert row["known"] == rule.startswith(PUBLISHED)
+    assert facts["support-changed"] == {"5": 0.5, "25": 1.0}
+
+
+def test_terms_with_a_personal_part_have_a_row_of_their_own(site) -> None:
+    site.write_terms(tuning_steps=3, tuning_part="all")
+    result = site.bare("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path)
+    assert parts(result.out) == {"this run's parts": "consistent with the claim"}
+    assert result.code == 0
+
+
 def test_for_machines(site) -> None:
     result = site("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path, "--json")
     facts = json.loads(result.out)
@@ -140,6 +207,7 @@ def test_the_sites_own_run_is_estimated_and_not_judged(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_parts")
 def test_a_profile_without_terms_and_one_without_privacy(site) -> None:
     assert "Add --terms" in site("audit", *FEW, "--epsilon", 1).out
     site.write_profile(
