@@ -12,6 +12,7 @@ import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
 from client_app.commands.plan_client_level import client_level_lines
+from client_app.commands.plan_expectation import expectation_lines
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
 from client_app.reports.ledger_view import (
     LedgerView,
@@ -24,7 +25,7 @@ from client_app.reports.ledger_view import (
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.errors import AccountingError, TermsError
 from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy, check_unchanged
 from hdpfl_flower.system.printable import printable
@@ -61,16 +62,26 @@ class SignalToNoise:
 
 
 def plan(
-    terms: Annotated[Path, typer.Option(help=TERMS_HELP)], profile: ProfileOption = None
+    terms: Annotated[Path, typer.Option(help=TERMS_HELP)],
+    profile: ProfileOption = None,
+    expect: Annotated[
+        bool,
+        typer.Option(
+            "--expect", help="Read the records, and simulate what they would reach alone."
+        ),
+    ] = False,
 ) -> None:
     """Print the cost of a run at this site.
 
     What it would sample, noise and charge, what is left after it, and what more rounds would cost
-    in noise. Nothing is charged, and no record is read.
+    in noise. Nothing is charged, and without --expect no record is read. With it the site trains at
+    home, by plain SGD and by DP-SGD with the plan's noise, and the result is shown here alone.
     """
     site, run = open_profile(profile), RunConfig.load(terms).terms
     check_policy(site, run)
     if run.noise != "records":
+        if expect:
+            raise TermsError("'--expect' needs noise on records: 'noise' of the terms is another")
         typer.echo("\n".join(client_level_lines(site, run)))
         return
     # A plan that is frozen is what the run costs, whatever the profile says now.
@@ -96,6 +107,9 @@ def plan(
             typer.echo(f"  {line}")
         typer.echo(ALL_ROUNDS)
     typer.echo(f"\n{ROUNDING}")
+    if expect:
+        for line in expectation_lines(site, run, made):
+            typer.echo(line)
 
 
 def signal_to_noise(made: Plan, run: RunTerms, size: int) -> SignalToNoise:

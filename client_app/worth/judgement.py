@@ -10,8 +10,9 @@ its interval leaves that out (Bengio and Grandvalet, JMLR 2004: no unbiased esti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -39,11 +40,12 @@ from client_app.worth.home_model import (
 )
 from client_app.worth.scores import Scored, deciding_measures, scored
 from hdpfl_flower.config.profile import DataSource, Profile
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import size_of
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.paths import available_cores
 
 _SMALL = 100_000
@@ -114,7 +116,7 @@ class Judgement:
                 f"run '{self.model.terms.run_id}' leaves a part of its model at each site, and "
                 "this site has none; it took no part in the run"
             )
-        self.home = home_training(site, self.model, self._task, question)
+        self.home = home_training(site, self.model.terms, self._task, question)
 
     def on_held_out(self, progress: Progress) -> Comparison:
         """Return the comparison that decides: on the held-out records.
@@ -147,12 +149,20 @@ class Judgement:
         question, folds = self._question, self._question.folds
         with progress("cross-validation", folds * pieces(self.home)) as tick:
             outputs = out_of_fold(self.home, self._every, folds, tick)
-        records = self._every.records
-        found: dict[str, tuple[Kind, Scored]] = {
-            name: ("none", scored(self._task, each, records, name))
-            for name, each in outputs.items()
-        }
+        found = scores_of(self._task, outputs, self._every.records)
         return compare(found, self._every.units, self.measure, question.confidence, question.seed)
+
+
+def scores_of(
+    task: Task, outputs: Mapping[str, Outputs], records: Records
+) -> dict[str, tuple[Kind, Scored]]:
+    """Return the scores of what :func:`out_of_fold` returned, as a comparison takes them."""
+    found = {name: scored(task, each, records, name) for name, each in outputs.items()}
+    ranks = found[CONSTANT].ranks
+    if ranks is not None:
+        # A fold with many of a class leaves few for its constant: as ranks these would be below ½.
+        found[CONSTANT] = replace(found[CONSTANT], ranks=np.zeros_like(ranks))
+    return {name: ("none", each) for name, each in found.items()}
 
 
 def out_of_fold(
@@ -187,9 +197,9 @@ def out_of_fold(
     return outputs
 
 
-def home_training(site: Profile, model: FinalModel, task: Task, question: Question) -> HomeTraining:
-    """Return how a site trains the run's model at home."""
-    training, terms = site.training, model.terms
+def home_training(site: Profile, terms: RunTerms, task: Task, question: Question) -> HomeTraining:
+    """Return how a site trains the model of a run at home."""
+    training = site.training
     # Small steps are shared out at a loss: threads then wait for one another.
     small = size_of(terms.model, task) < _SMALL
     use_threads(training.torch_threads or (1 if small else available_cores()))

@@ -30,11 +30,11 @@ def facts(found: Comparison) -> dict[str, Any]:
     }
 
 
-def rows(found: Comparison) -> Iterator[tuple[str, ...]]:
-    """Yield a header, then a row a model, its verdict last; signs say what is a gain."""
+def rows(found: Comparison, *, verdicts: bool = True) -> Iterator[tuple[str, ...]]:
+    """Yield a header, then a row a model; its verdict last, where there are ``verdicts``."""
     names = [*found.models[0].measures]
     against = [each for each in REFERENCES if any(each in one.gains for one in found.models)]
-    judged = any(one.verdict for one in found.models)
+    judged = verdicts and any(one.verdict for one in found.models)
     header = ("model", "kind", *names, *(f"gain over {each}" for each in against))
     yield (*header, "verdict") if judged else header
     for one in found.models:

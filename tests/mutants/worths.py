@@ -74,6 +74,13 @@ MUTANTS = (
         _HOME + "a_record_is_predicted_by_a_model_that_saw_none_of_its_person",
     ),
     Mutant(
+        "an expectation without the plan's noise",
+        "client_app/worth/expectation.py",
+        "            plan.round(server_round, terms.clip_norm),\n",
+        "            replace(plan, noise_multiplier=0.0).round(server_round, terms.clip_norm),\n",
+        "client_app/commands/test_plan_expect.py::test_the_simulation_is_that_of_the_plan",
+    ),
+    Mutant(
         "every record of a person in training",
         "hdpfl_flower/data/site_data.py",
         "every_record: bool = False",
