@@ -1,11 +1,12 @@
 """The audit of personal parts, continued: a few hundred records with and without one of them.
 
-Two attacks. The *support* of an update under the published mask of DP-pFedDSU, in the setting of
+Three attacks. The *support* of an update under the published mask of DP-pFedDSU, in the setting of
 its experiments (Poisson batches, an honest server, one round): the weights on features that only
 one record has are what the server sent, so that without that record the mask keeps exactly the
 largest of them, and any other order shows it. And the *head* of FedRep: a record that is in the
 batches of the head alone; where the head is noisy, the body's update is hardly moved by it, and
-where it was trained without noise, the gradients of all others show it.
+where it was trained without noise, the gradients of all others show it. And the *prior*: its noisy
+counts, or its noisy sum of residuals, judged by the share of ε that the plan says they cost.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy.typing as npt
 
 from client_app.audit import CLIP_NORM, Finding, _Advance, _threads
 from client_app.audit_personal import PUBLISHED, RULES, AuditedSite, own_site
+from client_app.personal.end_of_run import measure
+from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
@@ -30,6 +33,8 @@ RELEASES = 300
 SUPPORT_EPSILON, HEAD_EPSILON = 1.0, 8.0
 """The claims: perfect guesses of so few prove little above 2, and a shift of some C shows best
 beside little noise."""
+MEASURED, _SHARE = 1_500, 0.5
+"""Releases of a prior, which train nothing, and its share of ε."""
 IMAGES = Task((196,), 10, "softmax")
 RECORDS, BATCH, STEPS, LABELS = 300, 60, 5, 5
 """The setting of the published mask: 14 × 14 pixels, q = 0.2, five steps of the body."""
@@ -38,6 +43,8 @@ _EDGE = 16
 REMOVED = 10
 """Records that are removed, one after another, to see whether the support changes."""
 _POINTS, _OTHERS = Task((13,), 4, "softmax"), 30
+PRIORS = _POINTS, Task((13,), 1, "squared")
+"""Classes have counts, a regression the sum of its residuals."""
 _SCALE, _RATE = 10.0, 10.0
 """What the hostile server scales the body by, and the learning rate."""
 _SEARCHED = [(seed, zeros) for seed in range(4) for zeros in range(13, 17)]
@@ -176,6 +183,40 @@ def attack_head(training: Training, *, advance: _Advance = lambda: None) -> Find
     return Finding(
         "fedrep, outside the batch", plan, evidence_of(scores, members), RELEASES, _OTHERS + 1
     )
+
+
+def attack_prior(task: Task, training: Training, *, advance: _Advance = lambda: None) -> Finding:
+    """Return what the one release of a personal prior shows of one record.
+
+    Args:
+        task: with classes: counts of labels; a regression: the sum of residuals.
+        training: with the engine's device and the threads.
+        advance: called at the end.
+
+    Raises:
+        AccountingError: a released number is not finite.
+    """
+    members = np.random.default_rng().random((1, MEASURED)) < 0.5  # seeded by the system
+    scores = np.zeros((1, MEASURED))
+    # The last record has the first label, or a residual beyond the bound under a model of zeros.
+    classes = bool(task.classes)
+    targets = np.array([1, 1, 0]) if classes else np.array([0, 0, 1e6], np.float32)
+    records = Records(np.zeros((3, *task.input_shape), np.float32), targets)
+    terms = RunTerms().updated(
+        model="logreg", rounds=1, local_steps=1, personal_prior=_SHARE, evaluation="none"
+    )
+    with own_site(terms, task, training, HEAD_EPSILON, _OTHERS, _OTHERS) as site:
+        plan, model = site.plan[0], _model("logreg", task)
+        if plan.counts is None:
+            raise RuntimeError("audit: no prior is planned")
+        zeros = None if classes else {n: np.zeros_like(array) for n, array in model.items()}
+        for release, member in enumerate(members[0]):
+            sealed = measure(site.over(_with(records, member)), plan.counts, zeros)
+            scores[0, release] = wire.read_sealed(sealed)[0]
+    advance()
+    kind = "counts" if classes else "residuals"
+    paid = replace(plan, epsilon=_SHARE * plan.epsilon)
+    return Finding(f"prior, {kind}", paid, evidence_of(scores, members), MEASURED, len(records))
 
 
 def _worst(site: AuditedSite) -> tuple[Arrays, Records, npt.NDArray[np.float64]]:

@@ -93,6 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hdpfl_flower",
         "client_app.audit",
         "client_app.audit_personal",
+        "client_app.personal",
     },
     "client_app.commands": {
         "hdpfl_flower",

@@ -36,7 +36,7 @@ No record was read, no ledger opened and no budget spent: the canaries are made 
 PARTS = """
 personal parts: whole rounds of each rule, what the site sends and what it may show
 {canaries} canaries a row, {width} of them in a release; rows named outside or support: {releases}
-releases with and without one record; δ {delta}"""
+releases with and without one record, of a prior {measured}; δ {delta}"""
 REMOVED = """\
 dsu-published: without one of {records} ordinary records the support is another one for {few} of
 {of} records after 5 steps, for {many} of {of} after 25"""
@@ -166,7 +166,13 @@ class Parts:
 def _attack_parts(site: Profile | None, run: RunTerms | None) -> Parts:
     """Return what was found of every rule with personal parts; with terms, of theirs alone."""
     from client_app.audit import default_training
-    from client_app.audit_neighbours import attack_head, attack_support, changed_supports
+    from client_app.audit_neighbours import (
+        PRIORS,
+        attack_head,
+        attack_prior,
+        attack_support,
+        changed_supports,
+    )
     from client_app.audit_personal import RELEASES, RULES, attack_rule, personal_terms
 
     training = site.training if site else default_training()
@@ -176,8 +182,9 @@ def _attack_parts(site: Profile | None, run: RunTerms | None) -> Parts:
             return Parts([], {})
         with _bar(RELEASES) as advance:
             return Parts([attack_rule(OF_RUN, training, terms=own, advance=advance)], {})
-    with _bar(len(RULES) * RELEASES + 2) as advance:
+    with _bar(len(RULES) * RELEASES + len(PRIORS) + 2) as advance:
         rows = [attack_rule(rule, training, advance=advance) for rule in RULES]
+        rows += [attack_prior(task, training, advance=advance) for task in PRIORS]
         rows += [attack(training, advance=advance) for attack in (attack_head, attack_support)]
         return Parts(rows, {steps: changed_supports(steps, training) for steps in (5, 25)})
 
@@ -185,14 +192,18 @@ def _attack_parts(site: Profile | None, run: RunTerms | None) -> Parts:
 def _parts_in_words(parts: Parts) -> Iterator[str]:
     """Yield the lines of the table of personal parts, if there is one."""
     from client_app.audit import DELTA
-    from client_app.audit_neighbours import RECORDS, RELEASES
+    from client_app.audit_neighbours import MEASURED, RECORDS, RELEASES
     from client_app.audit_neighbours import REMOVED as OF
 
     if not parts.rows:
         return
     first = parts.rows[0]
     yield PARTS.format(
-        canaries=first.canaries, width=first.width, releases=RELEASES, delta=ceil_digits(DELTA)
+        canaries=first.canaries,
+        width=first.width,
+        releases=RELEASES,
+        measured=MEASURED,
+        delta=ceil_digits(DELTA),
     )
     yield from table(
         [("rule", "claim ε", "estimate", "95 % bound", "sure bound", "")]

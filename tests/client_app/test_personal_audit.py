@@ -21,6 +21,7 @@ from client_app.audit_neighbours import (
     _with,
     _worst,
     attack_head,
+    attack_prior,
     attack_support,
     changed_supports,
 )
@@ -33,9 +34,11 @@ from client_app.audit_personal import (
     own_site,
     personal_terms,
 )
+from client_app.personal import prior
 from client_app.training import dpsgd
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.privacy.plan import Plan
 
@@ -127,6 +130,21 @@ def test_the_support_of_an_honest_mask_shows_nothing(mask: str) -> None:
 def test_one_record_less_changes_the_published_support() -> None:
     assert changed_supports(5, default_training()) > 0.5
     assert changed_supports(25, default_training()) == 1
+
+
+# The prior.
+
+
+@pytest.mark.parametrize("task", audit_neighbours.PRIORS, ids=["counts", "residuals"])
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_a_prior_is_refuted_with_half_its_noise_alone(
+    monkeypatch: pytest.MonkeyPatch, task: Task, scale: float
+) -> None:
+    monkeypatch.setattr(prior, "add_noise", noise_of(lambda _: scale))
+    finding = attack_prior(task, default_training())
+    assert finding.plan.epsilon == 4
+    assert finding.violates == (scale < 1)
+    assert finding.bound(CONFIDENT) > 2, "the attack sees what is released"
 
 
 # The record outside the batch.

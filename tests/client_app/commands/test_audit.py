@@ -74,7 +74,8 @@ def test_bare_it_audits_every_engine(site) -> None:
         assert verdict == "consistent with the claim"
     assert "50000 canaries a row" in result.out
     found = parts(result.out)
-    assert list(found) == [*RULES, "fedrep, outside the batch", f"{PUBLISHED}, support"]
+    last = ("prior, counts", "prior, residuals", "fedrep, outside the batch")
+    assert list(found) == [*RULES, *last, f"{PUBLISHED}, support"]
     for rule, verdict in found.items():
         known = rule.startswith(PUBLISHED)
         assert verdict == ("VIOLATES it, as known" if known else "consistent with the claim")
