@@ -86,7 +86,7 @@ def _passes(asked: Sequence[Asked]) -> dict[tuple[Stack, float], list[_Pass]]:
             instructions = read[id(content)]
             terms = instructions.terms
             # Parts of a model train in phases, each site by itself.
-            if terms.noise != "server" or (terms.has_personal_state or terms.has_phases):
+            if terms.noise != "server" or terms.has_personal_state or terms.has_phases:
                 continue
             site = open_site(context, terms, node_profile(context))
             check_policy(site.profile, terms)

@@ -43,6 +43,14 @@ MUTANTS = (
         _TOGETHER + "work_done_for_another_request_is_not_sent",
     ),
     Mutant(
+        "phases of a round lost in the stack",
+        "client_app/training/stacked_sgd.py",
+        "        if any(job.phases for job in jobs):\n",
+        "        if False:\n",
+        "client_app/training/test_client_level_parts.py::"
+        "test_phases_of_other_steps_and_stacks_of_phases_are_refused",
+    ),
+    Mutant(
         "a deployed site that takes another's work",
         "client_app/site/site.py",
         "    return Site(profile, terms, index, context.state, config=config)\n",

@@ -6,6 +6,7 @@ from tests.mutants.runner import Mutant
 
 _BOUND = "client_app/training/test_client_bound.py::test_"
 _CLIENT = "client_app/training/test_client_level.py::test_"
+_PARTS = "client_app/training/test_client_level_parts.py::test_"
 _GUARDS = "client_app/site/test_guards_by_noise.py::test_"
 _FORBIDS = _GUARDS + "what_the_site_forbids_is_declined_and_nothing_is_released"
 _SUMS = "client_app/training/test_unit_sums.py::test_"
@@ -33,9 +34,23 @@ MUTANTS = (
     Mutant(
         "a client's update that is not clipped",
         "client_app/training/client_level.py",
-        "update = clip_update(end.astype(np.float64) - self.start, terms.clip_norm)",
-        "update = end.astype(np.float64) - self.start",
+        "update = clip_update(moved, terms.clip_norm)",
+        "update = moved",
         _BOUND + "one_record_turns_the_clipped_update_round",
+    ),
+    Mutant(
+        "a real site's part that trains without noise",
+        "client_app/training/personal_round.py",
+        '        if terms.noise != "records" and not site.simulated:\n',
+        "        if False:\n",
+        _PARTS + "a_real_site_declines_a_part_that_trains_without_noise[digits-client]",
+    ),
+    Mutant(
+        "a personal model of a part without noise shown as a private one",
+        "client_app/personal/end_of_run.py",
+        '"private" if terms.noise == "records" and not plain else "kept"',
+        '"private" if not plain else "kept"',
+        _PARTS + "tuning_steps_are_plain_and_stay_at_home[server]",
     ),
     Mutant(
         "the noise of a client's update read as that of steps",

@@ -73,14 +73,18 @@ def test_phases_of_other_steps_and_stacks_of_phases_are_refused() -> None:
 
 
 @pytest.mark.parametrize("noise", ["client", "server"])
-def test_a_real_site_declines_a_part_that_trains_without_noise(tmp_path: Path, noise: str) -> None:
+@pytest.mark.parametrize("dataset", ["site", "digits"])
+def test_a_real_site_declines_a_part_that_trains_without_noise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, noise: str, dataset: str
+) -> None:
     profile = make_site(tmp_path, more=CLIENT_NOISE)
     profile.write_text("trust-server = true\n" + profile.read_text())
-    terms = {"noise": noise, "strategy": "fedhdp", "delta": 1e-6}
-    assert not ask(profile, terms_of(**terms)).has_error()
-    reply = ask(profile, terms_of(**terms, **{"run-id": "other", "personal-training": "offset"}))
+    terms = {"noise": noise, "strategy": "fedhdp", "delta": 1e-6, "dataset": dataset}
+    reply = ask(profile, terms_of(**terms, **{"personal-training": "offset"}))
     assert reply.has_error()
     assert reply.error.code == wire.DECLINED
+    assert "noise" in caplog.text
+    assert "personal part" in caplog.text
 
 
 def config_of(folder: Path, **more: object) -> RunConfig:
