@@ -18,7 +18,8 @@ from tests.crash import mutants
 from tests.crash.checker import Checker
 from tests.crash.harness import CAP, SIGKILL, Workers, ask, kill_and_go_on, new_ledger, new_site
 
-TIMES = 25
+TIMES = 15
+"""Every number of rounds before with every size of the payload; see ``kill_and_go_on``."""
 POINTS = {
     "open: before BEGIN": "nothing",
     "open: after BEGIN": "nothing",

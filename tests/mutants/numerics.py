@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "an audit that passes what rounding refutes",
         "client_app/commands/audit.py",
-        "if any(finding.violates for finding in findings + rounding)",
-        "if any(finding.violates for finding in findings)",
+        "for finding in findings + rounding + parts.rows)",
+        "for finding in findings + parts.rows)",
         "client_app/commands/test_audit.py::test_a_build_that_rounding_refutes_fails_the_audit",
     ),
 )

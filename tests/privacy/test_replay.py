@@ -46,7 +46,8 @@ def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
 ) -> None:
     records = digits(DECLARED)
     fewer = without(records, REMOVED)
-    play(terms_of(model), records, fewer, rows=keep, rows_of=drop, engine=engine)
+    terms = terms_of(model, rounds=1 if (model, engine) in LARGE else 2)
+    play(terms, records, fewer, rows=keep, rows_of=drop, engine=engine)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_engines_agree_with_opacus_hooks(spec: str, name: str, task: str) -> Non
 @pytest.mark.parametrize("name", ["bookkeeping", "vmap"])
 def test_engines_agree_with_opacus_hooks_on_resnet18(name: str) -> None:
     """Eleven million parameters: float32 sums of squares in one go are 1e-5 off."""
-    check_agreement(make_engine(name, "resnet18", TASKS["classes"]), "resnet18", (1, 3))
+    check_agreement(make_engine(name, "resnet18", TASKS["classes"]), "resnet18", (3,))
 
 
 @pytest.mark.parametrize(("spec", "name"), EVERY_ENGINE)
@@ -118,6 +118,8 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 NOT_FINITE = ("one NaN", "NaN", "Inf", "-Inf")
 TARGETS = (0.0, 1.0, -1e5, 1e15, 1e30, 1e-30, math.nan, math.inf)
 """What a regression may be told to predict."""
+EXAMPLES = {"cnn": 30, "tests.client_app.training.oracle:group_norm_net": 30}
+"""Fewer batches where one takes ten times as long; two more hold a record of every kind."""
 
 
 def records_of(task: Task, kinds: list[str], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,12 +146,13 @@ def check_not_finite_adds_nothing(engine: Engine, kinds: list[str], seed: int) -
     assert not sum_of(engine, x[~good], y[~good], 1.0).any()
 
 
-@pytest.mark.parametrize("examples", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("spec", ENGINES_OF)
 def test_one_record_moves_the_sum_by_no_more_than_the_clip_norm(
-    spec: str, task: str, examples: int
+    spec: str, task: str, thorough: bool
 ) -> None:
+    examples = EXAMPLES.get(spec, 100) if thorough else 6
     made = [make_engine(name, spec, TASKS[task]) for name in ENGINES_OF[spec]]
 
     @settings(max_examples=examples)

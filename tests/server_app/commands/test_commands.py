@@ -145,20 +145,6 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_shows_what_joining_is_worth(tmp_path: Path) -> None:
-    done = hdpfl("demo", home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    words = done.stdout.replace(",", "").split()
-    fedavg, robust, oracle = (
-        float(words[words.index(name) + shift])
-        for name, shift in (("FedAvg", 1), ("Robust-HDP", 1), ("noise)", 1))
-    )
-    assert robust > fedavg + 0.2
-    assert abs(robust - oracle) < 0.02
-    assert list(tmp_path.glob("runs/demo-*/demo.png"))
-
-
-@pytest.mark.slow
 def test_a_broken_torchvision_stops_only_what_needs_it(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "torchvision"
     broken.mkdir(parents=True)
