@@ -135,6 +135,7 @@ class HDPStrategy(Strategy):
         self.tested = Measured()
         self.streams = ReleaseStreams.fresh()
         self._record = ModelRecord(self.simulation.seed)
+        self._head: Head | None = None
         self._requests: dict[str, SiteRequest] = {}
         self._exchange: Exchange | None = None
 
@@ -236,6 +237,7 @@ class HDPStrategy(Strategy):
         refused = {s: Rejected(Rejection.NOT_ASKED, why) for s, why in plan.refused.items()}
         self.report = RoundReport(server_round, asked, quorum, rejected=refused)
         self._record.begin_round(arrays, packed=self._is_packed)
+        self._head = self._find_head()
         return self._address(wire.TRAIN, server_round, arrays, asked)
 
     def aggregate_train(
@@ -432,7 +434,7 @@ class HDPStrategy(Strategy):
             tuple(report.accepted),
             rows[: len(stay)],
             {fact: self._column(fact) for fact in sorted(self.needs | self.welcomes)},
-            self._head(),
+            self._head,
             group=models[stay] if several else None,
             chose=np.array(chose, dtype=np.bool_) if several else None,
             squares=squares[stay],
@@ -478,7 +480,8 @@ class HDPStrategy(Strategy):
         disclosed = self.roster.disclosed
         return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
 
-    def _head(self) -> Head | None:
+    def _find_head(self) -> Head | None:
+        """Return the head of the round's model, whose silent sums estimators read; None: unknown."""
         # Without all coordinates of the head there are no silent sums, and the last layer of a body
         # may look like a head.
         if self.terms.sent_part == "body" or self.terms.shared_mask != "none":

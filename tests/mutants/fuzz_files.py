@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 FILES: dict[str, tuple[str, ...]] = {
+    "hdpfl_flower/formats.py": ("test_formats.py",),
+    "hdpfl_flower/config/recorded_terms.py": (
+        "test_formats.py",
+        "hdpfl_flower/config/test_owners.py",
+    ),
+    "hdpfl_flower/monitoring/rejection.py": (
+        "test_formats.py",
+        "hdpfl_flower/monitoring/test_journal.py",
+    ),
     "hdpfl_flower/ledger/account.py": (
         "hdpfl_flower/ledger/test_account.py",
         "hdpfl_flower/ledger/test_ledger.py",
