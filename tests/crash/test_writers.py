@@ -87,7 +87,7 @@ def test_one_of_them_is_killed(workers: Workers, folder: Path, point: str) -> No
 def test_processes_at_the_same_time_again_and_again(
     workers: Workers, folder: Path, name: str
 ) -> None:
-    for turn in range(100):
+    for turn in range(50):
         race(workers, folder / str(turn), RACES[name](random.Random(turn)))
 
 

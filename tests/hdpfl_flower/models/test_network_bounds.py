@@ -200,6 +200,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp:1000000000", "mlp:30000:30000"])
 def test_compare_refuses_it_in_one_line(tmp_path: Path, model: str) -> None:
     """Within 1.5 GB of address space; ``mlp:1000000000`` took 22 GB until the kernel ended it."""

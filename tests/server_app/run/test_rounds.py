@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Error, RecordDict
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.run.rounds import RunResult, finalize_terms, run
 from strategies import STRATEGIES, make_strategy
@@ -84,21 +87,31 @@ FAULTS: dict[str, tuple[Site, str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def without_it(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Arrays]:
+    """Strategy → the model of the honest sites alone, trained once for all faults."""
+
+    @cache
+    def train(strategy: str) -> Arrays:
+        folder = tmp_path_factory.mktemp("without")
+        sites = [f"site-{i}" for i in range(5)]
+        grid = ScriptedGrid(
+            {site: noisy(i) for i, site in enumerate(sites)}, {site: FACTS for site in sites}
+        )
+        return run(grid, terms_of(folder, strategy=strategy, **NEEDED.get(strategy, {}))).arrays
+
+    return train
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
-    tmp_path: Path, fault: str, strategy: str
+    tmp_path: Path, fault: str, strategy: str, without_it: Callable[[str], Arrays]
 ) -> None:
     site, words = FAULTS[fault]
     terms = terms_of(tmp_path, strategy=strategy, **NEEDED.get(strategy, {}))
     with_it = run(federation(site), terms)
-    without = run(
-        ScriptedGrid(
-            {f"site-{i}": noisy(i) for i in range(5)}, {f"site-{i}": FACTS for i in range(5)}
-        ),
-        terms.updated(run_id="without"),
-    )
-    for name, array in without.arrays.items():
+    for name, array in without_it(strategy).items():
         np.testing.assert_array_equal(with_it.arrays[name], array)
     for event in rounds_of(tmp_path):
         assert words in event["rejected"]["odd"]
