@@ -481,7 +481,7 @@ class HDPStrategy(Strategy):
         return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
 
     def _find_head(self) -> Head | None:
-        """Return the head of the round's model, whose silent sums estimators read; None: unknown."""
+        """Return the head of the round's model, for estimators of noise; None: it is unknown."""
         # Without all coordinates of the head there are no silent sums, and the last layer of a body
         # may look like a head.
         if self.terms.sent_part == "body" or self.terms.shared_mask != "none":

@@ -85,6 +85,8 @@ SMALLER = {
     "r-dpcfl-noise": ["--columns", "ε 10 b 32 first 32"],
     "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
     "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
+    "personal": ["--columns", "ε 2", "--strategies", "local,ppsgd + prior", "--seeds", "1"],
+    "dsu": ["--columns", "5 labels ε 1", "--strategies", "PPSGD,DSU honest", "--seeds", "1"],
 }
 """A part of each: tests/strategies runs every strategy, and what counts here is the study."""
 SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise")
