@@ -97,8 +97,18 @@ def load_state(path: Path) -> PersonalState:
         ) from None
 
 
-def save_state(path: Path, state: PersonalState) -> None:
+def path_before(path: Path) -> Path:
+    """Return where a simulated site keeps the state before that at ``path``."""
+    return path.with_name(f"before-{path.name}")
+
+
+def save_state(path: Path, state: PersonalState, *, durable: bool = False) -> None:
     """Write ``state`` to ``path`` in one step; called after the round's release is sealed.
+
+    Args:
+        path: of the file.
+        state: what to write.
+        durable: wait until the disk has it.
 
     Raises:
         OSError: the folder cannot be written.
@@ -117,4 +127,4 @@ def save_state(path: Path, state: PersonalState) -> None:
         {name: vector for name, vector in vectors.items() if vector is not None},
         {_FACTS: json.dumps(facts)},
     )
-    replace_file(path, content)
+    replace_file(path, content, durable=durable)

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from client_app.site.personal_state import PersonalState, save_state
+from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
 from client_app.training.dpsgd import Phase
 from client_app.training.personal_round import PersonalRound
@@ -142,4 +142,4 @@ class ClientLevelTrainer:
         if replayed and self._site.simulated:
             self.run(plan)  # seeded: the same update, and the part that belongs to it
         if self._after is not None:
-            save_state(own.path, self._after)
+            own.save(self._after)

@@ -18,7 +18,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from client_app.site.personal_state import PersonalState, load_state, personal_state_path
+from client_app.site.personal_state import (
+    PersonalState,
+    load_state,
+    path_before,
+    personal_state_path,
+    save_state,
+)
 from client_app.site.site import Site
 from client_app.training.dpsgd import Mask, Phase
 from hdpfl_flower.config.terms import RunTerms
@@ -137,6 +143,10 @@ class PersonalRound:
         self.path = personal_state_path(site)
         self.state = load_state(self.path)
         self._site = site
+        # Ledgers of simulations keep no payloads: a run that resumes has its last round done again.
+        self._is_redone = site.simulated and not site.in_process
+        if self._is_redone and self.state.server_round >= server_round:
+            self.state = load_state(path_before(self.path))
         part, summed = self.state.part, self.state.summed
         place = self.split.own or slice(0, self.split.size)
         if (part is not None and part.shape != (place.stop - place.start,)) or (
@@ -210,6 +220,16 @@ class PersonalRound:
             first=shared if before.first is None else before.first,
             variance=before.variance + steps * step_std**2,
         )
+
+    def save(self, state: PersonalState) -> None:
+        """Store the state after the round; called once the round's release is sealed.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if self._is_redone:
+            save_state(path_before(self.path), self.state)
+        save_state(self.path, state, durable=not self._site.simulated)
 
     def _mask(self, shared: Vector, steps: int, train: Train) -> Mask | None:
         """Return the mask of the shared coordinates, shape ``(D,)``; None: all of them."""

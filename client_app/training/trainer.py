@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from client_app.site.personal_state import PersonalState, Vector, save_state
+from client_app.site.personal_state import PersonalState, Vector
 from client_app.site.site import TOO_LARGE, Site
 from client_app.training.dpsgd import Phase, Pull, pull_share, rehearsal_size, settle, train
 from client_app.training.engine_choice import engine_for
@@ -117,7 +117,7 @@ class Trainer:
         if replayed and self._site.simulated:
             self.run(plan)  # seeded: the same update, and the part that belongs to it
         if self._after is not None:
-            save_state(own.path, self._after)
+            own.save(self._after)
 
     def _whole(self, shared: Vector) -> Vector:
         return shared if self._personal is None else self._personal.whole(shared)
