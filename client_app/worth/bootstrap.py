@@ -93,7 +93,13 @@ def interval(value: float, draws: Floats, units: int, level: float) -> Estimate:
 
 
 def paired(
-    gains: Floats, units: npt.NDArray[np.int64], draws: Floats, level: float, seed: int
+    gains: Floats,
+    units: npt.NDArray[np.int64],
+    draws: Floats,
+    level: float,
+    seed: int,
+    *,
+    largest: float = 0.0,
 ) -> Estimate:
     """Return a mean gain with its interval, drawn out to 0 where the exact test allows 0.
 
@@ -103,11 +109,18 @@ def paired(
         draws: the mean gain on the resamples, shape ``(DRAWS,)``.
         level: such as 0.95.
         seed: of the flips.
+        largest: the most that a gain can be, where different models may score alike on all of few
+            records, as with accuracy; 0: those of scores that agree everywhere are one model.
 
     Guarantees:
         The interval holds 0 wherever the sign-flip test does not reject a gain of 0 at ``level``.
     """
-    found = interval(float(gains.mean()), draws, len(np.unique(units)), level)
+    number = len(np.unique(units))
+    found = interval(float(gains.mean()), draws, number, level)
+    if not gains.any() and number > 1:
+        # No unit differs, in any resample either: yet of others a share up to 1 − α^(1/n) may.
+        reach = largest * (1 - (1 - level) ** (1 / number))
+        return Estimate(0.0, -reach, reach)
     if chance_of_sign(gains, units, seed) <= 1 - level:
         return found
     return Estimate(found.value, min(found.low, 0.0), max(found.high, 0.0))

@@ -104,7 +104,14 @@ def compare(
     for name, reference in pairs:
         by_record = gain(measure, models[name][1], models[reference][1])
         means = draws[:, columns[name, measure]] - draws[:, columns[reference, measure]]
-        gains[name][reference] = paired(by_record, units, sign_of(measure) * means, level, seed)
+        gains[name][reference] = paired(
+            by_record,
+            units,
+            sign_of(measure) * means,
+            level,
+            seed,
+            largest=float(measure == "accuracy"),
+        )
     judged = [
         Judged(name, kind, own[name], gains[name], _verdict(name, gains[name]))
         for name, (kind, _) in models.items()

@@ -83,6 +83,14 @@ def test_two_references_alone_are_compared_to_one_another() -> None:
     assert "verdict" not in next(rows(found))
 
 
+def test_two_models_right_on_the_same_records_are_not_surely_alike() -> None:
+    """None of 60 differs: 5 % of samples show none where 1 − 0.05^(1/60) = 4.9 % of records do."""
+    models = {CONSTANT: ("none", of(np.ones(60))), HOME: ("none", of(np.ones(60)))}
+    gain = compare(models, np.arange(60), "accuracy", 0.95, 0).models[1].gains[CONSTANT]
+    assert (1 - gain.high) ** 60 == pytest.approx(0.05)
+    assert gain.low == -gain.high
+
+
 def test_a_measure_without_an_interval_is_null_in_json() -> None:
     models = {CONSTANT: ("none", of(np.ones(1))), HOME: ("none", of(np.ones(1)))}
     found = facts(compare(models, np.zeros(1, np.int64), "accuracy", 0.95, 0))
@@ -93,9 +101,9 @@ def test_the_level_of_a_gain_is_shared_out_over_all_of_them(monkeypatch) -> None
     """Three models have six gains: each interval may miss in 5 of 600, and all in 5 of 100."""
     levels: list[float] = []
 
-    def note(gains, units, draws, level, seed):
+    def note(gains, units, draws, level, seed, **more):
         levels.append(level)
-        return paired(gains, units, draws, level, seed)
+        return paired(gains, units, draws, level, seed, **more)
 
     monkeypatch.setattr("client_app.worth.comparison.paired", note)
     models = {
