@@ -20,8 +20,9 @@ style: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
-check: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not engines and not gpu and not prometheus and not docker"
+# Three minutes: without the documentation, and without the tests of a second or more.
+check: style
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not seconds and not engines and not gpu and not prometheus and not docker"
 
 # Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
 # Of the parts of `lint` one is left out: tests/test_docs.py builds the documentation as strictly.

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.seconds import listed
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores; torch reads it at import
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -20,9 +22,13 @@ ENGINES = Path(__file__).parent / "e2e"
 """Where ``make test`` looks for the tests of the engines: elsewhere they would never run."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Refuse tests of the engines where ``make test`` does not look for them."""
+    """Mark the tests of ``seconds.txt``; refuse those of the engines outside of their folder."""
+    long = listed()
     for item in items:
+        if item.nodeid.partition("[")[0] in long:
+            item.add_marker("seconds")
         if item.get_closest_marker("engines") and ENGINES not in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid} is marked 'engines': move it to {ENGINES}")
 
