@@ -10,6 +10,12 @@ import pytest
 from safetensors.numpy import save
 
 from client_app.personal.ditto import kept_personal_path
+from client_app.personal.kept_model import read_kept_model
+from client_app.personal.personal_model import (
+    PersonalModel,
+    kept_model_path,
+    save_personal_model,
+)
 from client_app.worth.home_model import train_at_home
 from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH
 from hdpfl_flower.data.datasets import task_for
@@ -148,6 +154,30 @@ def test_personal_models_are_judged_beside_the_joined_one(site) -> None:
     assert ditto["measures"]["accuracy"]["value"] > 0.95
     assert model_named(found, "joined model")["verdict"] == NOT_WORTH
     assert found["verdict"] == ditto["verdict"]
+
+
+@pytest.mark.parametrize("kind", ["private", "kept"])
+def test_a_runs_own_model_is_judged_with_what_it_adds_to_the_outputs(site, kind) -> None:
+    prepare(site)
+    keep(site, (40, 0, 0), 0)
+    model, task = read_kept_model(site.profile)
+    path = kept_model_path(site.profile.state.path, "run-1")
+    added = np.array([-1000], np.float32)  # so that every record is of class 0
+    save_personal_model(path, PersonalModel(model.terms, model.arrays, added, kind))
+    data = read_site_data(site.profile.data, task, site.schema)
+    personal = model_named(asked(site), "personal model")
+    assert personal["kind"] == kind
+    assert personal["measures"]["accuracy"]["value"] == pytest.approx(1 - data.test.targets.mean())
+
+
+def test_a_run_without_noise_leaves_nothing_private(site) -> None:
+    prepare(site)
+    keep(site, (40, 0, 0), 0)
+    text = site.profile_path.read_text()
+    for value in ("1.2345678", "4.0"):
+        text = text.replace(f"epsilon = {value}", "epsilon = inf")
+    site.profile_path.write_text(text)
+    assert model_named(asked(site), "joined model")["kind"] == "none"
 
 
 def test_a_regression_is_judged_by_its_errors(site) -> None:
