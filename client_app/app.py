@@ -300,21 +300,19 @@ def _end_run(site: Site, instructions: Instructions) -> None:
 
     if not took_part(site):
         return
-    shared, tuned = read_model(site, instructions), None
+    whole = assemble(site, read_model(site, instructions), instructions.server_round)
     if instructions.terms.noise != "records":
-        tuned = end_of_run.tune_at_home(site, assemble(site, shared))
-        end_of_run.keep_personal_model(
-            site, end_of_run.personal_arrays(site, shared, tuned), None, None
-        )
+        tuned = end_of_run.tune_at_home(site, whole)
+        arrays = end_of_run.personal_arrays(site, whole, tuned)
+        end_of_run.keep_personal_model(site, arrays, None, None)
         return
-    plan, charged = site.plan
+    tuned, (plan, charged) = None, site.plan
     if plan.tuning is not None:
-        whole = assemble(site, shared)
         last = replace(instructions, server_round=instructions.terms.rounds)
         tuned = _release(
             site, site.ledger, last, TUNING, charged, lambda: end_of_run.tune(site, plan, whole), 1
         ).payload
-    arrays = end_of_run.personal_arrays(site, shared, tuned)
+    arrays = end_of_run.personal_arrays(site, whole, tuned)
     under = None if site.task.classes else arrays
     measured = _measure(site, instructions, plan, charged, under)
     end_of_run.keep_personal_model(site, arrays, plan.counts, measured)

@@ -264,7 +264,7 @@ def _release(site: AuditedSite) -> Scores:
         return kept  # the support alone
     plan = site.plan[0]
     if plan.tuning is not None:
-        moved += wire.read_sealed(tune(site, plan, assemble(site, shared)))
+        moved += wire.read_sealed(tune(site, plan, assemble(site, shared, terms.rounds)))
     body, head = (moves * way for moves, way in zip(_layers(moved), _ways(site), strict=True))
     scores: Scores = body.sum(0) + head
     return scores + kept * _STEP / 2 if terms.shared_mask != "none" else scores

@@ -13,7 +13,6 @@ from client_app.personal.ditto import load_personal_model, personal_path
 from client_app.personal.personal_model import (
     Kind,
     PersonalModel,
-    assemble,
     personal_model_path,
     save_personal_model,
 )
@@ -85,19 +84,17 @@ def tuned_place(terms: RunTerms, task: Task, size: int) -> slice:
     return slice(0, size) if terms.tuning_part == "all" else parts_of(terms.model, task).head
 
 
-def personal_arrays(site: Site, shared: Arrays, tuned: bytes | None) -> Arrays:
+def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     """Return the parameters of the site's personal model, before a prior.
 
     Args:
         site: whose model it is.
-        shared: the final model, as it was sent.
+        whole: the final model with the site's own part.
         tuned: the sealed update of its tuning; None: there was none.
 
     Raises:
-        Declined: no folder for the site's own part.
-        DataError: the site's own part is damaged.
+        DataError: the site's model by Ditto is damaged.
     """
-    whole = assemble(site, shared)
     if tuned is not None:
         return unflatten(flatten(whole) + wire.read_sealed(tuned), whole)
     # Ditto's model of the same run takes the place of the shared one.

@@ -31,7 +31,7 @@ def local_metrics(site: Site, instructions: Instructions) -> bytes:
     metrics = {} if site.terms.sent_part else evaluate(spec, task, arrays, records)
     shows_own = "personal-metrics" in site.profile.disclose
     if shows_own and has_personal_model(site.terms):
-        own_model = assemble(site, arrays)
+        own_model = assemble(site, arrays, instructions.server_round)
         found = evaluate(spec, task, own_model, records)
         metrics |= {f"personal-{name}": value for name, value in found.items()}
     path = personal_path(site) if shows_own and not site.terms.sent_part else None

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.personal.final_model import metadata_of, terms_in
+from client_app.personal.shrinkage import shrunk_deviation
 from client_app.site.personal_state import load_state, personal_state_path
 from client_app.site.simulated import simulated_ledger
 from client_app.site.site import Site
@@ -88,8 +89,13 @@ def simulated_model_path(config: RunConfig, index: int) -> Path:
     return simulated_ledger(config, index).with_name("model.safetensors")
 
 
-def assemble(site: Site, shared: Arrays) -> Arrays:
+def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
     """Return the whole model that the site uses: what the server sent and its own part.
+
+    Args:
+        site: whose model it is.
+        shared: what the server sent.
+        last_round: that ``shared`` is the model after.
 
     Raises:
         Declined: no folder for the site's own part.
@@ -100,6 +106,10 @@ def assemble(site: Site, shared: Arrays) -> Arrays:
     if terms.has_personal_state:
         split = split_of(terms, site.task, len(vector))
         state = load_state(personal_state_path(site))
+        if terms.personal_shrink:
+            sizes = [array.size for array in shared.values()]
+            own = shrunk_deviation(state, vector, sizes, last_round)
+            vector = vector + np.float32(terms.personal_shrink) * own
         vector = whole_model(terms, site.task, split, vector, state.part)
     return unflatten(vector, layout_of(terms.model, site.task))
 

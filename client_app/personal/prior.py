@@ -23,9 +23,10 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 Vector = npt.NDArray[np.float32]
-FLOOR = 0.5
-"""Least count of a class, in noise multipliers: a class of fewer is as rare as the noise can tell.
-Chosen on one seed of MNIST and digits among .25, .5, 1 and 2 (one value for all ε)."""
+FLOOR = 0.1
+"""Least count of a class, in noise multipliers. Chosen with the shrinkage on seed 0 of MNIST
+(docs/concepts/personal.md): floors of .1 and .25 are alike, from .5 on labels that a site lacks
+keep too much of their weight."""
 LEAST = 0.5
 """Least count of a class without noise (Krichevsky and Trofimov's half a record)."""
 BOUND = 0.25
@@ -109,16 +110,21 @@ def mean_offset(total: Vector, noise_multiplier: float, records: float) -> Vecto
 def log_prior(task: Task, counts: Vector, noise_multiplier: float) -> Vector:
     """Return what noisy counts add to the outputs, shape ``(task.outputs,)``.
 
-    log π̂ less its mean over the classes, for a softmax is the same up to a constant; the log-odds
-    of the second class where the model has one logit.
+    The counts are first shrunk to their mean by the share of their variance that is noise (Stein's
+    estimate), so that a site whose labels are mixed like everybody's adds little but zeros. Then
+    log π̂ less its mean over the classes, which for a softmax is the same up to a constant, or the
+    log-odds of the second class where the model has one logit.
 
     Args:
         task: with classes.
         counts: noisy, shape ``(task.classes,)``.
         noise_multiplier: z_h, the standard deviation of their noise.
     """
+    exact = counts.astype(np.float64)
+    mean, variance = exact.mean(), exact.var(ddof=1)
+    share = max(0.0, 1 - noise_multiplier**2 / max(variance, _TINY))
     least = max(FLOOR * noise_multiplier, LEAST)
-    found = np.log(np.maximum(counts.astype(np.float64), least))
+    found = np.log(np.maximum(mean + share * (exact - mean), least))
     if task.loss == "logistic":
         return np.array([found[1] - found[0]], np.float32)
     return np.asarray(found - found.mean(), np.float32)

@@ -65,6 +65,10 @@ def check_personal(terms: RunTerms) -> None:
         "shared part: raise 'local-steps', or lower 'personal-steps'": (
             training == "alternate" and 0 < steps <= first
         ),
+        "'personal-shrink' does not go with 'personal-training' = 'offset', which adds the same "
+        "updates already: leave one of them out": (
+            terms.personal_shrink > 0 and training == "offset"
+        ),
         f"'noise' = '{terms.noise}' trains a personal part or an offset without noise, which is "
         "for simulated sites alone: leave 'noise' at 'records', or take a named 'dataset'": (
             own_state and terms.noise != "records" and terms.dataset == "site"

@@ -106,6 +106,12 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
     strategy = make_strategy(config)
     terms = strategy.terms
     check_up_front(terms)
+    if terms.personal_shrink and strategy.several_models:
+        raise TermsError(
+            f"run config: 'personal-shrink' does not go with '{strategy.name}', whose sites train "
+            "models of their own: a site's updates have no one global path to differ from; leave "
+            "it out"
+        )
     if terms.needs_head:
         parts_of(terms.model, task_for(terms))
     return strategy

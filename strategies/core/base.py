@@ -314,7 +314,8 @@ class HDPStrategy(Strategy):
     def finish_messages(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
         """Return the messages that bring the final model to every site online."""
         self.roster.refresh(grid)
-        return self._address(wire.FINISH, self.terms.rounds, arrays, list(self.roster.nodes))
+        last = self.report.server_round or self.terms.rounds
+        return self._address(wire.FINISH, last, arrays, list(self.roster.nodes))
 
     # --- parts -------------------------------------------------------------------------------
 

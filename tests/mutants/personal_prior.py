@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
+_SHRINK = "client_app/personal/test_shrinkage.py::test_"
 _PRIOR = "client_app/personal/test_prior.py::test_"
 MUTANTS = (
     Mutant(
@@ -70,6 +71,21 @@ MUTANTS = (
         "        return tuple(one for one in (self.choices, self.counts) if one)\n",
         "        return tuple(one for one in (self.choices,) if one)\n",
         "hdpfl_flower/privacy/test_plan_extras.py::test_counts_are_charged_beside_the_steps",
+    ),
+    Mutant(
+        "shrinkage that keeps the noise",
+        "client_app/personal/shrinkage.py",
+        "max(0.0, 1 - size * state.variance / energy)",
+        "max(0.0, 1 - 0 * state.variance / energy)",
+        _SHRINK + "noise_alone_leaves_next_to_nothing_and_a_smaller_variance_much_of_it",
+    ),
+    Mutant(
+        "shrinkage under models of the sites' own",
+        "server_app/run/rounds.py",
+        "    if terms.personal_shrink and strategy.several_models:\n",
+        "    if False:\n",
+        _SHRINK + "what_has_no_global_path_or_no_noise_of_steps_is_refused[more0-'personal-shrink' "
+        "does not go with 'local']",
     ),
 )
 """As ``table.MUTANTS``."""
