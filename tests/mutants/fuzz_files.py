@@ -130,6 +130,19 @@ FILES: dict[str, tuple[str, ...]] = {
         "client_app/training/test_engines.py",
         "client_app/training/test_dpsgd.py",
     ),
+    "client_app/training/personal_round.py": (
+        "client_app/training/test_dpsgd_phases.py",
+        "client_app/personal/test_personal_site.py",
+    ),
+    "client_app/site/personal_state.py": ("client_app/personal/test_personal_site.py",),
+    "client_app/personal/end_of_run.py": (
+        "client_app/personal/test_prior.py",
+        "client_app/personal/test_personal_site.py",
+    ),
+    "hdpfl_flower/models/parts.py": (
+        "hdpfl_flower/models/test_parts.py",
+        "client_app/personal/test_personal_site.py",
+    ),
     "client_app/personal/held_out.py": (
         "client_app/test_app.py",
         "client_app/personal/test_personal_model.py",

@@ -158,6 +158,7 @@ PERFECT = Guesses(2000, 2000, 2000, 0, gaussian=False)
         (PUBLISHED, PERFECT, "VIOLATES it, as known"),
         (f"{PUBLISHED}, support", HONEST, "NOT refuted: a blind audit"),
     ],
+    ids=["honest", "violating", "known", "blind"],
 )
 def test_the_published_mask_alone_may_and_must_be_refuted(
     site, monkeypatch: pytest.MonkeyPatch, rule: str, evidence: Guesses, verdict: str

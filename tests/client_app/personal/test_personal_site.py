@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from flwr.app import Message
 
 from client_app.personal.personal_model import kept_model_path, read_personal_model
 from client_app.site.personal_state import kept_state_path, load_state
+from client_app.site.site import Site
+from client_app.training.personal_round import PersonalRound
 from hdpfl_flower import wire
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
@@ -398,22 +403,21 @@ def test_no_reply_holds_a_number_of_the_personal_vector(tmp_path: Path, training
     disclose = '["metrics", "personal-metrics", "batch-size", "declared-records", "epsilon"]'
     profile = make_site(tmp_path, disclose=disclose, holdout=0.3)
     terms = own_terms(**{**TUNED, "personal-training": training, "personal-rate": 0.5})
-    replies = []
+    replies, kept = [], []
     for server_round in (1, 2, 3):
         replies.append(ask(profile, terms, server_round))
+        kept.append(load_state(state_path(tmp_path, terms)).part)
         replies.append(ask(profile, terms, server_round, wire.EVALUATE))
     replies += [ask(profile, terms, 0, wire.JOIN), finish(profile, terms)]
     assert all(reply.has_content() for reply in replies)
-    state = load_state(state_path(tmp_path, terms))
     tuned = read_personal_model(kept_model_path(tmp_path / "state", terms.run_id))
-    assert state.part is not None
     assert tuned is not None
     parts = parts_of(terms.model, task_for(terms))
     flat = np.concatenate([array.ravel() for array in tuned.arrays.values()])
     # An offset is 0 in the body, and a frozen body is the server's own.
-    hidden = np.concatenate([state.part, flat[parts.head]])
+    hidden = np.concatenate([*(part for part in kept if part is not None), flat[parts.head]])
     hidden = hidden[hidden != 0]
-    assert len(hidden)
+    assert len(hidden) > len(flat[parts.head])
     sent = b"".join(_bytes_of(reply) for reply in replies)
     for number in hidden:
         for text in (number.tobytes(), repr(float(number)).encode()):
@@ -434,3 +438,16 @@ def _bytes_of(reply: Message) -> bytes:
         for kind in (np.float32, np.float64)
     ]
     return b"".join([*found, *numbers, repr(reply.content).encode()])
+
+
+@pytest.mark.parametrize("more", [{"shared-mask": "published"}, {"noise": "client"}])
+def test_the_round_itself_refuses_what_is_for_simulations_alone(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Behind the policy's own check: no other way leads to such a round at a real site."""
+    profile = Profile.load(make_site(tmp_path, more=CLIENT_NOISE))
+    site = Site(profile, own_terms(**more), None)
+    with pytest.raises(Declined, match=r"clean weights|trained without noise"):
+        PersonalRound(site, 1, 9)
+    simulated = PersonalRound(replace(site, index=(0, 1)), 1, 9)
+    assert simulated.state.rounds == 0
