@@ -164,7 +164,7 @@ DSU = DsuStudy(
     name="dsu",
     title="DP-pFedDSU's Tables II and III with the controls they lack",
     source="arXiv:2503.09192, Tables II and III",
-    minutes=8,
+    minutes=3,
     units=(CLIENT_LEVEL, RECORD_LEVEL),
     notes=(
         "Where 'local training alone' or 'frozen random body' is ahead of a rule, what it shares "

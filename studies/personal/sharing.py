@@ -58,7 +58,7 @@ PERSONAL = TunedStudy(
     name="personal",
     title="Personal models: MNIST, 20 clients of 300 records",
     source="ours (no paper)",
-    minutes=20,
+    minutes=5,
     base=BASE,
     rows=(
         row(_LOCAL),
