@@ -107,7 +107,7 @@ def changed_supports(steps: int, training: Training) -> float:
 
 def support(site: AuditedSite, start: Arrays) -> npt.NDArray[np.bool_]:
     """Return which shared coordinates a first round moves, shape ``(d,)``: those of the mask."""
-    kept: npt.NDArray[np.bool_] = site.round(start, 1) != 0
+    kept: npt.NDArray[np.bool_] = site.round(start, 1, store=False) != 0
     return kept
 
 
@@ -178,7 +178,9 @@ def attack_head(training: Training, *, advance: _Advance = lambda: None) -> Find
         plan = site.plan[0]
         start, records, way = _worst(site)
         for release, member in enumerate(members[0]):
-            scores[0, release] = site.over(_with(records, member)).round(start, 1) @ way
+            scores[0, release] = (
+                site.over(_with(records, member)).round(start, 1, store=False) @ way
+            )
     advance()
     return Finding(
         "fedrep, outside the batch", plan, evidence_of(scores, members), RELEASES, _OTHERS + 1
@@ -233,7 +235,10 @@ def _worst(site: AuditedSite) -> tuple[Arrays, Records, npt.NDArray[np.float64]]
         labels = (np.arange(_OTHERS + 1) >= zeros).astype(np.int64)
         labels[-1] = 0
         records = Records(np.repeat(point, _OTHERS + 1, axis=0), labels)
-        ends = [site.over(_with(records, one)).round(start, 1, clean) for one in (True, False)]
+        ends = [
+            site.over(_with(records, one)).round(start, 1, clean, store=False)
+            for one in (True, False)
+        ]
         moved = (ends[0] - ends[1]).astype(np.float64)
         length = float(np.linalg.norm(moved))
         if length > found:

@@ -128,13 +128,16 @@ class AuditedSite(Site):
         """Return the site with these records."""
         return replace(self, records=records)
 
-    def round(self, model: Arrays, server_round: int, plan: Plan | None = None) -> Vector:
-        """Return what a round sends, decoded, shape ``(d,)``; its state is stored.
+    def round(
+        self, model: Arrays, server_round: int, plan: Plan | None = None, *, store: bool = True
+    ) -> Vector:
+        """Return what a round sends, decoded, shape ``(d,)``.
 
         Args:
             model: the whole model of the server; only what is shared of it is sent to the site.
             server_round: from 1.
             plan: another plan than the site's own.
+            store: whether its own part goes on from this round in the next one.
 
         Raises:
             AccountingError: a released number is not finite.
@@ -146,7 +149,8 @@ class AuditedSite(Site):
             sent = wire.read_sealed(trainer.run(plan or self.plan[0]))
         except WireError:
             raise AccountingError("audit: a released number is not finite") from None
-        trainer.keep(replayed=False, plan=plan or self.plan[0])
+        if store:
+            trainer.keep(replayed=False, plan=plan or self.plan[0])
         return sent
 
 

@@ -131,10 +131,14 @@ FILES: dict[str, tuple[str, ...]] = {
         "client_app/training/test_dpsgd.py",
     ),
     "client_app/training/personal_round.py": (
+        "client_app/training/test_personal_round.py",
         "client_app/training/test_dpsgd_phases.py",
         "client_app/personal/test_personal_site.py",
     ),
-    "client_app/site/personal_state.py": ("client_app/personal/test_personal_site.py",),
+    "client_app/site/personal_state.py": (
+        "client_app/personal/test_personal_files.py",
+        "client_app/personal/test_personal_site.py",
+    ),
     "client_app/personal/end_of_run.py": (
         "client_app/personal/test_prior.py",
         "client_app/personal/test_personal_site.py",

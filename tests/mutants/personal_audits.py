@@ -19,7 +19,7 @@ MUTANTS = (
         "a personal vector stored before its release is sealed",
         "client_app/training/trainer.py",
         "            update = own.sent(update)\n",
-        "            update = own.sent(update)\n            save_state(own.path, self._after)\n",
+        "            update = own.sent(update)\n            own.save(self._after)\n",
         SITE + "the_state_is_stored_once_the_release_is_sealed",
     ),
     Mutant(

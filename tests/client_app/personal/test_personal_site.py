@@ -117,7 +117,7 @@ def test_one_that_dies_between_the_seal_and_the_state_sends_the_sealed_bytes(
 ) -> None:
     profile, terms = make_site(tmp_path), own_terms()
     with monkeypatch.context() as patch:
-        patch.setattr("client_app.training.trainer.save_state", killed)
+        patch.setattr("client_app.training.trainer.PersonalRound.save", killed)
         with pytest.raises(KeyboardInterrupt):
             ask(profile, terms)
     assert releases(tmp_path) == {(1, "update"): "sent"}
