@@ -39,7 +39,8 @@ def describe(terms: RunTerms) -> dict[str, Any]:
     }
     if terms.epsilon_cap and terms.noise != "server":
         facts["epsilon-cap"] = terms.epsilon_cap
-    if terms.shared_mask == "published":
+    # Where a client's update is noised as a whole, in every coordinate, it shows no mask.
+    if terms.shared_mask == "published" and terms.noise == "records":
         facts["violates"], facts["epsilon"] = "every private site", math.inf
     return facts
 

@@ -1,0 +1,123 @@
+"""A part that stays, under every weight rule, projection, cluster and guard: tiny runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.personal.personal_model import read_personal_model, simulated_model_path
+from client_app.site.personal_state import load_state, simulated_state_path
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.networks import flatten
+from hdpfl_flower.models.parts import parts_of
+from server_app.run.rounds import RunResult
+from server_app.simulation.in_process_run import run_in_process
+from strategies import make_strategy
+
+SITES = 5
+COMPOSED: dict[str, dict[str, Any]] = {
+    name: {"strategy": name}
+    for name in (
+        "fedavg", "trimmed-mean", "weiavg", "minimum", "snr", "oracle", "robust-hdp",
+        "robust-hdp-drift", "pfa-plus", "robust-hdp+pfa", "fedrep+random", "dsu", "ppsgd",
+        "local", "mr-mtl",
+    )
+} | {
+    "evidence": {"strategy": "robust-hdp", "guard": "evidence"},
+    "cap": {"strategy": "robust-hdp", "guard": "cap"},
+    "centred clipping": {"strategy": "fedavg", "guard": "centred-clipping"},
+    "clusters": {"strategy": "robust-hdp+r-dpcfl", "r-dpcfl.clusters": 2},
+    "choices": {"strategy": "ifca", "ifca.clusters": 2, "selections": 2},
+}  # fmt: skip
+
+
+def config_of(folder: Path, **more: Any) -> RunConfig:
+    """Return a run in which the head stays and every site trains it first."""
+    own = {} if more["strategy"] == "ppsgd" else {"personal-training": "alternate"}
+    return RunConfig.parse({
+        "dataset": "digits", "model": "mlp:6", "rounds": 3, "local-steps": 4, "run-id": "r",
+        "batch-sizes": "16", "epsilons": "8,4,2,2,8", "runs-dir": str(folder), "seed": 3,
+        "personal-part": "head", **own, "learning-rate": 0.3, **more,
+    })  # fmt: skip
+
+
+def run(folder: Path, **more: Any) -> tuple[RunConfig, RunResult]:
+    """Return the run, and the configuration that its sites had."""
+    config = config_of(folder, **more)
+    result = run_in_process(config, SITES)
+    sent = result.sent
+    assert isinstance(sent, RunTerms)
+    return RunConfig(sent, config.server, config.simulation), result
+
+
+@pytest.mark.parametrize("case", COMPOSED)
+def test_a_rule_sees_the_shared_part_and_each_site_keeps_its_own(tmp_path: Path, case: str) -> None:
+    config, result = run(tmp_path, **COMPOSED[case])
+    assert [event["accepted"] for event in result.rounds] == [[str(i) for i in range(SITES)]] * 3
+    parts = parts_of("mlp:6", task_for(config.terms))
+    size = parts.size if case == "ppsgd" else parts.body.stop
+    shared = flatten(result.arrays)
+    assert len(shared) == size * (max(result.models.values(), default=0) + 1) or result.models
+    assert len(shared) % size == 0
+    owns = []
+    for index in range(SITES):
+        state = load_state(simulated_state_path(config, index))
+        model = read_personal_model(simulated_model_path(config, index))
+        assert model is not None
+        assert state.part is not None
+        assert (state.rounds, state.first_round, model.kind) == (3, 1, "private")
+        whole = flatten(model.arrays)
+        at = result.models.get(str(index), 0)
+        body = shared[at * size : (at + 1) * size]
+        if case == "ppsgd":
+            np.testing.assert_array_equal(whole, body + state.part)
+        else:
+            np.testing.assert_array_equal(whole[parts.head], state.part)
+            np.testing.assert_array_equal(whole[parts.body], body)
+        owns.append(whole[parts.head].tobytes())
+    assert len(set(owns)) == SITES
+    assert "personal-accuracy" in result.rounds[-1]["metrics"]
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_silent_sums_are_sought_where_the_head_is_sent_alone(tmp_path: Path, part: str) -> None:
+    """The last layer of a body may look like a head, and its sums are not silent."""
+    more = {"strategy": "robust-hdp", "personal-part": part, "model": "mlp:10:10"}
+    config, seen = config_of(tmp_path, **more), []
+    rule = type(make_strategy(config))
+    combine = rule.combine
+
+    def spy(self: Any, state: Any, updates: Any, noise: Any) -> Any:
+        seen.append(updates.head)
+        return combine(self, state, updates, noise)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rule, "combine", spy)
+        run_in_process(config, SITES)
+    assert len(seen) == 3
+    assert all((head is None) == (part == "head") for head in seen)
+
+
+def test_a_site_that_comes_late_begins_with_the_public_head_and_keeps_it_over_clusters(
+    tmp_path: Path,
+) -> None:
+    config, result = run(tmp_path, **COMPOSED["clusters"], **{"rounds": 6, "fraction": 0.6})
+    first: dict[str, int] = {}
+    for event in result.rounds:
+        for site in event["accepted"]:
+            first.setdefault(site, event["round"])
+    assert max(first.values()) > 1, "nobody comes late with this seed"
+    for site, begun in first.items():
+        state = load_state(simulated_state_path(config, int(site)))
+        taken = [event["round"] for event in result.rounds if site in event["accepted"]]
+        assert (state.first_round, state.rounds) == (begun, len(taken))
+        assert state.server_round == taken[-1]
+    assert set(result.models) >= set(first)
+    for index in range(SITES):  # who took no part has no model of its own
+        model = read_personal_model(simulated_model_path(config, index))
+        assert (model is not None) == (str(index) in first)
