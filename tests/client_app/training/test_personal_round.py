@@ -239,7 +239,7 @@ def test_a_mask_beside_joint_steps_leaves_the_own_part_as_it_is(tmp_path: Path) 
     head = site.state.part
     assert head is not None
     first = flatten(arrays_of(build_model("mlp:10", task_for(site.terms), seed=0)))
-    assert np.all(head != 0)
+    assert np.mean(head != first[site.parts.head]) > 0.9, "it is not trained"
     assert np.corrcoef(head, first[site.parts.head])[0, 1] > 0.05
 
 

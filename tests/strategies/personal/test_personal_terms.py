@@ -152,11 +152,11 @@ def test_every_output_of_a_published_run_says_that_it_violates(tmp_path: Path) -
     })  # fmt: skip
     run_in_process(config, 2)
     result = json.loads((tmp_path / "r" / "result.json").read_text())
-    assert result["privacy"]["violates"] == "every private site"
+    assert result["privacy"].get("violates") == "every private site"
     (event,) = (
         e for e in read_journal(tmp_path / "r" / "journal.jsonl") if e["event"] == "privacy"
     )
-    assert event["violates"] == "every private site"
+    assert event.get("violates") == "every private site"
     table, _ = promises_table(config, 2, read_promises({"dsu-published": tmp_path / "r"}))
     console = Console(width=120, record=True)
     console.print(table)
