@@ -55,7 +55,7 @@ class Format:
         return number
 
 
-LEDGER = Format("ledger", 1, LedgerError)
+LEDGER = Format("ledger", 2, LedgerError)
 PLAN = Format("plan in a ledger", 2, LedgerError)
 JOURNAL = Format("journal", 1, DataError)
 CHECKPOINT = Format("checkpoint", 2, CheckpointError, unnumbered=1)

@@ -119,7 +119,7 @@ def test_a_ledgers_entries_keep_every_promise(earlier: Path) -> None:
     with chain.transaction() as entries:
         found = {each.name: each.failures for each in check_entries(entries)}
     chain.close()
-    assert found == dict.fromkeys(found, ()) and len(found) == 5
+    assert found == dict.fromkeys(found, ()) and len(found) == 6
 
 
 def test_plans_mean_what_they_meant(ledger: Ledger) -> None:

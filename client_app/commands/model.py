@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +13,13 @@ import typer
 
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 if TYPE_CHECKING:
     from client_app.personal.final_model import FinalModel
+    from client_app.personal.personal_model import Kind, PersonalModel
     from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.models.task import Task
 
@@ -29,7 +29,9 @@ FOR_SITES = frozenset({
     "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
     "learning-rate", "prox-lambda", "model", "dataset", "schema", "noise", "noise-multiplier",
     "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
-    "personal-noise", "epsilon-cap", "evaluation",
+    "personal-noise", "epsilon-cap", "evaluation", "personal-part", "personal-training",
+    "personal-steps", "personal-rate", "shared-mask", "mask-share", "tuning-steps", "tuning-part",
+    "personal-prior", "personal-shrink",
 })  # fmt: skip
 """The terms by which a site trained. The others say what the server does with what it gets, or what
 a simulation draws: ``delta`` is no site's own, which stands in its profile."""
@@ -42,22 +44,36 @@ OTHERS = (
 PersonalOption = Annotated[
     bool, typer.Option("--personal", help="This site's own model of that run instead.")
 ]
+KeptOption = Annotated[
+    bool, typer.Option("--kept", help="The model of that run that was tuned at home instead.")
+]
+LABELS = {
+    "private": "private: made of noisy releases alone; it may be shown like this site's updates",
+    "kept": "kept: trained on this site's records without noise; no ε covers it, keep it like them",
+}
+"""What the two kinds of a site's own model mean."""
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
 
 
 @app.command()
-def show(profile: ProfileOption = None, personal: PersonalOption = False) -> None:
+def show(
+    profile: ProfileOption = None, personal: PersonalOption = False, kept: KeptOption = False
+) -> None:
     """Print the run, the round and the terms of the model.
 
     Its run and the terms by which sites trained and, where the profile keeps a holdout, how good
     it is on it.
     """
+    from client_app.personal.personal_model import PersonalModel
+
     site = open_profile(profile)
-    model, task = _kept_model(site, personal)
+    model, task = _kept_model(site, personal, kept)
     size = sum(array.size for array in model.arrays.values())
-    kind = "personal" if personal else "final"
-    run = model.terms.run_id
+    own = isinstance(model, PersonalModel)
+    kind, run = "personal" if own else "final", model.terms.run_id
     typer.echo(printable(f"{kind} model of run '{run}': {model.terms.model}, {size} parameters"))
+    if isinstance(model, PersonalModel):
+        typer.echo(LABELS[model.kind])
     for key, value in model.terms.as_config().items():
         if key not in FOR_SITES:
             continue
@@ -74,18 +90,26 @@ def export(
     to: Annotated[Path, typer.Option("--to", help="File to write, FILE.safetensors.")],
     profile: ProfileOption = None,
     personal: PersonalOption = False,
+    kept: KeptOption = False,
     force: ForceOption = False,
 ) -> None:
     """Write the model to a safetensors file.
 
-    Its metadata hold the run's terms.
+    Its metadata hold the run's terms, and of a model of the site's own its kind. What a prior adds
+    is in the bias of the last layer, or where there is none in an array 'outputs', to be added.
     """
     from safetensors.numpy import save
 
     from client_app.personal.final_model import metadata_of
+    from client_app.personal.personal_model import PersonalModel, folded
 
-    model, _ = _kept_model(open_profile(profile), personal)
-    write_file(to, save(model.arrays, metadata_of(model.terms)), force=force)
+    model, task = _kept_model(open_profile(profile), personal, kept)
+    arrays, metadata = model.arrays, metadata_of(model.terms)
+    if isinstance(model, PersonalModel):
+        model = folded(model, task)
+        left = {"outputs": model.added} if model.added.any() else {}
+        arrays, metadata = {**model.arrays, **left}, {**metadata, "kind": model.kind}
+    write_file(to, save(arrays, metadata), force=force)
     typer.echo(f"wrote {to}")
 
 
@@ -94,6 +118,7 @@ def predict(
     file: Annotated[Path, typer.Argument(help="A CSV or Parquet table with the schema's columns.")],
     profile: ProfileOption = None,
     personal: PersonalOption = False,
+    kept: KeptOption = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     force: ForceOption = False,
 ) -> None:
@@ -104,9 +129,8 @@ def predict(
     """
     from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.data.table_records import features_only
-    from hdpfl_flower.models.evaluation import predict as outputs_of
 
-    model, task = _kept_model(open_profile(profile), personal)
+    model, task = _kept_model(open_profile(profile), personal, kept)
     if not model.terms.schema_text:
         raise DataError("the model's run has no 'schema', so no table can be read for it")
     schema = Schema.load(model.terms.schema_text)
@@ -114,7 +138,7 @@ def predict(
         raise DataError("the 'schema' of the model's run does not describe what the model takes")
     kind = "parquet" if file.suffix.lower() in (".parquet", ".pq") else "csv"
     features, positions = features_only(file, kind, schema)
-    outputs = outputs_of(model.terms.model, task, model.arrays, features)
+    outputs = _outputs(model, task, features)
     text = _as_csv(schema, task, positions, outputs)
     if out is None:
         typer.echo(text, nl=False)
@@ -123,42 +147,136 @@ def predict(
     typer.echo(f"wrote {out}: {len(positions)} predictions")
 
 
-def _kept_model(site: Profile, personal: bool) -> tuple[FinalModel, Task]:
+@app.command()
+def tune(
+    profile: ProfileOption = None,
+    part: Annotated[str, typer.Option(help="head (the last layer), or all.")] = "all",
+    epochs: Annotated[int, typer.Option(help="Passes over the training records.", min=1)] = 5,
+    learning_rate: Annotated[
+        float, typer.Option(help="Of SGD without noise; 0: the run's.", min=0)
+    ] = 0.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Tune the model of the last run at home, without noise.
+
+    The ledger closes that run first: this site releases nothing more of it. The result is a file of
+    its own in the state folder, for this site's eyes alone; no later run reads it.
+    """
+    import contextlib
+
+    from client_app.personal.home_tuning import Tuning, tune_without_noise
+    from client_app.reports.ledger_view import ledger_paths
+    from hdpfl_flower.data.site_data import read_site_data
+    from hdpfl_flower.ledger.ledger import Ledger
+
+    if part not in ("head", "all"):
+        raise ProfileError("'--part' must be head or all")
+    site = open_profile(profile)
+    if site.data is None:
+        raise ProfileError("profile: [data] is missing; it says where the records lie")
+    model, task = _start_of_tuning(site)
+    run = model.terms.run_id
+    if not yes:
+        question = f"Close run '{run}' at this site, for good, and tune its model without noise?"
+        typer.confirm(printable(question), abort=True)
+    records = read_site_data(site.data, task, model.terms.schema_text).train
+    how = Tuning(part, epochs, learning_rate or model.terms.learning_rate)
+    paths = ledger_paths(site)
+    with contextlib.closing(Ledger(paths.path, paths.anchor)) as ledger:
+        tuned = tune_without_noise(site, ledger, model, records, how)
+    typer.echo(printable(f"run '{run}' is closed at this site; its tuned model is kept"))
+    typer.echo(LABELS["kept"])
+    typer.echo(_on_held_out(site, tuned, task))
+
+
+def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
+    """Return the site's own model of its last run, or the final one; raises as `_kept_model`."""
+    from client_app.personal.kept_model import read_kept_model
+    from client_app.personal.personal_model import (
+        PersonalModel,
+        kept_model_path,
+        read_personal_model,
+    )
+
+    final, task = read_kept_model(site)
+    own = None
+    if site.state is not None:
+        own = read_personal_model(kept_model_path(site.state.path, final.terms.run_id))
+    if own is None and final.terms.sent_part:
+        raise DataError("the part of the model that stays here is missing; nothing can be tuned")
+    none = np.zeros(task.outputs, np.float32)
+    return own or PersonalModel(final.terms, final.arrays, none, "private"), task
+
+
+def _outputs(model: FinalModel | PersonalModel, task: Task, features: np.ndarray) -> np.ndarray:
+    """Return the model's outputs, what a prior adds included."""
+    from client_app.personal.personal_model import PersonalModel
+    from hdpfl_flower.models.evaluation import predict as outputs_of
+
+    if isinstance(model, PersonalModel):
+        return model.outputs(task, features)
+    if model.terms.sent_part:
+        raise DataError(
+            "the final model lacks the part that stays at each site; add --personal to use the "
+            "whole of this site's"
+        )
+    return outputs_of(model.terms.model, task, model.arrays, features)
+
+
+def _kept_model(
+    site: Profile, personal: bool, kept: bool
+) -> tuple[FinalModel | PersonalModel, Task]:
     """Return the final model that the site keeps, or its own one of that run.
 
     Raises:
         ProfileError, ModelError: as :func:`client_app.personal.kept_model.read_kept_model`.
         DataError: there is no such model yet, or it is damaged.
     """
+    from client_app.personal.home_tuning import home_tuned_path
     from client_app.personal.kept_model import own_arrays, read_kept_model
+    from client_app.personal.personal_model import (
+        PersonalModel,
+        kept_model_path,
+        read_personal_model,
+    )
 
     model, task = read_kept_model(site)
-    if not personal and model.terms.sent_part:
-        raise DataError(
-            f"run '{model.terms.run_id}' leaves a part of its model at each site, so the final "
-            "model is not whole; add --personal"
-        )
-    if not personal or site.state is None:
+    if not (personal or kept) or site.state is None:
         return model, task
-    own = own_arrays(site.state.path, model)
+    folder, terms = site.state.path, model.terms
+    if kept:
+        tuned = read_personal_model(home_tuned_path(folder, terms.run_id))
+        if tuned is None:
+            raise DataError(
+                f"no kept model of run '{terms.run_id}' in {folder}; make it: hdpfl-site model tune"
+            )
+        return tuned, task
+    found = read_personal_model(kept_model_path(folder, terms.run_id))
+    if found is not None:
+        return found, task
+    own = own_arrays(folder, model) if not terms.sent_part else None
     if own is None:
         raise DataError(
-            f"no personal model of run '{model.terms.run_id}' in {site.state.path}: its terms must "
-            "set 'personal-lambda', and this site must have taken part"
+            f"no personal model of run '{terms.run_id}' in {folder}: its terms must set "
+            "'personal-lambda', a personal part, a prior or 'tuning-steps', and this site must "
+            "have taken part"
         )
-    return replace(model, arrays=own), task
+    kind: Kind = "private" if terms.personal_noise == "records" else "kept"
+    return PersonalModel(terms, own, np.zeros(task.outputs, np.float32), kind), task
 
 
-def _on_held_out(site: Profile, model: FinalModel, task: Task) -> str:
+def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> str:
+    if getattr(model, "kind", "") == "" and model.terms.sent_part:
+        return "no test: the final model lacks the part that stays at each site; see --personal"
     if site.data is None or site.data.holdout == 0:
         return "no test: 'data.holdout' keeps no record out of training"
     from hdpfl_flower.data.site_data import read_site_data
-    from hdpfl_flower.models.evaluation import evaluate
+    from hdpfl_flower.models.evaluation import measures
 
     records = read_site_data(site.data, task, model.terms.schema_text).test
     if records is None or not len(records):
         return "no test: 'data.holdout' keeps no record of this table"
-    found = evaluate(model.terms.model, task, model.arrays, records)
+    found = measures(task, _outputs(model, task, records.features), records.targets)
     words = {"accuracy": "accuracy" if task.classes else "R²", "mse": "MSE", "mae": "MAE"}
     measured = ", ".join(f"{words.get(name, name)} {value:.4f}" for name, value in found.items())
     return (

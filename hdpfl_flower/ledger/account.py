@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hdpfl_flower.config.terms import RunTerms
     from hdpfl_flower.privacy.plan import Plan
 
+CLOSED = "closed"
+"""Kind of the entry after which nothing of a run may be released."""
 Key = tuple[str, int, str]
 """A release: (run, server round, kind)."""
 
@@ -97,6 +99,7 @@ class Account:
         plans: run → the plan charged for it.
         releases: every release that was ever reserved.
         declared: run → the ε declared to a server that adds the noise.
+        closed: runs of which nothing more may be released here.
     """
 
     cap_epsilon: float = 0.0
@@ -104,6 +107,7 @@ class Account:
     plans: dict[str, ChargedPlan] = field(default_factory=dict)
     releases: dict[Key, Release] = field(default_factory=dict)
     declared: dict[str, float] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
     _by_seq: dict[int, Release] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
@@ -115,6 +119,8 @@ class Account:
             self.plans[body["run_id"]] = ChargedPlan(
                 body["plan"], body["terms"], body["epsilon"], body["delta"]
             )
+        elif entry.kind == CLOSED:
+            self.closed.add(body["run_id"])
         elif entry.kind == "reserved":
             key = (body["run_id"], body["round"], body["kind"])
             release = Release(entry.seq, body["request"], "reserved")
@@ -136,6 +142,14 @@ class Account:
         # A repeated request passes: it takes no further release.
         if request.key not in taken and len(taken) >= most:
             raise Declined(Reason.BUDGET, "the releases that the run's plan pays for are used up")
+
+    def check_open(self, request: Request) -> None:
+        """Decline any release of a run that was closed here, repeated ones too."""
+        if request.run_id in self.closed:
+            raise Declined(
+                Reason.POLICY,
+                "the run is closed at this site: its model was tuned here without noise",
+            )
 
     def check_declared(self, request: Request) -> None:
         """Decline a release that the server would noise at another ε than this site asks for now.

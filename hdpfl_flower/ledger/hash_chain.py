@@ -168,6 +168,13 @@ class Chain:
         self._last, self._digest = seq, digest
         return Entry(seq, at, kind, body)
 
+    def raise_format(self) -> None:
+        """Number the file as this version writes it; only inside a transaction.
+
+        An earlier version refuses it from then on, in place of missing what it must obey.
+        """
+        self._db.execute(f"PRAGMA user_version = {formats.LEDGER.newest}")
+
     def attach(self, seq: int, blob: bytes) -> None:
         """Keep ``blob`` with entry ``seq``; only inside a transaction."""
         self._db.execute("INSERT INTO blobs VALUES (?, ?)", (seq, blob))

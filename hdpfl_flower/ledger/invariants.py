@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hdpfl_flower.ledger.account import ChargedPlan, Key, sum_within
+from hdpfl_flower.ledger.account import CLOSED, ChargedPlan, Key, sum_within
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.privacy.plan import Plan
@@ -146,6 +146,23 @@ def broken_releases(entries: Sequence[Entry]) -> Iterator[str]:
                     yield f"entry {entry.seq} seals a second payload for one release"
 
 
+def after_close(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each charge and each release of a run that was closed before it."""
+    closed: set[str] = set()
+    # By the entry that reserved a release: later entries name that number.
+    owners: dict[int, str] = {}
+    for entry in entries:
+        run = entry.body.get("run_id") or owners.get(entry.body.get("release", 0), "")
+        if entry.kind == CLOSED:
+            closed.add(run)
+            continue
+        if entry.kind == "reserved":
+            owners[entry.seq] = run
+        # "sent" may follow: what was sealed before was handed over.
+        if run in closed and entry.kind in ("plan", "reserved", "sealed"):
+            yield f"entry {entry.seq} is of run '{run}', which was closed before it"
+
+
 def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield each plan whose ε, computed again, is above what was charged or cannot be computed."""
     for entry in entries:
@@ -214,6 +231,12 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
         "one payload was sealed for each run, round and kind, and none without a reservation",
         "each release was followed from entry to entry: reserved, then sealed and sent, or lost",
         broken_releases,
+    ),
+    (
+        "closed",
+        "nothing of a run was released after its model was tuned here without noise",
+        "every entry after one that closes a run was held against that run",
+        after_close,
     ),
     (
         "recount",

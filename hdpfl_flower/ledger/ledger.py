@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hdpfl_flower.errors import Declined, LedgerError, Reason
 from hdpfl_flower.ledger.account import (
+    CLOSED,
     Account,
     ChargedPlan,
     Key,
@@ -103,6 +104,32 @@ class Ledger:
                 )
             self._append("cap", {"epsilon": epsilon, "delta": delta})
 
+    def close_run(self, run_id: str) -> None:
+        """Let nothing more of ``run_id`` be released, for good; recorded in the chain.
+
+        A release that broke off is lost. A second call does nothing.
+
+        Raises:
+            LedgerError: no such run, or a release of it is being worked on.
+        """
+        with self._current():
+            if run_id in self._account.closed:
+                return
+            releases = self._account.releases
+            mine = [release for key, release in releases.items() if key[0] == run_id]
+            if not mine:
+                raise LedgerError("the ledger knows no such run; nothing was closed")
+            for release in mine:
+                if release.status == "reserved":
+                    try:
+                        self._mark_lost(release)
+                    except Declined as running:
+                        raise LedgerError(
+                            "a release of the run is being worked on; wait for the round's end"
+                        ) from running
+            self._chain.raise_format()
+            self._append(CLOSED, {"run_id": run_id})
+
     def reserve(
         self,
         request: Request,
@@ -131,13 +158,14 @@ class Ledger:
 
         Raises:
             Declined: another request for the same release, a lost or running one, another plan
-                for the same run, no release left, or no budget.
+                for the same run, a run that is closed, no release left, or no budget.
             LedgerError: the ledger cannot be written.
         """
         taken: Reservation | bytes | Declined = b""
         try:
             with self._current():
                 try:
+                    self._account.check_open(request)
                     self._account.check_left(request, max_releases or math.inf)
                     self._account.check_declared(request)
                     taken = self._take(request, plan, max_runs, cap, again)

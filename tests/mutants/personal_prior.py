@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 _SHRINK = "client_app/personal/test_shrinkage.py::test_"
+_CLOSED = "hdpfl_flower/ledger/test_closed_runs.py::test_"
+_MODEL = "client_app/commands/test_model.py::test_"
 _PRIOR = "client_app/personal/test_prior.py::test_"
 MUTANTS = (
     Mutant(
@@ -86,6 +88,43 @@ MUTANTS = (
         "    if False:\n",
         _SHRINK + "what_has_no_global_path_or_no_noise_of_steps_is_refused[more0-'personal-shrink' "
         "does not go with 'local']",
+    ),
+    Mutant(
+        "a release after the run was closed",
+        "hdpfl_flower/ledger/ledger.py",
+        "                    self._account.check_open(request)\n",
+        "",
+        _CLOSED + "no_release_follows_of_whichever_kind[update]",
+    ),
+    Mutant(
+        "a release after the end that no check finds",
+        "hdpfl_flower/ledger/invariants.py",
+        'if run in closed and entry.kind in ("plan", "reserved", "sealed"):',
+        'if run in closed and entry.kind == "plan":',
+        _CLOSED + "a_forged_release_after_the_end_is_found",
+    ),
+    Mutant(
+        "a model tuned without noise before the run is closed",
+        "client_app/personal/home_tuning.py",
+        "    ledger.close_run(model.terms.run_id)\n",
+        "",
+        _MODEL + "tuning_closes_the_run_and_keeps_the_model_apart",
+    ),
+    Mutant(
+        "a kept model called private",
+        "client_app/personal/home_tuning.py",
+        'added=none, kind="kept")',
+        'added=none, kind="private")',
+        _MODEL + "tuning_closes_the_run_and_keeps_the_model_apart",
+    ),
+    Mutant(
+        "a kept model in the place that a run reads",
+        "client_app/personal/home_tuning.py",
+        "    save_personal_model(home_tuned_path(folder, model.terms.run_id), tuned)\n",
+        "    from client_app.personal.personal_model import kept_model_path\n"
+        "    save_personal_model(home_tuned_path(folder, model.terms.run_id), tuned)\n"
+        "    save_personal_model(kept_model_path(folder, model.terms.run_id), tuned)\n",
+        _MODEL + "tuning_closes_the_run_and_keeps_the_model_apart",
     ),
 )
 """As ``table.MUTANTS``."""

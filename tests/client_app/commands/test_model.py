@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
-from client_app.commands.model import FOR_SITES, most_likely
+import client_app
+from client_app.commands.model import FOR_SITES, LABELS, most_likely
 from client_app.personal.ditto import kept_personal_path
-from client_app.personal.final_model import keep_final_model
+from client_app.personal.final_model import keep_final_model, load_final_model
+from client_app.personal.home_tuning import home_tuned_path
+from client_app.personal.personal_model import (
+    PersonalModel,
+    kept_model_path,
+    read_personal_model,
+    save_personal_model,
+)
 from client_app.site.site import Site
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.wire import Instructions
@@ -110,6 +122,84 @@ def test_the_sites_own_model_is_shown_exported_and_used(site) -> None:
     assert sorted(array.ravel().tolist() for array in arrays.values()) == [[5, 6, 7], [8]]
     path.write_bytes(save({"personal": np.zeros(5, np.float32)}))
     assert "is of another model" in site("model", "show", "--personal").error()
+
+
+def own_model(site, added: float = 0.5) -> PersonalModel:
+    """Keep a personal model beside the final one."""
+    keep(site, (1, 2, 3), 4)
+    arrays = load_final_model(site.profile.state.path).arrays
+    model = PersonalModel(site.terms, arrays, np.array([added], np.float32), "private")
+    save_personal_model(kept_model_path(site.profile.state.path, "run-1"), model)
+    return model
+
+
+def test_a_model_with_a_prior_is_shown_exported_and_used(site) -> None:
+    model = own_model(site)
+    shown = site("model", "show", "--personal").out
+    assert "personal model of run 'run-1'" in shown
+    assert LABELS["private"] in shown
+    assert LABELS["private"] not in site("model", "show").out
+    target = site.folder / "own.safetensors"
+    assert site("model", "export", "--to", target, "--personal").code == 0
+    arrays = load_file(target)
+    task, features = task_for(site.terms), np.random.default_rng(1).normal(size=(9, 3))
+    features = features.astype(np.float32)
+    found = predict(site.terms.model, task, arrays, features)  # the prior is in the bias
+    np.testing.assert_allclose(found, model.outputs(task, features), atol=1e-5)
+    assert np.abs(found - predict(site.terms.model, task, model.arrays, features)).min() > 0.4
+    with safe_open(target, framework="numpy") as file:
+        assert file.metadata()["kind"] == "private"
+
+
+def test_where_no_bias_can_hold_a_prior_it_is_an_array_of_its_own(site, monkeypatch) -> None:
+    own_model(site)
+    monkeypatch.setattr(PersonalModel, "outputs", lambda *_: np.random.default_rng().normal(size=4))
+    target = site.folder / "own.safetensors"
+    assert site("model", "export", "--to", target, "--personal").code == 0
+    np.testing.assert_array_equal(load_file(target)["outputs"], [0.5])
+
+
+def test_tuning_closes_the_run_and_keeps_the_model_apart(opened) -> None:
+    site = opened
+    site.charge()
+    own_model(site)
+    own = kept_model_path(site.profile.state.path, "run-1").read_bytes()
+    assert "no kept model" in site("model", "show", "--kept").error()
+    assert site("model", "tune", answer="n").code == 1
+    assert not Ledger(site.ledger_path).account().closed
+    tuned = site("model", "tune", "--epochs", "3", "--yes")
+    assert tuned.code == 0
+    assert LABELS["kept"] in tuned.out
+    assert LABELS["kept"] in site("model", "show", "--kept").out
+    kept = read_personal_model(home_tuned_path(site.profile.state.path, "run-1"))
+    assert kept is not None
+    assert kept.kind == "kept"
+    assert kept_model_path(site.profile.state.path, "run-1").read_bytes() == own
+    assert Ledger(site.ledger_path).account().closed == {"run-1"}
+    assert site("model", "tune", "--yes").code == 0  # again, from the same start
+
+
+def test_a_run_that_the_ledger_does_not_know_is_not_tuned(opened) -> None:
+    own_model(opened)
+    assert "no such run" in opened("model", "tune", "--yes").error()
+    assert not home_tuned_path(opened.profile.state.path, "run-1").exists()
+    assert "'--part'" in opened("model", "tune", "--part", "body", "--yes").error()
+
+
+def test_only_the_sites_commands_read_what_was_tuned_at_home() -> None:
+    """No handler of a message does: what no release reads, no release can show."""
+    root = Path(client_app.__file__).parents[1]
+    users = {
+        path.relative_to(root).as_posix()
+        for package in ("client_app", "server_app", "strategies", "hdpfl_flower", "studies")
+        for path in (root / package).rglob("*.py")
+        if re.search("home_tun", path.read_text())
+    }
+    assert users <= {
+        "client_app/commands/model.py",
+        "client_app/personal/home_tuning.py",
+        "client_app/worth/candidates.py",
+    }
 
 
 def test_export_where_nothing_can_be_written(site) -> None:

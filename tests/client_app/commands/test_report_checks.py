@@ -16,7 +16,7 @@ from hdpfl_flower.ledger import invariants as assumptions
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.privacy.plan import make_plan
 
-RULES = ["charged-once", "paid-for", "cap", "one-payload", "recount"]
+RULES = ["charged-once", "paid-for", "cap", "one-payload", "closed", "recount"]
 
 
 def append(site, *entries: tuple[str, dict]) -> None:
@@ -111,6 +111,10 @@ FORGERIES = {
     "a kind that no plan pays for": (
         "paid-for",
         lambda site: [reserved("run-1", 2, kind="gradient")],
+    ),
+    "an update of a run that was closed": (
+        "closed",
+        lambda site: [("closed", {"run_id": "run-1"}), reserved("run-1", 2)],
     ),
     "a personal model that the plan does not pay for": (
         "paid-for",
