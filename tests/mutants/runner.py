@@ -32,6 +32,8 @@ HEAVY = ("flwr.clientapp", "flwr.serverapp", "torch.func", "opacus", "scipy.stat
          "_pytest.doctest", "_pytest.junitxml")  # fmt: skip
 PATIENCE = 240
 """Seconds after which the system ends a mutant that does not come to an end."""
+AT_ONCE = 25
+"""Tests that one process runs on the code as it is, within its patience."""
 DIED_OF = ("AssertionError", "Failed")
 """Exceptions with which a test says no; anything else means that the mutant is no working code."""
 
@@ -182,8 +184,10 @@ def judge_all(mutants: Sequence[Mutant], processes: int) -> Iterator[Verdict]:
     killers = sorted({mutant.killer for mutant in mutants})
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        healthy = pool.submit(judge, None, killers)
+        parts = [killers[i : i + AT_ONCE] for i in range(0, len(killers), AT_ONCE)]
+        healthy = [pool.submit(judge, None, part) for part in parts]
         verdicts = [pool.submit(judge, mutant, [mutant.killer]) for mutant in mutants]
-        yield healthy.result()
+        failed = (one.result() for one in healthy if one.result().fate != "survived")
+        yield next(failed, Verdict("none", "survived"))
         for verdict in verdicts:
             yield verdict.result()
