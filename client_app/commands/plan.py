@@ -26,6 +26,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, TermsError
+from hdpfl_flower.privacy.accounting import calibrate
 from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy, check_unchanged
 from hdpfl_flower.system.printable import printable
@@ -174,6 +175,22 @@ def _beside_equal_steps(made: Plan) -> Iterator[tuple[str, str, str]]:
         yield "models a round", f"{made.models}", "the update's, and a private personal one"
     if made.choices and made.choices.count:
         yield "private choices", f"{made.choices.count}", "of one of the server's models"
+    if made.tuning:
+        yield "tuning steps", f"{made.tuning.count}", "after the last round, on this site's model"
+    if made.counts:
+        noise = ceil_digits(made.counts.noise_multiplier)
+        meaning = "noise of the one count a class (or residual) of the prior, never sent"
+        yield "noise of the counts", noise, meaning
+        yield "what they cost", _cost_of_counts(made), "of the noise multiplier z, beside none"
+
+
+def _cost_of_counts(made: Plan) -> str:
+    """Return by which share the counts of the prior raise the noise."""
+    if math.isinf(made.epsilon):
+        return "0 %"
+    beside = [made.choices] if made.choices else []
+    without = calibrate(made.schedule, made.epsilon, made.delta, beside)
+    return f"{100 * max(0.0, made.noise_multiplier / without - 1):.1f} %"
 
 
 def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:

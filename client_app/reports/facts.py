@@ -36,7 +36,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.invariants import Assumption, check_entries
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, STAYS
 
 ADVERSARY = (
     "the server and everybody behind it: they see every byte this site ever sends, in all rounds "
@@ -93,6 +93,8 @@ def gather(source: Source) -> dict[str, Any]:
             view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
         ),
         "clipped-updates-opted-out": _clipped_for_nothing(view),
+        "stays": {kind: view.count("sealed", kind=kind) for kind in sorted(STAYS)},
+        "closed-runs": sorted(view.account.closed),
         "releases": list(_releases(view)),
         "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0])
         or _clipped_for_nothing(view) > 0,
@@ -148,6 +150,7 @@ def _run(view: LedgerView, run_id: str, site: Profile | None) -> dict[str, Any]:
         "epsilon-any-change": epsilon_of_any_change(frozen, unit) if frozen else None,
         "updates": {status: view.count(status, run_id, "update") for status in STATUSES},
         "metrics-released": metrics_left(view, run_id),
+        "closed": run_id in view.account.closed,
     }
 
 
@@ -170,6 +173,8 @@ def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
         "divisor": plan.divisor,
         "models": plan.models,
         "choices": plan.choices.count if plan.choices else 0,
+        "tuning-steps": plan.tuning.count if plan.tuning else 0,
+        "counts-noise": plan.counts.noise_multiplier if plan.counts else None,
         "epsilon-pld": found.pld,
         "epsilon-rdp": found.rdp,
     }

@@ -40,6 +40,11 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
             "where it is infinite); its noise and its account cannot be checked here."
         )
     yield f"Metrics without noise: {facts['metrics-released'] or 'none'} were released so far."
+    if facts["closed-runs"]:
+        yield (
+            "Models that were tuned here without noise ('hdpfl-site model tune'): no ε covers "
+            "them, whoever they are shown to."
+        )
     for run in facts["runs"]:
         if run["epsilon-any-change"] is not None:
             yield (

@@ -151,6 +151,11 @@ def _spending(facts: dict[str, Any]) -> Iterator[Part]:
             "(twice it where the unit is all records). PLD is how the charge was made; RDP is "
             "another proof for the same steps, and looser."
         )
+        if any(run["plan"] and run["plan"]["counts-noise"] is not None for run in facts["runs"]):
+            yield Text(
+                "Counts: each class of the labels is counted once a run, with noise of that z; the "
+                "numbers stay at the site. Their cost is in the run's ε."
+            )
     else:
         yield Text("no run was charged yet")
     yield Text("A run is charged whole when it starts; nothing is given back if it ends early.")
@@ -198,6 +203,11 @@ def _events(runs: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         for part in plan["schedule"]:
             event = f"{part['rounds']} × {part['steps']}", f"{part['sampling-prob']:.4g}"
             yield (run["run-id"], *event, *numbers)
+        last = f"{plan['schedule'][-1]['sampling-prob']:.4g}"
+        if plan["tuning-steps"]:
+            yield (run["run-id"], f"tuning × {plan['tuning-steps']}", last, *numbers)
+        if plan["counts-noise"] is not None:
+            yield (run["run-id"], "counts", "1", ceil_digits(plan["counts-noise"]), *numbers[1:])
 
 
 def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
@@ -205,6 +215,13 @@ def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
         words = _STATUS_WORDS[status].format(noisy=_noisy(facts["runs"]))
         yield Bullet(f"{status} {facts['updates'][status]}: {words}")
     yield Bullet(f"metrics {facts['metrics-released']}: released without noise, see 5")
+    if any(facts["stays"].values()):
+        kept = ", ".join(f"{kind} {count}" for kind, count in facts["stays"].items() if count)
+        yield Bullet(f"{kept}: sealed for this site's own model, with noise, and never sent")
+    if facts["closed-runs"]:
+        yield Bullet(
+            f"closed here: {_names(facts['closed-runs'])}; nothing more of them can be released"
+        )
     if facts["clipped-updates-released"]:
         clipped = facts["clipped-updates-released"]
         yield Bullet(f"clipped updates {clipped}: released without noise to a trusted server")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from client_app.commands.plan import signal_to_noise
+from client_app.reports.formatting import ceil_digits
 from client_app.reports.ledger_view import read_ledger
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.privacy.accounting import Steps, calibrate
@@ -89,6 +90,18 @@ def test_without_a_ledger_the_budget_of_the_profile_counts(site) -> None:
     assert result.code == 0
     assert "hdpfl-site ledger init" in result.out
     assert not site.ledger_path.exists()
+
+
+def test_counts_and_tuning_have_their_rows(opened) -> None:
+    opened.write_terms(personal_prior=0.1, tuning_steps=3)
+    shown = opened("plan", "--terms", opened.terms_path).out
+    made = make_plan(opened.profile, opened.terms)
+    assert made.counts is not None
+    assert re.search(r"^tuning steps +3 ", shown, re.MULTILINE)
+    noise = ceil_digits(made.counts.noise_multiplier)
+    assert re.search(rf"^noise of the counts +{re.escape(noise)} ", shown, re.MULTILINE)
+    (cost,) = re.findall(r"^what they cost +([\d.]+) %", shown, re.MULTILINE)
+    assert 0 < float(cost) <= 6
 
 
 def test_a_run_that_does_not_fit(opened) -> None:

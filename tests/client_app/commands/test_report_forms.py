@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hdpfl_flower.ledger.ledger import Ledger
+
 SECTIONS = [
     "1. What is promised",
     "2. What was spent",
@@ -24,7 +26,7 @@ FACTS = {
     "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
     "clipped-updates-opted-out", "clipped-updates-released", "releases",
     "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
-    "assumptions", "not-covered",
+    "assumptions", "not-covered", "stays", "closed-runs",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
@@ -32,7 +34,7 @@ KEYS = {
     "promise": {"unit", "relation", "adversary", "private-epsilon"},
     "runs": {
         "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
-        "metrics-released", "epsilon-any-change",
+        "metrics-released", "epsilon-any-change", "closed",
     },
     "sums": {"unit", "relation", "runs", "epsilon", "delta", "with-all-records"},
     "trusted-server": {"runs", "epsilon"},
@@ -42,6 +44,8 @@ KEYS = {
 PLAN = {
     "models",
     "choices",
+    "tuning-steps",
+    "counts-noise",
     "schedule",
     "noise-multiplier",
     "sensitivity",
@@ -232,3 +236,20 @@ def test_no_ledger_where_one_is_named(opened, tmp_path: Path) -> None:
         db.execute("CREATE TABLE t (x)")
         db.commit()
     assert f"{other} is not a ledger" in opened.bare("report", "--ledger", other).error()
+
+
+def test_counts_and_closed_runs_are_in_the_report(opened) -> None:
+    opened.write_terms(personal_prior=0.1, tuning_steps=3)
+    opened.charge("run-1", rounds=2)
+    opened.charge("run-1", rounds=1, kind="counts")
+    Ledger(opened.ledger_path).close_run("run-1")
+    found = facts(opened("report", "--json"))
+    plan = found["runs"][0]["plan"]
+    assert found["closed-runs"] == ["run-1"]
+    assert plan["tuning-steps"] == 3
+    assert plan["counts-noise"] > 0
+    text = opened("report").out
+    assert "tuning × 3" in text
+    assert re.search(r"run-1 +counts +1 ", text)
+    assert "closed here: run 'run-1'" in text
+    assert "hdpfl-site model tune" in text
