@@ -133,7 +133,9 @@ class RunTerms(Settings):
         0, description="alternate: local steps of the personal part; 0: half of them, at least one."
     )
     personal_rate: NotNegative = Field(
-        1.0, description="offset: how much of its own noisy update a site adds to its offset."
+        0.1,
+        description="offset: how much of its own noisy update a site adds to its offset; all of "
+        "it (1) has the noise of local training.",
     )
     shared_mask: Literal[
         "none", "noisy-updates", "charged-top-k", "random", "global-magnitude", "published"
