@@ -143,10 +143,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "client_app/personal/test_prior.py",
         "client_app/personal/test_personal_site.py",
     ),
-    "hdpfl_flower/models/parts.py": (
-        "hdpfl_flower/models/test_parts.py",
-        "client_app/personal/test_personal_site.py",
-    ),
+    "hdpfl_flower/models/parts.py": ("hdpfl_flower/models/test_parts.py",),
     "client_app/personal/held_out.py": (
         "client_app/test_app.py",
         "client_app/personal/test_personal_model.py",

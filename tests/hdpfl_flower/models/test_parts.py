@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from hdpfl_flower.errors import ModelError
@@ -110,3 +111,25 @@ def test_a_model_without_a_head_is_refused_with_its_parameters(spec: str, words:
     assert "leave out 'personal-part'" in str(error.value)
     for name in arrays_of(build_model(spec, TABLE, seed=1)):
         assert name in str(error.value)
+
+
+class _ThreeOf(nn.Module):
+    """A layer of a weight, a bias and a gain, a row for each output."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.gain = nn.Parameter(torch.ones(outputs))
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        return (x @ self.weight.t() + self.bias) * self.gain
+
+
+def gained(task: Task) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(task.input_shape[0], 6), _ThreeOf(6, task.outputs))
+
+
+def test_a_layer_of_three_parameters_is_no_head() -> None:
+    with pytest.raises(ModelError, match="no head apart from a body.*2.gain"):
+        parts_of(f"{HERE}:gained", TABLE)
