@@ -131,5 +131,5 @@ def gained(task: Task) -> nn.Module:
 
 
 def test_a_layer_of_three_parameters_is_no_head() -> None:
-    with pytest.raises(ModelError, match="no head apart from a body.*2.gain"):
+    with pytest.raises(ModelError, match=r"no head apart from a body.*2\.gain"):
         parts_of(f"{HERE}:gained", TABLE)
