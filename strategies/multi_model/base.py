@@ -60,6 +60,11 @@ class MultiModel(HDPStrategy):
             StrategyError: terms that are for one model alone.
         """
         check_terms(self.complete_terms(config.terms), config.server)
+        if self.chooses and config.terms.personal_shrink:
+            raise StrategyError(
+                f"'personal-shrink' does not go with '{config.terms.strategy}': a client's own "
+                "updates would be of several models; leave it out, or take 'late-clusters'"
+            )
         self._weighting = self.weighting(config)
         super().__init__(config)
         self._weighting.sampler = self.sampler

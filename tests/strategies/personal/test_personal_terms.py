@@ -83,6 +83,7 @@ def test_tuning_is_as_long_as_a_round_where_the_terms_leave_it_open(name: str) -
          "for simulated sites alone"),
         ({"strategy": "ditto", "personal-part": "head"}, "'personal-lambda' trains a personal"),
         ({"strategy": "ditto", "tuning-steps": 4}, "'personal-lambda' trains a personal"),
+        ({"strategy": "fedavg+r-dpcfl", "personal-shrink": 1.0}, "would be of several models"),
         ({"strategy": "dsu-published", "dataset": "site", "schema": "heart"},
          "runs on simulated sites alone"),
         ({"strategy": "fedavg", "shared-mask": "published", "personal-part": "head",
