@@ -84,6 +84,8 @@ def load_state(path: Path) -> PersonalState:
     """
     from safetensors import SafetensorError, safe_open
 
+    if path in _HELD:
+        return _HELD[path]
     if not path.is_file():
         return PersonalState()
     try:
@@ -95,6 +97,22 @@ def load_state(path: Path) -> PersonalState:
         raise DataError(
             f"the personal part {path} is damaged; restore it, or remove it to start anew"
         ) from None
+
+
+_HELD: dict[Path, PersonalState] = {}
+"""States of simulated sites in this process whose ledgers are in memory, too: one vector a site."""
+
+
+def hold_state(path: Path, state: PersonalState) -> None:
+    """Keep ``state`` in memory until :func:`write_states`: no other process works on the run."""
+    _HELD[path] = state
+
+
+def write_states() -> None:
+    """Write what :func:`hold_state` was given to its files; raises ``OSError``."""
+    while _HELD:
+        path, state = _HELD.popitem()
+        save_state(path, state)
 
 
 def path_before(path: Path) -> Path:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from client_app.site.personal_state import (
     PersonalState,
+    hold_state,
     load_state,
     path_before,
     personal_state_path,
@@ -227,6 +228,9 @@ class PersonalRound:
         Raises:
             OSError: the folder cannot be written.
         """
+        if self._site.in_process:
+            hold_state(self.path, state)
+            return
         if self._is_redone:
             save_state(path_before(self.path), self.state)
         save_state(self.path, state, durable=not self._site.simulated)

@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app
 from client_app.in_process import portions, trained_together
+from client_app.site.personal_state import write_states
 from client_app.site.simulated import InProcessContext
 from client_app.site.site import close_ledgers, node_profile, open_site
 from client_app.training.trainer import Trainer
@@ -96,8 +97,11 @@ class LocalGrid(Grid):
         return replies
 
     def close(self) -> None:
-        """Close the ledgers that the sites left open."""
-        close_ledgers()
+        """Write the sites' own parts and close the ledgers that they left open."""
+        try:
+            write_states()
+        finally:
+            close_ledgers()
 
     def _answer(self, message: Message) -> Message:
         # Flower's link names messages on their way; a reply refers to its request by that id.
