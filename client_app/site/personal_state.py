@@ -1,8 +1,9 @@
-"""What a site keeps of a run for its personal model, in its state folder: noisy, and never sent.
+"""What a site keeps of a run for its personal model, in its state folder; it is never sent.
 
-Every vector in it is a function of noisy releases and of the server's messages, so that it may be
-shown like an update. It is written after the round's release is sealed in the ledger, and a message
-that is answered again leaves it as it is.
+Under ``noise = records`` every vector in it is a function of noisy releases and of the server's
+messages, so that it may be shown like an update; in simulations whose unit is the client it is not.
+It is written after the round's release is sealed in the ledger, and a message that is answered
+again leaves it as it is.
 """
 
 from __future__ import annotations
