@@ -267,7 +267,8 @@ def top_share(magnitudes: npt.NDArray[np.floating], share: float) -> Mask:
     array([ True, False,  True, False])
     """
     count = int(np.ceil(share * len(magnitudes)))
-    keep = np.zeros(len(magnitudes), np.bool_)
-    # Stable: ties fall the same way on every machine.
-    keep[np.argsort(-magnitudes, kind="stable")[:count]] = True
+    least = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
+    keep: Mask = magnitudes > least
+    # Of equals the first: ties fall the same way on every machine.
+    keep[np.flatnonzero(magnitudes == least)[: count - int(keep.sum())]] = True
     return keep
