@@ -178,7 +178,7 @@ def test_a_plan_that_pays_for_one_step_and_takes_four_is_caught() -> None:
 
 def test_a_calibration_for_another_delta_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        mechanism, "calibrate", lambda schedule, epsilon, _: _calibrate(schedule, epsilon, 1e-2)
+        mechanism, "calibrate", lambda schedule, epsilon, *_: _calibrate(schedule, epsilon, 1e-2)
     )
     assert found(claimed(4.0)).violates
 

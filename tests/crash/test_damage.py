@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.errors import Declined, LedgerError
+from hdpfl_flower.formats import LEDGER
 from hdpfl_flower.ledger.account import Account, ChargedPlan, Request
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.ledger import Ledger
@@ -216,7 +217,7 @@ def test_files_cut_off(damaged: Damaged) -> None:
     assert damaged.outcome(sqlite=bytes(len(good))) == "refused"
 
 
-def newer(folder: Path, statement: str = "PRAGMA user_version = 2") -> Path:
+def newer(folder: Path, statement: str = f"PRAGMA user_version = {LEDGER.newest + 1}") -> Path:
     path = folder / "ledger.sqlite"
     use(path, runs=1).close()
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -267,7 +268,7 @@ def test_the_sites_own_tool_says_so_in_one_line(
     profile = make_site(folder / "site")
     path = folder / "site" / "ledger.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute(f"PRAGMA user_version = {LEDGER.newest + 1}")
     content = path.read_bytes()
     for command in ("show", "verify", "raise-cap"):
         argv = ["hdpfl-site", "ledger", command, "--profile", str(profile)]

@@ -138,7 +138,8 @@ def weighing(folder: Path, strategy: str, weights: str) -> RunConfig:
 def rules() -> Iterator[tuple[str, str, list[str]]]:
     """Yield every rule that needs something disclosed, how it weighs, and what it needs."""
     for name, rule in STRATEGIES.items():
-        if name == "oracle-clusters":  # of groups, which production sites do not have
+        # Of groups, which production sites do not have; of named data, refused before any is asked.
+        if name in ("oracle-clusters", "dsu-published"):
             continue
         known: list[frozenset[str]] = [frozenset()]
         for weights in ("uniform", "records"):

@@ -15,6 +15,7 @@ import pytest
 
 import hdpfl_flower.ledger.hash_chain as module
 from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.formats import LEDGER
 from hdpfl_flower.ledger.hash_chain import Chain
 
 
@@ -35,7 +36,7 @@ def test_a_new_file_is_its_owners_and_says_what_it_is(chain: Chain, tmp_path: Pa
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA application_id").fetchone() == (0x48445046,)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (LEDGER.newest,)
     assert db.execute("SELECT * FROM head").fetchall() == [(0, "0" * 64)]
     assert json.loads((tmp_path / "anchor").read_text()) == [0, "0" * 64]
 
@@ -96,7 +97,7 @@ def test_any_change_of_the_file_is_found(chain: Chain, tmp_path: Path, damage: s
         pass
 
 
-@pytest.mark.parametrize("pragma", ["application_id = 5", "user_version = 2"])
+@pytest.mark.parametrize("pragma", ["application_id = 5", f"user_version = {LEDGER.newest + 1}"])
 def test_a_file_of_another_kind_or_of_a_newer_version_is_left_alone(
     chain: Chain, tmp_path: Path, pragma: str
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_file_of_another_kind_or_of_a_newer_version_is_left_alone(
 
 def test_an_older_version_and_this_one_are_read(chain: Chain, tmp_path: Path) -> None:
     path = tmp_path / "inner" / "chain.sqlite"
-    for version in (0, 1):
+    for version in range(LEDGER.newest + 1):
         with sqlite3.connect(path) as db:
             db.execute(f"PRAGMA user_version = {version}")
         Chain(path).close()
