@@ -110,7 +110,7 @@ class Federation:
         own = {
             "HDPFL_HOME": str(self.home),
             "HDPFL_FEDERATION_PORT": str(self.port),
-            "PYTHONPATH": str(MODULES),
+            "PYTHONPATH": with_modules(),
         }
         return {**os.environ, **own}
 
@@ -204,11 +204,16 @@ class Ray:
         return {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(self.port)}
 
 
+def with_modules() -> str:
+    """Return ``PYTHONPATH`` with the tests' own strategies and models before what is set."""
+    return os.pathsep.join(filter(None, [str(MODULES), os.environ.get("PYTHONPATH")]))
+
+
 def flwr(home: Path, more: dict[str, str], *words: str) -> Done:
     """Run a ``flwr`` command with its own Flower home."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(MODULES),
+        "PYTHONPATH": with_modules(),
         **more,
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engines
         ("fedavg", {"groups": "rotation:1:3", "evaluation": "server"}),
         ("own_strategies:FirstTwice", {}),
         ("fedrep", {"model": "mlp:8"}),
-        ("ppsgd", {"model": "mlp:8", "personal-part": "head"}),
+        pytest.param("ppsgd", {"model": "mlp:8", "personal-part": "head"}, marks=pytest.mark.wards),
     ],
 )
 def test_three_engines_give_the_same_bits(

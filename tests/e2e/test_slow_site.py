@@ -15,6 +15,7 @@ import pytest
 from flwr.app import Message
 
 from hdpfl_flower import wire
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.monitoring.journal import Event
 from server_app.run.rounds import run
@@ -120,8 +121,8 @@ def test_a_dead_site_is_recorded_like_a_late_one(ended: Ended) -> None:
 class Absent(LocalGrid):
     """The same sites in process; those that miss a round are not asked in it."""
 
-    def __init__(self, missed: set[tuple[int, str]]) -> None:
-        super().__init__(SITES)
+    def __init__(self, missed: set[tuple[int, str]], config: RunConfig) -> None:
+        super().__init__(SITES, config=config)
         self.missed = missed
 
     def send_and_receive(
@@ -139,9 +140,11 @@ def test_the_model_is_that_of_the_updates_that_came(ended: Ended, tmp_path: Path
     """Bit by bit, of these and no others: the late update is in it nowhere."""
     digests: list[str] = []
     for missed in (MISSED, MISSED - {(1, SLOW)}, MISSED - {(3, DYING)}):
-        grid, folder = Absent(missed), tmp_path / str(len(digests))
+        folder = tmp_path / str(len(digests))
+        config = TERMS.updated(runs_dir=str(folder))
+        grid = Absent(missed, config)
         try:
-            run(grid, TERMS.updated(runs_dir=str(folder)))
+            run(grid, config)
         finally:
             grid.close()
         digests.append(digest(folder / TERMS.terms.run_id))
