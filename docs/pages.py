@@ -107,7 +107,7 @@ def terms_page() -> str:
     """Return the keys of a run's config."""
     from hdpfl_flower.config.run_config import GROUPS
     from hdpfl_flower.config.tables import TITLES
-    from strategies import STRATEGIES
+    from strategies import SETTINGS_OWNERS
 
     intro = (
         "# Run config\n\n"
@@ -123,8 +123,8 @@ def terms_page() -> str:
     parts = [f"## {TITLES[name]}\n\n{section(group)}" for name, group in GROUPS.items()]
     settings = [
         (f"`{name}.{key.strip('`')}`", *row)
-        for name, strategy in STRATEGIES.items()
-        for key, *row in keys(strategy.settings_type)
+        for name, owner in SETTINGS_OWNERS.items()
+        for key, *row in keys(owner.settings_type)
     ]
     own = (
         "## Settings of strategies\n\nOf the strategy that runs, or of a part of it "

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from hdpfl_flower.config.tables import flat_rows  # noqa: E402
 from server_app.app import RESUME_FROM  # noqa: E402
-from strategies import STRATEGIES  # noqa: E402
+from strategies import SETTINGS_OWNERS  # noqa: E402
 from strategies.settings import setting_rows  # noqa: E402
 
 HEAD = "[tool.flwr.app.config]"
@@ -29,7 +29,7 @@ def run_config_table() -> str:
         f'{RESUME_FROM} = ""  # the server\'s own: no term',
         *(f"{row.key} = {row.toml}" for row in flat_rows()),
     ]
-    for name, rows in groupby(setting_rows(STRATEGIES), key=lambda row: row.group):
+    for name, rows in groupby(setting_rows(SETTINGS_OWNERS), key=lambda row: row.group):
         lines += ["", f"[tool.flwr.app.config.{name}]"]
         lines += [f"{row.key.removeprefix(f'{name}.')} = {row.toml}" for row in rows]
     return "\n".join(lines)

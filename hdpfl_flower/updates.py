@@ -56,6 +56,9 @@ class Outcome:
         scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, where the strategy declares a weighted sum.
         group: the model that each site's update went into, shape ``(n,)``; None: there is one.
         from_first: a new model starts from the first one; else from the run's initial model.
+        reported: float32, shape ``(d,)``; what to add to the global model for the one that is
+            tested, stored and sent at the end, where that is not the one that sites train from;
+            None: they are the same.
     """
 
     update: npt.NDArray[np.float32]
@@ -64,3 +67,4 @@ class Outcome:
     scale: float = 1.0
     group: npt.NDArray[np.int64] | None = None
     from_first: bool = False
+    reported: npt.NDArray[np.float32] | None = None

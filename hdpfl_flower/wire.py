@@ -61,9 +61,10 @@ METRIC_KEYS = frozenset(
 
 _HEAD = {"terms", "round"}
 _FORMAT, _PROJECT, _USE = "format", "project", "use"
-CHOOSE, PULL = "choose", "pull"
+CHOOSE, PULL, OFFSET = "choose", "pull", "offset"
 """What other models in a message are for: to choose one of all, this one included, and train that;
-or to be pulled towards the one sent along (``prox-lambda``)."""
+to be pulled towards the one sent along (``prox-lambda``); or to add it, in equal parts after each
+step (SCAFFOLD)."""
 WHOLE = ""
 """What ``project`` holds where a site is to keep the model and send the whole update."""
 
@@ -82,7 +83,7 @@ class Instructions:
             the step from there to this model. ``WHOLE``: as it is, but keep this model for such a
             request. None: as it is.
         others: more models, not yet decoded.
-        use: what they are for, ``CHOOSE`` or ``PULL``; empty: there are none.
+        use: what they are for, ``CHOOSE``, ``PULL`` or ``OFFSET``; empty: there are none.
     """
 
     terms: RunTerms
@@ -145,8 +146,9 @@ def read_instructions(content: RecordDict) -> Instructions:
     # None and WHOLE differ: "as it is" and "as it is, and keep this model".
     named = project if isinstance(project, str) else None
     contents, others, use = model_digest(model), _read_others(more), str(head.get(_USE, ""))
-    # Models need a use, and a use models; a pull is towards one model.
-    if use not in ((CHOOSE, PULL) if others else ("",)) or (use == PULL and len(others) > 1):
+    # Models need a use, and a use models; a pull is towards one model, and one is added.
+    uses = (CHOOSE, PULL, OFFSET) if others else ("",)
+    if use not in uses or (use != CHOOSE and len(others) > 1):
         raise WireError("instructions: other models without a use")
     # All that decides the payload, and nothing of Flower's: a message sent again has the same
     # digest and gets the sealed bytes.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from strategies.averaging.ditto import Ditto
@@ -12,6 +10,7 @@ from strategies.averaging.maximum import Maximum
 from strategies.averaging.minimum import Minimum
 from strategies.averaging.trimmed_mean import TrimmedMean
 from strategies.averaging.weiavg import WeiAvg
+from strategies.composition import Combination, check_keys, compose
 from strategies.core.base import HDPStrategy
 from strategies.external import is_external, load_strategy
 from strategies.fedhdp.dp_fedavg import DPFedAvg, NonPrivate
@@ -40,7 +39,10 @@ from strategies.projection.pfa import PFA, PublicSubspace
 from strategies.projection.pfa_plus import PFAPlus
 from strategies.projection.public_only import PublicOnly
 from strategies.projection.random_projection import RandomProjection, RandomSubspace
-from strategies.settings import check_settings
+from strategies.server_step.adaptive import Adam, Yogi
+from strategies.server_step.momentum import Momentum
+from strategies.server_step.step import ServerStep
+from strategies.settings import Owner, check_settings
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
     "fedavg": FedAvg,
@@ -92,33 +94,47 @@ CLUSTERED: dict[str, type[MultiModel]] = {
 }
 """What may follow the name of a strategy with one model: its weights within each cluster."""
 
+SERVER_STEPS: dict[str, type[ServerStep]] = {
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+}
+"""What may follow any name of a strategy with one model: how the server steps."""
+
+SETTINGS_OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
+"""What has settings, by the name before the dot of their keys."""
+
 
 def check_strategy(name: str) -> type[HDPStrategy]:
-    """Return the strategy of that name, or a strategy's weights with a part that goes with any.
+    """Return the strategy of that name, or a strategy's weights with parts that go with any.
 
     ``robust-hdp+pfa`` is Robust-HDP's weights with a projection, ``robust-hdp+r-dpcfl`` its weights
-    within clusters. ``my_strategies:TrimmedMean`` is a class of one's own (``external.py``).
+    within clusters, ``robust-hdp+momentum`` its weights with a server step.
+    ``my_strategies:TrimmedMean`` is a class of one's own (``external.py``).
 
     Raises:
-        StrategyError: there is none; the known ones are listed.
+        StrategyError: there is none, and the known ones are listed; or its parts do not go
+            together (``composition.py``).
     """
-    weighting, plus, part = name.partition("+")
+    weighting, *parts = name.split("+")
     found = _strategy_of(weighting, name)
-    if not plus:
+    if not parts:
         return found
-    parts = {**PROJECTIONS, **CLUSTERED}
-    if part not in parts:
-        raise StrategyError(
-            f"'strategy': '{name}': after '+' write a projection or a clustering: "
-            f"{', '.join(parts)}"
+    around = {**PROJECTIONS, **CLUSTERED}
+    for part in parts:
+        if part not in around and part not in SERVER_STEPS:
+            raise StrategyError(
+                f"'strategy': '{name}': after '+' write a projection or a clustering: "
+                f"{', '.join(around)}; or a server step: {', '.join(SERVER_STEPS)}"
+            )
+    return compose(
+        Combination(
+            name,
+            found,
+            tuple(around[part] for part in parts if part in around),
+            tuple(SERVER_STEPS[part] for part in parts if part in SERVER_STEPS),
         )
-    if issubclass(found, Projected):
-        raise StrategyError(f"'strategy': '{name}': '{weighting}' projects by itself")
-    if issubclass(found, MultiModel):
-        raise StrategyError(f"'strategy': '{name}': '{weighting}' has several models by itself")
-    if part in CLUSTERED and issubclass(found, LevelAveraging):
-        raise StrategyError(f"'strategy': '{name}': '{weighting}' is more than weights of updates")
-    return _composed(found, name, parts[part])
+    )
 
 
 def _strategy_of(name: str, whole: str) -> type[HDPStrategy]:
@@ -132,18 +148,6 @@ def _strategy_of(name: str, whole: str) -> type[HDPStrategy]:
     return STRATEGIES[name]
 
 
-@cache
-def _composed(
-    weighting: type[HDPStrategy], name: str, base: type[HDPStrategy]
-) -> type[HDPStrategy]:
-    parts = {
-        "name": name,
-        "weighting": weighting,
-        "table": base.settings_table(),  # its settings are those of the part, not of the sum
-    }
-    return type(f"{base.__name__}Of{weighting.__name__}", (base,), parts)
-
-
 def make_strategy(config: RunConfig) -> HDPStrategy:
     """Return the strategy that ``strategy`` names.
 
@@ -153,7 +157,8 @@ def make_strategy(config: RunConfig) -> HDPStrategy:
     """
     terms = config.terms
     strategy = check_strategy(terms.strategy)
-    check_settings(config, STRATEGIES, running=[strategy])
+    check_settings(config, SETTINGS_OWNERS, running=[strategy])
+    check_keys(strategy, config)
     if terms.noise == "server" and not issubclass(strategy, LevelAveraging):
         raise StrategyError(
             f"'noise' = 'server': '{terms.strategy}' adds no noise; take fedhdp or dp-fedavg, or "

@@ -16,11 +16,15 @@ from hdpfl_flower.config.settings import PREFIX
 from hdpfl_flower.config.tables import Row, rows_of
 from hdpfl_flower.errors import TermsError
 from strategies.core.base import HDPStrategy
+from strategies.server_step.step import ServerStep
+
+Owner = type[HDPStrategy] | type[ServerStep]
+"""What has settings in a run config: a strategy, or a server step."""
 
 
 def check_settings(
     config: RunConfig,
-    known: Mapping[str, type[HDPStrategy]],
+    known: Mapping[str, Owner],
     *,
     running: Iterable[type[HDPStrategy]],
 ) -> None:
@@ -30,7 +34,7 @@ def check_settings(
 
     Args:
         config: the run's.
-        known: every strategy by its name.
+        known: every strategy and server step by its name.
         running: the run's strategy, or those of several runs.
 
     Raises:
@@ -72,7 +76,7 @@ def with_own_settings(config: RunConfig, running: type[HDPStrategy]) -> RunConfi
     return replace(config, settings=tables)
 
 
-def setting_rows(known: Mapping[str, type[HDPStrategy]]) -> Iterator[Row]:
-    """Yield a row a setting of every strategy, in the order of ``known``."""
-    for name, strategy in known.items():
-        yield from rows_of(name, strategy.settings_type, f"{name}.")
+def setting_rows(known: Mapping[str, Owner]) -> Iterator[Row]:
+    """Yield a row a setting of every strategy and server step, in the order of ``known``."""
+    for name, owner in known.items():
+        yield from rows_of(name, owner.settings_type, f"{name}.")

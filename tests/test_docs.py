@@ -23,7 +23,7 @@ from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.monitoring.series import SERIES
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from strategies import STRATEGIES, make_strategy
+from strategies import SETTINGS_OWNERS, STRATEGIES, make_strategy
 from strategies.contract import run_contract
 from strategies.settings import setting_rows
 from tests.mutants.table import MUTANTS
@@ -129,7 +129,7 @@ def test_every_file_of_the_code_that_a_page_names_exists() -> None:
 def test_every_key_that_a_page_sets_exists() -> None:
     """In ``--set KEY=VALUE``, and in a text of the form ``key = value``."""
     profile = re.findall(r"^\| `([a-z-]+)` \|", generated()["reference/profile.md"], re.M)
-    settings = {row.key for row in setting_rows(STRATEGIES)}
+    settings = {row.key for row in setting_rows(SETTINGS_OWNERS)}
     given = {*RunConfig.keys(), *settings}
     named = {
         *given,

@@ -42,8 +42,6 @@ MOVED: Mapping[str, str] = {
     "clip-floor": "fedhdp.clip-floor",
     "clip-ceiling": "fedhdp.clip-ceiling",
     "bit-noise": "fedhdp.bit-noise",
-    "server-learning-rate": "fedhdp.server-learning-rate",
-    "server-schedule": "fedhdp.server-schedule",
 }
 """Keys that were flat once → the setting of the strategy that they were made for."""
 Tables = Mapping[str, Mapping[str, Any]]

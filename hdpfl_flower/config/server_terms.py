@@ -6,11 +6,27 @@ None of it is in a message or in a site's ledger. Flower itself hands each node 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
+from hdpfl_flower.config.terms import AUTO
+
+LARGEST_RATE = 1e6
+"""A server's rate beyond it has no meaning, and updates in float32 would overflow."""
+
+
+def _read_rate(value: object) -> float | Literal["auto"]:
+    if value == AUTO:
+        return "auto"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value <= LARGEST_RATE:  # type: ignore[operator]
+        raise ValueError(f"must be a number above 0, up to {LARGEST_RATE:g}, or 'auto'")
+    return float(value)  # type: ignore[arg-type]
+
+
+Rate = Annotated[float | Literal["auto"], PlainValidator(_read_rate)]
 
 
 class ServerTerms(Settings):
@@ -45,6 +61,29 @@ class ServerTerms(Settings):
         2,
         description="Guard evidence: sites refused at most on suspicion, by the others' votes; "
         "what is proven (no noise, shared noise) is refused whatever the limit.",
+    )
+    server_learning_rate: Rate = Field(
+        AUTO,
+        description="What the server multiplies a round's aggregate by, whatever the strategy; "
+        "auto: 1, but 0.01 after +adam and +yogi.",
+    )
+    server_schedule: str = Field(
+        "constant",
+        description="Factor of server-learning-rate in round e + 1 of E: constant, linear "
+        "(1 - e/E), log (1/(log10(e + 1) + 1)), sqrt (1/sqrt(e + 1)), inverse (1/(e + 1)), or "
+        "halved:T (every T rounds).",
+    )
+    average: Literal["none", "tail", "ema", "ergodic"] = Field(
+        "none",
+        description="Which model is tested, stored and sent at the end: that of the last round "
+        "(none), or a mean of the rounds' models: of the last ones (tail), with decaying weights "
+        "(ema), or of all (ergodic). Sites train from the last one whatever it is.",
+    )
+    average_tail: Share = Field(
+        0.5, description="average = tail: share of the rounds, the last ones, that it is over."
+    )
+    average_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.8, description="average = ema: share of the last mean that is kept in a round."
     )
     noise_floor: NotNegative = Field(
         0.0,

@@ -67,7 +67,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     from server_app.run.rounds import finalize_terms, ready_strategy
     from server_app.simulation.comparison import Comparison, jobs_of
     from server_app.simulation.comparison import compare as run_jobs
-    from strategies import STRATEGIES, check_strategy
+    from strategies import SETTINGS_OWNERS, check_strategy
     from strategies.settings import check_settings, with_own_settings
 
     given = {
@@ -86,7 +86,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     rules = {name: check_strategy(name) for name in names}
     folder = out or _new_folder()
     base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
-    check_settings(base, STRATEGIES, running=rules.values())
+    check_settings(base, SETTINGS_OWNERS, running=rules.values())
     comparison = Comparison(base, clients, names=names)
     todo = [
         replace(job, config=with_own_settings(job.config, rules[job.terms.strategy]))

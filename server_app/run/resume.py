@@ -14,7 +14,7 @@ from hdpfl_flower.errors import CheckpointError, DataError
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from hdpfl_flower.system.paths import runs_dir
 from server_app.run.checkpoint import NAME, Checkpoint, read_checkpoint
-from strategies import STRATEGIES
+from strategies import SETTINGS_OWNERS
 from strategies.settings import setting_rows
 
 JOURNAL = "journal.jsonl"
@@ -142,7 +142,7 @@ def _check_same(own: RunConfig, given: RunConfig) -> None:
 
 def defaults() -> dict[str, Value]:
     """Return the default of every key of a run config, the strategies' settings included."""
-    settings = {row.key: row.default for row in setting_rows(STRATEGIES)}
+    settings = {row.key: row.default for row in setting_rows(SETTINGS_OWNERS)}
     return {**RunConfig().as_config(), **settings}
 
 

@@ -6,20 +6,26 @@ By the server also for each simulated site, on the part of the test set that is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset, task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.models.site_summary import SITE, Measured, counts, means
+from hdpfl_flower.models.site_summary import METRICS, SITE, Measured, counts, means
 from hdpfl_flower.simulation.groups import evaluate_models, parse_groups
 from hdpfl_flower.simulation.partitions import rows_of_sites
 from hdpfl_flower.simulation.site_tests import NOTHING_LIKE_IT, OwnTests, own_tests
 from server_app.run.resume import engine_of
 from strategies.core.base import HDPStrategy
+
+BROADCAST = "broadcast-"
+"""What begins the name of a metric of the model that sites train from, where it is not the one that
+the run reports."""
 
 
 class RoundEvaluation:
@@ -46,17 +52,27 @@ class RoundEvaluation:
 
         Args:
             strategy: the run's; it asks the sites where they are to test.
-            record: the models, as the sites get them.
+            record: the models that sites train from.
             server_round: the round.
-            models: the same models, decoded.
+            models: those that the run reports, decoded.
             of_site: site → its model; one that is not there uses the first.
+
+        Sites test the reported model alone: each test is charged. The server tests the broadcast
+        one, too, where it is another: ``broadcast-accuracy`` and so on.
         """
         # A test on public records costs no ε and asks no site.
         if self._central is not None:
             self._central.tell_sites_apart(_simulated_sites(self._grid))
-            return self._central(models, of_site, strategy.roster.nodes)
+            found = self._central(models, of_site, strategy.roster.nodes)
+            if not strategy.reported.differs:
+                return found
+            other = self._central((wire.read_own(record),), {}, ()).metrics
+            broadcast = {f"{BROADCAST}{name}": other[name] for name in METRICS if name in other}
+            return replace(found, metrics={**found.metrics, **broadcast})
         messages = list(
-            strategy.configure_evaluate(server_round, record, ConfigRecord(), self._grid)
+            strategy.configure_evaluate(
+                server_round, strategy.reported.record(record), ConfigRecord(), self._grid
+            )
         )
         if not messages:
             return Measured()

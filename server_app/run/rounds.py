@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
@@ -157,7 +157,7 @@ def run(
         arrays = initial_arrays(strategy.terms, config.simulation.seed)
     else:
         at.restore(strategy)
-        arrays = at.model
+        arrays = wire.read_own(strategy.reported.record(wire.write_model(at.model)))
     evaluation = RoundEvaluation(grid, replace(config, terms=strategy.terms))
     journal = Journal(folder / "journal.jsonl")
     try:
@@ -185,7 +185,8 @@ def run(
             record(
                 "run-resumed", run_id=terms.run_id, after_round=at.server_round, last=last, **facts
             )
-        RoundLoop(grid, strategy, evaluation, checkpoints, record, result).run(last)
+        broadcast = wire.write_model(arrays if at is None else at.model)
+        RoundLoop(grid, strategy, evaluation, checkpoints, record, result, broadcast).run(last)
         result.sent = strategy.terms
         _distribute(grid, strategy, result)
         # The journal first: a crash between the two leaves a complete run with a checkpoint, which
@@ -215,7 +216,8 @@ class RoundLoop:
     Attributes:
         done: rounds that are complete.
         missed: rounds without a quorum, one after another.
-        model: the current model, or the models of a strategy with several, as they are sent.
+        model: the current model, or the models of a strategy with several, as they are sent to be
+            trained; ``result`` holds the reported one (``strategies/core/reported_model.py``).
     """
 
     def __init__(
@@ -226,12 +228,13 @@ class RoundLoop:
         checkpoints: CheckpointPolicy,
         record: Record,
         result: RunResult,
+        model: ArrayRecord,
     ) -> None:
-        """Prepare the rounds; ``result`` holds the model to begin with and receives the rest."""
+        """Prepare the rounds from ``model``; ``result`` receives what they leave."""
         self._grid, self._strategy, self._evaluation = grid, strategy, evaluation
         self._checkpoints, self._record, self._result = checkpoints, record, result
         self.done = self.missed = 0
-        self.model = wire.write_model(result.arrays)
+        self.model = model
         before = checkpoints.before
         self._left_out = {event["site"] for event in before if event["event"] == "left-out"}
         self._laps: list[float] = []
@@ -283,9 +286,10 @@ class RoundLoop:
         new, _ = self._strategy.aggregate_train(server_round, replies)
         self.missed = 0 if new is not None else self.missed + 1
         if new is not None:
-            # The record as it is sent, and decoded: with several models the record holds all of
-            # them.
-            self.model, self._result.arrays = new, wire.read_own(new)
+            # The record as it is sent, and the reported model decoded: with several models the
+            # record holds all of them.
+            self.model = new
+            self._result.arrays = wire.read_own(self._strategy.reported.record(new))
 
     def save(self, server_round: int) -> Event:
         """Store what the next round needs; return the facts of the round for the journal."""

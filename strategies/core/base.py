@@ -39,8 +39,7 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import NoSettings, Settings
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import AUTO, RunTerms
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.estimators.softmax_head import Head, head_of
+from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.linalg.update_matrix import GIVEN_BACK, give_back_freed_memory, update_matrix
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.site_summary import Measured
@@ -69,10 +68,12 @@ from strategies.core.interface import (
 )
 from strategies.core.model_record import ModelRecord
 from strategies.core.privacy_statement import describe
+from strategies.core.reported_model import ReportedModel
 from strategies.core.roster import Roster
 from strategies.core.round_report import RoundReport
 from strategies.core.sampler import Sampler
 from strategies.core.site_metrics import measured_at_sites
+from strategies.server_step.step import ServerStep
 
 log = logging.getLogger("hdpfl.server")
 
@@ -87,6 +88,7 @@ class HDPStrategy(Strategy):
         several_models: there is a model a group of sites; the state has ``models``, their number, 0
             before the end of round 1.
         chooses: sites choose among the models, and their plans pay for it.
+        server_step: how the model moves by the aggregate; what follows a ``+`` replaces it.
         settings_type: the class of its settings, in the strategy's own file.
         table: the name before the dot of a setting's key; empty: ``name``.
         settings: the strategy's own, of the run.
@@ -96,6 +98,8 @@ class HDPStrategy(Strategy):
         needs: facts that each site must disclose to take part, see ``wire.SITE_KEYS``.
         welcomes: facts that the strategy uses where sites disclose them, and can do without.
         state: after the last round.
+        step_state: that of the server's step.
+        reported: which model the run reports.
         prepared: whether this process has waited for the sites.
         settled: whether the terms are those of the whole run, whichever process settled them.
 
@@ -107,6 +111,7 @@ class HDPStrategy(Strategy):
     name: ClassVar[str]
     several_models: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
+    server_step: ClassVar[type[ServerStep]] = ServerStep
     settings_type: ClassVar[type[Settings]] = NoSettings
     table: ClassVar[str] = ""
     settings: Settings
@@ -130,7 +135,10 @@ class HDPStrategy(Strategy):
         self.roster = Roster(config, self.needs, self.welcomes)
         self.sampler = Sampler(config)
         self.state: State = self.initial_state()
-        self.guard = Guard(config, sums=declared.is_weighted_sum)
+        self.step = self.server_step(config)
+        self.step_state = self.step.initial_state()
+        self.reported = ReportedModel(config.server, config.terms.rounds)
+        self.guard = Guard(config, sums=declared.is_weighted_sum, linear_step=self.step.is_linear)
         self.report = RoundReport(0, [], 0)
         self.tested = Measured()
         self.streams = ReleaseStreams.fresh()
@@ -142,10 +150,11 @@ class HDPStrategy(Strategy):
     # --- its settings -------------------------------------------------------------------------
 
     @classmethod
-    def parts(cls) -> tuple[type[HDPStrategy], ...]:
-        """Return the strategies whose settings count: this one, and the one that weighs for it."""
+    def parts(cls) -> tuple[type[HDPStrategy] | type[ServerStep], ...]:
+        """Return what has settings that count: this one, the one that weighs for it, the step."""
         weighting: type[HDPStrategy] | None = getattr(cls, "weighting", None)
-        return (cls, *(weighting.parts() if weighting else ()))
+        step = (cls.server_step,) if cls.server_step.name else ()
+        return (cls, *(weighting.parts() if weighting else ()), *step)
 
     @classmethod
     def settings_table(cls) -> str:
@@ -237,7 +246,7 @@ class HDPStrategy(Strategy):
         refused = {s: Rejected(Rejection.NOT_ASKED, why) for s, why in plan.refused.items()}
         self.report = RoundReport(server_round, asked, quorum, rejected=refused)
         self._record.begin_round(arrays, packed=self._is_packed)
-        self._head = self._find_head()
+        self._head = self._record.head(self.terms)
         return self._address(wire.TRAIN, server_round, arrays, asked)
 
     def aggregate_train(
@@ -260,10 +269,15 @@ class HDPStrategy(Strategy):
         self.state, outcome = self.combine(self.state, updates, self.streams.noise)
         check_outcome(outcome, updates)
         # Checked before and after: the guard needs convex weights, and changes them.
-        outcome = self.guard.reweigh(outcome, updates)
+        rate = self.step.rate(report.server_round)
+        outcome = self.guard.reweigh(outcome, updates, rate)
         check_outcome(outcome, updates)
-        report.outcome = outcome
-        return self._record.moved(outcome, self.terms), None
+        self.step_state, moved = self.step.move(self.step_state, outcome, updates)
+        if moved is not outcome:
+            check_outcome(moved, updates)
+        record = self._record.moved(moved, self.terms)
+        report.outcome = self.reported.take_in(report.server_round, record, moved)
+        return record, None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -480,12 +494,3 @@ class HDPStrategy(Strategy):
     def _column(self, fact: str) -> npt.NDArray[np.float64]:
         disclosed = self.roster.disclosed
         return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
-
-    def _find_head(self) -> Head | None:
-        """Return the head of the round's model, for estimators of noise; None: it is unknown."""
-        # Without all coordinates of the head there are no silent sums, and the last layer of a body
-        # may look like a head.
-        if self.terms.sent_part == "body" or self.terms.shared_mask != "none":
-            return None
-        shapes = {name: array.shape for name, array in self._record.template.items()}
-        return head_of(self.terms.model, task_for(self.terms), shapes)

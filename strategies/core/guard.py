@@ -34,7 +34,7 @@ class GuardState:
         evidence: about the sites so far; empty under another guard than ``evidence``.
         centre: the last aggregate, shape ``(d,)``; None but under ``centred-clipping``.
         given: site → its part in the model since it was first among the ``max-liars`` with most
-            evidence against them, float32, shape ``(d,)``.
+            evidence against them, times the server's rate, float32, shape ``(d,)``.
     """
 
     digests: Digests = field(default_factory=dict)
@@ -51,13 +51,15 @@ class Guard:
         refused: site → why, of the round that was screened last.
     """
 
-    def __init__(self, config: RunConfig, *, sums: bool) -> None:
+    def __init__(self, config: RunConfig, *, sums: bool, linear_step: bool = True) -> None:
         """Prepare for a run.
 
         Args:
             config: names the guard.
             sums: whether the strategy's update is a multiple of the sum of the updates by its
                 weights, see ``Declaration``; from another one nothing can be taken out.
+            linear_step: whether the server's step is linear, see ``ServerStep``; after another
+                one nothing can be taken out either.
 
         Raises:
             TermsError: a guard that acts on weights, with a strategy whose update is no such sum.
@@ -73,7 +75,7 @@ class Guard:
         self._settings = Evidence(
             config.server.max_liars, config.terms.rounds, config.server.noise_floor
         )
-        self._takes_back = self.kind == "evidence" and sums
+        self._takes_back = self.kind == "evidence" and sums and linear_step
         self._gauges: Gauges = {}
         self.state = GuardState()
         self.refused: dict[str, str] = {}
@@ -104,8 +106,10 @@ class Guard:
         self.refused |= found
         return _without(kept, found)
 
-    def reweigh(self, outcome: Outcome, kept: RoundUpdates) -> Outcome:
+    def reweigh(self, outcome: Outcome, kept: RoundUpdates, rate: float = 1.0) -> Outcome:
         """Return the outcome of a strategy on ``kept``, bounded, with the guard's gauges.
+
+        ``rate`` is the server's, by which the outcome will be multiplied.
 
         The journal's ``weights`` are those that the aggregate was made with; ``clipped_to``, of
         ``centred-clipping``, is the share of each site's distance that was left; ``taken_back``
@@ -130,13 +134,16 @@ class Guard:
             gone = [site for site in given if self.refused.get(site) in LASTING]
             # The refused site's earlier part is taken back with this round's step.
             for site in gone:
-                update = update - given.pop(site)
+                # The model moved by it at the rates of those rounds, and moves now at ``rate``.
+                update = update - given.pop(site) / np.float32(rate)
             if gone:
                 gauges["taken_back"] = float(len(gone))
-            self.state = replace(self.state, given=self._add_suspects(given, outcome, kept))
+            self.state = replace(self.state, given=self._add_suspects(given, outcome, kept, rate))
         return replace(outcome, update=update, weights=weights, gauges={**outcome.gauges, **gauges})
 
-    def _add_suspects(self, given: Parts, outcome: Outcome, kept: RoundUpdates) -> Parts:
+    def _add_suspects(
+        self, given: Parts, outcome: Outcome, kept: RoundUpdates, rate: float
+    ) -> Parts:
         """Return ``given`` with this round's part of those with most against them, and no others.
 
         Of as many as may lie, for each part is as large as the model; a site that is not in
@@ -149,7 +156,7 @@ class Guard:
         gone = set(kept.sites) - set(suspects)
         after = {site: part for site, part in given.items() if site not in gone}
         for site, i in suspects.items():
-            part = np.float32(outcome.scale * outcome.weights[i]) * kept.updates[i]
+            part = np.float32(rate * outcome.scale * outcome.weights[i]) * kept.updates[i]
             if site in after:
                 part += after[site]
             after[site] = part

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import ArrayRecord
 
 from hdpfl_flower.config.terms import RunTerms
@@ -61,12 +63,19 @@ class SiteRequest:
         project: see ``wire.Instructions``: the digest of an earlier model, for one number along the
             step since; ``wire.WHOLE``; None: the site need not keep the model.
         along: the direction of that step, by which the number is turned into a row.
+        own: the site, where what follows is its alone; else empty, and nothing follows.
+        start: the model to train from in place of ``model``, float32, shape ``(d,)``.
+        offset: what the site is to add to its model in this round, in equal parts after each of
+            its steps, float32, shape ``(d,)``.
     """
 
     model: int = 0
     use: str = ""
     project: str | None = None
     along: Direction | None = field(default=None, compare=False, repr=False)
+    own: str = ""
+    start: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    offset: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, RecordDict
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.estimators.softmax_head import Head, head_of
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.updates import Outcome
@@ -43,6 +44,15 @@ class ModelRecord:
         """The numbers of one model."""
         return sum(array.size for array in self._template.values())
 
+    def head(self, terms: RunTerms) -> Head | None:
+        """Return the round's softmax head, for estimators of noise; None: it is unknown."""
+        # Without all coordinates of the head there are no silent sums, and the last layer of a body
+        # may look like a head.
+        if terms.sent_part == "body" or terms.shared_mask != "none":
+            return None
+        shapes = {name: array.shape for name, array in self._template.items()}
+        return head_of(terms.model, task_for(terms), shapes)
+
     def begin_round(self, arrays: ArrayRecord, *, packed: bool) -> None:
         """Decode the round's record; ``packed`` says whether it holds several models by number."""
         self.open(arrays, packed=packed)
@@ -62,6 +72,8 @@ class ModelRecord:
             if request.model < len(models)
             else initial_model(terms, self._seed)
         )
+        if request.start is not None:
+            own = self.record(request.start)
         others: tuple[ArrayRecord, ...] = ()
         if request.use == wire.CHOOSE:
             own, *rest = models
@@ -69,6 +81,8 @@ class ModelRecord:
         elif request.use == wire.PULL:
             self._mean = self._mean or mean_model(models)
             others = (self._mean,)
+        elif request.use == wire.OFFSET and request.offset is not None:
+            others = (self.record(request.offset),)
         return wire.write_instructions(
             terms, server_round, own, request.project, others=others,
             use=request.use if others else "",
@@ -89,11 +103,15 @@ class ModelRecord:
         self._arrays, self.models, self._mean = record, tuple(models), None
         return record
 
+    def record(self, vector: np.ndarray) -> ArrayRecord:
+        """Return the record of a model of this run, from shape ``(d,)``."""
+        return wire.write_model(unflatten(vector, self._template))
+
     def _plus(self, model: ArrayRecord, step: np.ndarray) -> ArrayRecord:
         vector = flatten(self._template if model is self.models[0] else wire.read_own(model))
         # `flatten` made a copy: the arrays of the last round are read-only.
         vector += step
-        return wire.write_model(unflatten(vector, self._template))
+        return self.record(vector)
 
 
 def initial_model(terms: RunTerms, seed: int) -> ArrayRecord:

@@ -136,6 +136,8 @@ def keep_strategy(strategy: HDPStrategy) -> SavedState:
         "sampler": save_state(strategy.sampler.state, arrays),
         "guard": save_state(strategy.guard.state, arrays),
         "state": save_state(strategy.state, arrays),
+        "step": save_state(strategy.step_state, arrays),
+        "reported": save_state(strategy.reported.state, arrays),
     }
     return SavedState(facts, arrays)
 
@@ -157,3 +159,5 @@ def restore_strategy(strategy: HDPStrategy, saved: SavedState) -> None:
     strategy.report.answered = list(facts["answered"])
     strategy.guard.state = load_state(Any, facts["guard"], arrays, strategy.guard.state)
     strategy.state = load_state(Any, facts["state"], arrays, strategy.state)
+    strategy.step_state = load_state(Any, facts["step"], arrays, strategy.step_state)
+    strategy.reported.state = load_state(Any, facts["reported"], arrays, strategy.reported.state)

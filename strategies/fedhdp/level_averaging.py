@@ -19,7 +19,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -101,7 +101,7 @@ class LevelState:
 
 
 class LevelSettings(Settings):
-    """How the clip norm adapts where the server adds the noise, and how far the server steps."""
+    """How the clip norm adapts where the server adds the noise."""
 
     clip_quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.5, description="noise = server: share of the updates that clip-norm moves towards."
@@ -115,12 +115,6 @@ class LevelSettings(Settings):
         5.0,
         description="noise = server: standard deviation of the noise on the sum of clipping bits; "
         "raised where a level needs more.",
-    )
-    server_learning_rate: Positive = Field(
-        1.0, description="What the server multiplies the averaged update by."
-    )
-    server_schedule: Literal["constant", "linear"] = Field(
-        "constant", description="Of server-learning-rate: constant, or linear down to 0."
     )
 
     @model_validator(mode="after")
@@ -140,15 +134,10 @@ class LevelAveraging(HDPStrategy):
         """Declare ε, and whether the update is a weighted sum.
 
         With ``noise = server`` the update holds the server's clipping and noise, and with ``auto``
-        ratios its directions have weights of their own. A server's learning rate other than 1 makes
-        the step shorter or longer than any client's.
+        ratios its directions have weights of their own.
         """
         is_sum = self.terms.noise != "server" and self.level_ratio.strip() != AUTO
-        settings = self.settings
-        of_one = settings.server_learning_rate == 1 and settings.server_schedule != "linear"
-        return Declaration(
-            frozenset({"epsilon"}), is_weighted_sum=is_sum, is_convex=is_sum and of_one
-        )
+        return Declaration(frozenset({"epsilon"}), is_weighted_sum=is_sum, is_convex=is_sum)
 
     # --- what a subclass defines --------------------------------------------------------------
 
@@ -216,7 +205,7 @@ class LevelAveraging(HDPStrategy):
     def combine(
         self, state: LevelState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[LevelState, Outcome]:
-        """Return the mean over the levels' means (Algorithm 1), times the server's learning rate.
+        """Return the mean over the levels' means (Algorithm 1).
 
         The journal's ``level-J-weight`` and ``level-J-sites`` count the levels from 1, the
         loosest; with ``auto`` the weights are those within the span of earlier updates
@@ -246,13 +235,12 @@ class LevelAveraging(HDPStrategy):
             sizes = divisors = counts
         settled = replace(settled, menu=menu)
         auto, weights, mean = self._weigh(state.auto, settled, updates, levels, means, sizes)
-        rate = self._rate(updates.server_round)
         gauges.update({f"level-{j + 1}-weight": float(w) for j, w in enumerate(weights)})
         gauges.update({f"level-{j + 1}-sites": float(n) for j, n in enumerate(counts)})
-        update = (rate * mean).astype(np.float32)
+        update = mean.astype(np.float32)
         # What one site of a level counts: the level's weight over what its sum was divided by.
         shares = np.divide(weights, divisors, out=np.zeros_like(weights), where=divisors > 0)
-        outcome = Outcome(update, site_weights(shares, levels), gauges, rate)
+        outcome = Outcome(update, site_weights(shares, levels), gauges)
         return replace(state, auto=auto), outcome
 
     # --- parts ---------------------------------------------------------------------------------
@@ -359,9 +347,3 @@ class LevelAveraging(HDPStrategy):
     ) -> npt.NDArray[np.float32]:
         """Return the rows as they went into the mean: clipped where the server clips."""
         return rows if plan is None else clipped_rows(rows, self.terms.clip_norm)
-
-    def _rate(self, server_round: int) -> float:
-        """Return the server's learning rate of a round, see ``server-schedule``."""
-        is_linear = self.settings.server_schedule == "linear"
-        left = 1 - (server_round - 1) / self.terms.rounds if is_linear else 1.0
-        return self.settings.server_learning_rate * left

@@ -243,12 +243,12 @@ MUTANTS = (
         "::test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise",
     ),
     Mutant(
-        "a level's part without the server's rate",
-        "strategies/fedhdp/level_averaging.py",
-        "site_weights(shares, levels), gauges, rate)",
-        "site_weights(shares, levels), gauges)",
-        "strategies/test_contract.py"
-        "::test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise",
+        "a part is taken out at another round's rate",
+        "strategies/core/guard.py",
+        "given.pop(site) / np.float32(rate)",
+        "given.pop(site)",
+        "strategies/server_step/test_steps.py"
+        "::test_what_a_refused_site_put_in_is_taken_out_at_the_rates_of_its_rounds",
     ),
     Mutant(
         "shared noise is read from the signal",
@@ -302,8 +302,8 @@ MUTANTS = (
     Mutant(
         "a part is taken out without its scale",
         "strategies/core/guard.py",
-        "np.float32(outcome.scale * outcome.weights[i])",
-        "np.float32(outcome.weights[i])",
+        "np.float32(rate * outcome.scale * outcome.weights[i])",
+        "np.float32(rate * outcome.weights[i])",
         "strategies/core/test_guard.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
     ),
     Mutant(

@@ -117,8 +117,8 @@ MUTANTS = (
     ),
     Mutant(
         "silent sums sought in a body",
-        "strategies/core/base.py",
-        'if self.terms.sent_part == "body" or',
+        "strategies/core/model_record.py",
+        'if terms.sent_part == "body" or',
         "if False or",
         "strategies/personal/test_compositions.py"
         "::test_silent_sums_are_sought_where_the_head_is_sent_alone[head]",

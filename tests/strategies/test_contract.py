@@ -9,12 +9,13 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies import STRATEGIES, check_strategy, make_strategy
+from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_strategy
 from strategies.contract import CHECKS, Subject, rows_of, shares_of
 from strategies.core.checks import check_outcome
 from tests.federation import weighing
 
-NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl")
+STEPS = tuple(f"robust-hdp-drift+{step}" for step in SERVER_STEPS)
+NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl", *STEPS)
 VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
 NO_SUM = ("pfa", "pfa-plus", "random-projection", "fedhdp", "fedavg+random", "robust-hdp+pfa")
 """Strategies whose first update may be a weighted sum of these rows, and whose later ones are
@@ -48,7 +49,7 @@ def test_unanimous_clients_get_their_way(name: str) -> None:
 
 
 def test_exactly_the_strategies_that_may_leave_the_clients_updates_say_so() -> None:
-    leave = {"robust-hdp-drift", *NO_SUM}
+    leave = {"robust-hdp-drift", *STEPS, *NO_SUM}
     assert {name for name in NAMES if not subject_of(name).new().declare().is_convex} == leave
 
 
@@ -70,7 +71,7 @@ def test_exactly_the_rules_that_are_no_weighted_sum_say_so() -> None:
 def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_servers_noise(
     name: str, ratio: str, noise: str
 ) -> None:
-    config = {"strategy": name, f"{name}.server-learning-rate": 0.7, "noise": noise}
+    config = {"strategy": name, "noise": noise}
     if name == "fedhdp":
         config["fedhdp.level-ratio"] = ratio
     said = check_strategy(name)(RunConfig.parse(config)).declare().is_weighted_sum
@@ -80,7 +81,7 @@ def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_ser
     updates = subject_of(name).updates(rows_of(13))
     updates.disclosed["epsilon"][:4] = np.inf  # type: ignore[index]
     outcome = Subject(RunConfig.parse(config)).combine(updates)
-    assert outcome.scale == 0.7
+    assert outcome.scale == 1
     if said:
         total = outcome.scale * (outcome.weights @ updates.updates.astype(np.float64))
         np.testing.assert_allclose(outcome.update, total, rtol=1e-5, atol=1e-6)

@@ -9,11 +9,11 @@ import pytest
 
 from hdpfl_flower.config.run_config import MOVED, RunConfig
 from hdpfl_flower.errors import TermsError
-from strategies import STRATEGIES, check_strategy, make_strategy
+from strategies import SETTINGS_OWNERS, STRATEGIES, check_strategy, make_strategy
 from strategies.noise_aware.robust_hdp import RobustHDPSettings
 from strategies.settings import setting_rows, with_own_settings
 
-ROWS = {row.key: row for row in setting_rows(STRATEGIES)}
+ROWS = {row.key: row for row in setting_rows(SETTINGS_OWNERS)}
 
 
 def config_of(strategy: str, **settings: Any) -> RunConfig:

@@ -17,7 +17,7 @@ from hdpfl_flower.privacy.noise import ReleaseStreams
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.rounds import RunResult, run
-from strategies import STRATEGIES
+from strategies import SERVER_STEPS, STRATEGIES
 from tests.federation import NEEDED, ScriptedGrid, Site
 
 SIZE, ROUNDS = 650, 6
@@ -65,6 +65,17 @@ def federation() -> ScriptedGrid:
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
+    **{f"fedavg+{step}": {"strategy": f"fedavg+{step}"} for step in SERVER_STEPS},
+    **{
+        f"average = {average}": {"strategy": "robust-hdp+momentum", "average": average}
+        for average in ("tail", "ema", "ergodic")
+    },
+    "rate under evidence": {
+        "strategy": "robust-hdp",
+        "guard": "evidence",
+        "server-learning-rate": 0.5,
+        "server-schedule": "sqrt",
+    },
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.6},
     "moving clip norm": {"strategy": "dp-fedavg", "noise": "server", "dp-fedavg.clip-lr": 0.5},
     "evidence": {"strategy": "robust-hdp", "guard": "evidence"},

@@ -96,10 +96,12 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
     strategy.sampler.note_declined(strategy.report.declined)
     of_a_round = {
         "_exchange", "_record", "_requests", "report", "prepared", "streams", "_lines", "_split",
+        "step", "reported",
     }  # fmt: skip
     compare(strategy, other, of_a_round)
     compare(strategy.sampler, other.sampler, {"used_up"})
     compare(strategy.guard, other.guard, {"_gauges", "refused", "_settings"})
+    assert saved(strategy.reported.state) == saved(other.reported.state)
     assert strategy.report.answered == other.report.answered
     assert strategy.roster.disclosed == other.roster.disclosed
     if hasattr(strategy, "_weighting"):
@@ -125,7 +127,7 @@ def compare(one: object, other: object, but: set[str]) -> None:
     parts = ("roster", "sampler", "guard", "_weighting")
     for name in (vars(one).keys() | vars(other).keys()) - but - set(parts):
         assert in_order(vars(one)[name]) == in_order(vars(other)[name]), name
-        if name == "state":
+        if name in ("state", "step_state"):
             assert saved(vars(one)[name]) == saved(vars(other)[name])
         if isinstance(vars(one)[name], dict):
             assert list(vars(one)[name]) == list(vars(other)[name]), f"{name}: the order"

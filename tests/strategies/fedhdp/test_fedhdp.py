@@ -346,11 +346,6 @@ def test_non_private_runs_on_simulated_sites_alone() -> None:
         rule_of([8.0], strategy="non-private", dataset="site")
 
 
-def test_the_servers_rate_falls_to_0() -> None:
-    rule = rule_of(**{"server-learning-rate": 2.0, "server-schedule": "linear"})
-    assert [rule._rate(t) for t in (1, 11, 20)] == pytest.approx([2.0, 1.0, 0.1])
-
-
 @pytest.mark.parametrize("ratio", ["best", 1.0])
 def test_a_federation_that_estimates_a_point_has_the_predicted_variance(
     ratio: str | float,

@@ -41,15 +41,15 @@ def found(mean: float, **levels: tuple[float, float]) -> LevelResult:
 
 
 @pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED])
-def test_every_row_has_the_rate_and_the_schedule_in_its_own_strategys_settings(
+def test_every_row_has_the_rate_and_the_schedule_of_the_server(
     study: LevelStudy,
 ) -> None:
     options = replace(DIGITS, full=True)
     for place in study.places(options):
-        settings: Any = make_strategy(study.job(place, 2.0, 1, options, Path("x")).config).settings
-        assert settings.server_learning_rate == 2.0
+        server = make_strategy(study.job(place, 2.0, 1, options, Path("x")).config).server
+        assert server.server_learning_rate == 2.0
         is_constant = place[1].startswith("constant rate")
-        assert settings.server_schedule == ("constant" if is_constant else "linear")
+        assert server.server_schedule == ("constant" if is_constant else "linear")
 
 
 def test_all_who_opt_out_hold_the_one_class() -> None:

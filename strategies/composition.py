@@ -1,0 +1,159 @@
+"""Names of strategies with parts, ``robust-hdp+pfa+momentum``: which parts go together.
+
+The first name weighs the updates. What follows a ``+`` acts around it, and a server step
+(``server_step/``) acts on what they return. :data:`REFUSED` is the table of what does not go
+together, which the documentation prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import StrategyError, TermsError
+from strategies.core.base import HDPStrategy
+from strategies.fedhdp.level_averaging import LevelAveraging
+from strategies.multi_model.base import MultiModel
+from strategies.projection.base import Projected
+from strategies.server_step.step import ServerStep
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A strategy's name, taken apart.
+
+    Attributes:
+        name: the whole of it.
+        weights: the strategy that weighs.
+        around: what acts around it.
+        steps: the server steps.
+    """
+
+    name: str
+    weights: type[HDPStrategy]
+    around: tuple[type[HDPStrategy], ...] = ()
+    steps: tuple[type[ServerStep], ...] = ()
+
+    @property
+    def has_several_models(self) -> bool:
+        """Whether there is a model a group of sites."""
+        return any(part.several_models for part in (self.weights, *self.around))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A combination that is refused.
+
+    Attributes:
+        what: the combination, for the documentation.
+        why: the reason, which the error states.
+        holds: whether a combination is one.
+    """
+
+    what: str
+    why: str
+    holds: Callable[[Combination], bool]
+
+
+@dataclass(frozen=True)
+class KeyRefusal:
+    """A key that does not go with some strategies.
+
+    Attributes:
+        what: the key and the strategies, for the documentation.
+        why: the reason, which the error states.
+        holds: whether a strategy and a run's configuration are such.
+    """
+
+    what: str
+    why: str
+    holds: Callable[[type[HDPStrategy], RunConfig], bool]
+
+
+REFUSED = (
+    Refusal(
+        "two parts around the weights, such as `+pfa+r-dpcfl`",
+        "takes one projection, clustering or splitting after its weights",
+        lambda c: len(c.around) > 1,
+    ),
+    Refusal(
+        "two server steps, such as `+momentum+adam`",
+        "takes one server step, at its end",
+        lambda c: len(c.steps) > 1,
+    ),
+    Refusal(
+        "a part after a strategy that projects, such as `pfa+r-dpcfl`",
+        "'{weights}' projects by itself",
+        lambda c: bool(c.around) and issubclass(c.weights, Projected),
+    ),
+    Refusal(
+        "a part after a strategy with several models, such as `ifca+pfa`",
+        "'{weights}' has several models by itself",
+        lambda c: bool(c.around) and issubclass(c.weights, MultiModel),
+    ),
+    Refusal(
+        "clusters after a strategy of levels, such as `fedhdp+ifca`",
+        "'{weights}' is more than weights of updates",
+        lambda c: (
+            any(issubclass(part, MultiModel) for part in c.around)
+            and issubclass(c.weights, LevelAveraging)
+        ),
+    ),
+    Refusal(
+        "a server step with several models, such as `r-dpcfl+adam`",
+        "has several models, some of which begin in the middle of a run: a server step has no past "
+        "of theirs; leave it out, and set 'server-learning-rate'",
+        lambda c: bool(c.steps) and c.has_several_models,
+    ),
+)
+"""Combinations that are refused by name, before a run."""
+
+KEYS_REFUSED = (
+    KeyRefusal(
+        "`average` with several models",
+        "'average' is of one model, and '{strategy}' has several, some of which begin in the "
+        "middle of a run; leave it out",
+        lambda strategy, config: config.server.average != "none" and strategy.several_models,
+    ),
+)
+"""Keys that are refused with some strategies, before a run."""
+
+
+def compose(combination: Combination) -> type[HDPStrategy]:
+    """Return the class of a combination.
+
+    Raises:
+        StrategyError: its parts do not go together.
+    """
+    for refusal in REFUSED:
+        if refusal.holds(combination):
+            why = refusal.why.format(weights=combination.weights.name)
+            raise StrategyError(f"'strategy': '{combination.name}': {why}")
+    return _composed(combination)
+
+
+def check_keys(strategy: type[HDPStrategy], config: RunConfig) -> None:
+    """Refuse keys that do not go with the strategy.
+
+    Raises:
+        TermsError: names the key and the remedy.
+    """
+    for refusal in KEYS_REFUSED:
+        if refusal.holds(strategy, config):
+            raise TermsError(f"run config: {refusal.why.format(strategy=config.terms.strategy)}")
+
+
+@cache
+def _composed(combination: Combination) -> type[HDPStrategy]:
+    weighting, (step,) = combination.weights, combination.steps or (ServerStep,)
+    parts: dict[str, object] = {"name": combination.name}
+    base = weighting
+    if combination.around:
+        (base,) = combination.around
+        parts["weighting"] = weighting
+    parts["table"] = base.settings_table()  # its settings are those of the part, not of the sum
+    if combination.steps:
+        parts["server_step"] = step
+    return type(f"{base.__name__}Of{weighting.__name__}", (base,), parts)

@@ -1,0 +1,114 @@
+"""FedAdam and FedYogi: a rate of its own for every coordinate, from the aggregates so far.
+
+Reddi et al., Adaptive Federated Optimization (ICLR 2021), Algorithm 2:
+
+    m ← β₁m + (1 − β₁)Δ
+    v ← β₂v + (1 − β₂)Δ²                    (Adam)
+    v ← v − (1 − β₂)Δ² sign(v − Δ²)         (Yogi)
+    x ← x + ηₜ m/(√v + τ),                   v = τ² before round 1
+
+without a correction of the first rounds' bias, as printed. The step no longer grows with Δ: a
+coordinate moves by about ηₜ a round, so that ``server-learning-rate = "auto"`` is 0.01 here.
+
+Under DP most of v is noise, alike in all coordinates, and the step is close to momentum's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from hdpfl_flower.config.settings import Positive, Settings
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.server_step.step import ServerStep
+
+Floats = npt.NDArray[np.float64]
+
+BLOCK = 1 << 15
+"""Coordinates of one stretch: m, v and Δ of it stay in the cache, so that each is read once."""
+
+
+class AdaptiveSettings(Settings):
+    """How long the past counts, and what keeps the division from 0."""
+
+    beta_1: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.9, description="Share of the last direction that is kept, β₁."
+    )
+    beta_2: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.99, description="Share of the last squares that is kept, β₂."
+    )
+    tau: Positive = Field(
+        1e-3, description="Adaptivity τ: added to the root of the squares, and their first value."
+    )
+
+
+@dataclass(frozen=True)
+class AdaptiveState:
+    """The state of FedAdam and FedYogi.
+
+    Attributes:
+        momentum: m, float64, shape ``(d,)``; None before round 1.
+        squares: v, likewise.
+    """
+
+    momentum: Floats | None = None
+    squares: Floats | None = None
+
+
+class Adam(ServerStep):
+    """FedAdam's step."""
+
+    name = "adam"
+    settings_type = AdaptiveSettings
+    settings: AdaptiveSettings
+    is_linear = False
+    default_rate = 0.01
+
+    def initial_state(self) -> AdaptiveState:
+        """Return no momentum, no squares."""
+        return AdaptiveState()
+
+    def move(
+        self, state: AdaptiveState, outcome: Outcome, updates: RoundUpdates
+    ) -> tuple[AdaptiveState, Outcome]:
+        """Return the step ηₜ m/(√v + τ)."""
+        settings, rate = self.settings, self.rate(updates.server_round)
+        delta, step = outcome.update, np.empty_like(outcome.update)
+        momentum, squares = np.empty(delta.shape), np.empty(delta.shape)
+        for first in range(0, len(delta), BLOCK):
+            part = slice(first, first + BLOCK)
+            here = delta[part].astype(np.float64)
+            m = (1 - settings.beta_1) * here
+            if state.momentum is not None:
+                m += settings.beta_1 * state.momentum[part]
+            old = (
+                np.full(len(here), settings.tau**2)
+                if state.squares is None
+                else state.squares[part]
+            )
+            v = self.next_squares(old, here * here)
+            momentum[part], squares[part] = m, v
+            step[part] = rate * m / (np.sqrt(v) + settings.tau)
+        moved = replace(outcome, update=step, gauges={**outcome.gauges, "server_rate": rate})
+        return AdaptiveState(momentum, squares), moved
+
+    def next_squares(self, squares: Floats, new: Floats) -> Floats:
+        """Return v after a round, shape ``(d,)``; at least 0."""
+        beta = self.settings.beta_2
+        return beta * squares + (1 - beta) * new
+
+
+class Yogi(Adam):
+    """FedYogi's step: v moves by a bounded amount, whatever Δ² is beside it."""
+
+    name = "yogi"
+
+    def next_squares(self, squares: Floats, new: Floats) -> Floats:
+        """Return v after a round, shape ``(d,)``; at least 0."""
+        beta = self.settings.beta_2
+        # v − (1 − β₂)Δ² ≥ β₂v where v > Δ²: v never falls below 0.
+        return squares - (1 - beta) * new * np.sign(squares - new)

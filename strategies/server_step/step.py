@@ -1,0 +1,103 @@
+"""The server's step: how the model moves by a round's aggregate Δ.
+
+Reddi et al., Adaptive Federated Optimization (ICLR 2021), Algorithm 1 (FedOpt): the server treats Δ
+as a gradient of its own. This file has its plain form, x ← x + ηₜΔ with ``server-learning-rate``
+and ``server-schedule``; ``momentum.py``, ``adaptive.py`` and ``anderson.py`` have the others, which
+follow a strategy's name after a ``+``. A step acts after the guard and sees the aggregate alone,
+so that it goes with any weights; it is post-processing of noisy updates and costs no privacy.
+
+Threat model: that of the strategy before the ``+``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import NoSettings, Settings
+from hdpfl_flower.config.terms import AUTO
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.server_step.schedule import read_schedule
+
+
+@dataclass(frozen=True)
+class NoPast:
+    """The state of a step that keeps nothing from round to round."""
+
+
+class ServerStep:
+    """The plain step, x ← x + ηₜΔ.
+
+    Attributes:
+        name: what follows the ``+``; empty: the plain step.
+        settings_type: the class of its settings, whose keys begin with ``name``.
+        is_linear: whether a part of Δ moves the model, in the end, by the same multiple in every
+            round: then a guard can take out of the model what it put in.
+        default_rate: η where ``server-learning-rate`` is ``auto``.
+        settings: its own, of the run.
+
+    Guarantees:
+        With rate 1 the plain step returns Δ itself, to the bit.
+    """
+
+    name: ClassVar[str] = ""
+    settings_type: ClassVar[type[Settings]] = NoSettings
+    is_linear: ClassVar[bool] = True
+    default_rate: ClassVar[float] = 1.0
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``.
+
+        Raises:
+            TermsError: its settings or the schedule are wrong.
+        """
+        self.settings = self.settings_type.parse(
+            config.settings.get(self.name, {}), f"{self.name}."
+        )
+        given = config.server.server_learning_rate
+        self._rate = self.default_rate if given == AUTO else given
+        self._schedule = read_schedule(
+            config.server.server_schedule, config.terms.rounds, "server-schedule"
+        )
+
+    @classmethod
+    def settings_table(cls) -> str:
+        """Return the name before the dot of its settings' keys."""
+        return cls.name
+
+    def rate(self, server_round: int) -> float:
+        """Return ηₜ of a round, from 1."""
+        return self._rate * self._schedule(server_round)
+
+    def initial_state(self) -> Any:
+        """Return the state before round 1, a frozen dataclass; checkpoints store it."""
+        return NoPast()
+
+    def move(self, state: Any, outcome: Outcome, updates: RoundUpdates) -> tuple[Any, Outcome]:
+        """Return the next state, and the outcome with the step in place of the aggregate.
+
+        Args:
+            state: after the last round; not changed.
+            outcome: of the strategy, after the guard; not changed.
+            updates: the round's, for steps that ask how noisy the aggregate is; not changed.
+
+        The journal's ``server_rate`` is ηₜ; it is left out where the step is Δ itself.
+        """
+        rate = self.rate(updates.server_round)
+        if rate == 1:
+            return state, outcome
+        return state, scaled(outcome, rate)
+
+
+def scaled(outcome: Outcome, rate: float) -> Outcome:
+    """Return the outcome with ``rate`` times its update, and with the rate for the journal."""
+    reported = None if outcome.reported is None else np.float32(rate) * outcome.reported
+    return replace(
+        outcome,
+        update=np.float32(rate) * outcome.update,
+        reported=reported,
+        gauges={**outcome.gauges, "server_rate": rate},
+    )

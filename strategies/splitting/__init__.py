@@ -1,0 +1,1 @@
+"""Operator splitting: FedProx, FedSplit, FedPi, FedRP and SCAFFOLD."""

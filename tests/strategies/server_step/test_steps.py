@@ -1,0 +1,254 @@
+"""Server steps against their papers' equations, beside guards, schedules and reported models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import HDPFLError, StrategyError, TermsError
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies import SERVER_STEPS, check_strategy, make_strategy
+from strategies.composition import KEYS_REFUSED, REFUSED
+from strategies.guards.evidence import LASTING
+from strategies.server_step.adaptive import BLOCK
+from strategies.server_step.schedule import read_schedule
+from strategies.server_step.step import ServerStep
+
+SITES = ("a", "b", "c")
+
+
+def config_of(**keys: Any) -> RunConfig:
+    return RunConfig.parse({"strategy": "fedavg", "rounds": 10, **keys})
+
+
+def steps_of(step: ServerStep, deltas: np.ndarray) -> np.ndarray:
+    """Return what the model moves by in each round, shape ``(rounds, d)``."""
+    state, moves = step.initial_state(), []
+    for server_round, delta in enumerate(deltas, start=1):
+        updates = RoundUpdates(server_round, SITES, np.zeros((3, len(delta)), np.float32))
+        outcome = Outcome(delta.astype(np.float32), np.full(3, 1 / 3))
+        state, moved = step.move(state, outcome, updates)
+        moves.append(moved.update)
+    return np.array(moves, dtype=np.float64)
+
+
+DELTAS = np.random.default_rng(5).standard_normal((6, BLOCK + 7)) * np.geomspace(1e-3, 1, BLOCK + 7)
+
+
+# --- each against its equations, coordinate by coordinate ----------------------------------------
+
+
+def test_the_plain_step_is_the_aggregate_itself() -> None:
+    outcome = Outcome(np.ones(4, np.float32), np.full(3, 1 / 3))
+    updates = RoundUpdates(1, SITES, np.zeros((3, 4), np.float32))
+    assert ServerStep(config_of()).move(None, outcome, updates)[1] is outcome
+
+
+def test_momentum_is_fedavgms() -> None:
+    keys = {"server-learning-rate": 0.5, "momentum.beta": 0.8}
+    found = steps_of(SERVER_STEPS["momentum"](config_of(**keys)), DELTAS)
+    m, expected = 0.0, []
+    for delta in DELTAS.astype(np.float32).astype(np.float64):
+        m = 0.8 * m + delta
+        expected.append(0.5 * m)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "yogi"])
+def test_adam_and_yogi_are_algorithm_2(name: str) -> None:
+    keys = {"server-learning-rate": 0.3, f"{name}.beta-1": 0.7, f"{name}.beta-2": 0.9}
+    found = steps_of(SERVER_STEPS[name](config_of(**keys, **{f"{name}.tau": 0.02})), DELTAS)
+    m, v, expected = 0.0, 0.02**2, []
+    for delta in DELTAS.astype(np.float32).astype(np.float64):
+        m = 0.7 * m + 0.3 * delta
+        square = delta**2
+        v = 0.9 * v + 0.1 * square if name == "adam" else v - 0.1 * square * np.sign(v - square)
+        expected.append(0.3 * m / (np.sqrt(v) + 0.02))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_the_step_of_auto_is_one_but_of_a_rate_per_coordinate() -> None:
+    assert SERVER_STEPS["momentum"](config_of()).rate(1) == 1
+    assert SERVER_STEPS["adam"](config_of()).rate(1) == 0.01
+    assert SERVER_STEPS["adam"](config_of(**{"server-learning-rate": 1})).rate(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "factors"),
+    [
+        ("constant", [1, 1, 1, 1]),
+        ("linear", [1, 3 / 4, 2 / 4, 1 / 4]),
+        ("log", [1, 1 / (np.log10(2) + 1), 1 / (np.log10(3) + 1), 1 / (np.log10(4) + 1)]),
+        ("sqrt", [1, 2**-0.5, 3**-0.5, 1 / 2]),
+        ("inverse", [1, 1 / 2, 1 / 3, 1 / 4]),
+        ("halved:3", [1, 1, 1, 1 / 2]),
+    ],
+)
+def test_schedules(text: str, factors: list[float]) -> None:
+    schedule = read_schedule(text, 4, "server-schedule")
+    assert [schedule(t) for t in (1, 2, 3, 4)] == pytest.approx(factors, rel=1e-12)
+    keys = {"server-learning-rate": 2.0, "server-schedule": text, "rounds": 4}
+    assert ServerStep(config_of(**keys)).rate(4) == pytest.approx(2 * factors[3])
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"server-learning-rate": 0}, "'server-learning-rate' must be a number above 0"),
+        ({"server-learning-rate": -1.0}, "'server-learning-rate' must be a number above 0"),
+        ({"server-learning-rate": float("nan")}, "'server-learning-rate' must be a number above 0"),
+        ({"server-learning-rate": 1e7}, "'server-learning-rate' must be a number above 0, up to"),
+        ({"server-schedule": "halved:0"}, "'server-schedule' must be one of constant, .*halved:T"),
+        ({"server-schedule": "cosine"}, "'server-schedule' must be one of constant"),
+        ({"server-schedule": "halved:1", "rounds": 40}, "'halved:1' reaches 0 before round 40"),
+        ({"average": "median"}, "'average' must be 'none', 'tail'"),
+        ({"average-tail": 0}, "'average-tail'"),
+        ({"average-decay": 1.0}, "'average-decay'"),
+        ({"strategy": "fedavg+adam", "adam.beta-2": 1.0}, r"'adam\.beta-2'"),
+        ({"strategy": "fedavg+adam", "adam.tau": 0}, r"'adam\.tau'"),
+        ({"strategy": "fedavg+adam", "momentum.beta": 0.5}, r"'momentum\.beta' is a setting of"),
+        ({"fedhdp.server-learning-rate": 0.5}, "'server-learning-rate' outside of any table"),
+    ],
+    ids=str,
+)
+def test_a_wrong_key_is_refused_by_name(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(TermsError, match=words):
+        make_strategy(config_of(**keys))
+
+
+# --- which parts go together ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg+momentum", "robust-hdp-drift+adam", "robust-hdp+pfa+yogi", "fedhdp+momentum"],
+)
+def test_a_step_goes_with_any_weights(name: str) -> None:
+    strategy = make_strategy(config_of(strategy=name))
+    assert strategy.name == name
+    assert type(strategy.step) is SERVER_STEPS[name.rpartition("+")[2]]
+
+
+def test_every_refusal_of_the_table_is_one() -> None:
+    """An example a row: a rule that refuses nothing would be a claim of the documentation alone."""
+    examples = {
+        "fedavg+pfa+r-dpcfl": "one projection, clustering",
+        "fedavg+momentum+adam": "one server step",
+        "pfa+r-dpcfl": "'pfa' projects by itself",
+        "ifca+pfa": "'ifca' has several models by itself",
+        "fedhdp+ifca": "'fedhdp' is more than weights",
+        "r-dpcfl+adam": "a server step has no past of theirs",
+    }
+    found = set()
+    for name, words in examples.items():
+        with pytest.raises(StrategyError, match=words) as raised:
+            check_strategy(name)
+        found |= {r.what for r in REFUSED if r.why.split("'")[-1][:20] in str(raised.value)}
+    assert found == {refusal.what for refusal in REFUSED}
+
+
+def test_every_key_of_the_table_is_refused() -> None:
+    examples = {"'average' is of one model": {"strategy": "ifca", "average": "tail"}}
+    for words, keys in examples.items():
+        config = config_of(**keys, selections=1, **{"ifca.clusters": 2})
+        with pytest.raises(TermsError, match=words):
+            make_strategy(config)
+    assert len(examples) == len(KEYS_REFUSED)
+
+
+def test_a_rate_moves_every_model_of_several() -> None:
+    step = ServerStep(config_of(**{"server-learning-rate": 0.5}))
+    outcome = Outcome(np.ones((2, 4), np.float32), np.ones(2), group=np.array([0, 1]))
+    updates = RoundUpdates(1, ("a", "b"), np.ones((2, 4), np.float32))
+    assert (step.move(step.initial_state(), outcome, updates)[1].update == 0.5).all()
+
+
+# --- beside guards --------------------------------------------------------------------------------
+
+
+def test_what_a_refused_site_put_in_is_taken_out_at_the_rates_of_its_rounds() -> None:
+    """The sum of all the model's moves does not hold the refused site's part any more."""
+    keys = {"guard": "evidence", "server-learning-rate": 3.0, "server-schedule": "inverse"}
+    strategy = make_strategy(config_of(**keys))
+    guard, step = strategy.guard, strategy.step
+    rows = np.eye(3, 8, dtype=np.float32)
+    moved = np.zeros(8)
+    for server_round in (1, 2, 3):
+        some = SITES if server_round < 3 else SITES[:2]
+        kept = RoundUpdates(server_round, some, rows[: len(some)])
+        weights = np.full(len(some), 1 / len(some))
+        guard._gauges = {"evidence": np.arange(len(some), dtype=np.float64)}
+        guard.refused = {} if server_round < 3 else {"c": next(iter(LASTING))}
+        outcome = Outcome(weights @ rows[: len(some)], weights)
+        rate = step.rate(server_round)
+        outcome = guard.reweigh(
+            replace(outcome, update=outcome.update.astype(np.float32)), kept, rate
+        )
+        moved += step.move(step.initial_state(), outcome, kept)[1].update
+    assert abs(moved[2]) < 1e-6
+
+
+def test_nothing_is_taken_out_after_a_step_that_is_not_linear() -> None:
+    for name, takes in {"fedavg+momentum": True, "fedavg+adam": False, "fedavg": True}.items():
+        guard = make_strategy(config_of(strategy=name, guard="evidence")).guard
+        assert guard._takes_back == takes
+
+
+# --- the reported model ---------------------------------------------------------------------------
+
+
+def reported_after(models: np.ndarray, ahead: np.ndarray | None = None, **keys: Any) -> np.ndarray:
+    strategy = make_strategy(config_of(rounds=len(models), **keys))
+    for server_round, model in enumerate(models, start=1):
+        strategy.reported.add(server_round, model, ahead)
+    record = wire.write_model({"w": models[-1]})
+    return wire.read_own(strategy.reported.record(record))["w"]
+
+
+MODELS = np.random.default_rng(3).standard_normal((5, 9)).astype(np.float32)
+
+
+def test_without_an_average_the_record_itself_is_reported() -> None:
+    strategy, record = make_strategy(config_of()), ArrayRecord()
+    assert strategy.reported.record(record) is record
+
+
+@pytest.mark.parametrize(
+    ("keys", "weights"),
+    [
+        ({"average": "ergodic"}, [0.2, 0.2, 0.2, 0.2, 0.2]),
+        ({"average": "tail"}, [0, 0, 1 / 3, 1 / 3, 1 / 3]),
+        ({"average": "tail", "average-tail": 0.4}, [0, 0, 0, 0.5, 0.5]),
+        ({"average": "tail", "average-tail": 0.01}, [0, 0, 0, 0, 1]),
+        ({"average": "ema", "average-decay": 0.5}, [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]),
+    ],
+    ids=str,
+)
+def test_averages(keys: dict[str, Any], weights: list[float]) -> None:
+    expected = np.array(weights) @ MODELS.astype(np.float64)
+    np.testing.assert_allclose(reported_after(MODELS, **keys), expected, rtol=2e-7, atol=1e-7)
+    ahead = np.float32(0.25) * np.ones(9, np.float32)
+    found = reported_after(MODELS, ahead, **keys)
+    np.testing.assert_allclose(found, expected + 0.25, rtol=1e-6, atol=1e-6)
+
+
+def test_a_strategys_own_reported_model_is_beside_the_broadcast_one() -> None:
+    found = reported_after(MODELS, np.ones(9, np.float32))
+    np.testing.assert_allclose(found, MODELS[-1] + 1, rtol=1e-6)
+
+
+def test_a_tail_that_has_not_begun_reports_the_last_model() -> None:
+    strategy = make_strategy(config_of(average="tail"))
+    strategy.reported.add(1, MODELS[0], None)
+    assert not strategy.reported.differs
+
+
+def test_an_unknown_part_is_named_beside_the_known_ones() -> None:
+    with pytest.raises(HDPFLError, match=r"after '\+' write .*pfa.*server step: momentum, adam"):
+        check_strategy("fedavg+sgd")
