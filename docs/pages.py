@@ -239,6 +239,32 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
 
 
+def combinations_page() -> str:
+    """Return what may follow a strategy's name, and what is refused."""
+    import strategies
+    from strategies.composition import KEYS_REFUSED, REFUSED
+
+    parts = [
+        (f"`+{name}`", f"`{part.__module__}`", first_line(sys.modules[part.__module__].__doc__))
+        for table in strategies.PARTS
+        for name, part in table.items()
+    ]
+    why = [(r.what, re.sub(r"\{[a-z]+\}", "X", r.why)) for r in (*REFUSED, *KEYS_REFUSED)]
+    return (
+        "# Combinations\n\nA strategy's name may be followed by parts: the weights, then at most "
+        "one part around them, then at most one server step, such as `robust-hdp+pfa+momentum`. Each "
+        "part has the settings of its own table.\n\n"
+        + table(("part", "module", "what it is"), parts)
+        + "\nRefused before a run, by name:\n\n"
+        + table(("combination", "reason"), why)
+    )
+
+
+def first_line(doc: str | None) -> str:
+    """Return the first sentence of a docstring as Markdown."""
+    return plain((doc or "").strip().partition("\n\n")[0].replace("\n", " "))
+
+
 def bugs_page() -> str:
     """Return the bugs that ``make mutants`` puts back, with the test that fails on each."""
     import importlib
@@ -295,6 +321,7 @@ PAGES = {
     "reference/cli-hdpfl.md": lambda: commands_page("hdpfl"),
     "reference/cli-hdpfl-site.md": lambda: commands_page("hdpfl-site"),
     "reference/metrics.md": metrics_page,
+    "reference/combinations.md": combinations_page,
     "reference/wire.md": wire_page,
     "project/bugs-put-back.md": bugs_page,
     "project/changelog.md": lambda: copied("CHANGELOG.md"),

@@ -101,6 +101,9 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
 }
 """What may follow any name of a strategy with one model: how the server steps."""
 
+PARTS = (PROJECTIONS, CLUSTERED, SERVER_STEPS)
+"""Every table of what may follow a ``+``."""
+
 SETTINGS_OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
 """What has settings, by the name before the dot of their keys."""
 
