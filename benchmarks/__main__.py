@@ -16,6 +16,7 @@ NAMES = (
     "federation",
     "parts",
     "clusters",
+    "server_step",
     "deployed",
     "scale",
     "stacked",

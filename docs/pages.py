@@ -252,8 +252,8 @@ def combinations_page() -> str:
     why = [(r.what, re.sub(r"\{[a-z]+\}", "X", r.why)) for r in (*REFUSED, *KEYS_REFUSED)]
     return (
         "# Combinations\n\nA strategy's name may be followed by parts: the weights, then at most "
-        "one part around them, then at most one server step, such as `robust-hdp+pfa+momentum`. Each "
-        "part has the settings of its own table.\n\n"
+        "one part around them, then at most one server step, such as "
+        "`robust-hdp+pfa+momentum`. Each part has the settings of its own table.\n\n"
         + table(("part", "module", "what it is"), parts)
         + "\nRefused before a run, by name:\n\n"
         + table(("combination", "reason"), why)
