@@ -1,0 +1,70 @@
+"""Anderson mixing: the affine combination of past residuals that is least, from their Gram matrix.
+
+Anderson, Iterative Procedures for Nonlinear Integral Equations (J. ACM 1965); type II of Fang and
+Saad, Two Classes of Multisecant Methods for Nonlinear Acceleration (2009). Of a map T and points
+xⱼ with residuals rⱼ = T(xⱼ) − xⱼ, the next point is Σ πⱼT(xⱼ) where π minimises ‖Σ πⱼrⱼ‖², Σπ = 1.
+
+With G the Gram matrix of the residuals the weights solve the bordered system
+
+    [ G + ρg·I  1 ] [π]   [0]
+    [ 1ᵀ        0 ] [λ] = [1],    g = max Gⱼⱼ,
+
+of which π = G⁺1/(1ᵀG⁺1) is the solution only where G is regular (or 1 in its range): elsewhere the
+pseudoinverse drops the very directions without a residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hdpfl_flower.linalg.types import Matrix, Vector
+
+RIDGE = 1e-12
+"""ρ for residuals in float64: above the rounding of a Gram matrix, far below what it measures."""
+
+
+def mixing_weights(gram: Matrix, ridge: float = RIDGE) -> Vector:
+    """Return the weights π, shape ``(m,)``, sum 1, that minimise πᵀGπ + ρg‖π‖².
+
+    Args:
+        gram: inner products of the residuals, finite, shape ``(m, m)``, m ≥ 1.
+        ridge: ρ > 0, relative to g, the largest diagonal entry.
+
+    The ridge makes the system regular whatever G is. Where several weights leave no residual it
+    takes those of the least norm; where all residuals are 0, equal ones.
+
+    >>> mixing_weights(np.diag([1.0, 3.0])).round(6)
+    array([0.75, 0.25])
+    >>> mixing_weights(np.zeros((2, 2)))
+    array([0.5, 0.5])
+    """
+    m, largest = len(gram), float(np.max(np.diag(gram)))
+    bordered = np.ones((m + 1, m + 1))
+    bordered[m, m] = 0
+    bordered[:m, :m] = gram / (largest if largest > 0 else 1.0) + ridge * np.eye(m)
+    solved = np.linalg.solve(bordered, np.append(np.zeros(m), 1.0))[:m]
+    weights: Vector = solved / solved.sum()  # 1 but for rounding
+    return weights
+
+
+def accelerate(
+    points: Sequence[Matrix], images: Sequence[Matrix], memory: int, ridge: float = RIDGE
+) -> Matrix:
+    """Return the next point Σ πⱼT(uⱼ) over the last ``memory`` + 1 points; pure.
+
+    Args:
+        points: u₀, u₁, …, float64, all of one shape.
+        images: T(u₀), T(u₁), …, likewise.
+        memory: τ ≥ 1. With fewer than τ + 1 points the next one is the last image: no acceleration.
+        ridge: see :func:`mixing_weights`.
+    """
+    if len(images) <= memory:
+        return images[-1]
+    last = images[-memory - 1 :]
+    residuals = np.array(
+        [(image - point).ravel() for point, image in zip(points[-memory - 1 :], last, strict=True)]
+    )
+    weights = mixing_weights(residuals @ residuals.T, ridge)
+    return np.tensordot(weights, np.array(last), axes=1)
