@@ -40,6 +40,7 @@ from strategies.projection.pfa_plus import PFAPlus
 from strategies.projection.public_only import PublicOnly
 from strategies.projection.random_projection import RandomProjection, RandomSubspace
 from strategies.server_step.adaptive import Adam, Yogi
+from strategies.server_step.anderson import Anderson
 from strategies.server_step.momentum import Momentum
 from strategies.server_step.step import ServerStep
 from strategies.settings import Owner, check_settings
@@ -98,6 +99,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
     "momentum": Momentum,
     "adam": Adam,
     "yogi": Yogi,
+    "anderson": Anderson,
 }
 """What may follow any name of a strategy with one model: how the server steps."""
 

@@ -17,6 +17,7 @@ from strategies.core.base import HDPStrategy
 from strategies.fedhdp.level_averaging import LevelAveraging
 from strategies.multi_model.base import MultiModel
 from strategies.projection.base import Projected
+from strategies.server_step.anderson import Anderson
 from strategies.server_step.step import ServerStep
 
 
@@ -116,6 +117,14 @@ KEYS_REFUSED = (
         "'average' is of one model, and '{strategy}' has several, some of which begin in the "
         "middle of a run; leave it out",
         lambda strategy, config: config.server.average != "none" and strategy.several_models,
+    ),
+    KeyRefusal(
+        "`noise = server` with `+anderson`",
+        "'noise' = 'server': 'anderson' reads the noise from the updates, which have none then; "
+        "take '+momentum' in '{strategy}', or leave the noise to the sites",
+        lambda strategy, config: (
+            config.terms.noise == "server" and issubclass(strategy.server_step, Anderson)
+        ),
     ),
 )
 """Keys that are refused with some strategies, before a run."""

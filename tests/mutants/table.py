@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    anderson,
     bounds,
     budgets,
     claims,
@@ -31,6 +32,7 @@ from tests.mutants import (
 
 MUTANTS = (
     *steps.MUTANTS,
+    *anderson.MUTANTS,
     *bounds.MUTANTS,
     *budgets.MUTANTS,
     *claims.MUTANTS,

@@ -55,10 +55,12 @@ def test_equal_residuals_get_equal_weights_at_any_scale(scale: float) -> None:
     np.testing.assert_allclose(mixing_weights(np.full((3, 3), scale)), 1 / 3, rtol=1e-6)
 
 
-def test_weights_do_not_depend_on_the_unit() -> None:
-    rows = GENERATOR.standard_normal((3, 9))
+@pytest.mark.parametrize("power", [80, -80])
+def test_weights_do_not_depend_on_the_unit(power: int) -> None:
+    rows = np.random.default_rng(8).standard_normal((3, 9))
     gram = rows @ rows.T
-    np.testing.assert_allclose(mixing_weights(gram * 2.0**80), mixing_weights(gram), rtol=1e-12)
+    found = mixing_weights(gram * 2.0**power)
+    np.testing.assert_allclose(found, mixing_weights(gram), rtol=1e-12)
 
 
 # --- least squares over clients ------------------------------------------------------------------

@@ -154,9 +154,13 @@ def test_every_refusal_of_the_table_is_one() -> None:
 
 
 def test_every_key_of_the_table_is_refused() -> None:
-    examples = {"'average' is of one model": {"strategy": "ifca", "average": "tail"}}
+    ifca = {"strategy": "ifca", "selections": 1, "ifca.clusters": 2}
+    examples: dict[str, dict[str, Any]] = {
+        "'average' is of one model": {**ifca, "average": "tail"},
+        "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
+    }
     for words, keys in examples.items():
-        config = config_of(**keys, selections=1, **{"ifca.clusters": 2})
+        config = config_of(**keys)
         with pytest.raises(TermsError, match=words):
             make_strategy(config)
     assert len(examples) == len(KEYS_REFUSED)

@@ -1,0 +1,187 @@
+"""Anderson acceleration at the server: a step from the best affine combination of past rounds.
+
+Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021),
+section 5, with the weights of ``linalg/anderson.py``. A round is a map T(x) = x + ηₜΔ(x), whose
+fixed points have Δ = 0. With the present x and up to ``memory`` models before it,
+
+    x ← Σ πⱼ(xⱼ + ηₜΔⱼ),  π = argmin ‖Σ πⱼΔⱼ‖², Σπ = 1.
+
+The residuals are the Δⱼ and not ηⱼΔⱼ: a schedule lowers these without coming closer to a fixed
+point. At a constant rate the weights are the same.
+
+Under DP such weights average the rounds' noise, and the model lags behind. So there is a gate: the
+step is the plain one, to the bit, unless the mixed Δ is less than the present one beyond what noise
+explains (``estimators/mixing_gate.py``, once in a thousand rounds by chance). The aggregate's noise
+is d·scale²·Σ wᵢ²σ̂ᵢ², with the strategy's own σ̂ᵢ (``noise_std``) where it estimates them, else with
+those of ``temporal.py``. Where a round's sites are not those of the round before, what sites differ
+by is noise, too. A projection leaves at most that noise, and a trimmed mean little more, which are
+both far within what closes the gate.
+
+Threat model: that of the strategy before the ``+``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import Settings
+from hdpfl_flower.estimators.aggregate_noise import noise_energy, sampling_energy
+from hdpfl_flower.estimators.mixing_gate import is_better
+from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
+from hdpfl_flower.linalg.anderson import mixing_weights
+from hdpfl_flower.linalg.sums import exact_sum, inner_products
+from hdpfl_flower.linalg.types import Matrix, Updates, Vector
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.server_step.step import ServerStep
+
+LARGEST = 50
+"""The most models before the present one: the server stores two arrays of the model's size each."""
+
+
+class AndersonSettings(Settings):
+    """How many rounds are mixed, and whether noise may stop it."""
+
+    memory: Annotated[int, Field(ge=1, le=LARGEST)] = Field(
+        3, description="Rounds before the present one that are mixed, τ."
+    )
+    ridge: Annotated[float, Field(gt=0, le=1)] = Field(
+        1e-10, description="Ridge of the mixing, a share of the largest residual's square."
+    )
+    gate: Literal["noise", "none"] = Field(
+        "noise",
+        description="noise: the plain step where mixing would average noise; none: mix always.",
+    )
+
+
+@dataclass(frozen=True)
+class AndersonState:
+    """The state of Anderson acceleration: at most ``memory`` rounds, the oldest first.
+
+    Float32 is what the aggregates and the model's moves are, so that nothing is lost. It takes
+    8·τ·d bytes, and beside it what ``track`` keeps where the strategy estimates no noise.
+
+    Attributes:
+        residuals: Δⱼ, shape ``(m, d)``; None before round 1.
+        moves: xⱼ₊₁ − xⱼ, shape ``(m, d)``.
+        noise: E‖εⱼ‖² of each residual, or more.
+        sites: of the last round.
+        uploads: what is kept of the sites' uploads to estimate their noise.
+    """
+
+    residuals: Updates | None = None
+    moves: Updates | None = None
+    noise: tuple[float, ...] = ()
+    sites: tuple[str, ...] = ()
+    uploads: NoiseMemory = field(default_factory=NoiseMemory)
+
+
+class Anderson(ServerStep):
+    """The step by Anderson mixing, with a gate."""
+
+    name = "anderson"
+    settings_type = AndersonSettings
+    settings: AndersonSettings
+    is_linear = False
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``."""
+        super().__init__(config)
+        self._clip_norm = config.terms.clip_norm
+
+    def initial_state(self) -> AndersonState:
+        """Return no rounds."""
+        return AndersonState()
+
+    def move(
+        self, state: AndersonState, outcome: Outcome, updates: RoundUpdates
+    ) -> tuple[AndersonState, Outcome]:
+        """Return the mixed step Σ πⱼ(xⱼ + ηₜΔⱼ) − x, or the plain one.
+
+        The journal's ``anderson_gate`` is 1 where the step is mixed, ``anderson_weight`` is Σ|πⱼ|,
+        1 for the plain step; ``anderson_energy`` is ‖Δ‖² and ``anderson_noise`` its noise's.
+        """
+        state, noise = self._measure(state, outcome, updates)
+        residuals = _appended(state.residuals, outcome.update)
+        energies = np.array([*state.noise, noise])
+        gram = inner_products(residuals)
+        weights = mixing_weights(gram, self.settings.ridge)
+        _, moved = super().move(None, outcome, updates)
+        is_mixed = self._is_open(gram, energies, weights, residuals.shape[1])
+        if is_mixed:
+            rate = self.rate(updates.server_round)
+            mixed = _mixed(weights, rate, residuals, state.moves)
+            is_mixed = bool(np.isfinite(mixed).all())  # beyond float32: the plain step
+            moved = _moved_by(mixed, moved, rate) if is_mixed else moved
+        gauges = {
+            "anderson_gate": float(is_mixed),
+            "anderson_weight": float(np.abs(weights).sum()) if is_mixed else 1.0,
+            "anderson_energy": float(gram[-1, -1]),
+        }
+        if np.isfinite(noise):
+            gauges["anderson_noise"] = noise
+        kept = self.settings.memory
+        after = replace(
+            state,
+            residuals=residuals[-kept:],
+            moves=_appended(state.moves, moved.update)[-kept:],
+            noise=tuple(energies[-kept:].tolist()),
+            sites=updates.sites,
+        )
+        return after, replace(moved, gauges={**moved.gauges, **gauges})
+
+    def _is_open(self, gram: Matrix, noise: Vector, weights: Vector, d: int) -> bool:
+        if self.settings.gate == "none":
+            return len(gram) > 1
+        return is_better(gram, noise, weights, d)
+
+    def _measure(
+        self, state: AndersonState, outcome: Outcome, updates: RoundUpdates
+    ) -> tuple[AndersonState, float]:
+        """Return the state with the round's uploads, and the energy of the aggregate's noise."""
+        rows, uploads = updates.updates, state.uploads
+        if self.settings.gate == "none":
+            return state, 0.0
+        if updates.projected is not None and updates.projected.any():
+            return state, np.inf  # the noise of one number is not spread evenly over d
+        if "noise_std" in outcome.gauges:
+            variances = np.square(outcome.gauges["noise_std"])
+        else:
+            options = TrackOptions(clip_norm=self._clip_norm)
+            uploads, estimate = track(
+                uploads, updates.server_round, updates.sites, rows, options, updates.head
+            )
+            variances = estimate.variances
+        energy = noise_energy(outcome.weights, variances, rows.shape[1])
+        if state.sites and state.sites != updates.sites:
+            energy = max(energy, sampling_energy(outcome.weights, rows))
+        return replace(state, uploads=uploads), outcome.scale**2 * energy
+
+
+def _appended(rows: Updates | None, row: Updates) -> Updates:
+    return row[None].copy() if rows is None else np.vstack([rows, row])
+
+
+def _mixed(weights: Vector, rate: float, residuals: Updates, moves: Updates | None) -> Updates:
+    """Return Σ πⱼ(xⱼ − x + ηₜΔⱼ), shape ``(d,)``."""
+    total = exact_sum(rate * weights, residuals)
+    if moves is not None:
+        # xⱼ − x = −Σ_{k ≥ j} moves: each move counts for all πⱼ up to it.
+        total -= exact_sum(np.cumsum(weights)[:-1], moves)
+    with np.errstate(over="ignore"):
+        return total.astype(np.float32)
+
+
+def _moved_by(update: Updates, plain: Outcome, rate: float) -> Outcome:
+    """Return the plain outcome with another step; the reported model is as far ahead of it."""
+    ahead = None if plain.reported is None else plain.reported - plain.update
+    return replace(
+        plain,
+        update=update,
+        reported=None if ahead is None else update + ahead,
+        gauges={**plain.gauges, "server_rate": rate},
+    )

@@ -1,0 +1,61 @@
+"""Bugs of Anderson acceleration: its weights, its step, its gate."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+WEIGHTS = "hdpfl_flower/linalg/test_anderson.py::test_"
+GATE = "hdpfl_flower/estimators/test_mixing_gate.py::test_"
+STEP = "strategies/server_step/test_anderson.py::test_"
+
+MUTANTS = (
+    Mutant(
+        "mixing by the pseudoinverse, without border and ridge",
+        "hdpfl_flower/linalg/anderson.py",
+        "np.linalg.solve(bordered, np.append(np.zeros(m), 1.0))[:m]",
+        "np.linalg.pinv(gram) @ np.ones(m)",
+        WEIGHTS + "a_residual_of_zero_is_found_where_the_pseudoinverse_leaves_one",
+    ),
+    Mutant(
+        "a ridge in the unit of the residuals",
+        "hdpfl_flower/linalg/anderson.py",
+        "gram / (largest if largest > 0 else 1.0)",
+        "gram",
+        WEIGHTS + "weights_do_not_depend_on_the_unit[-80]",
+    ),
+    Mutant(
+        "mixing whatever the noise",
+        "strategies/server_step/anderson.py",
+        "return is_better(gram, noise, weights, d)",
+        "return len(gram) > 1",
+        STEP + "under_noise_the_step_is_the_plain_one_to_the_bit[1.0]",
+    ),
+    Mutant(
+        "mixing where chance alone is better",
+        "hdpfl_flower/estimators/mixing_gate.py",
+        "> math.sqrt(chdtri(len(gram) - 1, ALARM)) * error",
+        "> 0",
+        GATE + "of_a_constant_signal_no_weights_are_better[10000.0]",
+    ),
+    Mutant(
+        "the noise that past models carry left out",
+        "hdpfl_flower/estimators/mixing_gate.py",
+        "weights**2 @ noise + carried)",
+        "weights**2 @ noise)",
+        GATE + "what_noise_explains_holds_what_the_models_carry",
+    ),
+    Mutant(
+        "images mixed as if all began at the present model",
+        "strategies/server_step/anderson.py",
+        "total -= exact_sum(np.cumsum(weights)[:-1], moves)",
+        "pass",
+        STEP + "the_step_is_the_mixing_of_the_last_models[1.0]",
+    ),
+    Mutant(
+        "other sites' signals taken for the map's",
+        "strategies/server_step/anderson.py",
+        "energy = max(energy, sampling_energy(outcome.weights, rows))",
+        "pass",
+        STEP + "what_other_sites_differ_by_is_noise",
+    ),
+)
