@@ -154,6 +154,29 @@ def plot_columns(
     _save(figure, path)
 
 
+def plot_gaps(
+    panels: Mapping[str, Mapping[str, npt.NDArray[np.float64]]], path: Path, title: str
+) -> None:
+    """Draw optimality gaps by round, both axes logarithmic, a panel for each name.
+
+    Args:
+        panels: name → line → gap after each round, shape ``(rounds,)``; what is not finite or not
+            above 0 is left out.
+        path: where the PNG goes.
+        title: of the picture.
+    """
+    figure, axes = _figure(max(1, len(panels)), title)
+    for one, (name, lines) in zip(axes, panels.items(), strict=False):
+        for (color, style), (label, gaps) in zip(_styles(), lines.items(), strict=False):
+            shown = np.where(np.isfinite(gaps) & (gaps > 0), gaps, np.nan)
+            rounds = np.arange(1, len(gaps) + 1)
+            one.plot(rounds, shown, color=color, linestyle=style, label=label)
+        one.set(xscale="log", yscale="log")
+        _label(one, "round", "f(x) − f(x*)", name)
+    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+    _save(figure, path)
+
+
 def plot_positions(
     panels: Mapping[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]],
     path: Path,

@@ -20,6 +20,7 @@ from studies.robust_hdp.accuracy import (
 )
 from studies.robust_hdp.drift import DRIFT
 from studies.robust_hdp.noise_table import NOISE_TABLE
+from studies.splitting.figures import FIGURES
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -43,6 +44,7 @@ STUDIES: dict[str, Study] = {
         LABEL,
         PERSONAL,
         DSU,
+        *FIGURES,
     )
 }
 """Every study by its name."""

@@ -1,0 +1,256 @@
+"""What a figure of operator splitting is: panels of problems, lines of methods, gaps by round."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.files import replace_file
+from server_app.plots import plot_gaps
+from server_app.progress import rounds_bar
+from studies.framework.study import Findings, Options, Study, Table, select_or_all
+from studies.splitting.methods import Method, gaps
+from studies.splitting.problems import Data, Problem
+
+Floats = npt.NDArray[np.float64]
+
+Curves = Mapping[tuple[str, str], Floats]
+"""(method, panel) → gap after each round, shape ``(seeds, rounds)``."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem and how long it is solved.
+
+    Attributes:
+        data: its records; the seed is that of the run.
+        eta: η₀, of proximal maps and of gradient steps.
+        rounds: of the run.
+        seeds: draws of the records.
+        target: the gap that regularised methods are to reach, and the one for all others.
+    """
+
+    data: Data
+    eta: float
+    rounds: int
+    seeds: int = 1
+    target: tuple[float, float] = (1e-2, 1e-8)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A column of the table and a panel of the picture: as published, and the quick form."""
+
+    label: str
+    full: Setting
+    quick: Setting
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the thesis, or of ours, that the gaps hold or refute.
+
+    Attributes:
+        text: the statement, with its source.
+        holds: reads the curves; a KeyError says that a line was not run.
+        expected: whether it holds by our measurements.
+    """
+
+    text: str
+    holds: Callable[[Curves], bool]
+    expected: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplittingStudy(Study):
+    """A figure.
+
+    Attributes:
+        panels: the problems.
+        methods: the lines.
+        rounds_to_target: whether the table shows rounds to the target in place of final gaps.
+        expected: (method, panel) → the number expected in the full form.
+        claims: what the figure is to show.
+    """
+
+    panels: tuple[Panel, ...]
+    methods: tuple[Method, ...]
+    rounds_to_target: bool = False
+    expected: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+
+    def conduct(self, options: Options, folder: Path) -> Findings:
+        """Run the lines that are missing; draw gaps by round."""
+        settings = self._settings(options)
+        methods = self._methods(options)
+        runs = [
+            (label, replace(setting, data=replace(setting.data, seed=seed)))
+            for label, setting in settings.items()
+            for seed in range(1, 1 + (options.seeds or setting.seeds))
+        ]
+        curves: dict[tuple[str, str], list[Floats]] = {}
+        total = sum(setting.rounds for _, setting in runs) * len(methods)
+        with rounds_bar(total, self.name) as tick:
+            for label, setting in runs:
+                for method, found in _lines(methods, setting, folder / "runs", tick):
+                    curves.setdefault((method, label), []).append(found)
+        return self._findings({key: np.array(c) for key, c in curves.items()}, options, folder)
+
+    def _settings(self, options: Options) -> dict[str, Setting]:
+        """Return the panels' settings by label.
+
+        Raises:
+            TermsError: ``--columns`` names what the study has not, or an option does nothing here.
+        """
+        if options.learning_rates or options.noises or options.model or options.dataset:
+            raise TermsError(
+                "--learning-rate, --noise, --model and --dataset: this study has its own problems; "
+                "leave them out"
+            )
+        known = {panel.label: panel for panel in self.panels}
+        chosen = select_or_all(tuple(known), options.columns, "--columns")
+        forms = {c: known[c].full if options.full else known[c].quick for c in chosen}
+        return {c: replace(f, rounds=options.rounds or f.rounds) for c, f in forms.items()}
+
+    def _methods(self, options: Options) -> tuple[Method, ...]:
+        known = {method.label: method for method in self.methods}
+        return tuple(known[m] for m in select_or_all(tuple(known), options.strategies,
+                                                     "--strategies"))  # fmt: skip
+
+    def _findings(self, curves: Curves, options: Options, folder: Path) -> Findings:
+        settings = self._settings(options)
+        panels = {
+            panel: {method: mean_gap(c) for (method, p), c in curves.items() if p == panel}
+            for panel in settings
+        }
+        plot_gaps(panels, folder / f"{self.name}.png", self.title)
+        # The expected numbers are those of the published size and number of rounds.
+        expected = self.expected if options.full and not options.rounds else {}
+        cells = [self._cell(key, curve, settings[key[1]], expected.get(key))
+                 for key, curve in curves.items()]  # fmt: skip
+        verdicts = [(c, held) for c in self.claims if (held := _verdict(c, curves)) is not None]
+        numbers = {
+            "cells": cells,
+            "claims": [{"claim": c.text, "holds": held} for c, held in verdicts],
+            "gaps": {f"{m} | {p}": _finite(mean_gap(c)) for (m, p), c in curves.items()},
+        }
+        tables = [self._table(cells, tuple(settings))]
+        if verdicts:
+            rows = tuple((c.text, "holds" if held else "fails") for c, held in verdicts)
+            tables.append(Table("claims", ("", "measured"), rows))
+        return Findings(tuple(tables), numbers, self.notes)
+
+    def _cell(
+        self, key: tuple[str, str], curve: Floats, setting: Setting, expected: float | None
+    ) -> dict[str, Any]:
+        method = next(m for m in self.methods if m.label == key[0])
+        target = setting.target[0] if method.regularised else setting.target[1]
+        final = float(curve[:, -1].mean())
+        return {
+            "row": key[0],
+            "column": key[1],
+            "final-gap": final if np.isfinite(final) else None,
+            "target": target,
+            "rounds-to-target": rounds_to(curve, target),
+            "expected": expected,
+        }
+
+    def _table(self, cells: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
+        rows: dict[str, dict[str, str]] = {}
+        for cell in cells:
+            rows.setdefault(cell["row"], {})[cell["column"]] = self._text(cell)
+        title = "f(x) − f(x*) after the last round"
+        if self.rounds_to_target:
+            title = "rounds to the target gap"
+        return Table(
+            f"{title} (expected)",
+            ("", *columns),
+            tuple((row, *(cells[column] for column in columns)) for row, cells in rows.items()),
+        )
+
+    def _text(self, cell: Mapping[str, Any]) -> str:
+        beside = "" if cell["expected"] is None else f" ({cell['expected']:g})"
+        if self.rounds_to_target:
+            found = cell["rounds-to-target"]
+            return f"{'–' if found is None else f'{found:.0f}'}{beside} to {cell['target']:g}"
+        final = cell["final-gap"]
+        return ("diverges" if final is None else f"{final:.2g}") + beside
+
+
+def mean_gap(curve: Floats) -> Floats:
+    """Return the mean over the seeds, shape ``(rounds,)``."""
+    mean: Floats = curve.mean(0)
+    return mean
+
+
+def rounds_to(curve: Floats, target: float) -> float | None:
+    """Return the rounds to a gap of at most ``target``, mean over the seeds; None: not reached.
+
+    >>> rounds_to(np.array([[4.0, 2.0, 1.0], [4.0, 1.0, 2.0]]), 2.0)
+    2.0
+    """
+    reached = curve <= target
+    if not reached.any(axis=1).all():
+        return None
+    return float(reached.argmax(axis=1).mean() + 1)
+
+
+def _lines(
+    methods: tuple[Method, ...], setting: Setting, folder: Path, tick: Callable[[], None]
+) -> list[tuple[str, Floats]]:
+    """Return the gaps of every method, reading those that an earlier call stored."""
+    problem: Problem | None = None
+    lines = []
+    for method in methods:
+        path = folder / f"{_name(method, setting)}.json"
+        found = _stored(path, setting.rounds)
+        if found is None:
+            problem = problem or setting.data.draw()
+            found = gaps(method, problem, setting.eta, setting.rounds, tick)
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(path, json.dumps(_finite(found)).encode(), mode=0o644)
+        else:
+            for _ in range(setting.rounds):
+                tick()
+        lines.append((method.label, found))
+    return lines
+
+
+def _name(method: Method, setting: Setting) -> str:
+    """Return a name made of all that changes the result, within one version of the code."""
+    facts = {
+        "method": {k: v for k, v in asdict(method).items() if k != "label"},
+        "data": asdict(setting.data),
+        "eta": setting.eta,
+        "rounds": setting.rounds,
+        "version": version("hdpfl-flower"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _stored(path: Path, rounds: int) -> Floats | None:
+    try:
+        found = np.array(json.loads(path.read_text()), dtype=np.float64)
+    except (OSError, ValueError, TypeError):
+        return None
+    return np.where(np.isnan(found), np.inf, found) if found.shape == (rounds,) else None
+
+
+def _finite(values: Floats) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _verdict(claim: Claim, curves: Curves) -> bool | None:
+    try:
+        return bool(claim.holds(curves))
+    except KeyError:
+        return None

@@ -1,0 +1,132 @@
+"""The scheme against the mathematics of its fixed points, on least squares in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from strategies.splitting.scheme import FEDPI, FEDPROX, FEDRP, FEDSPLIT, Floats, Scheme
+from studies.splitting.problems import Data, LeastSquares, Problem
+
+ETA = 0.02
+UNIFORM = np.full(4, 1 / 4)
+
+
+def problem(seed: int) -> LeastSquares:
+    drawn = Data(4, 12, 3, noise=2.0, seed=seed).draw()
+    assert isinstance(drawn, LeastSquares)
+    return drawn
+
+
+def step(scheme: Scheme, solved: Problem, points: Floats) -> tuple[Floats, Floats]:
+    return scheme.step(points, solved.prox(points, ETA), UNIFORM)
+
+
+def regularised(solved: LeastSquares, eta: float) -> npt.NDArray[np.float64]:
+    """Return the minimiser of the sum of Moreau envelopes: Σ H(I + ηH)⁻¹(x − x_i) = 0."""
+    own = np.linalg.solve(solved.hessians, solved.linear[..., None])
+    pulls = solved.hessians @ np.linalg.inv(np.eye(3) + eta * solved.hessians)
+    return np.linalg.solve(pulls.sum(0), (pulls @ own).sum(0))[:, 0]
+
+
+def fixed_point(scheme: Scheme, solved: LeastSquares) -> tuple[Floats, Floats, float]:
+    """Return u = T(u), the model there, and the spectral radius of T, which is affine."""
+    shape = solved.shape
+    offset = step(scheme, solved, np.zeros(shape))[0].ravel()
+    units = np.eye(offset.size).reshape(-1, *shape)
+    linear = np.array([step(scheme, solved, unit)[0].ravel() - offset for unit in units]).T
+    points = np.linalg.solve(np.eye(offset.size) - linear, offset).reshape(shape)
+    radius = float(abs(np.linalg.eigvals(linear)).max())
+    return points, step(scheme, solved, points)[1], radius
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_fixed_point_minimises_the_problem_regularised_at_the_effective_step(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scheme = Scheme(*rng.uniform(0.1, 1.9, size=2), rng.uniform(0.1, 1.0))
+    solved = problem(seed)
+    _, model, radius = fixed_point(scheme, solved)
+    assert radius < 1  # it converges there
+    expected = regularised(solved, scheme.effective_step(ETA))
+    np.testing.assert_allclose(model, expected, atol=1e-8)
+    assert abs(expected - solved.solution).max() > 1e-4  # which is not the original solution
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_named_schemes_solve_what_the_table_says(seed: int) -> None:
+    solved = problem(seed)
+    at = {eta: regularised(solved, eta) for eta in (0.0, ETA / 2, ETA)}
+    np.testing.assert_allclose(at[0.0], solved.solution, atol=1e-10)
+    for scheme, eta in ((FEDPROX, ETA), (FEDRP, ETA), (FEDSPLIT, 0.0), (FEDPI, 0.0),
+                        (Scheme(1, 2, 1), ETA / 2)):  # fmt: skip
+        np.testing.assert_allclose(fixed_point(scheme, solved)[1], at[eta], atol=1e-9)
+
+
+def test_iterating_reaches_the_fixed_point() -> None:
+    solved, scheme = problem(1), Scheme(1.7, 1.4, 0.8)
+    points = np.zeros(solved.shape)
+    for _ in range(400):
+        points, model = step(scheme, solved, points)
+    np.testing.assert_allclose(model, regularised(solved, scheme.effective_step(ETA)), atol=1e-8)
+
+
+def test_fedrp_is_fedprox_with_a_server_rate_of_2() -> None:
+    solved, fast = problem(2), Scheme(1, 1, 2)
+    mine = theirs = np.zeros(solved.shape)
+    for _ in range(30):
+        mine, theirs = step(FEDRP, solved, mine)[0], step(fast, solved, theirs)[0]
+        np.testing.assert_allclose(mine, theirs, atol=1e-12)
+    assert abs(mine - step(FEDPROX, solved, mine)[0]).max() > 1e-9  # and not FedProx itself
+
+
+def test_fedpi_is_spingarns_method_of_partial_inverses() -> None:
+    """u = x + ηy with x in H and y in its complement; both have a step of their own."""
+    solved = problem(3)
+    primal = np.random.default_rng(3).standard_normal(solved.shape)
+    primal = np.tile(primal.mean(0), (4, 1))
+    dual, points = np.zeros(solved.shape), primal
+    for _ in range(50):
+        closest = solved.prox(primal + ETA * dual, ETA)
+        left = (primal + ETA * dual - closest) / ETA
+        primal, dual = np.tile(closest.mean(0), (4, 1)), left - left.mean(0)
+        points = step(FEDPI, solved, points)[0]
+        np.testing.assert_allclose(points, primal + ETA * dual, atol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", [FEDSPLIT, FEDPI])
+def test_not_the_points_but_their_mean_solves_the_problem(scheme: Scheme) -> None:
+    """Theorem 7 as printed says that v of (2.8) itself converges to a solution."""
+    solved = problem(4)
+    points, model, _ = fixed_point(scheme, solved)
+    best = np.tile(solved.solution, (4, 1))
+    np.testing.assert_allclose(model, solved.solution, atol=1e-9)
+    np.testing.assert_allclose(points.mean(0), solved.solution, atol=1e-9)
+    np.testing.assert_allclose(points, best + ETA * solved.gradient(best), atol=1e-9)
+    assert abs(points - best).max() > 0.01
+
+
+@pytest.mark.parametrize(("scheme", "cycles"), [
+    (FEDRP, True), (FEDSPLIT, True), (FEDPROX, False), (FEDPI, False)])  # fmt: skip
+def test_on_two_identical_lines_reflections_cycle(scheme: Scheme, cycles: bool) -> None:
+    line = np.array([0.6, 0.8])
+    start = np.tile([2.0, -1.0], (2, 1))
+    points, trail = start, []
+    for _ in range(100):
+        points, model = scheme.step(points, np.outer(points @ line, line), np.full(2, 0.5))
+        trail.append(model)
+    away = [abs(model @ [-0.8, 0.6]) for model in trail]
+    if cycles:
+        np.testing.assert_allclose(trail[-1], trail[-3])
+        assert abs(trail[-1] - trail[-2]).max() > 1
+        assert away[-1] == pytest.approx(away[0])
+        assert away[0] > 1
+    else:
+        assert away[-1] < 1e-12
+
+
+def test_weights_are_those_of_the_projection() -> None:
+    points, prox = np.arange(4.0).reshape(2, 2), np.array([[1.0, 1.0], [5.0, 3.0]])
+    moved, model = FEDPROX.step(points, prox, np.array([0.75, 0.25]))
+    np.testing.assert_allclose(model, [2.0, 1.5])
+    np.testing.assert_allclose(moved, [[2.0, 1.5], [2.0, 1.5]])

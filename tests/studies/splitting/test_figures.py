@@ -1,0 +1,111 @@
+"""The figures: their claims in the quick form, their tables, and what an interruption leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.errors import TermsError
+from studies.framework.study import Options
+from studies.splitting import study as frame
+from studies.splitting.figures import ANDERSON, FIGURES, GRAND_SCHEME
+from studies.splitting.problems import Data
+from studies.splitting.study import Panel, Setting, SplittingStudy, rounds_to
+
+QUICK = Setting(Data(4, 40, 3, noise=1.0), 1e-3, 60)
+SMALL = replace(
+    GRAND_SCHEME,
+    panels=(Panel("std 0.25", QUICK, QUICK), Panel("other", QUICK, replace(QUICK, eta=2e-3))),
+    methods=GRAND_SCHEME.methods[:3],
+)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "plot_gaps", lambda *_: None)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_claims_hold_or_fail_in_the_quick_form_as_the_results_page_says(
+    figure: SplittingStudy, tmp_path: Path
+) -> None:
+    # The other panels take longer and are on the results page.
+    found = figure.conduct(Options(columns=("std 0.25",)), tmp_path)
+    expected = [{"claim": c.text, "holds": c.expected} for c in figure.claims]
+    assert found.numbers["claims"] == expected
+
+
+def test_every_expected_number_has_a_cell() -> None:
+    for figure in FIGURES:
+        cells = {(m.label, p.label) for m in figure.methods for p in figure.panels}
+        assert set(figure.expected) <= cells
+        labels = [one.label for one in (*figure.methods, *figure.panels)]
+        assert len(set(labels)) == len(labels)
+        assert not [label for label in labels if "," in label]  # --strategies, --columns
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_interruption_loses_no_finished_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ran = frame.gaps, []
+
+    def interrupted(method, *rest):  # type: ignore[no-untyped-def]
+        if len(ran) == 4:
+            raise KeyboardInterrupt
+        ran.append(method.label)
+        return real(method, *rest)
+
+    monkeypatch.setattr(frame, "gaps", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SMALL.conduct(Options(), tmp_path)
+    assert len(list((tmp_path / "runs").iterdir())) == 4
+    monkeypatch.setattr(frame, "gaps", lambda m, *rest: (ran.append(m.label), real(m, *rest))[1])
+    found = SMALL.conduct(Options(), tmp_path)
+    assert ran == [method.label for method in SMALL.methods] * 2  # none of them twice
+    assert SMALL.conduct(Options(), tmp_path) == found
+    assert len(ran) == 6
+    SMALL.conduct(Options(seeds=2), tmp_path)
+    assert len(ran) == 12
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_expected_numbers_stand_beside_the_full_form_alone(tmp_path: Path) -> None:
+    def row(options: Options) -> tuple[str, ...]:
+        return SMALL.conduct(options, tmp_path).tables[0].rows[0]
+
+    assert row(Options(full=True))[1].endswith("(0.00014)")
+    assert "(" not in row(Options(full=True))[2]
+    assert "(" not in row(Options())[1]
+    assert "(" not in row(Options(full=True, rounds=10))[1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_part_of_a_figure_can_be_run_and_makes_no_claim_of_the_rest(tmp_path: Path) -> None:
+    found = SMALL.conduct(Options(strategies=("FedRP",), columns=("other",)), tmp_path)
+    assert [(cell["row"], cell["column"]) for cell in found.numbers["cells"]] == [
+        ("FedRP", "other")
+    ]
+    assert found.numbers["claims"] == []
+    with pytest.raises(TermsError, match="--learning-rate"):
+        SMALL.conduct(Options(learning_rates=(0.1,)), tmp_path)
+
+
+def test_rounds_to_a_target_are_known_where_every_seed_reaches_it() -> None:
+    curve = np.array([[3.0, 1.0, 0.5], [3.0, 2.0, 0.9]])
+    assert rounds_to(curve, 1.0) == 2.5
+    assert rounds_to(curve, 0.6) is None
+
+
+def test_anderson_shows_rounds(tmp_path: Path) -> None:
+    small = replace(ANDERSON, panels=(Panel("std 0.25", QUICK, QUICK),))
+    found = small.conduct(Options(full=True), tmp_path)
+    rows = {row[0]: row[1] for row in found.tables[0].rows}
+    assert rows["FedProx"].endswith(" (208) to 0.01")
+    cell = next(c for c in found.numbers["cells"] if c["row"] == "FedAvg k=1 τ=2")
+    assert cell["rounds-to-target"] < 60
+    assert (tmp_path / "splitting-anderson.png").stat().st_size > 10_000

@@ -1,0 +1,130 @@
+"""The methods of chapter 2 against their closed forms, and what the thesis claims of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from strategies.splitting.scheme import FEDPI, FEDPROX, FEDRP, FEDSPLIT
+from studies.splitting.methods import INVERSE_SQUARE, Method, gaps, iterate
+from studies.splitting.problems import Data, Floats, LeastSquares
+
+ETA = 1e-3
+
+
+@pytest.fixture(scope="module")
+def problem() -> LeastSquares:
+    drawn = Data(5, 60, 4, noise=2.0).draw()
+    assert isinstance(drawn, LeastSquares)
+    return drawn
+
+
+def end(method: Method, problem: LeastSquares, rounds: int = 600, eta: float = ETA) -> Floats:
+    return list(iterate(method, problem, eta, rounds))[-1].model
+
+
+def balanced(problem: LeastSquares, pulls: Floats) -> Floats:
+    """Return x with Σ pullᵢ(x − xᵢ) = 0, xᵢ each client's own minimiser."""
+    own = np.linalg.solve(problem.hessians, problem.linear[..., None])
+    return np.linalg.solve(pulls.sum(0), (pulls @ own).sum(0))[:, 0]
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 20])
+def test_fedavg_ends_at_its_closed_form(problem: LeastSquares, k: int) -> None:
+    steps = [np.linalg.matrix_power(np.eye(4) - ETA * h, k) for h in problem.hessians]
+    expected = balanced(problem, np.eye(4) - np.array(steps))
+    found = end(Method("", gradient_steps=k), problem)
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+    assert (abs(expected - problem.solution).max() < 1e-10) == (k == 1)
+
+
+def test_fedavgs_distance_is_that_of_eta_times_k_minus_1(problem: LeastSquares) -> None:
+    """To first order in ηk it is that of the problem regularised at η(k − 1)/2."""
+    eta = 1e-6
+    pulls = problem.hessians - eta / 2 * problem.hessians @ problem.hessians
+    unit = balanced(problem, pulls) - problem.solution
+    for k in (2, 5, 11):
+        steps = [np.linalg.matrix_power(np.eye(4) - eta * h, k) for h in problem.hessians]
+        away = balanced(problem, np.eye(4) - np.array(steps)) - problem.solution
+        np.testing.assert_allclose(away, (k - 1) * unit, rtol=0.01)
+
+
+def test_one_over_t_falls_to_the_solution_where_a_finite_sum_and_a_constant_stall(
+    problem: LeastSquares,
+) -> None:
+    found = {s: gaps(Method("", schedule=s), problem, 0.1, 2000)
+             for s in ("constant", "inverse", INVERSE_SQUARE)}  # fmt: skip
+    assert found["inverse"][-1] < found["inverse"][999] / 3
+    assert found["inverse"][-1] < 1e-3 * found["constant"][-1]
+    for stalled in ("constant", INVERSE_SQUARE):
+        assert found[stalled][-1] > 0.99 * found[stalled][999]
+        assert found[stalled][-1] > 1e3 * found["inverse"][-1]
+
+
+def test_ergodic_averaging_slows(problem: LeastSquares) -> None:
+    plain = gaps(Method("", schedule="inverse"), problem, 0.1, 2000)
+    mean = gaps(Method("", schedule="inverse", ergodic=True), problem, 0.1, 2000)
+    assert mean[0] == plain[0]
+    assert mean[-1] > 1e4 * plain[-1]
+
+
+def test_the_ergodic_mean_is_weighted_by_eta(problem: LeastSquares) -> None:
+    plain = list(iterate(Method("", schedule="sqrt"), problem, ETA, 5))
+    mean = list(iterate(Method("", schedule="sqrt", ergodic=True), problem, ETA, 5))[-1].model
+    weights = 1 / np.sqrt(np.arange(1, 6))
+    expected = np.average([one.model for one in plain], axis=0, weights=weights)
+    np.testing.assert_allclose(mean, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", [FEDPROX, FEDRP, FEDSPLIT, FEDPI])
+@pytest.mark.parametrize("late", [False, True])
+def test_acceleration_keeps_the_fixed_point(
+    problem: LeastSquares,
+    scheme: object,
+    late: bool,
+) -> None:
+    method = Method("", scheme, memory=2, late=late)
+    plain = Method("", scheme)
+    np.testing.assert_allclose(end(method, problem, 150), end(plain, problem, 3000), atol=1e-9)
+
+
+def test_acceleration_begins_with_two_points_or_late_with_all() -> None:
+    problem = Data(3, 40, 5, noise=1.0).draw()
+    runs = {
+        name: [one.points for one in iterate(method, problem, ETA, 6)]
+        for name, method in {
+            "plain": Method(""),
+            "early": Method("", memory=2),
+            "late": Method("", memory=2, late=True),
+        }.items()
+    }
+    same = {name: [np.array_equal(a, b) for a, b in zip(run, runs["plain"], strict=True)]
+            for name, run in runs.items()}  # fmt: skip
+    assert same["early"][:2] == [True, False]
+    assert same["late"][:3] == [True, True, False]
+
+
+def test_acceleration_survives_collinear_and_zero_residuals() -> None:
+    """In one dimension all residuals are collinear: G⁺1 leaves .71 where 0 can be had."""
+    line = Data(1, 10, 1, noise=1.0).draw()
+    found = list(iterate(Method("", memory=3), line, 1e-2, 20))
+    np.testing.assert_allclose(found[-1].model, line.solution, atol=1e-12)
+    again = list(iterate(Method("", memory=3), line, 1e-2, 20, start=found[-1].points))
+    assert all(np.isfinite(one.points).all() for one in again)
+    np.testing.assert_allclose(again[-1].model, line.solution, atol=1e-12)
+    still = LeastSquares(np.eye(2)[None], np.zeros((1, 2)))  # T(0) = 0: every residual is 0
+    assert all((one.points == 0).all() for one in iterate(Method("", memory=2), still, 0.1, 8))
+
+
+def test_what_diverges_has_an_infinite_gap(problem: LeastSquares) -> None:
+    found = gaps(Method("", gradient_steps=5), problem, 1.0, 400)
+    assert np.isinf(found[-1])
+    assert np.isfinite(found[0])
+    assert found.shape == (400,)
+
+
+def test_only_fixed_points_of_another_problem_are_regularised() -> None:
+    regularised = {m: Method("", s, k).regularised for m, s, k in (
+        ("avg", FEDPROX, 1), ("avg5", FEDPROX, 5), ("prox", FEDPROX, 0), ("rp", FEDRP, 0),
+        ("split", FEDSPLIT, 0), ("pi", FEDPI, 0))}  # fmt: skip
+    assert {name for name, is_ in regularised.items() if is_} == {"avg5", "prox", "rp"}
