@@ -61,7 +61,8 @@ class Claim:
 
     Attributes:
         text: the statement, with its source.
-        holds: reads the curves; a KeyError says that a line was not run.
+        holds: reads the curves; a KeyError or an IndexError says that a line or a
+            round was not run.
         expected: whether it holds by our measurements.
     """
 
@@ -252,5 +253,5 @@ def _finite(values: Floats) -> list[float | None]:
 def _verdict(claim: Claim, curves: Curves) -> bool | None:
     try:
         return bool(claim.holds(curves))
-    except KeyError:
+    except (KeyError, IndexError):
         return None
