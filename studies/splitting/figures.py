@@ -149,8 +149,7 @@ STEP_SIZES = SplittingStudy(
     notes=(
         "η₀ is 100 times the figures' constant η: with 1/t from that one, least squares moves by "
         "half in 605 rounds.",
-        "inverse-square is ours: the thesis's table leaves out that Ση must be infinite and Ση² "
-        "finite.",
+        "inverse-square, whose sum is finite, is ours.",
     ),
 )
 
@@ -236,10 +235,7 @@ GRAND_SCHEME = SplittingStudy(
             expected=False,
         ),
     ),
-    notes=(
-        "3e-19 is a bound. The heterogeneity H that the thesis's figure prints is 4 times its "
-        "formula.",
-    ),
+    notes=("3e-19 is a bound.",),
 )
 
 

@@ -162,6 +162,7 @@ class SplittingStudy(Study):
             "final-gap": final if np.isfinite(final) else None,
             "target": target,
             "rounds-to-target": rounds_to(curve, target),
+            "rounds-by-seed": [rounds_to(one[None], target) for one in curve],
             "expected": expected,
         }
 

@@ -109,3 +109,14 @@ def test_anderson_shows_rounds(tmp_path: Path) -> None:
     cell = next(c for c in found.numbers["cells"] if c["row"] == "FedAvg k=1 τ=2")
     assert cell["rounds-to-target"] < 60
     assert (tmp_path / "splitting-anderson.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_the_published_sizes_give_the_expected_gaps(tmp_path: Path) -> None:
+    found = GRAND_SCHEME.conduct(Options(full=True, columns=("std 0.25",)), tmp_path)
+    for cell in found.numbers["cells"]:
+        if cell["expected"] is not None:
+            bound = cell["expected"] == 3e-19
+            assert cell["final-gap"] <= 1.05 * cell["expected"]
+            assert bound or cell["final-gap"] >= 0.95 * cell["expected"]
