@@ -44,6 +44,12 @@ from strategies.server_step.anderson import Anderson
 from strategies.server_step.momentum import Momentum
 from strategies.server_step.step import ServerStep
 from strategies.settings import Owner, check_settings
+from strategies.splitting.base import Splitting
+from strategies.splitting.fedpi import FedPi
+from strategies.splitting.fedprox import FedProx
+from strategies.splitting.fedrp import FedRP
+from strategies.splitting.fedsplit import FedSplit
+from strategies.splitting.own_scheme import OwnScheme
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
     "fedavg": FedAvg,
@@ -78,6 +84,11 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "dp-fedavg-fb": DPFedAvgFB,
     "dsu": DSU,
     "dsu-published": DSUPublished,
+    "fedprox": FedProx,
+    "fedrp": FedRP,
+    "fedsplit": FedSplit,
+    "fedpi": FedPi,
+    "splitting": OwnScheme,
 }
 """Every strategy by the name that users write in ``strategy``."""
 
@@ -95,6 +106,15 @@ CLUSTERED: dict[str, type[MultiModel]] = {
 }
 """What may follow the name of a strategy with one model: its weights within each cluster."""
 
+SPLITTINGS: dict[str, type[Splitting]] = {
+    "fedprox": FedProx,
+    "fedrp": FedRP,
+    "fedsplit": FedSplit,
+    "fedpi": FedPi,
+    "splitting": OwnScheme,
+}
+"""What may follow the name of a strategy with one model: an operator splitting by its weights."""
+
 SERVER_STEPS: dict[str, type[ServerStep]] = {
     "momentum": Momentum,
     "adam": Adam,
@@ -103,7 +123,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
 }
 """What may follow any name of a strategy with one model: how the server steps."""
 
-PARTS = (PROJECTIONS, CLUSTERED, SERVER_STEPS)
+PARTS = (PROJECTIONS, CLUSTERED, SPLITTINGS, SERVER_STEPS)
 """Every table of what may follow a ``+``."""
 
 SETTINGS_OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
@@ -114,7 +134,8 @@ def check_strategy(name: str) -> type[HDPStrategy]:
     """Return the strategy of that name, or a strategy's weights with parts that go with any.
 
     ``robust-hdp+pfa`` is Robust-HDP's weights with a projection, ``robust-hdp+r-dpcfl`` its weights
-    within clusters, ``robust-hdp+momentum`` its weights with a server step.
+    within clusters, ``robust-hdp+fedprox`` its weights of proximal maps, ``robust-hdp+momentum``
+    its weights with a server step.
     ``my_strategies:TrimmedMean`` is a class of one's own (``external.py``).
 
     Raises:
@@ -125,12 +146,12 @@ def check_strategy(name: str) -> type[HDPStrategy]:
     found = _strategy_of(weighting, name)
     if not parts:
         return found
-    around = {**PROJECTIONS, **CLUSTERED}
+    around = {**PROJECTIONS, **CLUSTERED, **SPLITTINGS}
     for part in parts:
         if part not in around and part not in SERVER_STEPS:
             raise StrategyError(
-                f"'strategy': '{name}': after '+' write a projection or a clustering: "
-                f"{', '.join(around)}; or a server step: {', '.join(SERVER_STEPS)}"
+                f"'strategy': '{name}': after '+' write a projection, a clustering or a "
+                f"splitting: {', '.join(around)}; or a server step: {', '.join(SERVER_STEPS)}"
             )
     return compose(
         Combination(

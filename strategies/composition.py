@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError, TermsError
 from strategies.core.base import HDPStrategy
 from strategies.fedhdp.level_averaging import LevelAveraging
@@ -19,6 +20,7 @@ from strategies.multi_model.base import MultiModel
 from strategies.projection.base import Projected
 from strategies.server_step.anderson import Anderson
 from strategies.server_step.step import ServerStep
+from strategies.splitting.base import Splitting
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,25 @@ class Combination:
     def has_several_models(self) -> bool:
         """Whether there is a model a group of sites."""
         return any(part.several_models for part in (self.weights, *self.around))
+
+    @property
+    def has_own_starts(self) -> bool:
+        """Whether each site trains from a model of its own that the server keeps."""
+        return any(has_own_starts(part) for part in (self.weights, *self.around))
+
+
+def has_own_starts(strategy: type[HDPStrategy]) -> bool:
+    """Return whether it is a splitting with a start for each site, see ``own_starts.py``."""
+    return issubclass(strategy, Splitting) and strategy.own_starts
+
+
+def has_constant_weights(strategy: type[HDPStrategy]) -> bool:
+    """Return whether it declares ``constant_weights``.
+
+    A strategy whose class sets it weighs by what sites disclose alone, never by their updates: the
+    weights of two sites that are there stand to each other as in every other round.
+    """
+    return bool(getattr(strategy, "constant_weights", False))
 
 
 @dataclass(frozen=True)
@@ -103,6 +124,26 @@ REFUSED = (
         ),
     ),
     Refusal(
+        "a part after a splitting, such as `fedpi+pfa`",
+        "'{weights}' splits by itself: write the weights, and '+{weights}' after them",
+        lambda c: bool(c.around) and issubclass(c.weights, Splitting),
+    ),
+    Refusal(
+        "weights from the updates with a start a site, such as `robust-hdp+fedpi`",
+        "'{weights}' weighs by the updates, anew in every round, and the mean of a splitting with "
+        "a start a site must be the same one in all: take '+fedprox', or constant weights, such as "
+        "'fedavg' or 'weiavg', before it",
+        lambda c: (
+            any(has_own_starts(part) for part in c.around) and not has_constant_weights(c.weights)
+        ),
+    ),
+    Refusal(
+        "a server step with a start a site, such as `fedsplit+momentum`",
+        "keeps a start for each site: a server step would move their mean and leave them behind; "
+        "leave it out: 'server-learning-rate' moves both",
+        lambda c: bool(c.steps) and c.has_own_starts,
+    ),
+    Refusal(
         "a server step with several models, such as `r-dpcfl+adam`",
         "has several models, some of which begin in the middle of a run: a server step has no past "
         "of theirs; leave it out, and set 'server-learning-rate'",
@@ -126,8 +167,28 @@ KEYS_REFUSED = (
             config.terms.noise == "server" and issubclass(strategy.server_step, Anderson)
         ),
     ),
+    KeyRefusal(
+        "`guard` with a start a site (`fedsplit`, `fedpi`, `splitting`)",
+        "'guard' compares or bounds steps from one model, and with '{strategy}' each site starts "
+        "from its own: honest steps differ, and add up to nothing in the end; leave it out, or "
+        "take 'fedprox'",
+        lambda strategy, config: config.server.guard != "none" and has_own_starts(strategy),
+    ),
+    KeyRefusal(
+        "personal parts and models, `shared-mask` and `personal-shrink` with a start a site",
+        "personal parts, 'personal-lambda', 'personal-shrink' and 'shared-mask' are beside one "
+        "global model, and with '{strategy}' each site starts from its own; leave them out, or "
+        "take 'fedprox'",
+        lambda strategy, config: (
+            has_own_starts(strategy) and _is_personal(strategy.complete_terms(config.terms))
+        ),
+    ),
 )
 """Keys that are refused with some strategies, before a run."""
+
+
+def _is_personal(terms: RunTerms) -> bool:
+    return bool(terms.has_phases or terms.has_personal_state or terms.personal_lambda)
 
 
 def compose(combination: Combination) -> type[HDPStrategy]:

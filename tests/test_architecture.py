@@ -52,7 +52,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strategies.fedhdp": {"hdpfl_flower", "strategies.core"},
     "strategies.projection": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
     "strategies.personal": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
-    "strategies.splitting": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
+    "strategies.splitting": {
+        "hdpfl_flower",
+        "strategies.core",
+        "strategies.averaging",
+        "strategies.server_step",
+    },
     "strategies.multi_model": {
         "hdpfl_flower",
         "strategies.core",

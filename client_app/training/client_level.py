@@ -23,7 +23,7 @@ import torch
 
 from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
-from client_app.training.dpsgd import Phase
+from client_app.training.dpsgd import Phase, pull_share
 from client_app.training.personal_round import PersonalRound
 from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
 from client_app.training.trainer import pick_device, read_models, use_threads
@@ -85,7 +85,7 @@ class ClientLevelTrainer:
         )
         whole, own = LocalJob(self.start, records, batches), self._personal
         if own is None:
-            return whole
+            return self._pulled(whole)
         whole = replace(whole, start=own.whole(self.start))
         if not batches:
             return whole  # without records there is no step to divide
@@ -95,7 +95,13 @@ class ClientLevelTrainer:
             some = replace(whole, batches=batches[: phase.steps], phases=(phase,))
             return self._network.train(some, terms.learning_rate) - whole.start
 
-        return replace(whole, phases=own.phases(len(batches), self.start, clean))
+        return self._pulled(replace(whole, phases=own.phases(len(batches), self.start, clean)))
+
+    def _pulled(self, job: LocalJob) -> LocalJob:
+        """Return the job with the pull of ``prox-lambda`` to where its update is counted from."""
+        terms = self._instructions.terms
+        pull = (terms.pull, job.first)  # 0 where a mask is: it would move what the mask excludes
+        return replace(job, pull=pull) if pull_share(pull, terms.learning_rate) else job
 
     def run(self, plan: Plan | None) -> bytes:
         """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.

@@ -110,7 +110,8 @@ class RunTerms(Settings):
     prox_lambda: Pull = Field(
         "auto",
         description="Pull λ of the local steps: towards the round's global model (FedProx), or "
-        "the mean of the sites' models (mr-mtl); auto: 0.1 for mr-mtl, else 0, no pull.",
+        "the mean of the sites' models (mr-mtl); auto: 0.1 for mr-mtl, fedprox and the other "
+        "splittings, else 0, no pull.",
     )
     personal_noise: Literal["auto", "none", "records"] = Field(
         "auto",

@@ -18,8 +18,9 @@ from hdpfl_flower.models.networks import check_name, is_user_code
 from hdpfl_flower.privacy.plan import OF_AN_UPDATE, Plan, check_work
 from hdpfl_flower.privacy.unit import check_unit
 
-FREE_TERMS = frozenset({"clip-norm"})
-"""Terms that may change within a run: the clip norm, for the noise is a multiple of it."""
+FREE_TERMS = frozenset({"clip-norm", "prox-lambda"})
+"""Terms that may change within a run: the clip norm, for the noise is a multiple of it, and the
+pull, for it lies outside of the clipping, between models that whoever sees the updates knows."""
 CLIPPED_UPDATE = "clipped-update"
 """The kind of release, in a site's ledger, that no plan of the site's pays for: the server adds the
 noise and keeps the account."""
@@ -98,7 +99,7 @@ def _check_personal(profile: Profile, terms: RunTerms) -> None:
 
 
 def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:
-    """Refuse terms that differ from those the plan was frozen with, but for the clip norm.
+    """Refuse terms that differ from those the plan was frozen with, but for free ones.
 
     Raises:
         Declined: names the changed term, for the site's own log; or the plan is of a version that

@@ -52,6 +52,7 @@ class FedAvg(HDPStrategy):
     name = "fedavg"
     settings_type = FedAvgSettings
     settings: FedAvgSettings
+    constant_weights = True
 
     def declare(self) -> Declaration:
         """Declare the number of records as a fact, where they weigh."""

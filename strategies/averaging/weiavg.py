@@ -38,6 +38,7 @@ class WeiAvg(HDPStrategy):
     """Weights by disclosed ε."""
 
     name = "weiavg"
+    constant_weights = True
 
     def declare(self) -> Declaration:
         """Declare the fact that weighs."""

@@ -43,6 +43,7 @@ class Oracle(HDPStrategy):
     """Weights by the true noise."""
 
     name = "oracle"
+    constant_weights = True
 
     def declare(self) -> Declaration:
         """Declare the fact that weighs."""

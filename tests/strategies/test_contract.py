@@ -15,9 +15,20 @@ from strategies.core.checks import check_outcome
 from tests.federation import weighing
 
 STEPS = tuple(f"robust-hdp-drift+{step}" for step in SERVER_STEPS)
-NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl", *STEPS)
+NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl", *STEPS,
+         "robust-hdp+fedrp", "weiavg+fedpi")  # fmt: skip
+VENUES = ("ICML", "AISTATS", "VLDB", "TMLR", "MLSys", "NeurIPS")
 VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
-NO_SUM = ("pfa", "pfa-plus", "random-projection", "fedhdp", "fedavg+random", "robust-hdp+pfa")
+OWN_STARTS = ("fedsplit", "fedpi", "splitting", "weiavg+fedpi")
+NO_SUM = (
+    *OWN_STARTS,
+    "pfa",
+    "pfa-plus",
+    "random-projection",
+    "fedhdp",
+    "fedavg+random",
+    "robust-hdp+pfa",
+)
 """Strategies whose first update may be a weighted sum of these rows, and whose later ones are
 not."""
 
@@ -49,7 +60,7 @@ def test_unanimous_clients_get_their_way(name: str) -> None:
 
 
 def test_exactly_the_strategies_that_may_leave_the_clients_updates_say_so() -> None:
-    leave = {"robust-hdp-drift", *STEPS, *NO_SUM}
+    leave = {"robust-hdp-drift", "fedrp", "robust-hdp+fedrp", *STEPS, *NO_SUM}
     assert {name for name in NAMES if not subject_of(name).new().declare().is_convex} == leave
 
 
@@ -92,9 +103,9 @@ def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_ser
 def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
     name: str, guard: str
 ) -> None:
-    """Refused with all that have several models; bounds on weights where there is no sum."""
+    """Refused with all that have several models or starts; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
-    several = check_strategy(name).several_models
+    several = check_strategy(name).several_models or name in OWN_STARTS
     if guard != "none" and (several or (not is_sum(name) and guard != "evidence")):
         with pytest.raises(HDPFLError, match="'guard'"):
             make_strategy(terms)
@@ -121,7 +132,7 @@ def test_every_rule_cites_its_paper_and_says_whom_it_trusts() -> None:
     for rule in STRATEGIES.values():
         text = sys.modules[rule.__module__].__doc__ or ""
         assert "hreat model" in text
-        assert any(venue in text for venue in ("ICML", "AISTATS", "VLDB", "TMLR")), rule.name
+        assert any(venue in text for venue in VENUES), rule.name
 
 
 def test_an_unknown_rule_is_named_beside_the_known_ones() -> None:

@@ -312,7 +312,7 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], why: str) -> None:
 
 
 def test_the_free_terms_are_these() -> None:
-    assert {"clip-norm"} == FREE_TERMS
+    assert {"clip-norm", "prox-lambda"} == FREE_TERMS
 
 
 def test_the_first_changed_term_is_named() -> None:

@@ -21,10 +21,13 @@ from strategies.core.sampler import Sampler
 from strategies.core.strategy_state import save_state
 from strategies.multi_model.base import MultiModel
 from strategies.projection.base import Projected
+from strategies.splitting.base import Splitting
 from tests.federation import ScriptedGrid, sends, weighing
 
 WEIGHTINGS = [
-    name for name, rule in STRATEGIES.items() if not issubclass(rule, (Projected, MultiModel))
+    name
+    for name, rule in STRATEGIES.items()
+    if not issubclass(rule, (Projected, MultiModel, Splitting))
 ]
 FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
 D = 300
@@ -94,9 +97,9 @@ def test_random_directions_change_with_round_and_seed_and_with_nothing_else() ->
     ("name", "words"),
     [
         ("fedsgd+pfa", "is not known; choose one of fedavg"),
-        ("fedavg+pca", r"after '\+' write a projection or a clustering: pfa, random"),
-        ("fedavg+", r"after '\+' write a projection or a clustering: pfa, random"),
-        ("fedavg+pfa+random", r"after '\+' write a projection or a clustering: pfa, random"),
+        ("fedavg+pca", r"after '\+' write a projection, .*: pfa, random"),
+        ("fedavg+", r"after '\+' write a projection, .*: pfa, random"),
+        ("fedavg+pfa+random", "takes one projection, clustering or splitting after its weights"),
         ("pfa+random", "'pfa' projects by itself"),
     ],
 )

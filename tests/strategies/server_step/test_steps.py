@@ -143,6 +143,9 @@ def test_every_refusal_of_the_table_is_one() -> None:
         "pfa+r-dpcfl": "'pfa' projects by itself",
         "ifca+pfa": "'ifca' has several models by itself",
         "fedhdp+ifca": "'fedhdp' is more than weights",
+        "fedpi+pfa": "'fedpi' splits by itself",
+        "robust-hdp+fedpi": "'robust-hdp' weighs by the updates",
+        "fedsplit+momentum": "would move their mean and leave them behind",
         "r-dpcfl+adam": "a server step has no past of theirs",
     }
     found = set()
@@ -158,6 +161,8 @@ def test_every_key_of_the_table_is_refused() -> None:
     examples: dict[str, dict[str, Any]] = {
         "'average' is of one model": {**ifca, "average": "tail"},
         "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
+        "'guard' compares or bounds steps": {"strategy": "fedpi", "guard": "cap"},
+        "beside one global model": {"strategy": "fedpi", "personal-lambda": 0.1},
     }
     for words, keys in examples.items():
         config = config_of(**keys)

@@ -1,0 +1,172 @@
+"""Base of splittings whose clients start from models of their own; ``starts.py`` has the equations.
+
+The server keeps a vector a client, and one more for ``absent = "stale"``, and sends each client its
+own start. Weights must be the same in every round: P_H would be another projection each round.
+
+The server's rate multiplies γ. The model that a run reports is P_H z.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.settings import Positive, Settings
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.linalg.sums import square_sum
+from hdpfl_flower.models.networks import flatten, layout_of
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.interface import (
+    Declaration,
+    Disclosed,
+    RoundPlan,
+    RoundStart,
+    SiteRequest,
+    Stateless,
+)
+from strategies.splitting.base import ProximalSettings, Splitting
+from strategies.splitting.starts import Starts, follow, stale, weights_of, with_shares
+
+log = logging.getLogger("hdpfl.server")
+
+_STEPS = {"follow": follow, "stale": stale}
+
+
+class OwnStartSettings(ProximalSettings):
+    """What an absent client counts, and how much the server may keep."""
+
+    absent: Literal["stale", "follow"] = Field(
+        "stale",
+        description="A site that is absent from a round counts with its last answer (stale), or "
+        "as the mean of those present (follow), which keeps half as much at the server and "
+        "averages less noise.",
+    )
+    memory_mb: Positive = Field(
+        4000.0,
+        description="Most megabytes that the server keeps of the sites' starts; a run that needs "
+        "more is refused before round 1, a site that joins later for the round.",
+    )
+
+
+@dataclass(frozen=True)
+class OwnStartState:
+    """The state of a splitting with own starts.
+
+    Attributes:
+        starts: of the sites.
+        weighting: the state of the strategy that weighs.
+    """
+
+    starts: Starts = field(default_factory=Starts)
+    weighting: Any = field(default_factory=Stateless)
+
+
+class OwnStarts(Splitting):
+    """A splitting with β ≠ 1."""
+
+    own_starts = True
+    settings_type: ClassVar[type[Settings]] = OwnStartSettings
+    settings: OwnStartSettings
+
+    def declare(self) -> Declaration:
+        """Declare the facts of the strategy that weighs; the step holds what the server keeps."""
+        inner = self._weighting.declare()
+        return Declaration(
+            inner.required_facts, inner.optional_facts, is_weighted_sum=False, is_convex=False
+        )
+
+    def initial_state(self, disclosed: Disclosed | None = None) -> OwnStartState:
+        """Return no starts: all sites begin at the run's initial model.
+
+        Raises:
+            TermsError: the sites that take part need more than ``memory-mb``.
+        """
+        if disclosed is not None:
+            self._check_memory(len(self.roster.eligible()))
+        return OwnStartState(weighting=self._weighting.initial_state(disclosed))
+
+    def begin_round(self, state: OwnStartState, start: RoundStart) -> RoundPlan:
+        """Return the round's pull, and refuse new sites that there is no memory for."""
+        plan = super().begin_round(state, start)
+        new = [site for site in start.sites if site not in state.starts.shares]
+        room = max(0, self._room() - len(state.starts.shares))
+        why = f"there is no memory for its start: '{self._memory_key}' is used up"
+        return replace(plan, refused=dict.fromkeys(new[room:], why))
+
+    def request(
+        self, state: OwnStartState, server_round: int, site: str, kind: str = wire.TRAIN
+    ) -> SiteRequest:
+        """Return the site's own start to train from; before its first answer the broadcast model.
+
+        What is tested and what is sent at the end is one model for all.
+        """
+        dual = state.starts.duals.get(site)
+        if kind != wire.TRAIN or dual is None:
+            return SiteRequest()
+        start = flatten(self._record.template) + dual
+        return SiteRequest(own=site, start=start.astype(np.float32))
+
+    def combine(
+        self, state: OwnStartState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[OwnStartState, Outcome]:
+        """Return the starts after the round, the step of the broadcast model and P_H z.
+
+        The journal's ``dual_norm`` is ‖uᵢ − ū‖ of each site after the round, ``absent`` counts the
+        sites with a start that sent no update that could be used.
+        """
+        weighting, weighed = self._weighting.combine(state.weighting, updates, noise)
+        shares = with_shares(state.starts.shares, updates.sites, weighed.weights)
+        before, sites = replace(state.starts, shares=shares), updates.sites
+        # The server's step multiplies all that it is given by its rate s: ū moves by sγ…, as the
+        # starts do, and P_H z is divided by s.
+        rate = self.step.rate(updates.server_round)
+        scheme = replace(self.scheme, gamma=rate * self.scheme.gamma)
+        starts, move = _STEPS[self.settings.absent](scheme, before, sites, updates.updates)
+        absent = sorted(starts.duals.keys() - set(sites))
+        if absent:
+            log.info(
+                "round %d: without an update of %s: absent = '%s'",
+                updates.server_round, ", ".join(absent), self.settings.absent,
+            )  # fmt: skip
+        gauges = {
+            **weighed.gauges,
+            "dual_norm": np.sqrt([square_sum(starts.duals[site]) for site in sites]),
+            "absent": float(len(absent)),
+        }
+        outcome = Outcome(
+            (move.mean / rate).astype(np.float32),
+            weights_of(shares, sites),
+            gauges,
+            reported=(move.agreed / rate).astype(np.float32),
+        )
+        return OwnStartState(starts, weighting), outcome
+
+    # --- memory --------------------------------------------------------------------------------
+
+    @property
+    def _memory_key(self) -> str:
+        return f"{self.settings_table()}.memory-mb"
+
+    def _megabytes(self, sites: int) -> float:
+        """Return what the starts of so many sites take at most: the last state and the next."""
+        layout = layout_of(self.terms.model, task_for(self.terms))
+        vectors = 2 if self.settings.absent == "stale" else 1
+        return 2 * 8e-6 * vectors * sites * sum(array.size for array in layout.values())
+
+    def _room(self) -> int:
+        return int(self.settings.memory_mb / self._megabytes(1))
+
+    def _check_memory(self, sites: int) -> None:
+        if self._room() < sites:
+            raise TermsError(
+                f"run config: '{self._memory_key}' is {self.settings.memory_mb:g}, and the starts "
+                f"of {sites} sites take {self._megabytes(sites):.0f} MB; raise it, set 'absent' = "
+                "'follow', which takes half of 'stale', or take 'fedprox', which keeps none"
+            )

@@ -1,0 +1,154 @@
+"""Splittings with β ≠ 1: every client i starts from a model uᵢ of its own, which the server keeps.
+
+The broadcast model is ū = Σ λᵢuᵢ over the clients that answered so far, and the server keeps the
+duals dᵢ = uᵢ − ū, so that client i is sent ū + dᵢ and its update is δᵢ = P(uᵢ) − uᵢ. In terms of
+these the scheme of ``scheme.py`` is, with δ̄ = Σ λᵢδᵢ and all clients present,
+
+    ū⁺ = ū + αγδ̄;  dᵢ⁺ = (1 − γβ)dᵢ + αγ(1 − β)(δᵢ − δ̄);  P_H z = ū + αδ̄
+
+and Σ λᵢdᵢ = 0 stays so. A client that is absent has no δᵢ, and there are two choices:
+
+``stale``: the thesis's. Its zᵢ stays what it was, P_H is over all clients, and its uᵢ moves on as
+the scheme has it: with eᵢ = zᵢ − ū and ē = Σ λᵢeᵢ over all, ū⁺ = ū + γē and
+dᵢ⁺ = (1 − γ)dᵢ + γ(1 − β)(eᵢ − ē).
+
+``follow``: it is taken to answer with the mean of the present clients' answers,
+P(uⱼ) = Σ_A λᵢP(uᵢ) = ū + v, v = Σ_A λᵢ(dᵢ + δᵢ) over those present, λ summing to 1 there. In the
+equations above v is δ̄, and an absent dual is dⱼ⁺ = (1 − γ(α + β − αβ))dⱼ: with FedSplit and FedPi
+it stays, and uⱼ moves with the mean.
+
+Both keep Σ λᵢdᵢ = 0, and the fixed points of FedSplit and FedPi, where all P(uᵢ) are equal; P_H
+over those present as they are, without the dᵢ in v, has none. ``stale`` averages noise over all
+clients in place of those present: with half of them a round, the squared error that fresh noise
+leaves in P_H z is half to a third of that of ``follow`` (least squares). It needs zᵢ beside dᵢ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.linalg.sums import exact_sum
+from strategies.splitting.scheme import Scheme
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where the clients that answered so far start, beside the broadcast model ū.
+
+    Attributes:
+        shares: site → λ, up to a common factor; it stays as it was at the site's first answer.
+        duals: site → u − ū, float64, shape ``(d,)``; a site that is not there starts from ū.
+        answers: site → z − ū of its last answer, likewise; empty under ``follow``.
+    """
+
+    shares: dict[str, float] = field(default_factory=dict)
+    duals: dict[str, Floats] = field(default_factory=dict)
+    answers: dict[str, Floats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a round does to the models.
+
+    Attributes:
+        mean: ū⁺ − ū, shape ``(d,)``.
+        agreed: P_H z − ū, shape ``(d,)``.
+    """
+
+    mean: Floats
+    agreed: Floats
+
+
+def with_shares(
+    shares: Mapping[str, float], sites: Sequence[str], weights: Floats
+) -> dict[str, float]:
+    """Return λ of the sites so far, up to a common factor, with those that answer first now.
+
+    P_H must be one projection in every round, so that a λ that was given stays; a new site's stands
+    to those of the others present as its weight does to theirs.
+
+    >>> with_shares({"a": 1.0}, ["a", "b"], np.array([0.25, 0.75]))
+    {'a': 1.0, 'b': 3.0}
+    """
+    known = [i for i, site in enumerate(sites) if site in shares]
+    there, given = float(weights[known].sum()), sum(shares[sites[i]] for i in known)
+    if there and given:
+        factor = given / there
+    else:  # nobody to compare with: as much as the others have on average
+        factor = sum(shares.values()) * len(sites) / len(shares) if any(shares.values()) else 1.0
+    new = {site: factor * float(w) for site, w in zip(sites, weights, strict=True)}
+    return {**new, **shares}
+
+
+def weights_of(shares: Mapping[str, float], sites: Sequence[str]) -> Floats:
+    """Return λ of ``sites``, shape ``(n,)``, sum 1; all the same where all are 0."""
+    weights = np.array([shares[site] for site in sites])
+    total = float(weights.sum())
+    return weights / total if total else np.full(len(sites), 1 / len(sites))
+
+
+def follow(
+    scheme: Scheme, starts: Starts, sites: Sequence[str], updates: Rows
+) -> tuple[Starts, Move]:
+    """Return the starts after a round, and its move; absent sites follow the others.
+
+    Args:
+        scheme: its γ times the server's rate.
+        starts: with the shares of all ``sites``; not changed.
+        sites: those present.
+        updates: δ, shape ``(n, d)``; not changed.
+    """
+    alpha, beta, gamma = scheme.alpha, scheme.beta, scheme.gamma
+    weights = weights_of(starts.shares, sites)
+    mean = exact_sum(weights, updates)
+    for weight, site in zip(weights, sites, strict=True):
+        if site in starts.duals:
+            mean += weight * starts.duals[site]
+    # 1 − γ(α + β − αβ): exactly 1 for FedSplit and FedPi, whose absent duals stay as they are.
+    left = 1 - gamma * (alpha + beta - alpha * beta)
+    duals = {s: dual if left == 1 else left * dual for s, dual in starts.duals.items()}
+    for site, update in zip(sites, updates, strict=True):
+        dual = update - mean
+        dual *= alpha * gamma * (1 - beta)
+        if site in starts.duals:
+            dual += (1 - gamma * beta) * starts.duals[site]
+        duals[site] = dual
+    return Starts(starts.shares, duals), Move(alpha * gamma * mean, alpha * mean)
+
+
+def stale(
+    scheme: Scheme, starts: Starts, sites: Sequence[str], updates: Rows
+) -> tuple[Starts, Move]:
+    """Return the starts after a round, and its move; absent sites count with their last answers.
+
+    Args and returns as :func:`follow`.
+    """
+    answers = dict(starts.answers)
+    for site, update in zip(sites, updates, strict=True):
+        answer = scheme.alpha * update.astype(np.float64)
+        if site in starts.duals:
+            answer += starts.duals[site]
+        answers[site] = answer
+    agreed = np.zeros(updates.shape[1])
+    for weight, answer in zip(
+        weights_of(starts.shares, list(answers)), answers.values(), strict=True
+    ):
+        agreed += weight * answer
+    gamma, duals = scheme.gamma, {}
+    mean = gamma * agreed
+    for site, answer in answers.items():
+        dual = answer - agreed
+        dual *= gamma * (1 - scheme.beta)
+        if gamma != 1 and site in starts.duals:
+            dual += (1 - gamma) * starts.duals[site]
+        duals[site] = dual
+        # Beside the next ū; a new array, for that of an absent site is the last state's.
+        answers[site] = answer - mean
+    return Starts(starts.shares, duals, answers), Move(mean, agreed)

@@ -1,0 +1,163 @@
+"""Splittings with a start a client, against the scheme itself and against explicit recursions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from strategies.splitting.scheme import FEDPI, FEDSPLIT, Scheme
+from strategies.splitting.starts import Starts, follow, stale, weights_of, with_shares
+
+N, D, ETA = 7, 12, 0.5
+SITES = [str(i) for i in range(N)]
+BOTH = {"follow": follow, "stale": stale}
+SCHEMES = [FEDSPLIT, FEDPI, Scheme(1, 2, 1), Scheme(1.3, 0.6, 0.7), Scheme(0.5, 1.8, 1.2)]
+
+
+class LeastSquares:
+    """Clients with ½xᵀAᵢx − bᵢx, their exact proximal maps and the solution of their sum."""
+
+    def __init__(self, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        turned = np.linalg.qr(generator.standard_normal((N, D, D)))[0]
+        curves = generator.uniform(0.2, 2, (N, D, 1))
+        self.a = turned @ (curves * turned.transpose(0, 2, 1))
+        self.b = generator.standard_normal((N, D))
+        self.weights = generator.dirichlet(np.full(N, 5.0))
+        self.shares = dict(zip(SITES, 3 * self.weights, strict=True))
+
+    def prox(self, u: np.ndarray) -> np.ndarray:
+        """Return P(u), shape ``(n, d)``."""
+        left, right = np.eye(D) + ETA * self.a, u + ETA * self.b
+        return np.linalg.solve(left, right[..., None])[..., 0]
+
+    @property
+    def solution(self) -> np.ndarray:
+        """The minimum of Σ wᵢfᵢ."""
+        a, b = np.einsum("i,ijk->jk", self.weights, self.a), self.weights @ self.b
+        return np.linalg.solve(a, b)
+
+
+def duals_of(starts: Starts) -> np.ndarray:
+    return np.array([starts.duals.get(site, np.zeros(D)) for site in SITES])
+
+
+Step = Callable[..., tuple[Starts, object]]
+
+
+@pytest.mark.parametrize("absent", BOTH)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_with_all_present_it_is_the_scheme(scheme: Scheme, absent: str) -> None:
+    problem = LeastSquares()
+    u, mean, starts = np.zeros((N, D)), np.zeros(D), Starts(problem.shares)
+    for _ in range(20):
+        prox = problem.prox(u)
+        starts, move = BOTH[absent](scheme, starts, SITES, prox - u)
+        agreed, mean = mean + move.agreed, mean + move.mean
+        u, expected = scheme.step(u, prox, problem.weights)
+        np.testing.assert_allclose(mean + duals_of(starts), u, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(agreed, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("absent", BOTH)
+def test_fedpi_is_its_dual_form(absent: str) -> None:
+    """xᵢ = P(x̄ + yᵢ); x̄⁺ = Σ λᵢxᵢ; yᵢ⁺ = yᵢ + x̄⁺ − xᵢ."""
+    problem = LeastSquares()
+    mean, y, starts, broadcast = np.zeros(D), np.zeros((N, D)), Starts(problem.shares), np.zeros(D)
+    for _ in range(20):
+        x = problem.prox(mean + y)
+        starts, move = BOTH[absent](FEDPI, starts, SITES, x - (mean + y))
+        broadcast = broadcast + move.mean
+        mean = problem.weights @ x
+        y = y + mean - x
+        np.testing.assert_allclose(broadcast, mean, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(duals_of(starts), y, rtol=0, atol=1e-12)
+
+
+def rounds_of(
+    scheme: Scheme, absent: str, rounds: int, joins: int = 0
+) -> tuple[LeastSquares, Starts, np.ndarray]:
+    """Return the starts and P_H z after rounds of some of the clients."""
+    problem, generator = LeastSquares(), np.random.default_rng(1)
+    mean, starts, agreed = np.zeros(D), Starts(), np.zeros(D)
+    for number in range(rounds):
+        there = np.flatnonzero((generator.random(N) < 0.6) & (np.arange(N) < N - joins + number))
+        if not len(there):
+            continue
+        sites, weights = [SITES[i] for i in there], problem.weights[there]
+        u = mean + duals_of(starts)
+        updates = (problem.prox(u) - u)[there]
+        shares = with_shares(starts.shares, sites, weights / weights.sum())
+        before = Starts(shares, starts.duals, starts.answers)
+        kept = {site: dual.copy() for site, dual in starts.duals.items()}
+        starts, move = BOTH[absent](scheme, before, sites, updates)
+        for site, dual in kept.items():
+            np.testing.assert_array_equal(before.duals[site], dual)  # the last state stays
+        mean, agreed = mean + move.mean, mean + move.agreed
+        total = sum(share * starts.duals[site] for site, share in shares.items())
+        np.testing.assert_allclose(total, 0, rtol=0, atol=1e-12)
+    return problem, starts, agreed
+
+
+@pytest.mark.parametrize("absent", BOTH)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_the_duals_sum_to_nothing_whoever_is_absent_or_joins(scheme: Scheme, absent: str) -> None:
+    problem, starts, _ = rounds_of(scheme, absent, 12, joins=3)
+    found = weights_of(starts.shares, SITES)
+    np.testing.assert_allclose(found, problem.weights, rtol=1e-12)
+
+
+@pytest.mark.parametrize("absent", BOTH)
+@pytest.mark.parametrize("scheme", [FEDSPLIT, FEDPI], ids=str)
+def test_absent_clients_do_not_move_the_solution(scheme: Scheme, absent: str) -> None:
+    problem, starts, agreed = rounds_of(scheme, absent, 250)
+    np.testing.assert_allclose(agreed, problem.solution, rtol=0, atol=1e-8)
+    gradients = problem.a @ problem.solution - problem.b
+    np.testing.assert_allclose(duals_of(starts), ETA * gradients, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_who_follows_answers_with_the_mean_of_the_others_answers(scheme: Scheme) -> None:
+    problem, generator = LeastSquares(), np.random.default_rng(2)
+    u, mean, starts = np.zeros((N, D)), np.zeros(D), Starts(problem.shares)
+    for _ in range(15):
+        there = np.sort(generator.choice(N, 4, replace=False))
+        prox = problem.prox(u)
+        weights = problem.weights[there] / problem.weights[there].sum()
+        taken = np.tile(weights @ prox[there], (N, 1))
+        taken[there] = prox[there]
+        starts, move = follow(scheme, starts, [SITES[i] for i in there], (prox - u)[there])
+        mean = mean + move.mean
+        u, _ = scheme.step(u, taken, problem.weights)
+        np.testing.assert_allclose(mean + duals_of(starts), u, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_who_is_stale_counts_with_its_last_answer(scheme: Scheme) -> None:
+    problem, generator = LeastSquares(), np.random.default_rng(2)
+    u, mean, starts = np.zeros((N, D)), np.zeros(D), Starts(problem.shares)
+    z = np.zeros((N, D))
+    for number in range(15):
+        there = np.sort(generator.choice(N, 4, replace=False)) if number else np.arange(N)
+        prox = problem.prox(u)
+        starts, move = stale(scheme, starts, [SITES[i] for i in there], (prox - u)[there])
+        mean, agreed = mean + move.mean, mean + move.agreed
+        z[there] = u[there] + scheme.alpha * (prox - u)[there]
+        projected = problem.weights @ z
+        theta = z + scheme.beta * (projected - z)
+        u = u + scheme.gamma * (theta - u)
+        np.testing.assert_allclose(mean + duals_of(starts), u, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(agreed, projected, rtol=0, atol=1e-10)
+
+
+def test_a_share_that_was_given_stays() -> None:
+    shares = with_shares({}, ["a", "b"], np.array([0.25, 0.75]))
+    again = with_shares(shares, ["b", "c"], np.array([0.6, 0.4]))
+    assert again == pytest.approx({"a": 0.25, "b": 0.75, "c": 0.5})
+    other = with_shares(again, ["a", "b"], np.array([0.9, 0.1]))
+    assert other == again
+    alone = with_shares(again, ["d"], np.array([1.0]))
+    assert alone["d"] == pytest.approx(0.5)  # as much as the others have on average
+    np.testing.assert_array_equal(weights_of({"a": 0.0, "b": 0.0}, ["a", "b"]), [0.5, 0.5])
