@@ -45,8 +45,8 @@ class OwnStartSettings(ProximalSettings):
     absent: Literal["stale", "follow"] = Field(
         "stale",
         description="A site that is absent from a round counts with its last answer (stale), or "
-        "as the mean of those present (follow), which keeps half as much at the server and "
-        "averages less noise.",
+        "as the mean of those present (follow), which keeps two thirds as much at the server "
+        "and averages less noise.",
     )
     memory_mb: Positive = Field(
         4000.0,
@@ -157,8 +157,9 @@ class OwnStarts(Splitting):
     def _megabytes(self, sites: int) -> float:
         """Return what the starts of so many sites take at most: the last state and the next."""
         layout = layout_of(self.terms.model, task_for(self.terms))
-        vectors = 2 if self.settings.absent == "stale" else 1
-        return 2 * 8e-6 * vectors * sites * sum(array.size for array in layout.values())
+        bytes_each = 8 + 4 if self.settings.absent == "stale" else 8  # u − ū, and z − ū
+        numbers = sites * sum(array.size for array in layout.values())
+        return 2 * bytes_each * numbers * 1e-6
 
     def _room(self) -> int:
         return int(self.settings.memory_mb / self._megabytes(1))
@@ -168,5 +169,5 @@ class OwnStarts(Splitting):
             raise TermsError(
                 f"run config: '{self._memory_key}' is {self.settings.memory_mb:g}, and the starts "
                 f"of {sites} sites take {self._megabytes(sites):.0f} MB; raise it, set 'absent' = "
-                "'follow', which takes half of 'stale', or take 'fedprox', which keeps none"
+                "'follow', which takes two thirds of 'stale', or take 'fedprox', which keeps none"
             )

@@ -45,12 +45,13 @@ class Starts:
     Attributes:
         shares: site → λ, up to a common factor; it stays as it was at the site's first answer.
         duals: site → u − ū, float64, shape ``(d,)``; a site that is not there starts from ū.
-        answers: site → z − ū of its last answer, likewise; empty under ``follow``.
+        answers: site → z − ū of its last answer, float32: it adds nothing up, and was sent in
+            float32; empty under ``follow``.
     """
 
     shares: dict[str, float] = field(default_factory=dict)
     duals: dict[str, Floats] = field(default_factory=dict)
-    answers: dict[str, Floats] = field(default_factory=dict)
+    answers: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def stale(
 
     Args and returns as :func:`follow`.
     """
-    answers = dict(starts.answers)
+    answers: dict[str, Rows] = {**starts.answers}
     for site, update in zip(sites, updates, strict=True):
         answer = scheme.alpha * update.astype(np.float64)
         if site in starts.duals:
@@ -141,14 +142,15 @@ def stale(
         weights_of(starts.shares, list(answers)), answers.values(), strict=True
     ):
         agreed += weight * answer
-    gamma, duals = scheme.gamma, {}
+    gamma, duals, kept = scheme.gamma, {}, {}
     mean = gamma * agreed
-    for site, answer in answers.items():
+    for site in list(answers):
+        answer = answers.pop(site)
         dual = answer - agreed
         dual *= gamma * (1 - scheme.beta)
         if gamma != 1 and site in starts.duals:
             dual += (1 - gamma) * starts.duals[site]
         duals[site] = dual
-        # Beside the next ū; a new array, for that of an absent site is the last state's.
-        answers[site] = answer - mean
-    return Starts(starts.shares, duals, answers), Move(mean, agreed)
+        # Beside the next ū.
+        kept[site] = (answer - mean).astype(np.float32)
+    return Starts(starts.shares, duals, kept), Move(mean, agreed)

@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "the last answer of an absent client moves with the mean",
         _PURE,
-        "answers[site] = answer - mean",
-        "answers[site] = answer",
+        "(answer - mean).astype(np.float32)",
+        "answer.astype(np.float32)",
         _STARTS + "who_is_stale_counts_with_its_last_answer",
     ),
     Mutant(

@@ -315,12 +315,12 @@ def test_an_open_pull_is_a_tenth_and_an_explicit_0_none() -> None:
         assert make_strategy(config_of(strategy=name, **{"prox-lambda": 0})).terms.pull == 0
 
 
-@pytest.mark.parametrize(("absent", "vectors"), [("stale", 2), ("follow", 1)])
+@pytest.mark.parametrize(("absent", "each"), [("stale", 8 + 4), ("follow", 8)])
 def test_memory_is_refused_before_round_1_and_to_sites_that_join_later(
-    tmp_path: Path, absent: str, vectors: int
+    tmp_path: Path, absent: str, each: int
 ) -> None:
-    """Of the last state and the next one, 8 bytes a number."""
-    need = 2 * vectors * 8 * SIZE * 1e-6
+    """Of the last state and the next one: u − ū in float64, z − ū in float32."""
+    need = 2 * each * SIZE * 1e-6
     keys = {"rounds": 3, "fedpi.absent": absent, "min-sites": 2}
     with pytest.raises(TermsError, match=r"'fedpi\.memory-mb' is .* starts of 6 sites take 0 MB"):
         go(tmp_path, ProxGrid(), **{**keys, "fedpi.memory-mb": 5.9 * need})
