@@ -10,12 +10,17 @@ The residuals are the Δⱼ and not ηⱼΔⱼ: a schedule lowers these without 
 point. At a constant rate the weights are the same.
 
 Under DP such weights average the rounds' noise, and the model lags behind. So there is a gate: the
-step is the plain one, to the bit, unless the mixed Δ is less than the present one beyond what noise
-explains (``estimators/mixing_gate.py``, once in a thousand rounds by chance). The aggregate's noise
-is d·scale²·Σ wᵢ²σ̂ᵢ², with the strategy's own σ̂ᵢ (``noise_std``) where it estimates them, else with
-those of ``temporal.py``. Where a round's sites are not those of the round before, what sites differ
-by is noise, too. A projection leaves at most that noise, and a trimmed mean little more, which are
-both far within what closes the gate.
+step is the plain one, to the bit, unless the mixed Δ̄ = Σ πⱼΔⱼ is less than the present Δ beyond
+what noise explains (``estimators/mixing_gate.py``, once in a thousand rounds by chance). The
+aggregate's noise is d·scale²·Σ wᵢ²σ̂ᵢ², with the strategy's own σ̂ᵢ (``noise_std``) where it has
+some, else with those of ``temporal.py``. A projection leaves at most that noise, and a trimmed mean
+little more, which are both far within what closes the gate.
+
+The gate has two more conditions. A small Δ may be one of a saddle that training has left behind: as
+if Δ were −∇L, the loss must fall from x to x̄ = Σ πⱼxⱼ, (x̄ − x)·(Δ + Δ̄)/2 > 0 by the trapezoidal
+rule; of noise that product has a mean below 0. And other sites make another map, with another fixed
+point: rounds before the sites changed are forgotten, so that where sites are drawn anew in every
+round all steps are plain.
 
 Threat model: that of the strategy before the ``+``.
 """
@@ -30,7 +35,7 @@ from pydantic import Field
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.estimators.aggregate_noise import noise_energy, sampling_energy
+from hdpfl_flower.estimators.aggregate_noise import noise_energy
 from hdpfl_flower.estimators.mixing_gate import is_better
 from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 from hdpfl_flower.linalg.anderson import mixing_weights
@@ -54,7 +59,8 @@ class AndersonSettings(Settings):
     )
     gate: Literal["noise", "none"] = Field(
         "noise",
-        description="noise: the plain step where mixing would average noise; none: mix always.",
+        description="noise: the plain step where mixing would average noise or climb; none: always "
+        "mix.",
     )
 
 
@@ -110,16 +116,16 @@ class Anderson(ServerStep):
         energies = np.array([*state.noise, noise])
         gram = inner_products(residuals)
         weights = mixing_weights(gram, self.settings.ridge)
+        rate = self.rate(updates.server_round)
         _, moved = super().move(None, outcome, updates)
-        is_mixed = self._is_open(gram, energies, weights, residuals.shape[1])
-        if is_mixed:
-            rate = self.rate(updates.server_round)
-            mixed = _mixed(weights, rate, residuals, state.moves)
-            is_mixed = bool(np.isfinite(mixed).all())  # beyond float32: the plain step
-            moved = _moved_by(mixed, moved, rate) if is_mixed else moved
+        mixed = None
+        if state.moves is not None and self._is_clear(gram, energies, weights, residuals.shape[1]):
+            mixed = self._mixed(weights, rate, residuals, state.moves)
+        if mixed is not None:
+            moved = _moved_by(mixed, moved, rate)
         gauges = {
-            "anderson_gate": float(is_mixed),
-            "anderson_weight": float(np.abs(weights).sum()) if is_mixed else 1.0,
+            "anderson_gate": float(mixed is not None),
+            "anderson_weight": 1.0 if mixed is None else float(np.abs(weights).sum()),
             "anderson_energy": float(gram[-1, -1]),
         }
         if np.isfinite(noise):
@@ -134,15 +140,27 @@ class Anderson(ServerStep):
         )
         return after, replace(moved, gauges={**moved.gauges, **gauges})
 
-    def _is_open(self, gram: Matrix, noise: Vector, weights: Vector, d: int) -> bool:
-        if self.settings.gate == "none":
-            return len(gram) > 1
-        return is_better(gram, noise, weights, d)
+    def _is_clear(self, gram: Matrix, noise: Vector, weights: Vector, d: int) -> bool:
+        return self.settings.gate == "none" or is_better(gram, noise, weights, d)
+
+    def _mixed(
+        self, weights: Vector, rate: float, residuals: Updates, moves: Updates
+    ) -> Updates | None:
+        """Return Σ πⱼ(xⱼ − x + ηₜΔⱼ), shape ``(d,)``; None where it would climb, or overflow."""
+        mean = exact_sum(weights, residuals)
+        # xⱼ − x = −Σ_{k ≥ j} moves: each move counts for all πⱼ up to it.
+        jump = -exact_sum(np.cumsum(weights)[:-1], moves)
+        # Not by `@`: its bits depend on the threads.
+        if self.settings.gate == "noise" and not (jump * (residuals[-1] + mean)).sum() > 0:
+            return None
+        with np.errstate(over="ignore"):
+            step = (jump + rate * mean).astype(np.float32)
+        return step if np.isfinite(step).all() else None
 
     def _measure(
         self, state: AndersonState, outcome: Outcome, updates: RoundUpdates
     ) -> tuple[AndersonState, float]:
-        """Return the state with the round's uploads, and the energy of the aggregate's noise."""
+        """Return the state, less what is forgotten, and the energy of the aggregate's noise."""
         rows, uploads = updates.updates, state.uploads
         if self.settings.gate == "none":
             return state, 0.0
@@ -156,24 +174,15 @@ class Anderson(ServerStep):
                 uploads, updates.server_round, updates.sites, rows, options, updates.head
             )
             variances = estimate.variances
-        energy = noise_energy(outcome.weights, variances, rows.shape[1])
-        if state.sites and state.sites != updates.sites:
-            energy = max(energy, sampling_energy(outcome.weights, rows))
-        return replace(state, uploads=uploads), outcome.scale**2 * energy
+        energy = outcome.scale**2 * noise_energy(outcome.weights, variances, rows.shape[1])
+        state = replace(state, uploads=uploads)
+        if state.sites != updates.sites:
+            state = replace(state, residuals=None, moves=None, noise=())
+        return state, energy
 
 
 def _appended(rows: Updates | None, row: Updates) -> Updates:
     return row[None].copy() if rows is None else np.vstack([rows, row])
-
-
-def _mixed(weights: Vector, rate: float, residuals: Updates, moves: Updates | None) -> Updates:
-    """Return Σ πⱼ(xⱼ − x + ηₜΔⱼ), shape ``(d,)``."""
-    total = exact_sum(rate * weights, residuals)
-    if moves is not None:
-        # xⱼ − x = −Σ_{k ≥ j} moves: each move counts for all πⱼ up to it.
-        total -= exact_sum(np.cumsum(weights)[:-1], moves)
-    with np.errstate(over="ignore"):
-        return total.astype(np.float32)
 
 
 def _moved_by(update: Updates, plain: Outcome, rate: float) -> Outcome:

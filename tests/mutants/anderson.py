@@ -52,10 +52,17 @@ MUTANTS = (
         STEP + "the_step_is_the_mixing_of_the_last_models[1.0]",
     ),
     Mutant(
-        "other sites' signals taken for the map's",
+        "rounds of other sites mixed with the present one",
         "strategies/server_step/anderson.py",
-        "energy = max(energy, sampling_energy(outcome.weights, rows))",
-        "pass",
-        STEP + "what_other_sites_differ_by_is_noise",
+        "if state.sites != updates.sites:",
+        "if False:",
+        STEP + "rounds_of_other_sites_are_forgotten",
+    ),
+    Mutant(
+        "mixing back to a saddle",
+        "strategies/server_step/anderson.py",
+        "not (jump * (residuals[-1] + mean)).sum() > 0:",
+        "False:",
+        STEP + "a_saddle_that_is_left_behind_is_not_returned_to",
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from hdpfl_flower.estimators.aggregate_noise import noise_energy, sampling_energy
+from hdpfl_flower.estimators.aggregate_noise import noise_energy
 from hdpfl_flower.estimators.mixing_gate import ALARM, explained_by_noise, is_better
 from hdpfl_flower.linalg.anderson import mixing_weights
 
@@ -99,15 +99,3 @@ def test_the_noise_of_a_sum_is_its_energy() -> None:
     found = float(np.square(weights @ draws).sum())
     # 5 standard errors √(2/d).
     assert noise_energy(weights, variances, 100_000) == pytest.approx(found, rel=0.023)
-
-
-def test_the_energy_of_sites_drawn_anew_is_that_of_their_mean() -> None:
-    """The variance of the mean of n sites drawn at random, over 4,000 draws."""
-    generator = np.random.default_rng(6)
-    n, d, draws = 10, 5, 4_000
-    rows = generator.standard_normal((draws, n, d)).astype(np.float32) + np.float32(3)
-    weights = np.full(n, 1 / n)
-    found = np.mean([sampling_energy(weights, some) for some in rows])
-    means = rows.mean(axis=1)
-    assert found == pytest.approx(np.square(means - 3).sum(axis=1).mean(), rel=0.06)
-    assert sampling_energy(np.ones(1), rows[0, :1]) == np.inf

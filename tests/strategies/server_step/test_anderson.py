@@ -172,19 +172,32 @@ def test_the_strategys_own_levels_and_scale_are_used() -> None:
     assert not state.uploads.clients
 
 
-def test_what_other_sites_differ_by_is_noise() -> None:
-    """The goals of the sites differ: half of them in turn are no noise and no fixed point."""
-    step, model = step_of(), np.zeros(D)
-    state = step.initial_state()
-    energies = []
-    for server_round in (1, 2):
-        every = updates_of(model, server_round)
-        half = slice(0, 4) if server_round == 1 else slice(4, 8)
-        updates = RoundUpdates(server_round, SITES[half], every.updates[half])
+def test_rounds_of_other_sites_are_forgotten() -> None:
+    """Without noise: open from the second round on with the same sites, and never else."""
+    step, model, found = step_of(), np.zeros(D), []
+    state: Any = step.initial_state()
+    halves = [(0, 4)] * 3 + [(4, 8)] * 3 + [(0, 4), (4, 8), (0, 4), (4, 8)]
+    for server_round, (first, last) in enumerate(halves, start=1):
+        rows = updates_of(model, server_round).updates[first:last]
+        updates = RoundUpdates(server_round, SITES[first:last], rows)
         state, moved = step.move(state, mean_of(updates), updates)
-        energies.append(moved.gauges["anderson_noise"])
-    spread = np.square(RATES * (GOALS[4:] - GOALS[4:].mean(axis=0))).sum() / (4 * 3)
-    assert energies[1] == pytest.approx(spread, rel=1e-3)
+        found.append(moved.gauges["anderson_gate"])
+        model += moved.update
+    assert found == [0, 1, 1, 0, 1, 1, 0, 0, 0, 0]
+    assert len(state.residuals) == 1
+
+
+def test_a_saddle_that_is_left_behind_is_not_returned_to() -> None:
+    """Δ grows from round to round: its least combination lies back at the saddle."""
+    step, model = step_of(), np.full(D, 1e-3)
+    state = step.initial_state()
+    for server_round in range(1, 20):
+        updates = RoundUpdates(
+            server_round, SITES, np.tile(0.2 * RATES * model, (N, 1)).astype(np.float32)
+        )
+        state, moved = step.move(state, mean_of(updates), updates)
+        assert moved.gauges["anderson_gate"] == 0
+        model += moved.update
 
 
 def test_rows_of_one_number_close_it() -> None:
