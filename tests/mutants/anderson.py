@@ -26,9 +26,9 @@ MUTANTS = (
     Mutant(
         "mixing whatever the noise",
         "strategies/server_step/anderson.py",
-        "return is_better(gram, noise, weights, d)",
-        "return len(gram) > 1",
-        STEP + "under_noise_the_step_is_the_plain_one_to_the_bit[1.0]",
+        'return self.settings.gate == "none" or is_better(gram, noise, weights, d)',
+        "return True",
+        STEP + "a_constant_signal_is_not_extrapolated_by_chance",
     ),
     Mutant(
         "mixing where chance alone is better",
@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "images mixed as if all began at the present model",
         "strategies/server_step/anderson.py",
-        "total -= exact_sum(np.cumsum(weights)[:-1], moves)",
-        "pass",
+        "jump = -exact_sum(np.cumsum(weights)[:-1], moves)",
+        "jump = 0 * mean",
         STEP + "the_step_is_the_mixing_of_the_last_models[1.0]",
     ),
     Mutant(

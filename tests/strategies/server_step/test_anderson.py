@@ -143,6 +143,17 @@ def test_under_noise_the_step_is_the_plain_one_to_the_bit(rate: float) -> None:
         assert found.gauges.get("server_rate") == one.gauges.get("server_rate")
 
 
+def test_a_constant_signal_is_not_extrapolated_by_chance() -> None:
+    """Noise of a hundredth of Δ, which does not change: no combination is less but by chance."""
+    step, generator = step_of(), np.random.default_rng(12)
+    state = step.initial_state()
+    for server_round in range(1, 40):
+        rows = 1 + 0.01 * np.sqrt(N) * generator.standard_normal((N, D))
+        updates = RoundUpdates(server_round, SITES, rows.astype(np.float32))
+        state, moved = step.move(state, mean_of(updates), updates)
+        assert moved.gauges["anderson_gate"] == 0
+
+
 def test_under_noise_mixing_without_the_gate_stays_behind() -> None:
     """What the gate is for: the distance to the fixed point, as a share of plain steps'."""
     plain, _ = run(step_of(ServerStep), 60, noise=0.03)
