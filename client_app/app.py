@@ -72,6 +72,8 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
             site = open_site(context, instructions.terms, profile)
             # Before any handler: terms that the policy declines read no record and charge no plan.
             check_policy(site.profile, instructions.terms)
+            if instructions.use == wire.OFFSET and handler is not train:
+                raise WireError("message: an offset is for a round of training")
             return handler(site, instructions)
         except KeyboardInterrupt:
             raise

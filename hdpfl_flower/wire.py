@@ -6,7 +6,8 @@ shape, a dtype or a key that is not expected raises :class:`WireError` before an
     server → site   "model":        parameters by name, float32
                     "instructions": the format, the terms (JSON) and the round; in PFA+ also the
                                     model that a site is to have kept; else what "others" are for
-                    "others":       more models, to choose from or to be pulled to
+                    "others":       more models, to choose from or to be pulled to; or what a
+                                    site is to add to its model over the round (SCAFFOLD)
     site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked
                                     for that, its one number along the model's last step, (1,)
                     "choice":       the model that it chose privately, where it is asked to

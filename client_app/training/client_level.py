@@ -51,9 +51,12 @@ class ClientLevelTrainer:
     """
 
     def __init__(self, site: Site, instructions: Instructions) -> None:
-        """Check the message's models; raises as ``Trainer`` does."""
+        """Check the message's models; raises as ``Trainer`` does, and declines an offset."""
         terms, training = instructions.terms, site.profile.training
         check_unit(terms)
+        # The clipping of the whole update would eat what an offset adds to it.
+        if instructions.use == wire.OFFSET:
+            raise Declined(Reason.TERMS, "an offset goes with noise = 'records' alone")
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         self.choose(0)

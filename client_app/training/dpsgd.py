@@ -56,6 +56,7 @@ def train(  # noqa: PLR0913 - the last by name
     physical_batch: int,
     *,
     pull: Pull | None = None,
+    offset: npt.NDArray[np.float32] | None = None,
     phases: Sequence[Phase] = (),
 ) -> npt.NDArray[np.float32]:
     """Return the noisy update of one round, local − global, shape ``(d,)``.
@@ -69,21 +70,26 @@ def train(  # noqa: PLR0913 - the last by name
         streams: the release's randomness, used up.
         physical_batch: records in memory at once; a batch larger than that is summed in parts.
         pull: towards what, and how strongly (MR-MTL, Ditto). θ* must be public or private already.
+        offset: D, what the model is moved by over the round besides, a k-th after each of the k
+            steps (SCAFFOLD), shape ``(d,)``; public or private already. It goes without phases.
         phases: which coordinates each of the plan's steps trains, in this order; empty: all of them
             in every step. Their steps are the plan's in number.
 
     Guarantees:
-        Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)) − η·λ·(θ − θ*), also
-        where the Poisson batch is empty. The pull is neither clipped nor noised: θ and θ* are
-        known to whoever sees the noisy sums, so it is post-processing and costs nothing. In a phase
+        Each step is θ ← θ − (η/b)·(Σ clipped gradients + N(0, noise_std²)) − η·λ·(θ − θ*) + D/k,
+        also where the Poisson batch is empty. Pull and offset are neither clipped nor noised: θ, θ*
+        and D are known to whoever sees the noisy sums, so they are post-processing and cost
+        nothing; batches and noise are the same with and without them. In a phase
         gradients are those of its coordinates, clipped to C and noised in every one of them that
         may change: a step of a phase is the same mechanism. The update is 0 where a mask is. Steps,
         divisor and shapes do not depend on the records. The result is the composition of
         ``plan.steps`` Gaussian mechanisms and post-processing.
 
     Raises:
-        TermsError: as :func:`pull_share`; θ* is of another model; or the phases are not the plan's.
+        TermsError: as :func:`pull_share`; θ* or D is of another model; the phases are not the
+            plan's; or there are phases and an offset.
     """
+    drift = _drift(offset, start, phases, plan.steps.count)
     phases = phases or (Phase(plan.steps.count, slice(0, len(start))),)
     if sum(phase.steps for phase in phases) != plan.steps.count:
         raise TermsError("the phases of a round have other steps than its plan pays for")
@@ -127,10 +133,26 @@ def train(  # noqa: PLR0913 - the last by name
                     # The divisor is the expected batch b, a constant: the true batch size would
                     # depend on who is in it.
                     engine.theta[place].sub_(noisy, alpha=learning_rate / plan.divisor)
+                    if drift is not None:  # after clipping and noise, a k-th of it in each step
+                        engine.theta.add_(drift.to(device))
             if keep is not None:
                 begin[place].mul_(keep)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()
     return update
+
+
+def _drift(
+    offset: npt.NDArray[np.float32] | None,
+    start: npt.NDArray[np.float32],
+    phases: Sequence[Phase],
+    steps: int,
+) -> torch.Tensor | None:
+    """Return what each of the steps adds of an offset; raises ``TermsError`` as :func:`train`."""
+    if offset is None:
+        return None
+    if phases or offset.shape != start.shape:
+        raise TermsError("an offset is of the whole model, and a round with one has no phases")
+    return torch.from_numpy(offset / np.float32(steps))
 
 
 def _masked(phase: Phase, *vectors: torch.Tensor | None) -> torch.Tensor | None:

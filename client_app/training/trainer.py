@@ -39,7 +39,8 @@ class Trainer:
         """Check the incoming models and prepare the engine; no record is read.
 
         Raises:
-            Declined: the message is larger than the policy allows.
+            Declined: the message is larger than the policy allows, or has an offset where a part
+                of the model stays here.
             WireError: names, shapes or types differ, or a number is not finite.
             ModelError: the model cannot be trained record by record.
             DataError: the schema is wrong.
@@ -73,6 +74,9 @@ class Trainer:
         self.start = flatten(self.models[index])
         anchor = flatten(self.models[1]) if instructions.use == wire.PULL else self.start
         self._pull = (terms.pull, self._whole(anchor)) if terms.pull else None
+        self._offset = flatten(self.models[1]) if instructions.use == wire.OFFSET else None
+        if self._offset is not None and self._personal is not None:
+            raise Declined(Reason.TERMS, "an offset goes without personal parts and masks")
         pull_share(self._pull, terms.learning_rate)
         # Here, not after the training: a wrong model in the memory is refused before a release.
         self._direction = last_step(site.memory, instructions, self.start, site.layout)
@@ -145,6 +149,7 @@ class Trainer:
             site.streams(instructions.server_round, kind),
             site.profile.training.physical_batch,
             pull=pull,
+            offset=self._offset,
             phases=phases,
         )
 

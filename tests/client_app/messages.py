@@ -143,6 +143,18 @@ def model_in(terms: RunTerms, server_round: int) -> ArrayRecord:
     return wire.write_model(arrays)
 
 
+def ask_with_offset(
+    profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN
+) -> Message:
+    """Send a round's instructions with an offset to the site; other kinds as :func:`ask`."""
+    if kind != wire.TRAIN:
+        return ask(profile, terms, server_round, kind)
+    content = wire.write_instructions(
+        terms, server_round, model_of(terms), others=[model_in(terms, 3)], use=wire.OFFSET
+    )
+    return send({"profile": str(profile)}, kind, content)
+
+
 class Projecting:
     """A server that asks for one number from round 2 on, and a node that remembers.
 

@@ -41,6 +41,7 @@ REQUESTS = {
     "no projection": {**PLAIN, "project": None},
     "a choice of two": ONE,
     "a pull towards the second": {**ONE, "use": wire.PULL},
+    "an offset by the second": {**ONE, "use": wire.OFFSET},
     "a choice of another second": {**ONE, "others": [model(3)]},
     "a choice of three": TWO,
     "the same three, in another order": {**TWO, "others": [model(3), model(2)]},
@@ -54,12 +55,13 @@ def test_whatever_is_asked_differently_has_another_digest() -> None:
     assert len(set(digests.values())) == len(REQUESTS), digests
 
 
-@pytest.mark.parametrize("first", [wire.CHOOSE, wire.PULL])
+@pytest.mark.parametrize("first", [wire.CHOOSE, wire.PULL, wire.OFFSET])
 def test_the_same_models_for_another_use_are_another_request(tmp_path: Path, first: str) -> None:
     """A site that answered one does not answer the other: one request, one payload."""
     terms, profile = terms_of(selections=1), make_site(tmp_path)
     replies = []
-    for use in (first, first, {wire.CHOOSE: wire.PULL, wire.PULL: wire.CHOOSE}[first]):
+    uses = [wire.CHOOSE, wire.PULL, wire.OFFSET]
+    for use in (first, first, uses[uses.index(first) - 1]):
         content = wire.write_instructions(
             terms, 1, model_in(terms, 1), others=[model_in(terms, 2)], use=use
         )

@@ -153,11 +153,15 @@ def test_other_models_need_a_use_and_a_pull_needs_one() -> None:
         (wire.CHOOSE, [OTHER]),
         (wire.CHOOSE, [OTHER, MODEL]),
         (wire.PULL, [OTHER]),
+        (wire.OFFSET, [OTHER]),
     ):
         written = wire.write_instructions(TERMS, 1, MODEL, others=others, use=use)
         read = wire.read_instructions(written)
         assert (read.use, len(read.others), len(read.models)) == (use, len(others), 1 + len(others))
-    for use, others in (("", [OTHER]), ("x", [OTHER]), (wire.PULL, [OTHER, MODEL])):
+    two = [OTHER, MODEL]
+    for use, others in (
+        ("", [OTHER]), ("x", [OTHER]), (wire.PULL, two), (wire.OFFSET, two),
+    ):  # fmt: skip
         with pytest.raises(WireError, match="without a use"):
             wire.read_instructions(wire.write_instructions(TERMS, 1, MODEL, others=others, use=use))
 
@@ -172,6 +176,7 @@ def test_each_part_of_a_request_makes_it_another_one() -> None:
         wire.write_instructions(TERMS, 1, MODEL, "a" * 64),
         wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.CHOOSE),
         wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.PULL),
+        wire.write_instructions(TERMS, 1, MODEL, others=[OTHER], use=wire.OFFSET),
         wire.write_instructions(TERMS, 1, MODEL, others=[MODEL], use=wire.CHOOSE),
         wire.write_instructions(TERMS, 1, MODEL, others=[OTHER, OTHER], use=wire.CHOOSE),
     ]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hdpfl_flower import wire
+from tests.client_app.messages import ask_with_offset
 from tests.privacy.conftest import Play
-from tests.privacy.replay import Observed, Rows, check_noise, observe, same
+from tests.privacy.replay import Observed, Rows, check_neighbours, check_noise, observe, same
 from tests.privacy.sites import DECLARED, digits, make_site, terms_of, with_one_more, without
 
 SMALL = [
@@ -48,6 +49,21 @@ def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
     fewer = without(records, REMOVED)
     terms = terms_of(model, rounds=1 if (model, engine) in LARGE else 2)
     play(terms, records, fewer, rows=keep, rows_of=drop, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["linear", "vmap"])
+def test_under_an_offset_too_one_record_less_changes_nothing_but_sums(
+    tmp_path: Path, engine: str
+) -> None:
+    """Of the same rows and noise: the noisy sums that follow an offset hide a record as well."""
+    records, terms = digits(DECLARED), terms_of()
+    first = observe(
+        make_site(tmp_path / "one", records, engine=engine), terms, rows_of=keep,
+        ask=ask_with_offset,
+    )  # fmt: skip
+    site = make_site(tmp_path / "other", without(records, REMOVED), engine=engine)
+    check_neighbours(first, observe(site, terms, first, drop, ask_with_offset))
+    check_noise(first, terms.clip_norm)
 
 
 @pytest.mark.parametrize(

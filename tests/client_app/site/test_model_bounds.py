@@ -36,6 +36,7 @@ WAYS = {
     ),
     "choose": (wire.TRAIN, {"selections": 1}, wire.CHOOSE),
     "pull": (wire.TRAIN, {"prox-lambda": 0.1}, wire.PULL),
+    "offset": (wire.TRAIN, {}, wire.OFFSET),
     "project": (wire.TRAIN, {}, "project"),
     "evaluate": (wire.EVALUATE, {}, ""),
     "finish": (wire.FINISH, KEPT, ""),
@@ -72,7 +73,7 @@ def test_a_model_above_the_policy_is_built_on_meta_alone(
 
 def extra(use: str, small: ArrayRecord) -> dict[str, Any]:
     """Return what else a message of this use carries."""
-    if use in (wire.CHOOSE, wire.PULL):
+    if use in (wire.CHOOSE, wire.PULL, wire.OFFSET):
         return {"others": [small], "use": use}
     return {"project": wire.WHOLE} if use else {}
 
