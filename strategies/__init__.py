@@ -50,6 +50,7 @@ from strategies.splitting.fedprox import FedProx
 from strategies.splitting.fedrp import FedRP
 from strategies.splitting.fedsplit import FedSplit
 from strategies.splitting.own_scheme import OwnScheme
+from strategies.splitting.scaffold import Scaffold
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
     "fedavg": FedAvg,
@@ -64,6 +65,7 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "robust-hdp": RobustHDP,
     "snr": SNR,
     "robust-hdp-drift": RobustHDPDrift,
+    "scaffold": Scaffold,
     "oracle": Oracle,
     "fedhdp": FedHDP,
     "dp-fedavg": DPFedAvg,
@@ -115,6 +117,11 @@ SPLITTINGS: dict[str, type[Splitting]] = {
 }
 """What may follow the name of a strategy with one model: an operator splitting by its weights."""
 
+CONTROL_VARIATES: dict[str, type[Scaffold]] = {
+    "scaffold": Scaffold,
+}
+"""What may follow it in the same place: control variates of its clients."""
+
 SERVER_STEPS: dict[str, type[ServerStep]] = {
     "momentum": Momentum,
     "adam": Adam,
@@ -123,7 +130,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
 }
 """What may follow any name of a strategy with one model: how the server steps."""
 
-PARTS = (PROJECTIONS, CLUSTERED, SPLITTINGS, SERVER_STEPS)
+PARTS = (PROJECTIONS, CLUSTERED, SPLITTINGS, CONTROL_VARIATES, SERVER_STEPS)
 """Every table of what may follow a ``+``."""
 
 SETTINGS_OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
@@ -146,7 +153,7 @@ def check_strategy(name: str) -> type[HDPStrategy]:
     found = _strategy_of(weighting, name)
     if not parts:
         return found
-    around = {**PROJECTIONS, **CLUSTERED, **SPLITTINGS}
+    around = {**PROJECTIONS, **CLUSTERED, **SPLITTINGS, **CONTROL_VARIATES}
     for part in parts:
         if part not in around and part not in SERVER_STEPS:
             raise StrategyError(

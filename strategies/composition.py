@@ -21,6 +21,7 @@ from strategies.projection.base import Projected
 from strategies.server_step.anderson import Anderson
 from strategies.server_step.step import ServerStep
 from strategies.splitting.base import Splitting
+from strategies.splitting.scaffold import Scaffold
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ REFUSED = (
     Refusal(
         "a part after a splitting, such as `fedpi+pfa`",
         "'{weights}' splits by itself: write the weights, and '+{weights}' after them",
-        lambda c: bool(c.around) and issubclass(c.weights, Splitting),
+        lambda c: bool(c.around) and issubclass(c.weights, (Splitting, Scaffold)),
     ),
     Refusal(
         "weights from the updates with a start a site, such as `robust-hdp+fedpi`",
@@ -142,6 +143,23 @@ REFUSED = (
         "keeps a start for each site: a server step would move their mean and leave them behind; "
         "leave it out: 'server-learning-rate' moves both",
         lambda c: bool(c.steps) and c.has_own_starts,
+    ),
+    Refusal(
+        "control variates after a strategy of levels, such as `fedhdp+scaffold`",
+        "'{weights}' clips, mixes and noises levels: control variates go with weights alone",
+        lambda c: (
+            any(issubclass(part, Scaffold) for part in c.around)
+            and issubclass(c.weights, LevelAveraging)
+        ),
+    ),
+    Refusal(
+        "`+anderson` after control variates, such as `scaffold+anderson`",
+        "'anderson' needs noise that is fresh in every round, and control variates carry noise "
+        "from round to round; take momentum in its place",
+        lambda c: (
+            any(issubclass(part, Scaffold) for part in (c.weights, *c.around))
+            and any(issubclass(step, Anderson) for step in c.steps)
+        ),
     ),
     Refusal(
         "a server step with several models, such as `r-dpcfl+adam`",
@@ -183,6 +201,42 @@ KEYS_REFUSED = (
             has_own_starts(strategy) and _is_personal(strategy.complete_terms(config.terms))
         ),
     ),
+    KeyRefusal(
+        "`noise` other than `records` with `+scaffold`",
+        "'noise' must be 'records' with '{strategy}': where the whole update is clipped, what a "
+        "site adds to its model over the round is clipped too",
+        lambda strategy, config: issubclass(strategy, Scaffold) and config.terms.noise != "records",
+    ),
+    KeyRefusal(
+        "`guard` with `+scaffold`",
+        "'guard' must be 'none' with '{strategy}': a site's earlier upload moves every site's "
+        "model, which no guard bounds or takes out",
+        lambda strategy, config: issubclass(strategy, Scaffold) and config.server.guard != "none",
+    ),
+    KeyRefusal(
+        "personal parts and masks with `+scaffold`",
+        "'personal-part', 'personal-training', 'personal-shrink' and 'shared-mask' do not go with "
+        "'{strategy}', which moves the whole model; leave them out",
+        lambda strategy, config: issubclass(strategy, Scaffold) and _has_parts(strategy, config),
+    ),
+    KeyRefusal(
+        "`first-batch` with `+scaffold`",
+        "'first-batch' does not go with '{strategy}': control variates are of equal steps in every "
+        "round; leave it out",
+        lambda strategy, config: (
+            issubclass(strategy, Scaffold)
+            and strategy.complete_terms(config.terms).first_batch == "full"
+        ),
+    ),
+    KeyRefusal(
+        "weights that make no sum with `+scaffold`, such as `trimmed-mean+scaffold`",
+        "'strategy': '{strategy}': control variates go with weights of updates alone, and what "
+        "stands before the '+' makes no weighted sum",
+        lambda strategy, config: (
+            issubclass(strategy, Scaffold)
+            and not strategy.weighting(config).declare().is_weighted_sum
+        ),
+    ),
 )
 """Keys that are refused with some strategies, before a run."""
 
@@ -213,6 +267,11 @@ def check_keys(strategy: type[HDPStrategy], config: RunConfig) -> None:
     for refusal in KEYS_REFUSED:
         if refusal.holds(strategy, config):
             raise TermsError(f"run config: {refusal.why.format(strategy=config.terms.strategy)}")
+
+
+def _has_parts(strategy: type[HDPStrategy], config: RunConfig) -> bool:
+    terms = strategy.complete_terms(config.terms)
+    return terms.has_personal_state or terms.has_phases
 
 
 @cache

@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hdpfl_flower",
         "strategies.core",
         "strategies.averaging",
+        "strategies.noise_aware",
         "strategies.server_step",
     },
     "strategies.multi_model": {

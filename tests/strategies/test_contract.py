@@ -15,8 +15,9 @@ from strategies.core.checks import check_outcome
 from tests.federation import weighing
 
 STEPS = tuple(f"robust-hdp-drift+{step}" for step in SERVER_STEPS)
+SPLIT = ("scaffold", "robust-hdp-drift+scaffold", "snr+scaffold+adam")
 NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl", *STEPS,
-         "robust-hdp+fedrp", "weiavg+fedpi")  # fmt: skip
+         "robust-hdp+fedrp", "weiavg+fedpi", *SPLIT[1:])  # fmt: skip
 VENUES = ("ICML", "AISTATS", "VLDB", "TMLR", "MLSys", "NeurIPS")
 VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
 OWN_STARTS = ("fedsplit", "fedpi", "splitting", "weiavg+fedpi")
@@ -60,7 +61,7 @@ def test_unanimous_clients_get_their_way(name: str) -> None:
 
 
 def test_exactly_the_strategies_that_may_leave_the_clients_updates_say_so() -> None:
-    leave = {"robust-hdp-drift", "fedrp", "robust-hdp+fedrp", *STEPS, *NO_SUM}
+    leave = {"robust-hdp-drift", "fedrp", "robust-hdp+fedrp", *STEPS, *SPLIT, *NO_SUM}
     assert {name for name in NAMES if not subject_of(name).new().declare().is_convex} == leave
 
 
@@ -103,10 +104,10 @@ def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_ser
 def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
     name: str, guard: str
 ) -> None:
-    """Refused with all that have several models or starts; bounds on weights without a sum."""
+    """Refused with several models, starts or control variates; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
-    several = check_strategy(name).several_models or name in OWN_STARTS
-    if guard != "none" and (several or (not is_sum(name) and guard != "evidence")):
+    never = check_strategy(name).several_models or name in (*OWN_STARTS, *SPLIT)
+    if guard != "none" and (never or (not is_sum(name) and guard != "evidence")):
         with pytest.raises(HDPFLError, match="'guard'"):
             make_strategy(terms)
         return

@@ -65,6 +65,11 @@ def federation() -> ScriptedGrid:
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
+    "control variates of weights": {
+        "strategy": "robust-hdp-drift+scaffold+adam",
+        "scaffold.mean": "weighted",
+        "fraction": 0.6,
+    },
     **{f"fedavg+{step}": {"strategy": f"fedavg+{step}"} for step in SERVER_STEPS},
     **{
         f"average = {average}": {"strategy": "robust-hdp+momentum", "average": average}

@@ -22,12 +22,13 @@ from strategies.core.strategy_state import save_state
 from strategies.multi_model.base import MultiModel
 from strategies.projection.base import Projected
 from strategies.splitting.base import Splitting
+from strategies.splitting.scaffold import Scaffold
 from tests.federation import ScriptedGrid, sends, weighing
 
 WEIGHTINGS = [
     name
     for name, rule in STRATEGIES.items()
-    if not issubclass(rule, (Projected, MultiModel, Splitting))
+    if not issubclass(rule, (Projected, MultiModel, Splitting, Scaffold))
 ]
 FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
 D = 300

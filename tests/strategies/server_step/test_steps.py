@@ -146,6 +146,8 @@ def test_every_refusal_of_the_table_is_one() -> None:
         "fedpi+pfa": "'fedpi' splits by itself",
         "robust-hdp+fedpi": "'robust-hdp' weighs by the updates",
         "fedsplit+momentum": "would move their mean and leave them behind",
+        "fedhdp+scaffold": "'fedhdp' clips, mixes and noises levels",
+        "scaffold+anderson": "'anderson' needs noise",
         "r-dpcfl+adam": "a server step has no past of theirs",
     }
     found = set()
@@ -163,11 +165,15 @@ def test_every_key_of_the_table_is_refused() -> None:
         "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
         "'guard' compares or bounds steps": {"strategy": "fedpi", "guard": "cap"},
         "beside one global model": {"strategy": "fedpi", "personal-lambda": 0.1},
+        "'noise' must be 'records'": {"strategy": "scaffold", "noise": "client"},
+        "'guard' must be 'none'": {"strategy": "snr+scaffold", "guard": "cap"},
+        "moves the whole model": {"strategy": "fedper+scaffold", "model": "mlp:8"},
+        "'first-batch' does not go": {"strategy": "scaffold", "first-batch": "full"},
+        "makes no weighted sum": {"strategy": "trimmed-mean+scaffold"},
     }
     for words, keys in examples.items():
-        config = config_of(**keys)
         with pytest.raises(TermsError, match=words):
-            make_strategy(config)
+            make_strategy(config_of(**keys))
     assert len(examples) == len(KEYS_REFUSED)
 
 

@@ -1,0 +1,355 @@
+"""SCAFFOLD: control variates against client drift, from the clients' own noisy uploads.
+
+Karimireddy, Kale, Mohri, Reddi, Stich and Suresh, SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning (ICML 2020), Algorithm 1, option II. A client steps by −η(g(y) − cᵢ + c), so
+that many local steps do not end in its own optimum. After k steps cᵢ is the mean of the gradients
+that it took, and c the mean of the cᵢ.
+
+Here the server makes cᵢ of what the client uploads anyway. It sends client i the displacement
+Dᵢ = −ηkᵢ(c − cᵢ), of which the client adds a k-th after each of its k noisy steps. The client's
+update is uᵢ = pᵢ + Dᵢ, its own part pᵢ = −η·Σ (noisy gradients), and with vᵢ = pᵢ/kᵢ = −ηcᵢ
+
+    Dᵢ = kᵢ·(v̄ − vᵢ),  v̄ = Σⱼ bⱼvⱼ;  the model moves by s·k̄·Σ wᵢuᵢ/kᵢ
+
+with w and s the weights and the scale of the strategy before the ``+``, which it chooses by the own
+parts k̄·pᵢ/kᵢ: their noise is fresh and independent, while uᵢ has the noise of two uploads. A client
+that misses rounds, or whose update is rejected, keeps its vᵢ, and the others move by bᵢvᵢ in its
+place. One that has not uploaded yet has Dᵢ = 0.
+
+In a full round the move is s·k̄·(v̄ + Σ wᵢ(vᵢ⁺ − vᵢ)), vᵢ⁺ the new steps: a control-variate
+estimate of Σ bᵢvᵢ⁺. Its noise is Σ (wᵢ² + (bᵢ − wᵢ)²)σᵢ², and over the rounds each upload counts by
+bᵢ: by wᵢ at once, by bᵢ − wᵢ a round later. With ``scaffold.mean = "equal"``, the paper's, the
+fixed point is the optimum of the plain mean of the clients' losses whatever the weights, which
+lower no noise in the end. With ``"weighted"`` bᵢ is client i's weight in its last round and the
+noise about Σ wᵢ²σᵢ², but clients of much noise count little at the fixed point, too. Under label
+skew that costs more than it saves.
+
+Threat model: that of the strategy before the ``+``. The displacement is a function of noisy
+uploads, and is added after clipping and noise: it costs no ε, and a client's noise, batches and
+charge are those without it. kᵢ is the terms' ``local-steps``, or what clients disclose
+(``local_steps.py``); else all are equal, and under unequal steps the fixed point weighs client i by
+kᵢ, as FedAvg's does.
+
+Known limits: the server holds a vector of each client, and sends each two models. Under noise a
+displacement is noisy by a whole round's noise. A client's earlier upload moves every other one, so
+guards that bound or take back a client's share are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import AtLeastOne, Settings
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.linalg.sums import BLOCK, exact_sum
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.averaging.fedavg import FedAvg
+from strategies.core.base import Declaration, Disclosed, HDPStrategy
+from strategies.core.interface import RoundPlan, RoundStart, SiteRequest
+from strategies.noise_aware.local_steps import facts_needed
+from strategies.noise_aware.snr import disclosed_steps
+
+Row = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+
+
+class ScaffoldSettings(Settings):
+    """Which mean of the control variates is sent, and how much the server may hold."""
+
+    mean: Literal["equal", "weighted"] = Field(
+        "equal",
+        description="The mean of the control variates: of equal shares, or by the weights of the "
+        "strategy before the '+'.",
+    )
+    memory_mb: AtLeastOne = Field(
+        4096,
+        description="Memory at the server for the sites' control variates, MB: sites x parameters "
+        "x 4 bytes. A round takes up to four times as much beside it.",
+    )
+
+
+@dataclass(frozen=True)
+class Variate:
+    """What is kept of a client's last upload: v = p/k, −η times its control variate.
+
+    Attributes:
+        part: k̄·p/k, its own part as of k̄ steps, float32, shape ``(d,)``.
+        middle: k̄, the mean of the steps of that round's clients.
+        steps: k, as the server knows it.
+        share: bⱼ but for a factor: 1, or its weight in that round, times the round's clients.
+    """
+
+    part: Row
+    middle: float
+    steps: float
+    share: float
+
+
+@dataclass(frozen=True)
+class ScaffoldState:
+    """The state of SCAFFOLD.
+
+    Attributes:
+        variates: site → what is kept of its last upload.
+        mean: v̄, the mean of the vⱼ by share, float64, shape ``(d,)``; None before round 1.
+        weighting: the state of the strategy that weighs.
+    """
+
+    variates: dict[str, Variate] = field(default_factory=dict)
+    mean: Floats | None = None
+    weighting: Any = None
+
+    def displacement(self, site: str) -> Row | None:
+        """Return D = k·(v̄ − v) of a site, shape ``(d,)``; None for 0, before its first upload."""
+        variate = self.variates.get(site)
+        if variate is None or self.mean is None:
+            return None
+        moved = np.empty_like(variate.part)
+        for block in _blocks(len(moved)):
+            moved[block] = _displaced(_aim(self.mean[block], variate.steps), variate, block)
+        return moved
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    """Yield the coordinates in stretches that stay in the processor's cache."""
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
+
+
+def _aim(mean: Floats, steps: float) -> Row:
+    """Return k·v̄."""
+    return (steps * mean).astype(np.float32)
+
+
+def _displaced(aim: Row, variate: Variate, block: slice) -> Row:
+    """Return k·v̄ − k·v of some coordinates; the same bits when it is sent and when it is read."""
+    part, factor = variate.part[block], variate.steps / variate.middle
+    moved: Row = aim - (part if factor == 1 else np.float32(factor) * part)
+    return moved
+
+
+class Scaffold(HDPStrategy):
+    """The weights of ``weighting``, of updates along corrected paths.
+
+    The update is a multiple of the weighted sum of the updates: ``Outcome.scale``.
+
+    Attributes:
+        weighting: the strategy that weighs.
+    """
+
+    name = "scaffold"
+    weighting: ClassVar[type[HDPStrategy]] = FedAvg
+    settings_type = ScaffoldSettings
+    settings: ScaffoldSettings
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``."""
+        self._weighting = self.weighting(config)
+        super().__init__(config)
+        self._weighting.sampler = self.sampler
+
+    # --- the hooks ----------------------------------------------------------------------------
+
+    @classmethod
+    def complete_terms(cls, terms: RunTerms) -> RunTerms:
+        """Return the terms as the strategy that weighs completes them."""
+        return cls.weighting.complete_terms(terms)
+
+    def declare(self) -> Declaration:
+        """Declare the facts that show a site's steps; a displacement is in no client's update."""
+        inner = self._weighting.declare()
+        facts = inner.optional_facts | facts_needed(self.terms)
+        return replace(inner, optional_facts=facts, is_convex=False)
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Return the terms as the strategy that weighs proposes them."""
+        return self._weighting.propose(terms, disclosed)
+
+    def initial_state(self, disclosed: Disclosed | None = None) -> ScaffoldState:
+        """Return no control variates."""
+        return ScaffoldState(weighting=self._weighting.initial_state(disclosed))
+
+    def begin_round(self, state: ScaffoldState, start: RoundStart) -> RoundPlan:
+        """Return the round as it is.
+
+        Raises:
+            TermsError: before round 1, the sites online have no room for their control variates.
+        """
+        size = sum(math.prod(array.shape) for array in start.arrays.values())
+        if not state.variates and len(start.sites) > self._room(size):
+            needed = math.ceil(4e-6 * size * len(start.sites))
+            raise TermsError(
+                f"run config: 'scaffold.memory-mb': the control variates of {len(start.sites)} "
+                f"sites take {needed} MB; set it to that, if the server has so much five times "
+                "over, or take a strategy without '+scaffold'"
+            )
+        return super().begin_round(state, start)
+
+    def request(
+        self, state: ScaffoldState, server_round: int, site: str, kind: str = wire.TRAIN
+    ) -> SiteRequest:
+        """Return the model, and for training the displacement of the site."""
+        offset = state.displacement(site) if kind == wire.TRAIN else None
+        if offset is None:
+            return SiteRequest()
+        return SiteRequest(use=wire.OFFSET, own=site, offset=offset)
+
+    def combine(
+        self, state: ScaffoldState, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[ScaffoldState, Outcome]:
+        """Return the step: own parts, their weights, the sum of the updates by these.
+
+        The journal's ``control_variates`` counts the sites that have one after the round, and
+        ``displacement`` is ‖Dᵢ‖ of the round.
+        """
+        known = disclosed_steps(self.terms, updates)
+        steps, middle = known.counts, float(known.counts.mean())
+        own, moved = _own_parts(state, updates, steps)
+        inner, outcome = self._weighting.combine(
+            state.weighting, _as_of_equal_steps(updates, own, middle / steps), noise
+        )
+        # s·k̄·Σ wᵢuᵢ/kᵢ, as a multiple of a sum by weights that add up to 1.
+        per_step = outcome.weights * (middle / steps)
+        after = self._with_variates(replace(state, weighting=inner), updates, own, steps, outcome)
+        gauges = {
+            **outcome.gauges,
+            **_of_updates(outcome.gauges, steps / middle),
+            "steps": steps,
+            "steps_known": known.known.astype(np.float64),
+            "displacement": moved,
+            "control_variates": float(len(after.variates)),
+        }
+        return after, Outcome(
+            _moved(state, updates, outcome, middle),
+            per_step / per_step.sum(),
+            gauges,
+            outcome.scale * float(per_step.sum()),
+        )
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _room(self, size: int) -> int:
+        """Return of how many sites control variates of a model of ``size`` numbers are kept."""
+        return int(self.settings.memory_mb * 1e6 / (4 * max(size, 1)))
+
+    def _with_variates(
+        self,
+        state: ScaffoldState,
+        updates: RoundUpdates,
+        own: Row,
+        steps: Floats,
+        outcome: Outcome,
+    ) -> ScaffoldState:
+        """Return the state with what this round's clients uploaded, and the new mean.
+
+        Args:
+            state: before.
+            updates: of the round.
+            own: k̄·pᵢ/kᵢ, shape ``(n, d)``; not to be written to any more.
+            steps: kᵢ, shape ``(n,)``.
+            outcome: of the strategy that weighs, on ``own``.
+        """
+        # A row of an earlier round's matrix would keep all of it in memory.
+        variates = {
+            site: one if one.part.base is None else replace(one, part=one.part.copy())
+            for site, one in state.variates.items()
+            if site not in updates.sites
+        }
+        room, middle = self._room(own.shape[1]) - len(variates), float(steps.mean())
+        shares = len(steps) * outcome.weights
+        if self.settings.mean == "equal":
+            shares = np.ones(len(steps))
+        # Those that joined after round 1 and have no room train without a displacement.
+        kept = np.array([site in state.variates for site in updates.sites], dtype=np.bool_)
+        kept |= np.cumsum(~kept) <= room - kept.sum()
+        mean = np.zeros(own.shape[1])
+        for one in variates.values():
+            _add(mean, one.share / one.middle, one.part)
+        mean += _sum_of(np.where(kept, shares, 0.0), own, outcome) / middle
+        for i in np.flatnonzero(kept):
+            variates[updates.sites[i]] = Variate(own[i], middle, float(steps[i]), float(shares[i]))
+        total = sum(one.share for one in variates.values())
+        return replace(state, variates=variates, mean=mean / total if total else None)
+
+
+def _own_parts(state: ScaffoldState, updates: RoundUpdates, steps: Floats) -> tuple[Row, Floats]:
+    """Return k̄·pᵢ/kᵢ = (k̄/kᵢ)·(uᵢ − Dᵢ), shape ``(n, d)``, and ‖Dᵢ‖, shape ``(n,)``."""
+    rows, factors = updates.updates, (steps.mean() / steps).astype(np.float32)
+    own, squares = np.empty_like(rows), np.zeros(len(rows))
+    variates = [state.variates.get(site) for site in updates.sites]
+    for block in _blocks(rows.shape[1]):
+        aims: dict[float, Row] = {}  # clients have few numbers of steps
+        for i, variate in enumerate(variates):
+            if variate is None or state.mean is None:
+                own[i, block] = rows[i, block]
+            else:
+                k = variate.steps
+                aims[k] = aims[k] if k in aims else _aim(state.mean[block], k)
+                sent = _displaced(aims[k], variate, block)
+                squares[i] += float(np.einsum("i,i", sent, sent))
+                np.subtract(rows[i, block], sent, out=own[i, block])
+            if factors[i] != 1:
+                own[i, block] *= factors[i]
+    return own, np.sqrt(squares)
+
+
+def _moved(state: ScaffoldState, updates: RoundUpdates, outcome: Outcome, middle: float) -> Row:
+    """Return s·k̄·Σ wᵢuᵢ/kᵢ = s·Σ wᵢ(own part) + s·k̄·Σ wᵢDᵢ/kᵢ, shape ``(d,)``.
+
+    The last sum is v̄·Σw − Σ wᵢvᵢ over those that have a vᵢ. It is 0, and not computed, in a full
+    round of the shares that v̄ is made of.
+    """
+    found = [state.variates.get(site) for site in updates.sites]
+    total = sum(one.share for one in state.variates.values())
+    if state.mean is None or not total:
+        return outcome.update
+    shares = np.array([one.share / total if one else 0.0 for one in found])
+    if len(found) == len(state.variates) and np.allclose(shares, outcome.weights, 0, 1e-12):
+        return outcome.update
+    weights = np.where([one is None for one in found], 0.0, outcome.weights)
+    rest = weights.sum() * state.mean
+    for weight, one in zip(weights, found, strict=True):
+        if one is not None:
+            _add(rest, -weight / one.middle, one.part)
+    moved: Row = (outcome.update + outcome.scale * middle * rest).astype(np.float32)
+    return moved
+
+
+def _sum_of(shares: Floats, own: Row, outcome: Outcome) -> Floats:
+    """Return Σ bᵢ(own part), float64, shape ``(d,)``: the weighted sum itself where b is w."""
+    total = float(shares.sum())
+    if total and np.allclose(shares / total, outcome.weights, 0, 1e-12):
+        return (total / outcome.scale) * outcome.update.astype(np.float64)
+    return exact_sum(shares, own)
+
+
+def _add(total: Floats, scale: float, row: Row) -> None:
+    """Add a multiple of a row to ``total``, without a copy of it in float64."""
+    for block in _blocks(len(total)):
+        total[block] += scale * row[block].astype(np.float64)
+
+
+def _of_updates(gauges: Mapping[str, float | Floats], factors: Floats) -> dict[str, Floats]:
+    """Return the noise of each client's own part of its update, from that of k̄ steps."""
+    return {"noise_std": factors * gauges["noise_std"]} if "noise_std" in gauges else {}
+
+
+def _as_of_equal_steps(updates: RoundUpdates, own: Row, factors: Floats) -> RoundUpdates:
+    """Return the round with the own parts as updates, as if all clients took k̄ steps.
+
+    The batch sizes are left out, by which a strategy would count the steps a second time.
+    """
+    disclosed = {fact: column for fact, column in updates.disclosed.items() if fact != "batch-size"}
+    if "noise-std" in disclosed:
+        disclosed["noise-std"] = factors * disclosed["noise-std"]
+    return replace(updates, updates=own, disclosed=disclosed, squares=None)
