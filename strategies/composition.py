@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.server_terms import FOUND
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError, TermsError
 from strategies.core.base import HDPStrategy
@@ -171,6 +172,22 @@ REFUSED = (
 """Combinations that are refused by name, before a run."""
 
 KEYS_REFUSED = (
+    KeyRefusal(
+        "`learning-rate = auto` with a start a site (`fedsplit`, `fedpi`, `splitting`)",
+        "'learning-rate' = 'auto' steps one model, and with '{strategy}' each site's start moves "
+        "at the server's rate, too; write a number, or take 'fedprox'",
+        lambda strategy, config: (
+            config.server.server_learning_rate == FOUND and has_own_starts(strategy)
+        ),
+    ),
+    KeyRefusal(
+        "`learning-rate = auto` with several models",
+        "'learning-rate' = 'auto' finds the rate of one model, and '{strategy}' has several, some "
+        "of which begin in the middle of a run; write a number",
+        lambda strategy, config: (
+            config.server.server_learning_rate == FOUND and strategy.several_models
+        ),
+    ),
     KeyRefusal(
         "`average` with several models",
         "'average' is of one model, and '{strategy}' has several, some of which begin in the "

@@ -7,6 +7,7 @@ the table of its name (``strategies/settings.py``).
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
-from hdpfl_flower.config.server_terms import ServerTerms
+from hdpfl_flower.config.server_terms import FOUND, ServerTerms
 from hdpfl_flower.config.settings import PREFIX, Settings, Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.terms import AUTO, RunTerms
 from hdpfl_flower.errors import TermsError
 
 GROUPS: Mapping[str, type[Settings]] = {
@@ -44,6 +45,8 @@ MOVED: Mapping[str, str] = {
     "bit-noise": "fedhdp.bit-noise",
 }
 """Keys that were flat once → the setting of the strategy that they were made for."""
+_CLIENT_RATE = 0.1
+"""Of local SGD under ``learning-rate`` = ``auto``, for C = 1."""
 Tables = Mapping[str, Mapping[str, Any]]
 """Strategy → its setting's key → value, as given."""
 
@@ -75,6 +78,7 @@ class RunConfig:
         flat, tables = _split(run_config)
         _check_known(flat)
         _check_tables(tables)
+        flat = _with_rates(flat)
         found: dict[str, Any] = {}
         wrong: list[str] = []
         for name, group in GROUPS.items():
@@ -161,6 +165,29 @@ def _split(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dic
         else:
             flat[key] = value
     return flat, tables
+
+
+def _with_rates(flat: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys with a number for ``learning-rate`` = ``auto``: no site is sent the word.
+
+    0.1/C, with which k steps move a local model by 0.1·k at most where the noise is of records.
+
+    Raises:
+        TermsError: the server's rate, which is to be found then, is given as well.
+    """
+    if flat.get("learning-rate") != AUTO:
+        return flat
+    if flat.get("server-learning-rate", AUTO) not in (AUTO, FOUND):
+        raise TermsError(
+            f"{PREFIX}'learning-rate' = 'auto' finds 'server-learning-rate'; leave that out, or "
+            "write a number in 'learning-rate'"
+        )
+    clip = flat.get("clip-norm", 1.0)
+    # A wrong clip norm is refused by its own name.
+    is_clip = type(clip) in (int, float) and 0 < clip < math.inf
+    is_of_records = flat.get("noise", "records") == "records"
+    rate = _CLIENT_RATE / (clip if is_clip and is_of_records else 1.0)
+    return {**flat, "learning-rate": rate, "server-learning-rate": FOUND}
 
 
 def _check_known(flat: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ None of it is in a message or in a site's ledger. Flower itself hands each node 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -17,16 +17,22 @@ LARGEST_RATE = 1e6
 """A server's rate beyond it has no meaning, and updates in float32 would overflow."""
 
 
-def _read_rate(value: object) -> float | Literal["auto"]:
+FOUND: Final = "found"
+"""A server's rate that the server finds from the rounds' aggregates."""
+
+
+def _read_rate(value: object) -> float | Literal["auto", "found"]:
     if value == AUTO:
         return "auto"
+    if value == FOUND:
+        return "found"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 < value <= LARGEST_RATE:  # type: ignore[operator]
-        raise ValueError(f"must be a number above 0, up to {LARGEST_RATE:g}, or 'auto'")
+        raise ValueError(f"must be a number above 0, up to {LARGEST_RATE:g}, 'auto' or 'found'")
     return float(value)  # type: ignore[arg-type]
 
 
-Rate = Annotated[float | Literal["auto"], PlainValidator(_read_rate)]
+Rate = Annotated[float | Literal["auto", "found"], PlainValidator(_read_rate)]
 
 
 class ServerTerms(Settings):
@@ -65,7 +71,7 @@ class ServerTerms(Settings):
     server_learning_rate: Rate = Field(
         AUTO,
         description="What the server multiplies a round's aggregate by, whatever the strategy; "
-        "auto: 1, but 0.01 after +adam and +yogi.",
+        "auto: 1, but 0.01 after +adam and +yogi; found: by the server, from the aggregates.",
     )
     server_schedule: str = Field(
         "constant",

@@ -47,7 +47,11 @@ class RunTerms(Settings):
     local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
     local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
     clip_norm: Positive = Field(1.0, description="Bound C on a record's gradient (l2).")
-    learning_rate: Positive = Field(0.1, description="Learning rate of local SGD.")
+    learning_rate: Positive = Field(
+        0.1,
+        description="Learning rate of local SGD; auto (run config): 0.1 over clip-norm, just 0.1 "
+        "where noise is not of records, and server-learning-rate is found.",
+    )
     model: str = Field(
         "logreg",
         description="logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "

@@ -73,6 +73,7 @@ from strategies.core.roster import Roster
 from strategies.core.round_report import RoundReport
 from strategies.core.sampler import Sampler
 from strategies.core.site_metrics import measured_at_sites
+from strategies.server_step.found import step_of
 from strategies.server_step.step import ServerStep
 
 log = logging.getLogger("hdpfl.server")
@@ -135,7 +136,7 @@ class HDPStrategy(Strategy):
         self.roster = Roster(config, self.needs, self.welcomes)
         self.sampler = Sampler(config)
         self.state: State = self.initial_state()
-        self.step = self.server_step(config)
+        self.step = step_of(self.server_step, config)
         self.step_state = self.step.initial_state()
         self.reported = ReportedModel(config.server, config.terms.rounds)
         self.guard = Guard(config, sums=declared.is_weighted_sum, linear_step=self.step.is_linear)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.server_terms import FOUND
 from hdpfl_flower.config.settings import NoSettings, Settings
 from hdpfl_flower.config.terms import AUTO
 from hdpfl_flower.updates import Outcome, RoundUpdates
@@ -58,7 +59,7 @@ class ServerStep:
             config.settings.get(self.name, {}), f"{self.name}."
         )
         given = config.server.server_learning_rate
-        self._rate = self.default_rate if given == AUTO else given
+        self._rate = self.default_rate if given in (AUTO, FOUND) else float(given)
         self._schedule = read_schedule(
             config.server.server_schedule, config.terms.rounds, "server-schedule"
         )

@@ -75,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
         f"average = {average}": {"strategy": "robust-hdp+momentum", "average": average}
         for average in ("tail", "ema", "ergodic")
     },
+    "found rate": {"strategy": "robust-hdp-drift", "learning-rate": "auto", "guard": "evidence"},
     "rate under evidence": {
         "strategy": "robust-hdp",
         "guard": "evidence",

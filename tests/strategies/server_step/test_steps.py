@@ -161,6 +161,8 @@ def test_every_refusal_of_the_table_is_one() -> None:
 def test_every_key_of_the_table_is_refused() -> None:
     ifca = {"strategy": "ifca", "selections": 1, "ifca.clusters": 2}
     examples: dict[str, dict[str, Any]] = {
+        "finds the rate of one model": {**ifca, "learning-rate": "auto"},
+        "steps one model": {"strategy": "fedpi", "learning-rate": "auto"},
         "'average' is of one model": {**ifca, "average": "tail"},
         "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
         "'guard' compares or bounds steps": {"strategy": "fedpi", "guard": "cap"},

@@ -1,0 +1,147 @@
+"""A server's rate that is found in the run: ``learning-rate = "auto"``.
+
+Ours. Sites take a small public rate, so that a round's aggregate Δₜ is close to a noisy gradient,
+and the server finds the multiplier ηₜ from aggregates alone:
+
+    η₁ = 3/(√E·‖Δ₁‖)
+    κₜ = Δₜ·Δₜ₋₁/(‖Δₜ‖‖Δₜ₋₁‖)
+    log ηₜ = log ηₜ₋₁ + 2κₜ·max(0, 1 − 4/(κₜ²d))
+
+for the first half of the E rounds; then ηₜ falls linearly, to 2/E of it in the last round.
+
+The first line is the rate of SGD for a distance of 3, with the measured size of a step, noise
+included (Ivgi, Hinder and Carmon, DoG is SGD's Best Friend, ICML 2023, at a fixed distance). The
+noises of two rounds are independent: κₜ shows the signal alone. It is positive while successive
+aggregates agree, so that a larger step is better, and negative after a step that was too large
+(Baydin et al., Online Learning Rate Adaptation with Hypergradient Descent, ICLR 2018). What noise
+does along curved directions lowers κₜ, too. Of pure noise κₜ has the standard deviation 1/√d: κₜ
+within twice that is no evidence, and the rate stays.
+
+Threat model: that of the strategy. Aggregates are noisy already, and the rate costs no privacy.
+
+Known limits: as in a search by hand, 3 is a prior where noise hides all agreement. Several models
+and steps with a past are refused; guards take nothing out of the model.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.server_terms import FOUND, LARGEST_RATE
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.server_step.step import ServerStep, scaled
+
+log = logging.getLogger("hdpfl.server")
+
+DISTANCE = 3.0
+"""How far the model is taken to have to move; what is found later does not depend on it."""
+
+GAIN = 2.0
+"""How much log η moves by an agreement of 1."""
+
+NOISE = 4.0
+"""κ²d up to which an agreement may be chance: that of 95 in 100 rounds of noise alone."""
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """The state of a found rate.
+
+    Attributes:
+        rate: η before its fall at the end; 0 before there is one.
+        last: the last aggregate that was not 0, float64, shape ``(d,)``; None before round 1.
+    """
+
+    rate: float = 0.0
+    last: npt.NDArray[np.float64] | None = None
+
+
+def step_of(step: type[ServerStep], config: RunConfig) -> ServerStep:
+    """Return the server's step of a run: ``step``, or the plain one at a rate that it finds.
+
+    Raises:
+        TermsError: the rate is to be found, and ``step`` or ``server-schedule`` has one of its own.
+    """
+    if config.server.server_learning_rate != FOUND:
+        return step(config)
+    if step is not ServerStep:
+        raise TermsError(
+            "run config: a found rate is that of the plain step, and 'strategy' "
+            f"'{config.terms.strategy}' has a server step of its own; leave out '+{step.name}', or "
+            "write numbers in 'learning-rate' and 'server-learning-rate'"
+        )
+    if config.server.server_schedule != "constant":
+        raise TermsError(
+            "run config: a found rate has a schedule of its own; leave out 'server-schedule', or "
+            "write numbers in 'learning-rate' and 'server-learning-rate'"
+        )
+    return FoundRate(config)
+
+
+class FoundRate(ServerStep):
+    """The plain step at a rate that it finds."""
+
+    is_linear = False
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``."""
+        super().__init__(config)
+        self._rounds, self._client_rate = config.terms.rounds, config.terms.learning_rate
+
+    def rate(self, server_round: int) -> float:
+        """Return the factor of η in a round, from 1: 1, then a fall; η itself is in the state."""
+        hold = self._rounds // 2
+        if server_round <= hold + 1:
+            return 1.0
+        return max(self._rounds - server_round + 1, 1) / (self._rounds - hold)
+
+    def initial_state(self) -> FoundState:
+        """Return no rate, no aggregate."""
+        return FoundState()
+
+    def move(
+        self, state: FoundState, outcome: Outcome, updates: RoundUpdates
+    ) -> tuple[Any, Outcome]:
+        """Return the step ηₜΔₜ; the journal's ``server_rate`` is ηₜ, ``agreement`` κₜ.
+
+        An aggregate of zeros moves nothing, and changes no rate.
+        """
+        delta = outcome.update.astype(np.float64)
+        norm = float(np.linalg.norm(delta))
+        if norm == 0:
+            return state, outcome
+        now, agreement = updates.server_round, 0.0
+        if state.last is None:
+            found = DISTANCE / (math.sqrt(self._rounds) * norm)
+        else:
+            agreement = float(delta @ state.last) / (norm * float(np.linalg.norm(state.last)))
+            found = state.rate
+            if now <= self._rounds // 2 + 1:
+                found *= math.exp(change(agreement, len(delta)))
+        found = min(max(found, 1 / LARGEST_RATE), LARGEST_RATE)
+        if now == self._rounds // 2 + 1:
+            log.info(
+                "round %d: found the server's rate %.3g, with the sites' %.3g in a step; it falls "
+                "from here", now, found, found * self._client_rate,
+            )  # fmt: skip
+        moved = scaled(outcome, found * self.rate(now))
+        gauges = {**moved.gauges, "agreement": agreement}
+        return FoundState(found, delta), replace(moved, gauges=gauges)
+
+
+def change(agreement: float, size: int) -> float:
+    """Return how much log η moves by κ of aggregates of so many coordinates.
+
+    >>> change(0.5, 100), change(-0.5, 100), change(0.19, 100)
+    (0.84, -0.84, 0.0)
+    """
+    evidence = agreement**2 * size
+    return GAIN * agreement * (1 - NOISE / evidence) if evidence > NOISE else 0.0

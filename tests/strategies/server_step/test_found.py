@@ -1,0 +1,160 @@
+"""The rate that the server finds: its equations, what it does not depend on, what it is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies import make_strategy
+from strategies.server_step.found import FoundRate, change
+from strategies.server_step.step import ServerStep
+
+ROUNDS, SIZE = 8, 400
+
+
+def config_of(**keys: Any) -> RunConfig:
+    keys = {"strategy": "fedavg", "rounds": ROUNDS, "learning-rate": "auto", **keys}
+    return RunConfig.parse(keys)
+
+
+def walk(step: ServerStep, start: np.ndarray, delta_at: Any) -> tuple[np.ndarray, list[float]]:
+    """Return the last model and each round's rate, where the aggregate at x is ``delta_at(x)``."""
+    state, x, rates = step.initial_state(), start, []
+    for server_round in range(1, ROUNDS + 1):
+        delta = delta_at(x).astype(np.float32)
+        updates = RoundUpdates(server_round, ("a",), delta[None])
+        state, moved = step.move(state, Outcome(delta, np.ones(1)), updates)
+        rates.append(float(moved.gauges.get("server_rate", 1.0)))
+        x = x + moved.update.astype(np.float64)
+    return x, rates
+
+
+def test_the_rates_are_those_of_the_equations() -> None:
+    rng = np.random.default_rng(1)
+    signal = rng.standard_normal(SIZE)
+    rows = [(signal + rng.standard_normal(SIZE)).astype(np.float32) for _ in range(ROUNDS)]
+    rows[2] = -rows[2]  # an overshoot: the rate falls in round 3 and in round 4
+    queue = list(rows)
+    _, rates = walk(make_strategy(config_of()).step, np.zeros(SIZE), lambda _: queue.pop(0))
+    exact = [row.astype(np.float64) for row in rows]
+    log, expected = math.log(3 / (math.sqrt(ROUNDS) * np.linalg.norm(exact[0]))), []
+    for t in range(1, ROUNDS + 1):
+        if 1 < t <= ROUNDS // 2 + 1:
+            now, last = exact[t - 1], exact[t - 2]
+            kappa = now @ last / np.linalg.norm(now) / np.linalg.norm(last)
+            log += 2 * kappa * max(0, 1 - 4 / (kappa**2 * SIZE))
+        # 8 rounds: held to round 5, then 3/4, 2/4 and 1/4 of it.
+        expected.append(math.exp(log) * {6: 3 / 4, 7: 2 / 4, 8: 1 / 4}.get(t, 1))
+    assert rates == pytest.approx(expected, rel=1e-9)
+    assert rates[2] < rates[1] > rates[3]
+
+
+def test_noise_alone_moves_the_rate_in_one_round_of_twenty() -> None:
+    """The cosine of two noises is N(0, 1/d) nearly: beyond 2/√d in 4.6 % of the draws."""
+    rng, draws = np.random.default_rng(2), 4000
+    noise = rng.standard_normal((draws + 1, 100))
+    unit = noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    moves = [change(float(k), 100) for k in np.sum(unit[1:] * unit[:-1], axis=1)]
+    moved = np.count_nonzero(moves)
+    # Five standard deviations of a binomial: a false alarm in two million.
+    assert abs(moved - 0.046 * draws) < 5 * math.sqrt(0.046 * draws)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_the_moves_do_not_depend_on_the_unit_of_the_aggregate(unit: float) -> None:
+    """A client rate, a clip norm or a number of steps that scales Δ leaves the model's path."""
+    curvature = np.geomspace(0.01, 1, SIZE)
+
+    def end(scale: float) -> np.ndarray:
+        noise = np.random.default_rng(3)
+        return walk(
+            make_strategy(config_of()).step,
+            np.ones(SIZE),
+            lambda x: scale * (0.1 * noise.standard_normal(SIZE) - curvature * x),
+        )[0]
+
+    np.testing.assert_allclose(end(unit), end(1.0), rtol=1e-4, atol=1e-6)
+
+
+def test_on_a_noisy_quadratic_it_ends_near_where_the_best_rate_does() -> None:
+    """f = ½ xᵀHx, curvatures over two orders; the best of 12 rates a factor of √2 apart."""
+    for unit in (0.1, 1.0, 10.0):
+        curvature = unit * np.geomspace(0.02, 2, SIZE)
+        ends = {}
+        for name in ("auto", *(2 ** (j / 2) / unit for j in range(-8, 4))):
+            given = {} if name == "auto" else {"learning-rate": 1, "server-learning-rate": name}
+            noise = 0.1 * unit * np.random.default_rng(4).standard_normal((ROUNDS, SIZE))
+            rounds = iter(noise)
+            x, _ = walk(
+                make_strategy(config_of(**given)).step,
+                np.ones(SIZE),
+                lambda x, h=curvature, e=rounds: next(e) - h * x,
+            )
+            ends[name] = float(curvature @ x**2)
+        found = ends.pop("auto")
+        assert found < 1.5 * min(ends.values())
+        assert found < ends[2**-3 / unit]  # a rate a factor of 8 below the scale does worse
+
+
+def test_an_aggregate_of_zeros_moves_nothing_and_is_no_evidence() -> None:
+    step = make_strategy(config_of()).step
+    updates = RoundUpdates(1, ("a",), np.zeros((1, 4), np.float32))
+    outcome = Outcome(np.zeros(4, np.float32), np.ones(1))
+    state = step.initial_state()
+    assert step.move(state, outcome, updates) == (state, outcome)
+
+
+# --- the key --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "rate"),
+    [
+        ({}, 0.1),
+        ({"clip-norm": 4}, 0.025),
+        ({"strategy": "fedhdp", "noise": "server", "clip-norm": 4.0}, 0.1),
+        ({"server-learning-rate": "auto"}, 0.1),
+        ({"learning-rate": 0.3, "server-learning-rate": "found"}, 0.3),
+    ],
+    ids=str,
+)
+def test_sites_are_sent_a_number(keys: dict[str, Any], rate: float) -> None:
+    strategy = make_strategy(config_of(**keys))
+    assert strategy.terms.learning_rate == rate
+    assert strategy.server.server_learning_rate == "found"
+    assert type(strategy.step) is FoundRate
+    again = RunConfig.parse(config_of(**keys).as_config())
+    assert again == config_of(**keys)  # what a resumed run reads
+
+
+def test_a_site_refuses_the_word() -> None:
+    with pytest.raises(TermsError, match="'learning-rate'"):
+        RunTerms.parse({"learning-rate": "auto"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"server-learning-rate": 2.0}, "leave that out, or write a number in 'learning-rate'"),
+        ({"strategy": "fedavg+adam"}, r"leave out '\+adam'"),
+        ({"strategy": "fedavg+momentum"}, r"leave out '\+momentum'"),
+        ({"server-schedule": "sqrt"}, "leave out 'server-schedule'"),
+        ({"strategy": "ifca", "selections": 1, "ifca.clusters": 2}, "rate of one model"),
+        ({"clip-norm": "wide"}, "'clip-norm'"),
+    ],
+    ids=str,
+)
+def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(TermsError, match=words):
+        make_strategy(config_of(**keys))
+
+
+def test_no_guard_takes_out_what_moved_at_a_rate_that_was_not_known() -> None:
+    assert not make_strategy(config_of(guard="evidence")).guard._takes_back
