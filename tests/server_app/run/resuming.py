@@ -76,6 +76,14 @@ CASES: dict[str, dict[str, Any]] = {
         for average in ("tail", "ema", "ergodic")
     },
     "found rate": {"strategy": "robust-hdp-drift", "learning-rate": "auto", "guard": "evidence"},
+    "starts at a rate": {
+        "strategy": "weiavg+fedpi",
+        "fedpi.prox-schedule": "sqrt",
+        "average": "ema",
+        "server-learning-rate": 0.7,
+        "server-schedule": "log",
+    },
+    "starts that follow": {"strategy": "splitting", "splitting.absent": "follow", "fraction": 0.6},
     "rate under evidence": {
         "strategy": "robust-hdp",
         "guard": "evidence",
