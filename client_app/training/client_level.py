@@ -73,7 +73,8 @@ class ClientLevelTrainer:
 
     def choose(self, index: int) -> None:
         """Start from model ``index`` of the message; the same request, whichever it is."""
-        self.start = flatten(self.models[index])
+        self.start, terms = flatten(self.models[index]), self._instructions.terms
+        pull_share((terms.pull, self.start), terms.learning_rate)  # before a release is reserved
 
     def job(self, stream: RandomStream) -> LocalJob:
         """Return the local SGD of this round, its batches drawn from ``stream``."""
@@ -102,9 +103,9 @@ class ClientLevelTrainer:
 
     def _pulled(self, job: LocalJob) -> LocalJob:
         """Return the job with the pull of ``prox-lambda`` to where its update is counted from."""
-        terms = self._instructions.terms
-        pull = (terms.pull, job.first)  # 0 where a mask is: it would move what the mask excludes
-        return replace(job, pull=pull) if pull_share(pull, terms.learning_rate) else job
+        pull = self._instructions.terms.pull
+        # To 0 where a mask is: else the pull would move what the mask excludes.
+        return replace(job, pull=(pull, job.first)) if pull else job
 
     def run(self, plan: Plan | None) -> bytes:
         """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.

@@ -89,8 +89,15 @@ MUTANTS = (
     Mutant(
         "no pull where a client is the unit",
         "client_app/training/client_level.py",
-        "return replace(job, pull=pull) if pull_share(pull, terms.learning_rate) else job",
+        "return replace(job, pull=(pull, job.first)) if pull else job",
         "return job",
         _RUNS + "the_pull_shortens_the_updates_of_every_unit",
+    ),
+    Mutant(
+        "a pull that is too long found after the charge, where a client is the unit",
+        "client_app/training/client_level.py",
+        "pull_share((terms.pull, self.start), terms.learning_rate)",
+        "del terms",
+        _RUNS + "a_pull_that_is_too_long_costs_a_site_no_release",
     ),
 )

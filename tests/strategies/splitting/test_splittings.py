@@ -13,13 +13,14 @@ from flwr.app import Error, Message, RecordDict
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, StrategyError, TermsError
+from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import flatten
 from server_app.run.rounds import RunResult, ready_strategy, run
 from server_app.simulation.in_process_run import run_in_process
 from strategies import SPLITTINGS, STRATEGIES, check_strategy, make_strategy
 from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scheme import Scheme
-from tests.client_app.messages import ask, make_site, terms_of
+from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 from tests.federation import ScriptedGrid
 
 SIZE, N, ETA = 650, 6, 2.0
@@ -377,6 +378,14 @@ def test_the_pull_shortens_the_updates_of_every_unit(tmp_path: Path, noise: str)
         moved[pull] = run_in_process(config, 3).rounds[0]["norms"]
     # With η·λ = 1 each step begins at the anchor again.
     assert max(moved[10.0]) < 0.3 * min(moved[0])
+
+
+def test_a_pull_that_is_too_long_costs_a_site_no_release(tmp_path: Path) -> None:
+    for noise in ("records", "client"):
+        site = make_site(tmp_path / noise, more=CLIENT_NOISE)
+        terms = terms_of(**{"noise": noise, "prox-lambda": 20.0, "learning-rate": 0.1})
+        assert ask(site, terms).has_error()
+        assert not Ledger(tmp_path / noise / "ledger.sqlite").account().releases
 
 
 def test_every_row_of_the_splittings_is_a_strategy() -> None:
