@@ -23,6 +23,7 @@ pytestmark = pytest.mark.engines
         ("fedavg", {"groups": "rotation:1:3", "evaluation": "server"}),
         ("own_strategies:FirstTwice", {}),
         ("fedrep", {"model": "mlp:8"}),
+        pytest.param("scaffold", {}, marks=pytest.mark.wards),
         pytest.param("ppsgd", {"model": "mlp:8", "personal-part": "head"}, marks=pytest.mark.wards),
     ],
 )
