@@ -181,6 +181,14 @@ KEYS_REFUSED = (
         ),
     ),
     KeyRefusal(
+        "`learning-rate = auto` with control variates",
+        "'learning-rate' = 'auto' takes the noises of two rounds for independent, and with "
+        "'{strategy}' an upload counts in two; write a number",
+        lambda strategy, config: (
+            config.server.server_learning_rate == FOUND and issubclass(strategy, Scaffold)
+        ),
+    ),
+    KeyRefusal(
         "`learning-rate = auto` with several models",
         "'learning-rate' = 'auto' finds the rate of one model, and '{strategy}' has several, some "
         "of which begin in the middle of a run; write a number",

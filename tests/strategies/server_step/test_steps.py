@@ -162,6 +162,7 @@ def test_every_key_of_the_table_is_refused() -> None:
     ifca = {"strategy": "ifca", "selections": 1, "ifca.clusters": 2}
     examples: dict[str, dict[str, Any]] = {
         "finds the rate of one model": {**ifca, "learning-rate": "auto"},
+        "an upload counts in two": {"strategy": "scaffold", "learning-rate": "auto"},
         "steps one model": {"strategy": "fedpi", "learning-rate": "auto"},
         "'average' is of one model": {**ifca, "average": "tail"},
         "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
