@@ -20,6 +20,7 @@ from studies.robust_hdp.accuracy import (
 )
 from studies.robust_hdp.drift import DRIFT
 from studies.robust_hdp.noise_table import NOISE_TABLE
+from studies.server_step.table import SERVER_STEPS
 from studies.splitting.figures import FIGURES
 
 STUDIES: dict[str, Study] = {
@@ -44,6 +45,7 @@ STUDIES: dict[str, Study] = {
         LABEL,
         PERSONAL,
         DSU,
+        SERVER_STEPS,
         *FIGURES,
     )
 }

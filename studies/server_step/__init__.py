@@ -1,0 +1,1 @@
+"""Studies of the server's step under DP."""
