@@ -19,8 +19,9 @@ within twice that is no evidence, and the rate stays.
 
 Threat model: that of the strategy. Aggregates are noisy already, and the rate costs no privacy.
 
-Known limits: as in a search by hand, 3 is a prior where noise hides all agreement. Several models
-and steps with a past are refused; guards take nothing out of the model.
+Known limits: where noise hides all agreement the rate stays the guess that 3 is, and where large
+local steps would help it does not take them: ``docs/results/server-step.md`` has what that costs.
+Several models and steps with a past are refused; guards take nothing out of the model.
 """
 
 from __future__ import annotations
