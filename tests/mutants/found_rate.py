@@ -29,11 +29,11 @@ MUTANTS = (
         FOUND + "the_moves_do_not_depend_on_the_unit_of_the_aggregate[0.001]",
     ),
     Mutant(
-        "a word for a rate in the terms that sites are sent",
+        "a rate of the sites that does not know the clip norm",
         "hdpfl_flower/config/run_config.py",
-        '"learning-rate": rate, "server-learning-rate": FOUND',
-        '"server-learning-rate": FOUND',
-        FOUND + "sites_are_sent_a_number[{}]",
+        "clip if is_clip and is_of_records else 1.0",
+        "1.0",
+        FOUND + "sites_are_sent_a_number[{'clip-norm': 4}-0.025]",
     ),
     Mutant(
         "a guard that takes out a part at a rate that was not known",
