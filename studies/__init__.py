@@ -20,6 +20,7 @@ from studies.robust_hdp.accuracy import (
 )
 from studies.robust_hdp.drift import DRIFT
 from studies.robust_hdp.noise_table import NOISE_TABLE
+from studies.server_step.found_rate import FOUND_RATE
 from studies.server_step.table import SERVER_STEPS
 from studies.splitting.figures import FIGURES
 
@@ -46,6 +47,7 @@ STUDIES: dict[str, Study] = {
         PERSONAL,
         DSU,
         SERVER_STEPS,
+        FOUND_RATE,
         *FIGURES,
     )
 }

@@ -7,26 +7,29 @@ from studies.server_step.steps import Rates, Row, ServerStepStudy
 
 CLIENT: tuple[Rates, ...] = ((0.2, 1.0), (0.4, 1.0), (0.8, 1.0))
 SMALL: tuple[Rates, ...] = ((0.1, 4.0), (0.1, 8.0), (0.1, 12.0))
-FEW: tuple[Rates, ...] = ((0.03, 1.0), (0.1, 1.0), (0.3, 1.0))
-SMALLER: tuple[Rates, ...] = ((0.02, 4.0), (0.02, 8.0), (0.02, 16.0))
+FEW: tuple[Rates, ...] = ((0.1, 1.0), (0.2, 1.0), (0.4, 1.0), (0.8, 1.0))
+SMALLER: tuple[Rates, ...] = ((0.02, 4.0), (0.05, 3.0), (0.1, 2.0), (0.1, 4.0))
 """Both for 40 local steps a round."""
+
+BASE = {
+    "dataset": "mnist",
+    "model": "logreg",
+    "rounds": 30,
+    "local-steps": 5,
+    "clip-norm": 1.0,
+    "delta": 1e-4,
+    "batch-sizes": "32,64,128",
+    "partition": "shards:2",
+    "epsilons": "dist2",
+}
+"""What every run has, but for what a column or row changes."""
 
 SERVER_STEPS = ServerStepStudy(
     name="server-step",
     title="Server steps under DP: MNIST, 20 clients",
     source="ours, after shared probes (no paper)",
     minutes=2,
-    base={
-        "dataset": "mnist",
-        "model": "logreg",
-        "rounds": 30,
-        "local-steps": 5,
-        "clip-norm": 1.0,
-        "delta": 1e-4,
-        "batch-sizes": "32,64,128",
-        "partition": "shards:2",
-        "epsilons": "dist2",
-    },
+    base=BASE,
     rows=(
         Row("fedavg", {"strategy": "fedavg"}, rates=CLIENT, many=FEW),
         Row("drift", {"strategy": "robust-hdp-drift"}, rates=CLIENT, many=FEW),

@@ -115,7 +115,8 @@ def test_each_study_runs_on_digits(
         request.getfixturevalue("guessed_noise")
     own_problems = name.startswith("splitting-")
     words = [] if own_problems or name in {
-        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise", "server-step"
+        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise", "server-step",
+        "found-rate",
     } else ["--learning-rate", "0.1"]  # fmt: skip
     words += [] if own_problems else ["--dataset", "digits"]
     words += [*SMALLER.get(name, []), "--rounds", "2", "--jobs", "1"]
