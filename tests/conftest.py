@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,3 +47,21 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.C
 def _own_home(monkeypatch: pytest.MonkeyPatch, shared_home: Path) -> None:
     monkeypatch.setenv("HDPFL_HOME", str(shared_home))
     monkeypatch.delenv("HDPFL_PROFILE", raising=False)
+
+
+@pytest.fixture
+def guessed_noise(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _own_home: None
+) -> Iterator[None]:
+    """Noise by the central limit, without the search for the least: for tests of other subjects.
+
+    The search takes a second for each budget. The cache is the test's own: nobody else reads a
+    guess.
+    """
+    from hdpfl_flower.privacy import accounting
+
+    monkeypatch.setenv("HDPFL_HOME", str(tmp_path_factory.mktemp("guessed")))
+    monkeypatch.setattr(accounting, "_search", accounting._gaussian_guess)
+    accounting._calibrate.cache_clear()
+    yield
+    accounting._calibrate.cache_clear()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.privacy import accounting
 from server_app.commands import app
 from studies import STUDIES
 
@@ -91,19 +89,6 @@ SMALLER = {
 """A part of each: tests/strategies runs every strategy, and what counts here is the study."""
 SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise")
 """Studies of few budgets: here they run with the noise that they run with elsewhere."""
-
-
-@pytest.fixture
-def guessed_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Noise by the central limit, without the search for the least: a study has 20 to 40 budgets.
-
-    The cache is the test's own, so that nobody else reads a guess.
-    """
-    monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(accounting, "_search", accounting._gaussian_guess)
-    accounting._calibrate.cache_clear()
-    yield
-    accounting._calibrate.cache_clear()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from server_app.simulation.in_process_run import run_in_process
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("guessed_noise")]
 
 CLIENTS = 12
 CASES = {

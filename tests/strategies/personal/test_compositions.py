@@ -19,6 +19,8 @@ from server_app.run.rounds import RunResult
 from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 
+pytestmark = pytest.mark.usefixtures("guessed_noise")
+
 SITES = 5
 COMPOSED: dict[str, dict[str, Any]] = {
     name: {"strategy": name}
