@@ -88,11 +88,16 @@ def failing(call: Call, number: int, work: Callable[[], object]) -> bool:
         Whether the call was made.
     """
     made = guard = False
+    python, c_function = call.callee.rpartition(":")[2], call.callee.rpartition(".")[2]
 
     def fail(frame: FrameType, event: str, arg: Any) -> None:
         nonlocal made, guard
         guard = guard or frame.f_code.co_name == GUARD
-        if guard and not made and _call(frame, event, arg) == call:
+        # Most events are of other functions: their names alone say so.
+        named = (
+            arg.__name__ == c_function if event == "c_call" else frame.f_code.co_qualname == python
+        )
+        if named and guard and not made and _call(frame, event, arg) == call:
             made = True
             raise _planted(number, _in_validator(frame))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
 ) -> None:
     records = digits(DECLARED)
     fewer = without(records, REMOVED)
-    terms = terms_of(model, rounds=1 if (model, engine) in LARGE else 2)
+    few: dict[str, Any] = {"rounds": 1, "local-steps": 2}
+    terms = terms_of(model, **(few if (model, engine) in LARGE else {}))
     play(terms, records, fewer, rows=keep, rows_of=drop, engine=engine)
 
 

@@ -56,6 +56,13 @@ def no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def short_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the attack by rounding, where what is tested is something else."""
+    monkeypatch.setattr(audit_rounding, "RELEASES", audit_rounding.RELEASES // 10)
+    monkeypatch.setattr(audit_rounding, "_SEARCHED", 2)
+
+
+@pytest.fixture
 def half_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Tensor:
         return add_noise(total, std / 2, stream)
@@ -92,7 +99,7 @@ def test_bare_it_audits_every_engine(site) -> None:
     assert result.err == "", "the bar is for terminals"
 
 
-@pytest.mark.usefixtures("no_parts")
+@pytest.mark.usefixtures("no_parts", "short_rounding")
 def test_an_engine_that_is_not_installed_is_named_and_not_audited(
     site, monkeypatch, two_engines
 ) -> None:
@@ -105,7 +112,7 @@ def test_an_engine_that_is_not_installed_is_named_and_not_audited(
     assert "hdpfl-flower[opacus]" in result.out
 
 
-@pytest.mark.usefixtures("no_parts")
+@pytest.mark.usefixtures("no_parts", "short_rounding")
 def test_claims_and_canaries_can_be_chosen(site, two_engines) -> None:
     result = site.bare("audit", "--epsilon", 2, "--epsilon", 6, "--canaries", 1200)
     assert result.code == 0
@@ -180,6 +187,7 @@ def test_the_published_mask_alone_may_and_must_be_refuted(
     assert facts["support-changed"] == {"5": 0.5, "25": 1.0}
 
 
+@pytest.mark.usefixtures("short_rounding")
 def test_terms_with_a_personal_part_have_a_row_of_their_own(site) -> None:
     site.write_terms(tuning_steps=3, tuning_part="all")
     result = site.bare("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path)
@@ -187,6 +195,7 @@ def test_terms_with_a_personal_part_have_a_row_of_their_own(site) -> None:
     assert result.code == 0
 
 
+@pytest.mark.usefixtures("short_rounding")
 def test_for_machines(site) -> None:
     result = site("audit", *FEW, "--epsilon", 4, "--terms", site.terms_path, "--json")
     facts = json.loads(result.out)
@@ -201,6 +210,7 @@ def test_for_machines(site) -> None:
     assert not {"violates", "bound-95", "bound-sure"} & set(facts["run"]), "nothing is asserted"
 
 
+@pytest.mark.usefixtures("short_rounding")
 def test_the_sites_own_run_is_estimated_and_not_judged(
     site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +228,7 @@ def test_the_sites_own_run_is_estimated_and_not_judged(
     assert "nothing follows from this number" in result.out
 
 
-@pytest.mark.usefixtures("no_parts")
+@pytest.mark.usefixtures("no_parts", "short_rounding")
 def test_a_profile_without_terms_and_one_without_privacy(site, two_engines) -> None:
     assert "Add --terms" in site("audit", *FEW, "--epsilon", 1).out
     site.write_profile(
@@ -231,6 +241,7 @@ def test_a_profile_without_terms_and_one_without_privacy(site, two_engines) -> N
     assert "noise from a seed" in result.out
 
 
+@pytest.mark.usefixtures("short_rounding")
 def test_no_record_is_read_no_ledger_touched_and_nothing_written(opened) -> None:
     (opened.folder / "records.csv").unlink()
     before = tree(opened.folder)
@@ -295,6 +306,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(opened, case: str) -> None:
     assert tree(opened.folder) == before
 
 
+@pytest.mark.usefixtures("short_rounding")
 @pytest.mark.parametrize("noise", ["client", "server"])
 def test_a_run_whose_noise_is_not_that_of_steps_gets_no_estimate(opened, noise: str) -> None:
     more = "trust-server = true\n[budget]" if noise == "server" else "[budget]"

@@ -89,11 +89,10 @@ def test_noise_and_a_common_part_make_no_clusters(common: float) -> None:
 
     With directions that do not stand out of the noise left in, 4 runs in 10 separate at 3.0.
     """
-    runs = 20
-    allowed = int(stats.binom.isf(1e-6, runs, 1e-3))
-    assert stats.binom.cdf(allowed, runs, 0.4) < 0.02
-    for noises in (np.full(12, 0.1), np.resize([0.03, 0.1, 0.3], 12)):
-        assert runs_that_separate(common, noises, runs) <= allowed
+    runs, shapes = 10, (np.full(12, 0.1), np.resize([0.03, 0.1, 0.3], 12))
+    allowed = int(stats.binom.isf(1e-6, 2 * runs, 1e-3))
+    assert stats.binom.cdf(allowed, 2 * runs, 0.4) < 0.02
+    assert sum(runs_that_separate(common, noises, runs) for noises in shapes) <= allowed
 
 
 def test_noise_alone_is_not_above_noise() -> None:

@@ -25,7 +25,7 @@ def test_the_ledger_does_what_the_model_says() -> None:
 
 @pytest.mark.slow
 def test_the_ledger_does_what_the_model_says_for_long() -> None:
-    run_machine(100, 80)
+    run_machine(50, 80)
 
 
 def _sum_floats(patch: pytest.MonkeyPatch) -> None:

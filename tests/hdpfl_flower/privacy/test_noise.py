@@ -182,11 +182,13 @@ def in_new_process(code: str) -> np.ndarray:
     return np.frombuffer(run.stdout, dtype=np.float64)
 
 
-def of_one_process(expression: str) -> np.ndarray:
+def of_one_process(*expressions: str) -> np.ndarray:
+    """Return what each expression draws in one new process, shape ``(expressions, draws)``."""
     return in_new_process(
-        "import sys, torch; from hdpfl_flower.privacy.noise import ReleaseStreams; "
-        f"sys.stdout.buffer.write(({expression}).numpy().tobytes())"
-    )
+        "import sys, torch; from hdpfl_flower.privacy.noise import ReleaseStreams\n"
+        f"for values in ({', '.join(expressions)}):\n"
+        "    sys.stdout.buffer.write(values.numpy().tobytes())"
+    ).reshape(len(expressions), -1)
 
 
 def of_forks(expression: str) -> np.ndarray:
@@ -213,10 +215,11 @@ def test_forked_processes_are_unrelated() -> None:
 def test_new_processes_are_unrelated() -> None:
     """A deployed site is a new process for every message."""
     ours = f"ReleaseStreams.fresh().noise.normal({DRAWS})"
-    check_unrelated([of_one_process(ours), of_one_process(ours)])
     mutant = f"torch.empty({DRAWS}, dtype=torch.float64).normal_(generator=torch.Generator())"
+    one, other = of_one_process(ours, mutant), of_one_process(ours, mutant)
+    check_unrelated([one[0], other[0]])
     with pytest.raises(AssertionError):
-        check_unrelated([of_one_process(mutant), of_one_process(mutant)])
+        check_unrelated([one[1], other[1]])
 
 
 def test_a_fresh_release_draws_two_keys_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

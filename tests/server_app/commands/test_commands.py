@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hdpfl_flower.versions import VERSION
 from server_app.commands import main
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 SMALL = [
     "--clients",
@@ -32,7 +35,10 @@ SMALL = [
 def hdpfl(
     *words: str, home: Path, more: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with a home of its own, whose noise multipliers are those of the session."""
+    """Run a command with a home of its own, whose noise multipliers are those of the session.
+
+    In a process of its own: what a user waits for, and what stops it, are the process's.
+    """
     if not (home / "cache").exists():
         (home / "cache").symlink_to(Path(os.environ["HDPFL_HOME"]) / "cache")
     command = [sys.executable, "-c", "from server_app.commands import main; main()", *words]
@@ -40,10 +46,25 @@ def hdpfl(
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path) -> None:
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process, which has imported torch already."""
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["hdpfl", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, int(end.value.code or 0), said.out, said.err)
+
+    return call
+
+
+def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path, here: Command) -> None:
     out = tmp_path / "out"
     words = ["compare", "--strategies", "fedavg,robust-hdp", *SMALL, "--seeds", "2"]
-    done = hdpfl(*words, "--out", str(out), home=tmp_path)
+    done = here(*words, "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "fedavg" in done.stdout
     assert "robust-hdp" in done.stdout
@@ -53,18 +74,18 @@ def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path) -> None:
         accuracy = content["results"][strategy]["accuracy"]
         assert [len(accuracy), len(accuracy[0])] == [2, 3]
     assert (out / "comparison.png").stat().st_size > 10_000
-    drawn = hdpfl("plot", str(out / "fedavg-seed1"), home=tmp_path)
+    drawn = here("plot", str(out / "fedavg-seed1"))
     assert drawn.returncode == 0, drawn.stderr
     assert (out / "fedavg-seed1" / "run.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-def test_two_jobs_at_a_time_give_what_one_gives(tmp_path: Path) -> None:
+def test_two_jobs_at_a_time_give_what_one_gives(tmp_path: Path, here: Command) -> None:
     words = ["compare", "--strategies", "fedavg,oracle", *SMALL, "--seeds", "1"]
     results = []
     for jobs in ("1", "2"):
         out = tmp_path / jobs
-        done = hdpfl(*words, "--jobs", jobs, "--out", str(out), home=tmp_path)
+        done = here(*words, "--jobs", jobs, "--out", str(out))
         assert done.returncode == 0, done.stderr
         results.append(json.loads((out / "comparison.json").read_text())["results"])
     assert results[0] == results[1]
@@ -128,14 +149,14 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path: Path) -> None:
     assert "fedavg" in stdout
 
 
-def test_bare_and_help_show_the_commands(tmp_path: Path) -> None:
-    done = hdpfl("--help", home=tmp_path)
+def test_bare_and_help_show_the_commands(here: Command) -> None:
+    done = here("--help")
     assert done.returncode == 0
     assert all(command in done.stdout for command in ("demo", "compare", "plot"))
 
 
-def test_help_says_what_an_argument_is_and_is_plain_in_a_file(tmp_path: Path) -> None:
-    done = hdpfl("metrics", "export", "--help", home=tmp_path)
+def test_help_says_what_an_argument_is_and_is_plain_in_a_file(here: Command) -> None:
+    done = here("metrics", "export", "--help")
     assert "A run's folder, or its id under runs-dir." in done.stdout
     assert "\x1b" not in done.stdout
 
