@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, write_seeded_site
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Give all tests of one federation, of Ray or of one file to one worker (--dist loadgroup)."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    used, parameters = item.fixturenames, getattr(item, "callspec", None)  # type: ignore[attr-defined]
+    engine = parameters.params.get("run_on_engine") if parameters else None
+    if "federation" in used or engine == "deployed":
+        return "federation"
+    return "ray" if "ray" in used or engine == "simulated" else item.path.stem
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from client_app.commands import main
 from tests.e2e.engines import BIN, ROOT, Done, Federation, free_ports, rounds_of, toml_of
 
 pytestmark = pytest.mark.engines
@@ -35,10 +39,19 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
 
 
 def hdpfl_site(federation: Federation, site: str, *words: str) -> str:
-    command = [str(BIN / "hdpfl-site"), *words, "--profile", str(federation.profile(site))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Return what a command of the site's operator prints, called in this process."""
+    command = ["hdpfl-site", *words, "--profile", str(federation.profile(site))]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        patch.setattr(sys, "argv", command)
+        main()
+    assert not end.value.code, err.getvalue()
+    return out.getvalue()
 
 
 def folder_of(federation: Federation) -> Path:
@@ -115,4 +128,9 @@ def test_down_stops_everything_and_keeps_what_was_done(demo: tuple[Federation, D
     assert federation.call("down").stdout == f"stopped {', '.join(HOSPITALS)}, superlink\n"
     assert federation.call("down").stdout == "nothing was running\n"
     assert "runs, pid" not in federation.call("status").stdout
-    assert "entries verified" in hdpfl_site(federation, "va", "ledger", "verify")
+    command = [str(BIN / "hdpfl-site"), "ledger", "verify", "--profile"]
+    done = subprocess.run(
+        [*command, federation.profile("va")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "entries verified" in done.stdout

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.engines
 OPT_OUT = ROOT / "deploy" / "opt-out"
 LOUD, PRIVATE = "switzerland", "va"
 ROUNDS = 2
-HELD = "reply-after = 60.0\n\n[budget]"
+HELD = "reply-after = 40.0\n\n[budget]"
 """Of PRIVATE's profile in round 1. Its SuperNode may not be stopped to hold it: Flower takes one
 that it has not heard of for a minute for gone, and its reply never comes."""
 SIZE = 29
