@@ -22,7 +22,10 @@ FEDREP = {"model": "mlp:8", "personal-part": "head", "personal-training": "alter
 @pytest.mark.parametrize(
     ("strategy", "more"),
     [
-        ("own_strategies:FirstTwice", {"groups": "rotation:1:3", "evaluation": "server"}),
+        (
+            "own_strategies:FirstTwice+adam",
+            {"groups": "rotation:1:3", "evaluation": "server", "average": "ergodic"},
+        ),
         ("robust-hdp", FEDREP),
         pytest.param("scaffold", {}, marks=pytest.mark.wards),
         pytest.param("ppsgd", {"model": "mlp:8", "personal-part": "head"}, marks=pytest.mark.wards),
@@ -40,7 +43,7 @@ def test_three_engines_give_the_same_bits(
     A run has several parts that could differ: its processes take most of the time.
     """
     monkeypatch.syspath_prepend(MODULES)  # the engines have it on their path
-    name = {"run-id": f"same-{strategy.rpartition(':')[2]}"}
+    name = {"run-id": f"same-{strategy.rpartition(':')[2].replace('+', '-')}"}
     terms = seeded_terms(strategy=strategy, rounds=2, **name, **more)
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
     there = run_on_engine(terms)
