@@ -28,7 +28,7 @@ check: style
 # Of the parts of `lint` one is left out: tests/test_docs.py builds the documentation as strictly.
 test: style
 	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus and not docker"
-	$(BIN)/pytest -n 2 --dist loadgroup -m "engines and not deadline and not wards" tests/e2e
+	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline and not wards" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
 test-gpu: $(READY)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from hdpfl_flower.config.run_config import RunConfig
 from tests.e2e.engines import SITES, Federation, Ray, free_ports, seeded_terms, write_seeded_site
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Give all tests of one federation, of Ray or of one file to one worker (--dist loadgroup)."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
+class _ByEngine(LoadFileScheduling):
+    """Gives all tests of the shared federation to one worker, and those of Ray to one.
+
+    Not by ``--dist loadgroup``: under pytest 9.2, xdist 3.8 loses the groups.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        if file == "test_deployed" or "[deployed-" in nodeid:
+            return "federation"
+        return "ray" if file == "test_ray" or "[simulated-" in nodeid else file
 
 
-def _group(item: pytest.Item) -> str:
-    used, parameters = item.fixturenames, getattr(item, "callspec", None)  # type: ignore[attr-defined]
-    engine = parameters.params.get("run_on_engine") if parameters else None
-    if "federation" in used or engine == "deployed":
-        return "federation"
-    return "ray" if "ray" in used or engine == "simulated" else item.path.stem
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByEngine | None:
+    return _ByEngine(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
