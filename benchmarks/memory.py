@@ -37,13 +37,15 @@ INPUTS, CLASSES = 64, 10
 BARS = {
     "robust-hdp, rpca": 2.5,
     "robust-hdp, evidence": 1.4,
+    "fedavg+momentum": 1.5,
+    "fedavg+adam": 1.7,
     "fedavg+anderson": 2.1,
     "fedpi": 9.8,
     "fedsplit": 9.8,
     "scaffold": 6.3,
 }
-"""Above the bar of all others: robust PCA's sparse part; the guard's two suspects, a row each; the
-iterates of Anderson; what splittings keep a site, in float64, and send it."""
+"""Above the bar of all others: robust PCA's sparse part; the guard's two suspects, a row each; what
+server steps keep, before and after the round; what splittings keep a site, and send it."""
 BAR = 1.3
 STRATEGIES: dict[str, dict[str, str | int]] = {
     "fedavg": {},

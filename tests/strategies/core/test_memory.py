@@ -51,7 +51,7 @@ def test_a_round_takes_little_more_than_its_updates(
 
     Blocks and samples of a fixed size come on top: nothing to the gigabyte of the bar.
     """
-    bar = BARS.get(name.rpartition(", ")[2], BAR)
+    bar = BARS.get(name, BAR)
     size = 4 * SITES * 5_000 * (INPUTS + CLASSES + 1)
     assert share(name, monkeypatch, 5_000) <= bar + 2 / SITES + FIXED / size
 
