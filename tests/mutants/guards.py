@@ -229,9 +229,9 @@ MUTANTS = (
     ),
     Mutant(
         "a multiple of a sum is called no sum",
-        "strategies/noise_aware/robust_hdp_drift.py",
-        "return replace(super().declare(), is_convex=False)",
-        "return replace(super().declare(), is_convex=False, is_weighted_sum=False)",
+        "strategies/splitting/base.py",
+        "return replace(inner, is_convex=inner.is_convex and self._scale == 1)",
+        "return replace(inner, is_convex=False, is_weighted_sum=self._scale == 1)",
         "strategies/test_contract.py::test_exactly_the_rules_that_are_no_weighted_sum_say_so",
     ),
     Mutant(

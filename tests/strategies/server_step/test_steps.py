@@ -192,7 +192,7 @@ def test_a_rate_moves_every_model_of_several() -> None:
 
 def test_what_a_refused_site_put_in_is_taken_out_at_the_rates_of_its_rounds() -> None:
     """The sum of all the model's moves does not hold the refused site's part any more."""
-    keys = {"guard": "evidence", "server-learning-rate": 3.0, "server-schedule": "inverse"}
+    keys = {"guard": "evidence", "server-learning-rate": 2.0, "server-schedule": "inverse"}
     strategy = make_strategy(config_of(**keys))
     guard, step = strategy.guard, strategy.step
     rows = np.eye(3, 8, dtype=np.float32)
