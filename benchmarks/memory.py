@@ -67,8 +67,8 @@ STRATEGIES: dict[str, dict[str, str | int]] = {
     "fedavg+momentum": {},
     "fedavg+adam": {},
     "fedavg+anderson": {},
-    "fedpi": {},
-    "fedsplit": {},
+    "fedpi": {"fedpi.memory-mb": 100_000},
+    "fedsplit": {"fedsplit.memory-mb": 100_000},
     "scaffold": {},
 }
 
