@@ -120,7 +120,7 @@ SPLITTINGS: dict[str, type[Splitting]] = {
 CONTROL_VARIATES: dict[str, type[Scaffold]] = {
     "scaffold": Scaffold,
 }
-"""What may follow it in the same place: control variates of its clients."""
+"""What may follow the name of a strategy with one model: control variates of its clients."""
 
 SERVER_STEPS: dict[str, type[ServerStep]] = {
     "momentum": Momentum,

@@ -13,7 +13,6 @@ from functools import cache
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import FOUND
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError, TermsError
 from strategies.core.base import HDPStrategy
 from strategies.fedhdp.level_averaging import LevelAveraging
@@ -55,15 +54,6 @@ class Combination:
 def has_own_starts(strategy: type[HDPStrategy]) -> bool:
     """Return whether it is a splitting with a start for each site, see ``own_starts.py``."""
     return issubclass(strategy, Splitting) and strategy.own_starts
-
-
-def has_constant_weights(strategy: type[HDPStrategy]) -> bool:
-    """Return whether it declares ``constant_weights``.
-
-    A strategy whose class sets it weighs by what sites disclose alone, never by their updates: the
-    weights of two sites that are there stand to each other as in every other round.
-    """
-    return bool(getattr(strategy, "constant_weights", False))
 
 
 @dataclass(frozen=True)
@@ -135,9 +125,7 @@ REFUSED = (
         "'{weights}' weighs by the updates, anew in every round, and the mean of a splitting with "
         "a start a site must be the same one in all: take '+fedprox', or constant weights, such as "
         "'fedavg' or 'weiavg', before it",
-        lambda c: (
-            any(has_own_starts(part) for part in c.around) and not has_constant_weights(c.weights)
-        ),
+        lambda c: any(has_own_starts(part) for part in c.around) and not c.weights.constant_weights,
     ),
     Refusal(
         "a server step with a start a site, such as `fedsplit+momentum`",
@@ -223,7 +211,8 @@ KEYS_REFUSED = (
         "global model, and with '{strategy}' each site starts from its own; leave them out, or "
         "take 'fedprox'",
         lambda strategy, config: (
-            has_own_starts(strategy) and _is_personal(strategy.complete_terms(config.terms))
+            has_own_starts(strategy)
+            and (_has_parts(strategy, config) or bool(config.terms.personal_lambda))
         ),
     ),
     KeyRefusal(
@@ -264,10 +253,6 @@ KEYS_REFUSED = (
     ),
 )
 """Keys that are refused with some strategies, before a run."""
-
-
-def _is_personal(terms: RunTerms) -> bool:
-    return bool(terms.has_phases or terms.has_personal_state or terms.personal_lambda)
 
 
 def compose(combination: Combination) -> type[HDPStrategy]:

@@ -13,10 +13,8 @@ from pydantic import Field, PlainValidator
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
 from hdpfl_flower.config.terms import AUTO
 
-LARGEST_RATE = 1e6
-"""A server's rate beyond it has no meaning, and updates in float32 would overflow."""
-
-
+LEAST_RATE, LARGEST_RATE = 1e-9, 1e6
+"""A server's rate beyond them has no meaning, and updates in float32 would vanish or overflow."""
 FOUND: Final = "found"
 """A server's rate that the server finds from the rounds' aggregates."""
 
@@ -27,8 +25,10 @@ def _read_rate(value: object) -> float | Literal["auto", "found"]:
     if value == FOUND:
         return "found"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < value <= LARGEST_RATE:  # type: ignore[operator]
-        raise ValueError(f"must be a number above 0, up to {LARGEST_RATE:g}, 'auto' or 'found'")
+    if not number or not LEAST_RATE <= value <= LARGEST_RATE:  # type: ignore[operator]
+        raise ValueError(
+            f"must be a number above 0, from {LEAST_RATE:g} to {LARGEST_RATE:g}, 'auto' or 'found'"
+        )
     return float(value)  # type: ignore[arg-type]
 
 

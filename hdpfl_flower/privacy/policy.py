@@ -20,7 +20,7 @@ from hdpfl_flower.privacy.unit import check_unit
 
 FREE_TERMS = frozenset({"clip-norm", "prox-lambda"})
 """Terms that may change within a run: the clip norm, for the noise is a multiple of it, and the
-pull, for it lies outside of the clipping, between models that whoever sees the updates knows."""
+pull, on which neither a bound nor the noise depends."""
 CLIPPED_UPDATE = "clipped-update"
 """The kind of release, in a site's ledger, that no plan of the site's pays for: the server adds the
 noise and keeps the account."""

@@ -89,6 +89,7 @@ class HDPStrategy(Strategy):
         several_models: there is a model a group of sites; the state has ``models``, their number, 0
             before the end of round 1.
         chooses: sites choose among the models, and their plans pay for it.
+        constant_weights: it weighs by what sites disclose alone, the same in every round.
         server_step: how the model moves by the aggregate; what follows a ``+`` replaces it.
         settings_type: the class of its settings, in the strategy's own file.
         table: the name before the dot of a setting's key; empty: ``name``.
@@ -112,6 +113,7 @@ class HDPStrategy(Strategy):
     name: ClassVar[str]
     several_models: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
+    constant_weights: ClassVar[bool] = False
     server_step: ClassVar[type[ServerStep]] = ServerStep
     settings_type: ClassVar[type[Settings]] = NoSettings
     table: ClassVar[str] = ""

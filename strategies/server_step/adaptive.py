@@ -15,7 +15,7 @@ Under DP most of v is noise, alike in all coordinates, and the step is close to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -24,7 +24,7 @@ from pydantic import Field
 
 from hdpfl_flower.config.settings import Positive, Settings
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.server_step.step import ServerStep
+from strategies.server_step.step import ServerStep, moved_by
 
 Floats = npt.NDArray[np.float64]
 
@@ -93,8 +93,7 @@ class Adam(ServerStep):
             v = self.next_squares(old, here * here)
             momentum[part], squares[part] = m, v
             step[part] = rate * m / (np.sqrt(v) + settings.tau)
-        moved = replace(outcome, update=step, gauges={**outcome.gauges, "server_rate": rate})
-        return AdaptiveState(momentum, squares), moved
+        return AdaptiveState(momentum, squares), moved_by(outcome, step, rate)
 
     def next_squares(self, squares: Floats, new: Floats) -> Floats:
         """Return v after a round, shape ``(d,)``; at least 0."""

@@ -42,7 +42,7 @@ from hdpfl_flower.linalg.anderson import mixing_weights
 from hdpfl_flower.linalg.sums import exact_sum, inner_products
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.server_step.step import ServerStep
+from strategies.server_step.step import ServerStep, moved_by
 
 LARGEST = 50
 """The most models before the present one: the server stores two arrays of the model's size each."""
@@ -122,7 +122,7 @@ class Anderson(ServerStep):
         if state.moves is not None and self._is_clear(gram, energies, weights, residuals.shape[1]):
             mixed = self._mixed(weights, rate, residuals, state.moves)
         if mixed is not None:
-            moved = _moved_by(mixed, moved, rate)
+            moved = moved_by(moved, mixed, rate)
         gauges = {
             "anderson_gate": float(mixed is not None),
             "anderson_weight": 1.0 if mixed is None else float(np.abs(weights).sum()),
@@ -183,14 +183,3 @@ class Anderson(ServerStep):
 
 def _appended(rows: Updates | None, row: Updates) -> Updates:
     return row[None].copy() if rows is None else np.vstack([rows, row])
-
-
-def _moved_by(update: Updates, plain: Outcome, rate: float) -> Outcome:
-    """Return the plain outcome with another step; the reported model is as far ahead of it."""
-    ahead = None if plain.reported is None else plain.reported - plain.update
-    return replace(
-        plain,
-        update=update,
-        reported=None if ahead is None else update + ahead,
-        gauges={**plain.gauges, "server_rate": rate},
-    )

@@ -7,7 +7,7 @@ Classification (2019), FedAvgM: m ← βm + Δ, x ← x + ηₜm. A constant Δ 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -16,7 +16,7 @@ from pydantic import Field
 
 from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.server_step.step import ServerStep
+from strategies.server_step.step import ServerStep, moved_by
 
 
 class MomentumSettings(Settings):
@@ -57,9 +57,6 @@ class Momentum(ServerStep):
         if state.momentum is not None:
             momentum += self.settings.beta * state.momentum
         rate = self.rate(updates.server_round)
-        moved = replace(
-            outcome,
-            update=(rate * momentum).astype(np.float32),
-            gauges={**outcome.gauges, "server_rate": rate},
+        return MomentumState(momentum), moved_by(
+            outcome, (rate * momentum).astype(np.float32), rate
         )
-        return MomentumState(momentum), moved

@@ -20,6 +20,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import FOUND
 from hdpfl_flower.config.settings import NoSettings, Settings
 from hdpfl_flower.config.terms import AUTO
+from hdpfl_flower.linalg.types import Updates
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.server_step.schedule import read_schedule
 
@@ -91,6 +92,20 @@ class ServerStep:
         if rate == 1:
             return state, outcome
         return state, scaled(outcome, rate)
+
+
+def moved_by(outcome: Outcome, update: Updates, rate: float) -> Outcome:
+    """Return the outcome with ``update`` as its step, and with the rate for the journal.
+
+    A model that the strategy reports beside the broadcast one stays as far from it as it was.
+    """
+    ahead = None if outcome.reported is None else outcome.reported - outcome.update
+    return replace(
+        outcome,
+        update=update,
+        reported=None if ahead is None else update + ahead,
+        gauges={**outcome.gauges, "server_rate": rate},
+    )
 
 
 def scaled(outcome: Outcome, rate: float) -> Outcome:

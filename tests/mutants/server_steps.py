@@ -28,9 +28,16 @@ MUTANTS = (
     Mutant(
         "momentum of the rated steps",
         "strategies/server_step/momentum.py",
-        "return MomentumState(momentum), moved",
-        "return MomentumState(rate * momentum), moved",
+        "return MomentumState(momentum), moved_by(",
+        "return MomentumState(rate * momentum), moved_by(",
         f"{STEPS}momentum_is_fedavgms",
+    ),
+    Mutant(
+        "a reported model that stays where the aggregate was",
+        "strategies/server_step/step.py",
+        "reported=None if ahead is None else update + ahead",
+        "reported=outcome.reported",
+        f"{STEPS}a_reported_model_stays_as_far_from_the_broadcast_one",
     ),
     Mutant(
         "a tail that begins a round late",

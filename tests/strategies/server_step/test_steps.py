@@ -79,6 +79,18 @@ def test_the_step_of_auto_is_one_but_of_a_rate_per_coordinate() -> None:
     assert SERVER_STEPS["adam"](config_of(**{"server-learning-rate": 1})).rate(1) == 1
 
 
+@pytest.mark.parametrize("name", SERVER_STEPS)
+def test_a_reported_model_stays_as_far_from_the_broadcast_one(name: str) -> None:
+    """A strategy of one's own may report another model: a step moves both."""
+    step = SERVER_STEPS[name](config_of(strategy=f"fedavg+{name}"))
+    update = np.linspace(-1, 1, 8, dtype=np.float32)
+    outcome = Outcome(update, np.full(3, 1 / 3), reported=update + np.float32(0.5))
+    updates = RoundUpdates(1, SITES, np.stack([update] * 3))
+    moved = step.move(step.initial_state(), outcome, updates)[1]
+    assert moved.reported is not None
+    np.testing.assert_allclose(moved.reported - moved.update, 0.5, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("text", "factors"),
     [
@@ -103,7 +115,8 @@ def test_schedules(text: str, factors: list[float]) -> None:
         ({"server-learning-rate": 0}, "'server-learning-rate' must be a number above 0"),
         ({"server-learning-rate": -1.0}, "'server-learning-rate' must be a number above 0"),
         ({"server-learning-rate": float("nan")}, "'server-learning-rate' must be a number above 0"),
-        ({"server-learning-rate": 1e7}, "'server-learning-rate' must be a number above 0, up to"),
+        ({"server-learning-rate": 1e-40}, "'server-learning-rate' must be a number above 0, from"),
+        ({"server-learning-rate": 1e7}, "'server-learning-rate' must be a number above 0, from"),
         ({"server-schedule": "halved:0"}, "'server-schedule' must be one of constant, .*halved:T"),
         ({"server-schedule": "cosine"}, "'server-schedule' must be one of constant"),
         ({"server-schedule": "halved:1", "rounds": 40}, "'halved:1' reaches 0 before round 40"),
