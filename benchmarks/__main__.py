@@ -17,6 +17,7 @@ NAMES = (
     "parts",
     "clusters",
     "server_step",
+    "mmse",
     "deployed",
     "scale",
     "stacked",

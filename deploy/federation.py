@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import processes
+from app_files import app_alone
 from flower_cli import (
     BIN,
     FLWR,
@@ -192,7 +193,8 @@ def submit(terms: Path) -> tuple[Path, dict[str, Any]]:
     ``flwr run`` reports success as soon as the run was taken; how it ended is asked for here.
     """
     config, run_id = _named_terms(terms)
-    number = str(flwr("run", str(ROOT), LINK, "--run-config", str(config))["run-id"])
+    with app_alone(ROOT) as app:
+        number = str(flwr("run", app, LINK, "--run-config", str(config))["run-id"])
     print(f"run {run_id} has started (Flower's id {number}); Ctrl-C leaves it running", flush=True)
     try:
         command = [f"{BIN}/flwr", "log", number, LINK]
@@ -239,6 +241,10 @@ def _named_terms(terms: Path) -> tuple[Path, str]:
         close = get_close_matches(key, _declared(), n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ProblemError(f"{terms}: '{key}' is not a key of the run config{hint}")
+    schema = str(config.get("schema", ""))
+    if schema.endswith(".toml") and not any(mark in schema for mark in "=\n"):
+        # A path starts at the terms' folder; the ServerApp, which reads the file, starts elsewhere.
+        config["schema"] = str(terms.absolute().parent / Path(schema).expanduser())
     made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     resumed = Path(str(config.get("resume-from", ""))).name  # such a run has an id already
     config["run-id"] = config.get("run-id") or ("" if resumed else made)

@@ -16,6 +16,7 @@ import tomllib
 from pathlib import Path
 
 import processes
+from app_files import app_alone
 from flower_cli import (
     BIN,
     CERTS,
@@ -115,8 +116,8 @@ def make_secret(folder: Path) -> Path:
 
 def approve_app(names: list[str]) -> None:
     """Approve the app as it is now at each of these sites; they run no other from then on."""
-    with tempfile.TemporaryDirectory() as folder:
-        call("flwr", "build", "--app", str(ROOT), folder=Path(folder))
+    with tempfile.TemporaryDirectory() as folder, app_alone(ROOT) as source:
+        call("flwr", "build", "--app", source, folder=Path(folder))
         (app,) = Path(folder).glob("*.fab")
         call("hdpfl-site", "approve", str(app), "--to", str(APPROVED), "--yes")
     for name in names:

@@ -60,9 +60,13 @@ def kind(annotation: Any, bounds: str = "") -> str:
     if hasattr(annotation, "__origin__") and hasattr(annotation, "__metadata__"):
         return kind(annotation.__origin__, bounds)
     if origin is Literal:
-        return " or ".join(f"`{value}`" for value in get_args(annotation))
-    if origin is tuple:
-        return "list of " + kind(get_args(annotation)[0])
+        shown = (
+            value if str(value).strip() else json.dumps(value) for value in get_args(annotation)
+        )
+        return " or ".join(f"`{value}`" for value in shown)
+    if origin in (tuple, dict):
+        inner = get_args(annotation)[0 if origin is tuple else 1]
+        return ("list of " if origin is tuple else "table: a name, and a ") + kind(inner)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "table"
     return WORDS[annotation] + bounds
@@ -135,6 +139,7 @@ def terms_page() -> str:
 
 def profile_page() -> str:
     """Return the sections of a site's profile."""
+    from hdpfl_flower.config.data_source import DataSource, OwnColumn
     from hdpfl_flower.config.profile import Profile
     from hdpfl_flower.config.validation import kebab
 
@@ -157,6 +162,8 @@ def profile_page() -> str:
             top.append((key, words, default(field), field.description))
         else:
             parts.append(f"\n## `[{kebab(name)}]`\n\n{section(model)}")
+            if model is DataSource:
+                parts.append(f"\n## `[data.columns.NAME]`\n\n{section(OwnColumn)}")
     head = "## Top level\n\n" + table(("key", "type", "default", "meaning"), top)
     return intro + head + "".join(parts)
 
@@ -174,8 +181,10 @@ def schema_page() -> str:
     }
     intro = (
         "# Schema of a table\n\n"
-        "A schema is part of a run's terms (`schema`): TOML text, or the name of a built-in one. "
-        "Bounds, fills and categories are constants in it, never statistics of a site's records. "
+        "A schema is part of a run's terms (`schema`): TOML text, the name of a built-in one, or "
+        "the path of a file whose text the terms then carry "
+        "([write one](../how-to/schema.md)). Bounds, fills and categories are constants in it, "
+        "never statistics of a site's records. "
         "Cells that cannot be read count as missing; a record whose label is unknown contributes "
         "zero.\n"
     )

@@ -57,7 +57,7 @@ class Format:
 
 LEDGER = Format("ledger", 2, LedgerError)
 PLAN = Format("plan in a ledger", 2, LedgerError)
-JOURNAL = Format("journal", 1, DataError)
+JOURNAL = Format("journal", 2, DataError)
 CHECKPOINT = Format("checkpoint", 3, CheckpointError, unnumbered=1)
 PROFILE = Format("profile", 1, ProfileError, unnumbered=1)
 FINAL_MODEL = Format("final model", 2, DataError)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.estimators.temporal import NoiseEstimate
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class RoundUpdates:
             and the row was made from it, shape ``(n,)``; None where no site was asked for one.
         tensor_sizes: numbers of each tensor of the model, in the order of the columns; empty where
             it is not known.
+        noise: noise of the rows where the guard has estimated it, no row more precise than the
+            guard believes; None: nobody has.
     """
 
     server_round: int
@@ -42,6 +45,25 @@ class RoundUpdates:
     squares: npt.NDArray[np.float64] | None = None
     projected: npt.NDArray[np.bool_] | None = None
     tensor_sizes: tuple[int, ...] = ()
+    noise: NoiseEstimate | None = None
+
+
+@dataclass(frozen=True)
+class RowWeights:
+    """Weights of a round that differ by class row of the softmax head.
+
+    A block of the model is a class row (the weights into a class and its bias), or, the last one,
+    all other coordinates. The update of block r is ``scales[r]``·Σᵢ ``shares[r, i]``·uᵢ.
+
+    Attributes:
+        head: where the rows lie.
+        shares: float64, shape ``(classes + 1, n)``, convex in every block.
+        scales: float64, shape ``(classes + 1,)``, positive.
+    """
+
+    head: Head
+    shares: npt.NDArray[np.float64]
+    scales: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -51,9 +73,13 @@ class Outcome:
     Attributes:
         update: float32, shape ``(d,)``; added to the global model. With several models shape
             ``(M, d)``, a row a model.
-        weights: float64, shape ``(n,)``; each site's share of its model.
+        weights: float64, shape ``(n,)``; each site's share of its model; with ``row_weights`` the
+            mean over the coordinates.
         gauges: measurements for the journal: a float, or an array of shape ``(n,)``.
-        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, where the strategy declares a weighted sum.
+        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, where the strategy declares a weighted sum; with
+            ``row_weights`` the mean over the coordinates.
+        row_weights: the weights of each class row, where they differ, and then ``update`` is their
+            sum; None: ``weights`` are those of every coordinate.
         group: the model that each site's update went into, shape ``(n,)``; None: there is one.
         from_first: a new model starts from the first one; else from the run's initial model.
         reported: float32, shape ``(d,)``; what to add to the global model for the one that is
@@ -65,6 +91,7 @@ class Outcome:
     weights: npt.NDArray[np.float64]
     gauges: Mapping[str, float | npt.NDArray[np.float64]] = field(default_factory=dict)
     scale: float = 1.0
+    row_weights: RowWeights | None = None
     group: npt.NDArray[np.int64] | None = None
     from_first: bool = False
     reported: npt.NDArray[np.float32] | None = None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.schema_file import with_schema_text
 from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_flower.models.site_summary import in_brief
+from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from hdpfl_flower.monitoring.journal import Event
 from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
@@ -36,6 +39,7 @@ def main(grid: Grid, context: Context) -> None:
     except HDPFLError as error:
         log.error("%s", error)  # Flower's traceback follows; it must be raised for "failed"
         raise error.with_traceback(None) from None
+    _log_shares(result)
     log.info("run %s: %d rounds, folder %s", result.run_id, len(result.rounds), result.folder)
 
 
@@ -51,7 +55,7 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     config = dict(run_config)
     # Taken out before the terms are parsed: it must not enter the digest of a request.
     resumed = config.pop(RESUME_FROM, "")
-    given, at = RunConfig.parse(config), None
+    given, at = RunConfig.parse(with_schema_text(config, Path.cwd())), None
     if not isinstance(resumed, str):
         raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
     if resumed:
@@ -77,6 +81,15 @@ def _show_own_lines() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+def _log_shares(result: RunResult) -> None:
+    """Log who decides how much; names where the log may say who took part."""
+    named = result.privacy.get("noise") != "server"
+    if shares := shares_line(result.rounds, named=named):
+        log.info("%s", shares)
+    for line in warning_lines(result.rounds) if named else ():
+        log.warning("%s", line)
 
 
 def _draw(result: RunResult) -> None:

@@ -154,6 +154,52 @@ def plot_columns(
     _save(figure, path)
 
 
+def plot_differences(
+    panels: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]],
+    path: Path,
+    label: str,
+    title: str,
+) -> None:
+    """Draw differences at named places below each other, a panel for each name.
+
+    The axis is logarithmic beyond ±1, so that tenths and tens are both seen.
+
+    Args:
+        panels: name → mark → place → (value, standard error; NaN: none is drawn).
+        path: where the PNG goes.
+        label: of the horizontal axis.
+        title: of the picture.
+    """
+    places = list(dict.fromkeys(p for marks in panels.values() for m in marks.values() for p in m))
+    with extra("plots", "a picture"):
+        from matplotlib.figure import Figure
+
+    size = (3.2 + 4.6 * max(1, len(panels)), 2.4 + 0.3 * len(places))
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(fill(title, 70), fontsize=12)
+    axes = figure.subplots(1, max(1, len(panels)), squeeze=False, sharex=True, sharey=True)[0]
+    for one, (panel, marks) in zip(axes, panels.items(), strict=False):
+        for number, ((color, _), (name, points)) in enumerate(
+            zip(_styles(), marks.items(), strict=False)
+        ):
+            values = np.array(list(points.values()), dtype=np.float64).reshape(-1, 2)
+            # Equal values of two marks stand below each other, within the row of their place.
+            rows = np.array([places.index(place) for place in points], dtype=np.float64)
+            rows += 0.6 * ((number + 0.5) / len(marks) - 0.5)
+            one.errorbar(
+                values[:, 0], rows, xerr=np.nan_to_num(values[:, 1]), color=color, linestyle="",
+                marker="osD^vPX"[number % 7], markersize=4, label=name,
+            )  # fmt: skip
+        one.axvline(0, color="0.6", linewidth=1)
+        one.set_xscale("symlog", linthresh=1)
+        one.xaxis.set_major_formatter("{x:g}")
+        one.set_yticks(range(len(places)), places, fontsize=8)
+        one.set_ylim(len(places) - 0.5, -0.5)
+        _label(one, label, "", panel)
+    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _save(figure, path)
+
+
 def plot_gaps(
     panels: Mapping[str, Mapping[str, npt.NDArray[np.float64]]], path: Path, title: str
 ) -> None:
@@ -207,12 +253,12 @@ def plot_demo(
     true: npt.NDArray[np.float64],
     path: Path,
 ) -> None:
-    """Draw the demo: accuracy by round, and estimated weights against the best ones.
+    """Draw the demo: accuracy by round, and each site's estimated noise against the true one.
 
     Args:
         curves: what each strategy reached.
-        estimated: each site's weight by estimated noise, shape ``(n,)``.
-        true: each site's share of 1/variance, from the noise it really added, shape ``(n,)``.
+        estimated: each site's noise as the server estimates it, a coordinate, shape ``(n,)``.
+        true: the noise it really added, shape ``(n,)``.
         path: where the PNG goes.
     """
     figure, (left, right) = _figure(2)
@@ -225,9 +271,7 @@ def plot_demo(
     )
     right.set(xscale="log", yscale="log")
     right.legend(frameon=False, loc="upper left")
-    _label(
-        right, "true 1/variance (share)", "estimated weight", "What the server finds out by itself"
-    )
+    _label(right, "true noise of a site", "estimated noise", "What the server finds out by itself")
     _save(figure, path)
 
 

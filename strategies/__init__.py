@@ -24,6 +24,7 @@ from strategies.multi_model.mr_mtl import MRMTL
 from strategies.multi_model.oracle_clusters import OracleClusters
 from strategies.multi_model.pmtl import PMTL
 from strategies.multi_model.r_dpcfl import RDPCFL
+from strategies.noise_aware.mmse import MMSE
 from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
 from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift
@@ -65,6 +66,7 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "robust-hdp": RobustHDP,
     "snr": SNR,
     "robust-hdp-drift": RobustHDPDrift,
+    "mmse": MMSE,
     "scaffold": Scaffold,
     "oracle": Oracle,
     "fedhdp": FedHDP,

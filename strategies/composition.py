@@ -291,7 +291,7 @@ def _composed(combination: Combination) -> type[HDPStrategy]:
     base = weighting
     if combination.around:
         (base,) = combination.around
-        parts["weighting"] = weighting
+        parts["weighting"] = weighting.as_weighting()
     parts["table"] = base.settings_table()  # its settings are those of the part, not of the sum
     if combination.steps:
         parts["server_step"] = step

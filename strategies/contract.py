@@ -28,6 +28,7 @@ from strategies import make_strategy
 from strategies.core.base import HDPStrategy
 from strategies.core.checks import check_outcome
 from strategies.core.strategy_state import load_state, save_state
+from strategies.core.weights import weighted_rows
 
 Rows = npt.NDArray[np.float32]
 
@@ -97,7 +98,10 @@ def check_weights(subject: Subject) -> None:
         updates = subject.updates(rows_of(n))
         outcome = subject.combine(updates)
         _require(outcome.update.dtype == np.float32, "the update is not float32")
-        total = outcome.scale * (shares_of(outcome) @ updates.updates.astype(np.float64))
+        if outcome.row_weights is None:
+            total = outcome.scale * (shares_of(outcome) @ updates.updates.astype(np.float64))
+        else:
+            total = weighted_rows(outcome.row_weights, updates.updates).astype(np.float64)
         close = np.allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
         _require(close or not linear, f"with {n} clients the update is not scale·Σ wᵢuᵢ: "
                  "declare is_weighted_sum=False")  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.framework.study import Study
-from studies.guards.lying_sites import GUARD_COST, LYING
+from studies.guards.guards import GUARD_STUDY
+from studies.guards.lying_sites import LYING
 from studies.personal.dsu import DSU
 from studies.personal.sharing import PERSONAL
 from studies.pfa.mixgauss import MIXGAUSS
@@ -23,6 +24,7 @@ from studies.robust_hdp.noise_table import NOISE_TABLE
 from studies.server_step.found_rate import FOUND_RATE
 from studies.server_step.table import SERVER_STEPS
 from studies.splitting.figures import FIGURES
+from studies.which_rule.study import WHICH_RULE
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -37,7 +39,7 @@ STUDIES: dict[str, Study] = {
         MIXGAUSS,
         MEGABYTES,
         LYING,
-        GUARD_COST,
+        GUARD_STUDY,
         FEDHDP_MNIST,
         FEDHDP_SKEWED,
         FEDHDP_PERSONAL,
@@ -48,6 +50,7 @@ STUDIES: dict[str, Study] = {
         DSU,
         SERVER_STEPS,
         FOUND_RATE,
+        WHICH_RULE,
         *FIGURES,
     )
 }

@@ -23,9 +23,10 @@ from tests.federation import ScriptedGrid
 
 ROOT = Path(__file__).parents[1]
 OURS = ("hdpfl_flower", "client_app", "server_app", "strategies")
-MOST = 36
-"""Files; 40 before a site was opened once a message, and before a round found its head once. The
-server's step, its schedule and the reported model are the last three."""
+MOST = 40
+"""Files; 40 before a site was opened once a message, and before a round found its head once. Since
+then: the server's step, its schedule and the reported model; a site's own names, units and dates,
+the placeholders of a schema, and the path of one; the weights of a round."""
 
 
 class Files:

@@ -15,6 +15,7 @@ from client_app.commands.model import app as model_app
 from client_app.commands.plan import plan
 from client_app.commands.profile import app as profile_app
 from client_app.commands.report import report
+from client_app.commands.schema import app as schema_app
 from client_app.commands.worth import worth
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import VERSION
@@ -23,6 +24,7 @@ app = new_app(
     "The tool of a site: its profile, its ledger, its model.", version=f"hdpfl-flower {VERSION}"
 )
 app.add_typer(profile_app, name="profile")
+app.add_typer(schema_app, name="schema")
 app.command("plan")(plan)
 app.add_typer(ledger_app, name="ledger")
 app.command("report")(report)

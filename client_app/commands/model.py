@@ -124,20 +124,24 @@ def predict(
 ) -> None:
     """Predict the label of each row of a table.
 
-    The table has the columns of the run's schema; it needs no label. The rows count from 1, blank
+    The table has the columns of the run's schema, or the site's own as its profile maps them; it
+    needs no label. The rows count from 1, blank
     lines and the header left out; a row that cannot be cut into cells has no prediction.
     """
+    from hdpfl_flower.data.own_table import OwnTable
     from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.data.table_records import features_only
 
-    model, task = _kept_model(open_profile(profile), personal, kept)
+    site = open_profile(profile)
+    model, task = _kept_model(site, personal, kept)
     if not model.terms.schema_text:
         raise DataError("the model's run has no 'schema', so no table can be read for it")
     schema = Schema.load(model.terms.schema_text)
     if schema.task != task:
         raise DataError("the 'schema' of the model's run does not describe what the model takes")
     kind = "parquet" if file.suffix.lower() in (".parquet", ".pq") else "csv"
-    features, positions = features_only(file, kind, schema)
+    own = OwnTable.of(site.data) if site.data is not None else OwnTable()
+    features, positions = features_only(file, kind, schema, own)
     outputs = _outputs(model, task, features)
     text = _as_csv(schema, task, positions, outputs)
     if out is None:

@@ -37,6 +37,7 @@ gradient as long as C and all of them pointing one way; real updates are a fract
 above 1, one update says something by itself; below 1 it drowns in its noise, and learning rests on
 the mean over many sites and rounds, whose noise shrinks with the square root of their number."""
 
+DOES_NOT_FIT = "this run does NOT fit: the site will decline it"
 ALL_ROUNDS = """\
 'all rounds' is signal to noise of the sum of all updates. Where it grows little, more rounds buy
 little: each of them becomes noisier instead."""
@@ -75,15 +76,16 @@ def plan(
     """Print the cost of a run at this site.
 
     What it would sample, noise and charge, what is left after it, and what more rounds would cost
-    in noise. Nothing is charged, and without --expect no record is read. With it the site trains at
-    home, by plain SGD and by DP-SGD with the plan's noise, and the result is shown here alone.
+    in noise; exit status 1 if it does not fit into what is left. Nothing is charged, and without
+    --expect no record is read. With it the site trains at home, by plain SGD and by DP-SGD with the
+    plan's noise, and the result is shown here alone.
     """
     site, run = open_profile(profile), RunConfig.load(terms).terms
     check_policy(site, run)
     if run.noise != "records":
         if expect:
             raise TermsError("'--expect' needs noise on records: 'noise' of the terms is another")
-        typer.echo("\n".join(client_level_lines(site, run)))
+        _plan_of_clients(site, run)
         return
     # A plan that is frozen is what the run costs, whatever the profile says now.
     view, lines = _ledger_view(site)
@@ -103,14 +105,38 @@ def plan(
     if run.noise_multiplier:
         typer.echo("more rounds cost no noise here: the run sets it, and the site leaves early")
     elif frozen is None and not math.isinf(made.epsilon):
-        typer.echo("\nwhat more rounds cost in noise, at the same ε and δ:")
-        for line in table([*_rounds_rows(site, run, size)]):
-            typer.echo(f"  {line}")
-        typer.echo(ALL_ROUNDS)
+        typer.echo("\n".join(_more_rounds(site, run, size)))
     typer.echo(f"\n{ROUNDING}")
     if expect:
         for line in expectation_lines(site, run, made):
             typer.echo(line)
+    _end_unless_it_fits(site, view, run, made)
+
+
+def _plan_of_clients(site: Profile, run: RunTerms) -> None:
+    """Print the plan of a run whose unit is the client."""
+    typer.echo("\n".join(client_level_lines(site, run)))
+    if run.noise == "client":  # a trusted server charges nothing here
+        view, made = _ledger_view(site)[0], make_plan(site, run)
+        if run.run_id not in view.account.plans and not _runs(site, view, made):
+            typer.echo(DOES_NOT_FIT)
+        _end_unless_it_fits(site, view, run, made)
+
+
+def _end_unless_it_fits(site: Profile, view: LedgerView, run: RunTerms, made: Plan) -> None:
+    """End with status 1 where the ledger has not charged the run, and would not."""
+    if run.run_id not in view.account.plans and not _runs(site, view, made):
+        raise typer.Exit(1)
+
+
+def _runs(site: Profile, view: LedgerView, made: Plan) -> int:
+    return runs_that_fit(view.account, site, (made.epsilon, made.delta))
+
+
+def _more_rounds(site: Profile, run: RunTerms, size: int) -> Iterator[str]:
+    yield "\nwhat more rounds cost in noise, at the same ε and δ:"
+    yield from (f"  {line}" for line in table([*_rounds_rows(site, run, size)]))
+    yield ALL_ROUNDS
 
 
 def signal_to_noise(made: Plan, run: RunTerms, size: int) -> SignalToNoise:
@@ -204,7 +230,7 @@ def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:
 def _what_it_costs(site: Profile, view: LedgerView, made: Plan, *, charged: bool) -> Iterator[str]:
     cost = (made.epsilon, made.delta)
     now = budget_status(view.account, site.budget)
-    fit = runs_that_fit(view.account, site, cost)
+    fit = _runs(site, view, made)
     price = f"ε {ceil_digits(cost[0])}, δ {ceil_digits(cost[1])}"
     if charged:
         yield f"charged already: {price}; its plan is frozen"
@@ -221,7 +247,7 @@ def _what_it_costs(site: Profile, view: LedgerView, made: Plan, *, charged: bool
     if charged:
         yield f"runs of this cost that still fit: {fit}"
     elif fit == 0:
-        yield "this run does NOT fit: the site will decline it"
+        yield DOES_NOT_FIT
     else:
         after = [
             floor_digits(left if math.isinf(left) else max(0.0, left - each))

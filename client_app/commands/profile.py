@@ -17,6 +17,7 @@ from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.system.printable import printable
@@ -46,7 +47,9 @@ def check(
     findings = Findings()
     findings.ok("profile: complete, and readable by its owner alone")
     _check_protection(site, findings)
-    _check_ledger(site, run, findings)
+    account = _check_ledger(site, findings)
+    if account is not None and run is None:
+        _check_fit(account, site, (site.run.epsilon, site.run.delta), findings)
     _check_state(site, findings)
     _check_disclosure(site, findings)
     _check_time(site, config, findings)
@@ -55,7 +58,7 @@ def check(
         findings.warning("terms: none given; add --terms to read the records and try the model")
     else:
         _check_data(site, run, findings)
-        _check_training(site, run, findings)
+        _check_training(site, run, account, findings)
     if findings.errors:
         raise typer.Exit(1)
 
@@ -99,13 +102,15 @@ def _check_protection(site: Profile, findings: Findings) -> None:
         findings.warning("protection: 'run.epsilon' is inf, which means no privacy")
 
 
-def _check_ledger(site: Profile, run: RunTerms | None, findings: Findings) -> None:
+def _check_ledger(site: Profile, findings: Findings) -> Account | None:
+    """Return what the ledger holds; None where there is none to be read."""
     if site.ledger is None:
         if site.simulated:
             findings.ok("ledger: a simulated site keeps its own in the run's folder")
         else:
             findings.error("ledger: [ledger] is missing; a site without one releases nothing")
-        return
+        return None
+    account = None
     with findings.catching():
         account = read_ledger(site).account
         findings.ok(f"ledger: verified from the first entry to the last: {site.ledger.path}")
@@ -122,13 +127,20 @@ def _check_ledger(site: Profile, run: RunTerms | None, findings: Findings) -> No
             findings.warning(f"ledger: others can read it; run: chmod 600 {site.ledger.path}")
         for note in notes_on_cap(account, site.budget):
             findings.warning(f"ledger: {note}")
-        charged = run is not None and run.run_id in account.plans
-        if not charged and not runs_that_fit(account, site, (site.run.epsilon, site.run.delta)):
-            findings.warning(
-                "ledger: another run does not fit into what is left, or 'policy.runs' were "
-                "charged; see: hdpfl-site ledger show"
-            )
     _check_anchor(site.ledger, findings)
+    return account
+
+
+def _check_fit(
+    account: Account, site: Profile, cost: tuple[float, float], findings: Findings
+) -> None:
+    """Find whether the ledger would charge a run of ``cost`` (ε, δ)."""
+    if not runs_that_fit(account, site, cost):
+        findings.error(
+            "ledger: another run does not fit into what is left, or 'policy.runs' were charged, "
+            "and the site would decline it: lower [run], or decide on more: hdpfl-site ledger "
+            "show, then raise-cap"
+        )
 
 
 def _check_anchor(paths: LedgerPaths, findings: Findings) -> None:
@@ -203,7 +215,7 @@ def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
         _tell_no_data(site, findings)
         return
     from hdpfl_flower.data.datasets import task_for
-    from hdpfl_flower.data.site_data import check_site_data
+    from hdpfl_flower.data.site_check import check_site_data
 
     with findings.catching("data"):
         declared = site.training.declared_records
@@ -216,7 +228,9 @@ def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
                 findings.ok(f"data: {line}")
 
 
-def _check_training(site: Profile, run: RunTerms, findings: Findings) -> None:
+def _check_training(
+    site: Profile, run: RunTerms, account: Account | None, findings: Findings
+) -> None:
     """Check the terms against the policy, then the model, the memory and the plan."""
     with findings.catching("terms"):
         check_policy(site, run)
@@ -224,8 +238,11 @@ def _check_training(site: Profile, run: RunTerms, findings: Findings) -> None:
         device = _check_device(site, findings)
         if device is not None:
             _check_model(site, run, device, findings)
-        make_plan(site, run)
+        made = make_plan(site, run)
         findings.ok("plan: the noise is calibrated; see: hdpfl-site plan")
+        # A trusted server charges nothing here, and a run that was charged is not charged again.
+        if account is not None and run.noise != "server" and run.run_id not in account.plans:
+            _check_fit(account, site, (made.epsilon, made.delta), findings)
 
 
 def _check_device(site: Profile, findings: Findings) -> str | None:

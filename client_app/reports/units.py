@@ -14,7 +14,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hdpfl_flower.config.profile import TABLES, Profile
+from hdpfl_flower.config.data_source import TABLES
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.ledger.account import ChargedPlan, sum_rounded_up
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon

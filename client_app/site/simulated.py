@@ -24,7 +24,7 @@ from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import load_dataset, task_of
 from hdpfl_flower.errors import Declined, Reason
-from hdpfl_flower.models.task import Records
+from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
 from hdpfl_flower.simulation.groups import parse_groups, seen_by
 from hdpfl_flower.simulation.partitions import rows_of_sites
@@ -32,6 +32,9 @@ from hdpfl_flower.system.paths import available_cores, runs_dir
 
 _TEST_EVERY = 5
 
+
+Relabel = Callable[[Records, Task], Records]
+"""What a simulated liar makes of its training records."""
 
 Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
 """Ends of local SGD, each shape ``(d,)``, by the request's digest and what they are for."""
@@ -42,9 +45,12 @@ class InProcessContext(Context):
 
     Attributes:
         ledger_in_file: whether its ledger outlives the process, however that ends.
+        poison: what it makes of its training records, where it is a liar; None: nothing. Test
+            records stay as they are.
     """
 
     ledger_in_file = False
+    poison: Relabel | None = None
 
     @property
     def trained(self) -> Trained:

@@ -15,6 +15,7 @@ from flwr.app import Context, RecordDict
 
 from client_app.site.simulated import (
     InProcessContext,
+    Relabel,
     Trained,
     draw_profile,
     may_draw,
@@ -58,6 +59,7 @@ class Site:
         in_process: whether it lives in the server's own process, its ledger in memory.
         config: what a simulated site is drawn from, and the folder of its run; else None.
         trained: local SGD that such a process has done already; empty anywhere else.
+        poison: what a simulated liar in such a process makes of its training records; else None.
     """
 
     profile: Profile
@@ -67,6 +69,7 @@ class Site:
     in_process: bool = False
     config: RunConfig | None = None
     trained: Trained = field(default_factory=dict, compare=False)
+    poison: Relabel | None = field(default=None, compare=False)
 
     @property
     def simulated(self) -> bool:
@@ -144,7 +147,8 @@ class Site:
             data = read_site_data(self.profile.data, self.task, self.terms.schema_text)
             return data.train, data.test
         if self.index is not None and self.config is not None:
-            return simulated_records(self.config, *self.index)
+            train, test = simulated_records(self.config, *self.index)
+            return (self.poison(train, self.task) if self.poison else train), test
         raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
 
 
@@ -213,7 +217,9 @@ def _at(
 ) -> Site:
     if isinstance(context, InProcessContext):
         in_memory = not context.ledger_in_file
-        return Site(profile, terms, index, context.state, in_memory, config, context.trained)
+        return Site(
+            profile, terms, index, context.state, in_memory, config, context.trained, context.poison
+        )
     return Site(profile, terms, index, context.state, config=config)
 
 

@@ -39,7 +39,8 @@ from client_app.worth.home_model import (
     train_at_home,
 )
 from client_app.worth.scores import Scored, deciding_measures, scored
-from hdpfl_flower.config.profile import DataSource, Profile
+from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError

@@ -99,6 +99,8 @@ COORDINATOR = (
           (of(metrics.WEIGHT),), "heatmap", "percentunit", 12),
     Panel("Effective number of clients", "(Σ wᵢ)² / Σ wᵢ², beside those whose update was used.",
           (of(metrics.EFFECTIVE, "effective"), of(metrics.ACCEPTED, "used")), width=12),
+    Panel("Share of the model", "How much of what moved the model is a client's, over all rounds.",
+          (of(metrics.SHARE, "{{site}}, model {{model}}"),), unit="percentunit", width=24),
     Panel("Estimated noise of each client",
           "Standard deviation in a coordinate, as the server finds it in the updates alone.",
           (of(metrics.NOISE),), width=12, log=True),

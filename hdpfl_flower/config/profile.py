@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from hdpfl_flower import formats
-from hdpfl_flower.config.validation import FROZEN, describe, kebab
+from hdpfl_flower.config.data_source import AFile, AList, DataSource, OwnColumn
+from hdpfl_flower.config.redacted import RedactedModel
+from hdpfl_flower.config.validation import describe, kebab
 from hdpfl_flower.errors import ProfileError
 
 MIN_DELTA = 1e-10
@@ -24,24 +26,9 @@ MIN_DELTA = 1e-10
 Epsilon = Annotated[float, Field(gt=0)]
 Delta = Annotated[float, Field(ge=MIN_DELTA, lt=1)]
 AtLeastOne = Annotated[int, Field(ge=1)]
-AFile = Annotated[
-    Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)
-]
-AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 Disclosure = Literal[
     "batch-size", "declared-records", "epsilon", "noise-std", "metrics", "personal-metrics"
 ]
-
-
-class RedactedModel(BaseModel):
-    """A part of a profile; its text shows no value."""
-
-    model_config = FROZEN
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(<private>)"
-
-    __str__ = __repr__
 
 
 class Budget(RedactedModel):
@@ -132,38 +119,6 @@ class Policy(RedactedModel):
         "`personal-prior`, `tuning-steps` and `selections`. They are part of the run's ε either "
         "way. With false the site declines such a run; other sites may take part.",
     )
-
-
-TABLES = ("csv", "parquet")
-"""The formats of ``[data]`` whose records have columns, and so may have an id."""
-
-
-class DataSource(RedactedModel):
-    """Where the site's records lie."""
-
-    format: Literal["csv", "parquet", "npz", "images"] = Field(
-        description="`csv` and `parquet` are read by the run's public schema; `npz` holds arrays "
-        "`x` and `y`; `images` is a folder with a subfolder a class, named 0, 1, 2, …"
-    )
-    path: AFile = Field(description="The file or folder.")
-    holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Share of the records kept out of training, for the site's own test."
-    )
-    id: str = Field(
-        "",
-        description="Column of the protected unit, such as a patient's number, for tables alone. "
-        "The run's schema must name the same one, and one record of each unit is used. Empty: a "
-        "row is a unit, and the site declines a run whose schema names an id.",
-    )
-
-    @model_validator(mode="after")
-    def _has_columns(self) -> Self:
-        if self.id and self.format not in TABLES:
-            raise ValueError(
-                "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
-                "remove it, or store the records as a table"
-            )
-        return self
 
 
 class LedgerPaths(RedactedModel):
@@ -276,7 +231,8 @@ class Profile(RedactedModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise ProfileError(f"{source}: {describe(error, _keys(cls))}") from None
+            known = [*_keys(cls), *_keys_of_columns(data)]
+            raise ProfileError(f"{source}: {describe(error, known)}") from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -313,6 +269,14 @@ class Profile(RedactedModel):
                 # Relative to the profile, whatever folder the process starts in.
                 table[key] = str(path.absolute().parent / Path(table[key]).expanduser())
         return cls.parse(data, f"profile {path}")
+
+
+def _keys_of_columns(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the keys of each table ``[data.columns.NAME]`` that ``data`` holds."""
+    section = data.get("data")
+    columns = section.get("columns") if isinstance(section, dict) else None
+    for name in columns if isinstance(columns, dict) else ():
+        yield from _keys(OwnColumn, f"data.columns.{name}.")
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

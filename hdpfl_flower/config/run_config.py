@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
+from hdpfl_flower.config.schema_file import with_schema_text
 from hdpfl_flower.config.server_terms import FOUND, ServerTerms
 from hdpfl_flower.config.settings import PREFIX, Settings, Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
@@ -94,11 +95,14 @@ class RunConfig:
     def load(cls, path: Path) -> Self:
         """Return the groups in the TOML file at ``path``: run config keys, and a table a strategy.
 
+        A path in ``schema`` starts at the file's folder, and is replaced by what the file holds.
+
         Raises:
             TermsError: the file is missing or not TOML, or the keys are wrong.
         """
         try:
-            return cls.parse(tomllib.loads(path.read_text(encoding="utf-8")))
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+            return cls.parse(with_schema_text(given, path.absolute().parent))
         except FileNotFoundError:
             raise TermsError(
                 f"terms {path} are not there; name a TOML file of run config"

@@ -58,15 +58,16 @@ class ServerTerms(Settings):
         description="Draw a round's sites again until one of them is public, whatever the "
         "strategy; sites must disclose their ε.",
     )
-    guard: Literal["none", "cap", "centred-clipping", "evidence"] = Field(
+    guard: Literal["none", "cap", "centred-clipping", "evidence", "content"] = Field(
         "none",
-        description="Against sites that lie: none, cap (on a site's weight), centred-clipping, or "
-        "evidence (gathered over the rounds).",
+        description="Against sites that lie: none, cap (on a site's weight), centred-clipping, "
+        "evidence (gathered over the rounds), or content (of the class rows, by public records).",
     )
     max_liars: Count = Field(
         2,
-        description="Guard evidence: sites refused at most on suspicion, by the others' votes; "
-        "what is proven (no noise, shared noise) is refused whatever the limit.",
+        description="Guards evidence and content: sites refused at most on suspicion, by the "
+        "others' votes or by public records; under content so many quiet sites are not believed. "
+        "What is proven (no noise, shared noise) is refused whatever the limit.",
     )
     server_learning_rate: Rate = Field(
         AUTO,

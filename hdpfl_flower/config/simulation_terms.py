@@ -26,8 +26,8 @@ class SimulationTerms(Settings):
     partition: str = Field(
         "contiguous",
         description="How a named data set is split: contiguous, "
-        "iid, iid:RECORDS, dirichlet:ALPHA, pathological:CLASSES[:RECORDS], shards:NUMBER, "
-        "sizes:WEIGHT:WEIGHT…, natural.",
+        "iid, iid:RECORDS, dirichlet:ALPHA[:RECORDS], pathological:CLASSES[:RECORDS], "
+        "shards:NUMBER, alone:CLASS:RECORDS, sizes:WEIGHT:WEIGHT…, natural.",
     )
     groups: str = Field(
         "",
@@ -42,7 +42,9 @@ class SimulationTerms(Settings):
         "+opt-out:SHARE after any.",
     )
     batch_sizes: str = Field(
-        "16,32,64,128", description="Simulation: expected batch sizes to draw from, or 'published'."
+        "16,32,64,128",
+        description="Simulation: expected batch sizes to draw from, each:B:B… for each site its "
+        "own, or published.",
     )
     torch_threads: Count = Field(
         1,

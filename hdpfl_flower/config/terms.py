@@ -42,7 +42,7 @@ class RunTerms(Settings):
     """
 
     run_id: str = Field("", description="Name of the run; empty: the server makes one.")
-    strategy: str = Field("robust-hdp", description="Aggregation rule: a row of the table.")
+    strategy: str = Field("mmse", description="Aggregation rule: a row of the table.")
     rounds: AtLeastOne = Field(20, description="Rounds E; a site plans for all of them.")
     local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
     local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
@@ -66,7 +66,8 @@ class RunTerms(Settings):
         "",
         alias="schema",
         description="Public schema of the sites' tables: "
-        "TOML text, or the name of a built-in one (heart).",
+        "TOML text, the name of a built-in one (heart), or where the config is read the path of a "
+        "file that ends in .toml: sites are sent its text.",
     )
     evaluation: Literal["none", "server", "sites"] = Field(
         "server",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import Cells, Texts
+from hdpfl_flower.data.columns import PLAIN, Cells, Notation, Texts
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.system.extras import extra
 
@@ -28,7 +28,7 @@ class ArrowColumn:
 
     values: Any
 
-    def cells(self) -> Cells:
+    def cells(self, notation: Notation = PLAIN) -> Cells:
         """Return what the cells hold.
 
         Texts, numbers, booleans and dictionaries of them are read; cells of any other type (dates,
@@ -40,7 +40,7 @@ class ArrowColumn:
         column = _plain(self.values)
         absent = np.asarray(column.is_null(), dtype=bool)
         if _is_text(column.type):
-            return replace(Cells.of_texts(_texts(column)), absent=absent)
+            return replace(Cells.of_texts(_texts(column), notation), absent=absent)
         if pa.types.is_boolean(column.type):
             words = pc.if_else(column, b"true", b"false")
             return Cells(_floats(column), _texts(words), absent)
@@ -49,6 +49,22 @@ class ArrowColumn:
             # Nulls and NaNs are absent; an infinite number is there, and unreadable.
             return Cells(np.where(np.isfinite(numbers), numbers, np.nan), None, np.isnan(numbers))
         return Cells(np.full(len(column), np.nan), None, absent)
+
+    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return, shape ``(n,)``, the days since 1970-01-01 of each date, NaN for none.
+
+        Arrow's own dates and timestamps (of a zone: its date in UTC) need no format.
+        """
+        import pyarrow as pa
+
+        column = _plain(self.values)
+        if _is_text(column.type):
+            return _texts(column).days(formats)
+        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+            return np.full(len(column), np.nan)
+        # safe=False: a time of day is cut off; a safe cast would raise on that one cell.
+        days = column.cast(pa.date32(), safe=False).cast(pa.int32())
+        return _floats(days)
 
     def texts(self) -> Texts | None:
         """Return the cells as texts, numbers written out; None for a type that has no text."""
@@ -61,14 +77,14 @@ class ArrowColumn:
 
 
 def read_parquet(
-    path: Path, wanted: Sequence[str], check_header: Callable[[Sequence[str]], None]
+    path: Path, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> tuple[dict[str, ArrowColumn], int]:
-    """Return the columns ``wanted`` of a Parquet file, and the number of its rows.
+    """Return some columns of a Parquet file, and the number of its rows.
 
     Args:
         path: the file.
-        wanted: names of columns.
-        check_header: raises where the names of all columns are not as they should be.
+        choose: returns the columns to be read, from the names of all of them; raises where these
+            are not as they should be.
 
     Raises:
         InstallationError: pyarrow is not installed.
@@ -80,7 +96,7 @@ def read_parquet(
 
     try:
         with pq.ParquetFile(path) as file:
-            check_header(file.schema_arrow.names)
+            wanted = choose(file.schema_arrow.names)
             table = file.read(columns=list(wanted))
     except (OSError, pa.ArrowException, ValueError):
         raise DataError(

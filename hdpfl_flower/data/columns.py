@@ -7,6 +7,7 @@ value.
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from array import array
@@ -26,7 +27,7 @@ BLANK = " \t\n\r\f\v"
 """Trimmed from both ends of a cell and of a value of the schema (ASCII only)."""
 
 _BLANK_BYTES = BLANK.encode()
-_WHOLE_FLOAT = re.compile(rb"([0-9]+)\.0*")
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 def number_in(text: bytes) -> float:
@@ -38,6 +39,65 @@ def number_in(text: bytes) -> float:
     # The pattern admits only what float() accepts, so that it cannot raise.
     number = float(text) if NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else math.nan
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How numbers are written in the texts of a table.
+
+    Attributes:
+        decimal: the mark before the fraction; no other is read as one.
+        thousands: what may stand between groups of three digits; empty: nothing may.
+    """
+
+    decimal: str = "."
+    thousands: str = ""
+
+    def number_in(self, text: bytes) -> float:
+        """Return the finite number that ``text`` is, trimmed already; NaN for anything else.
+
+        >>> comma = Notation(",", ".")
+        >>> [comma.number_in(text) for text in (b"1.234,5", b"-7", b"1.5", b"1.23,4")]
+        [1234.5, -7.0, nan, nan]
+        """
+        if self == PLAIN:
+            return number_in(text)
+        point, group = self.decimal.encode(), self.thousands.encode()
+        if group and group in text:
+            grouped = rb"[+-]?[0-9]{1,3}(%b[0-9]{3})+(%b[0-9]*)?"
+            if not re.fullmatch(grouped % (re.escape(group), re.escape(point)), text):
+                return math.nan
+            text = text.replace(group, b"")
+        if point != b".":
+            if b"." in text:
+                return math.nan
+            text = text.replace(point, b".")
+        return number_in(text)
+
+
+PLAIN = Notation()
+"""ASCII decimal notation, a point before the fraction."""
+
+
+def days_in(text: bytes, formats: Sequence[str]) -> float:
+    """Return the days from 1970-01-01 to the date that ``text`` is, NaN for none.
+
+    Args:
+        text: trimmed already.
+        formats: of :func:`datetime.datetime.strptime`; the first that fits counts.
+
+    >>> [days_in(each, ("%d.%m.%Y",)) for each in (b"02.01.1970", b"31.02.1970", b"1970-01-02")]
+    [1.0, nan, nan]
+    """
+    decoded = text.decode(errors="replace")
+    for each in formats:
+        try:
+            # Naive on purpose: the calendar date as it is written, whatever the machine's zone.
+            found = datetime.datetime.strptime(decoded, each)
+        except (ValueError, OverflowError):
+            continue
+        return float(found.toordinal() - _EPOCH)
+    return math.nan
 
 
 def value_key(value: str) -> float | bytes:
@@ -70,20 +130,27 @@ class Texts:
             gathered.add(cell)
         return gathered.texts()
 
-    def numbers(self) -> npt.NDArray[np.float64]:
+    def numbers(self, notation: Notation = PLAIN) -> npt.NDArray[np.float64]:
         """Return, shape ``(n,)``, the number that each row holds, NaN for none."""
-        return np.array([number_in(text) for text in self.values], dtype=np.float64)[self.rows]
+        read = notation.number_in
+        return np.array([read(text) for text in self.values], dtype=np.float64)[self.rows]
+
+    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return, shape ``(n,)``, the days since 1970-01-01 of each row's date, NaN for none."""
+        found = [days_in(text, formats) for text in self.values]
+        return np.array(found, dtype=np.float64)[self.rows]
 
     def lookup(self, values: dict[bytes, int]) -> npt.NDArray[np.int64]:
         """Return, shape ``(n,)``, the number that ``values`` has for each row's text, else -1."""
         return np.array([values.get(text, -1) for text in self.values], dtype=np.int64)[self.rows]
 
-    def ids(self) -> list[bytes]:
-        """Return each row's text as an id, ``7.0`` as ``7``.
+    def ids(self, notation: Notation = PLAIN) -> list[bytes]:
+        """Return each row's text as an id, ``7.0`` as ``7`` (``7,0`` with a decimal comma).
 
         Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id.
         """
-        same = [_WHOLE_FLOAT.fullmatch(text) for text in self.values]
+        whole = re.compile(rb"([0-9]+)%b0*" % re.escape(notation.decimal.encode()))
+        same = [whole.fullmatch(text) for text in self.values]
         ids = [found[1] if found else text for found, text in zip(same, self.values, strict=True)]
         return [ids[row] for row in self.rows.tolist()]
 
@@ -103,7 +170,9 @@ class GatheredTexts:
     def texts(self) -> Texts:
         """Return the column so far."""
         values = tuple(cell.strip(_BLANK_BYTES) for cell in self._known)
-        return Texts(values, np.array(self._rows, dtype=np.int64))
+        # Not copied: the array is as large as the column, and nobody adds to it any more.
+        rows = np.frombuffer(self._rows, dtype=np.int64) if self._rows else np.zeros(0, np.int64)
+        return Texts(values, rows)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -121,9 +190,9 @@ class Cells:
     absent: Mask
 
     @classmethod
-    def of_texts(cls, texts: Texts) -> Cells:
+    def of_texts(cls, texts: Texts, notation: Notation = PLAIN) -> Cells:
         """Return a column of texts, none of them absent."""
-        return cls(texts.numbers(), texts, np.zeros(len(texts.rows), dtype=bool))
+        return cls(texts.numbers(notation), texts, np.zeros(len(texts.rows), dtype=bool))
 
     def lookup(self, values: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return, shape ``(n,)``, the index of the value that each cell holds, -1 for none.
@@ -156,8 +225,11 @@ class Cells:
 class Column(Protocol):
     """A column as it lies in a file: of texts in a CSV, of any Arrow type in a Parquet file."""
 
-    def cells(self) -> Cells:
-        """Return what the cells hold."""
+    def cells(self, notation: Notation = PLAIN) -> Cells:
+        """Return what the cells hold; ``notation`` is that of numbers in texts."""
+
+    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return, shape ``(n,)``, the days since 1970-01-01 of each date, NaN for none."""
 
     def texts(self) -> Texts | None:
         """Return the cells as texts, numbers written out; None for a type that has no text."""
@@ -173,9 +245,13 @@ class TextColumn:
 
     content: Texts
 
-    def cells(self) -> Cells:
+    def cells(self, notation: Notation = PLAIN) -> Cells:
         """Return what the cells hold."""
-        return Cells.of_texts(self.content)
+        return Cells.of_texts(self.content, notation)
+
+    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return, shape ``(n,)``, the days since 1970-01-01 of each date, NaN for none."""
+        return self.content.days(formats)
 
     def texts(self) -> Texts:
         """Return the cells as they are."""

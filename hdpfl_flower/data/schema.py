@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 
 from hdpfl_flower.config.validation import FROZEN, describe, kebab
 from hdpfl_flower.data.columns import BLANK, value_key
+from hdpfl_flower.data.placeholders import refuse_placeholders
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
@@ -32,6 +33,20 @@ AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) el
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Bounds = Annotated[tuple[Finite, Finite], AList]
 Texts = Annotated[tuple[str, ...], AList]
+Names = Annotated[tuple[Name, ...], AList]
+
+
+def _as_lists(value: Any) -> Any:
+    """Return a list whose texts stand in lists of their own: ``"m"`` means ``["m"]``."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return tuple((each,) if isinstance(each, str) else each for each in value)
+
+
+Synonyms = Annotated[tuple[Texts, ...], BeforeValidator(_as_lists)]
+"""A list of values, each of them a text, or a list of the texts that mean it."""
+
+_ALIASES = Field((), description="Other names of the column; a table must have one of them alone.")
 
 
 def _refuse_repeats(where: str, values: Iterable[str]) -> None:
@@ -77,6 +92,7 @@ class NumberColumn(BaseModel):
         None, description="What a missing value becomes; none: the middle of the bounds."
     )
     missing: Texts = Field((), description="Marks of a missing value in this column alone.")
+    aliases: Names = _ALIASES
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -108,15 +124,20 @@ class CategoryColumn(BaseModel):
 
     name: Name = Field(description="Name of the column in the table's header.")
     type: Literal["category"] = Field(description="`category`.")
-    categories: Annotated[Texts, Field(min_length=1)] = Field(
-        description="The values that the column may hold; each becomes a feature."
+    categories: Annotated[Synonyms, Field(min_length=1)] = Field(
+        description="The values that the column may hold; each becomes a feature. A list in place "
+        "of a value holds its synonyms, the first of which names it."
     )
     fill: str = Field("", description="What a missing or unknown value becomes; '': all zeros.")
     missing: Texts = Field((), description="Marks of a missing value in this column alone.")
+    aliases: Names = _ALIASES
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _refuse_repeats(f"column '{self.name}': 'categories'", self.categories)
+        where = f"column '{self.name}': 'categories'"
+        if not all(self.categories):
+            raise ValueError(f"{where}: a list of synonyms is empty; name a value, or remove it")
+        _refuse_repeats(where, (value for values in self.categories for value in values))
         if value_key(self.fill) != b"" and self.fill_index < 0:
             raise ValueError(f"column '{self.name}': 'fill' is none of 'categories'")
         return self
@@ -124,14 +145,16 @@ class CategoryColumn(BaseModel):
     @property
     def fill_index(self) -> int:
         """The index of ``fill`` among the categories, -1 for all zeros."""
-        keys = [value_key(category) for category in self.categories]
         key = value_key(self.fill)
-        return keys.index(key) if key in keys else -1
+        for index, values in enumerate(self.categories):
+            if key in map(value_key, values):
+                return index
+        return -1
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """``column=value``, a name a category."""
-        return tuple(f"{self.name}={category}" for category in self.categories)
+        return tuple(f"{self.name}={values[0]}" for values in self.categories)
 
 
 Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="type")]
@@ -149,6 +172,7 @@ class Label(BaseModel):
     bounds: Bounds | None = Field(
         None, description="Regression: clipped to these, then scaled to [0, 1]."
     )
+    aliases: Names = _ALIASES
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -200,15 +224,18 @@ class Schema(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [self.label.column, *(column.name for column in self.columns)]
-        names += [self.id] if self.id else []
+        names = [self.label.column, *self.label.aliases, *([self.id] if self.id else [])]
+        names += [name for column in self.columns for name in (column.name, *column.aliases)]
         for name, times in Counter(names).items():
             if times > 1:
-                raise ValueError(f"column '{name}' is named twice; label, id and columns differ")
+                raise ValueError(
+                    f"column '{name}' is named twice; label, id, columns and aliases must differ"
+                )
             if name != name.strip(BLANK):
                 raise ValueError(f"column '{name}' has a blank at an end; remove it")
         for column in self.columns:
-            values = column.categories if isinstance(column, CategoryColumn) else ()
+            groups = column.categories if isinstance(column, CategoryColumn) else ()
+            values = (value for values in groups for value in values)
             self._refuse_missing(f"column '{column.name}'", column.missing, values)
         self._refuse_missing("label", (), (v for values in self.label.classes for v in values))
         if len(self.feature_names) > MAX_FEATURES or len(self.label.classes) > MAX_FEATURES:
@@ -239,12 +266,14 @@ class Schema(BaseModel):
         """Return the schema written in the TOML ``text``.
 
         Raises:
-            DataError: not TOML, keys unknown or missing, values wrong; named on one line.
+            DataError: not TOML, keys unknown or missing, values wrong or still to be chosen;
+                named on one line.
         """
         try:
             data = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError):
             raise DataError("schema: not valid TOML; check it with a TOML linter") from None
+        refuse_placeholders(data)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -263,6 +292,9 @@ class Schema(BaseModel):
 def schema_text(name_or_text: str) -> str:
     """Return the TOML text of a built-in schema, or the text itself (it holds '=' or a newline).
 
+    No path is read here: terms come from a server, which must not name a file of the site
+    (``config/schema_file.py`` reads one, where the user's own run config is read).
+
     Raises:
         DataError: there is no built-in schema of that name.
     """
@@ -273,7 +305,7 @@ def schema_text(name_or_text: str) -> str:
     if name_or_text not in known:
         raise DataError(
             f"schema: there is no built-in one of that name; choose {', '.join(known)}, "
-            "or give TOML text"
+            "give TOML text, or in a run config the path of a file that ends in .toml"
         )
     return (folder / f"{name_or_text}.toml").read_text(encoding="utf-8")
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.profile import DataSource
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Mask, Texts
 from hdpfl_flower.data.image_folder import read_images
+from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_reader import Redacted
 from hdpfl_flower.data.table_records import Summary, read_table
@@ -108,63 +109,6 @@ def read_unit_records(source: DataSource, task: Task, schema_text: str) -> UnitR
     return UnitRecords(records, units, first, _held_out(records, ids, source.holdout), copies)
 
 
-def check_site_data(
-    source: DataSource, task: Task, schema_text: str, declared_records: int
-) -> list[str]:
-    """Return the lines of ``hdpfl-site profile check``, for the site's own eyes.
-
-    A line that starts with ``error:`` must be corrected before a run, one with ``warning:`` should
-    be looked at. No line shows a value of a record.
-
-    Args:
-        source: as for :func:`read_site_data`.
-        task: as for :func:`read_site_data`.
-        schema_text: as for :func:`read_site_data`.
-        declared_records: the profile's constant N.
-
-    Raises:
-        DataError: as :func:`read_site_data`.
-    """
-    data = read_site_data(source, task, schema_text)
-    summary, used = data.summary, len(data.train)
-    held = f", {len(data.test)} held out for the site's own test" if data.test is not None else ""
-    lines = [f"records: {summary.rows} found, {used} for training{held}"]
-    lines += [f"left out: {count}, {why}" for why, count in summary.left_out.items() if count]
-    for column in dict.fromkeys((*summary.filled, *summary.clipped)):
-        filled, clipped = summary.filled.get(column, 0), summary.clipped.get(column, 0)
-        if filled or clipped:
-            unreadable = summary.unreadable.get(column, 0)
-            lines.append(
-                f"column '{column}': {filled} filled ({unreadable} of them unreadable), "
-                f"{clipped} clipped to the bounds"
-            )
-    for reason in ("no id", "repeated id"):
-        if summary.left_out.get(reason):
-            lines.append(
-                f"error: {summary.left_out[reason]} records have {reason}: the schema protects "
-                "one record an id; give each its own id, or merge those of one unit"
-            )
-    return lines + list(_against_declared(used, declared_records))
-
-
-def _against_declared(used: int, declared: int) -> Iterator[str]:
-    """Yield a warning where the records for training are not about as many as declared."""
-    if used == 0:
-        yield "warning: no record can be used: the site would send noise alone"
-    if used > 1.1 * declared:
-        yield (
-            f"warning: {used} records for training, more than the {declared} declared: the budget "
-            "holds, but batches are larger than 'training.batch-size' and steps longer than "
-            "planned; raise 'training.declared-records' (the number is public: round it)"
-        )
-    elif used < 0.9 * declared:
-        yield (
-            f"warning: {used} records for training, fewer than the {declared} declared: batches "
-            "are smaller than planned and noise weighs more; lower 'training.declared-records' "
-            "(the number is public: round it)"
-        )
-
-
 Read = tuple[Records, Summary, tuple[bytes, ...] | None]
 
 
@@ -187,7 +131,8 @@ def _read(source: DataSource, task: Task, schema_text: str, *, every_record: boo
             "'id' of the run's 'schema' is not the profile's 'data.id': the run would protect "
             "another unit than the site asks for; agree on one with the coordinator"
         )
-    table = read_table(source.path, source.format, schema, every_record=every_record)
+    own = OwnTable.of(source)
+    table = read_table(source.path, source.format, schema, own, every_record=every_record)
     return table.records, table.summary, table.ids
 
 

@@ -7,15 +7,16 @@ alone. Only what is true of the file as a whole raises.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import Cells, Column, Mask
-from hdpfl_flower.data.schema import CategoryColumn, NumberColumn, Schema
+from hdpfl_flower.data.columns import Cells, Mask
+from hdpfl_flower.data.own_table import OwnTable
+from hdpfl_flower.data.schema import CategoryColumn, Column, NumberColumn, Schema
 from hdpfl_flower.data.table_reader import RawTable, Redacted, load_table
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records
@@ -31,6 +32,7 @@ class Summary(Redacted):
         filled: cells filled because they were missing or unreadable, by column.
         unreadable: those of the filled cells that hold something, but no value of the schema.
         clipped: numbers moved to the bounds, by column.
+        unknown_labels: labels that hold something, but no value of the schema.
     """
 
     rows: int
@@ -38,6 +40,7 @@ class Summary(Redacted):
     filled: dict[str, int] = field(default_factory=dict)
     unreadable: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
+    unknown_labels: int = 0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -59,34 +62,45 @@ class TableRead(Redacted):
     positions: npt.NDArray[np.int64]
 
 
+AS_THE_SCHEMA_SAYS = OwnTable()
+
+
 def read_table(
-    path: Path, file_format: str, schema: Schema, *, every_record: bool = False
+    path: Path,
+    file_format: str,
+    schema: Schema,
+    own: OwnTable = AS_THE_SCHEMA_SAYS,
+    *,
+    every_record: bool = False,
 ) -> TableRead:
     """Return the records in the file at ``path``.
 
     Args:
         path: the file.
-        file_format: ``csv`` (UTF-8, a header line; comma, semicolon or tab) or ``parquet``.
+        file_format: ``csv`` (with a header line) or ``parquet``.
         schema: the run's public schema.
+        own: how the site writes its table.
         every_record: all labelled records of a unit, not the first alone; ``ids`` then repeat.
             For tests that stay at the site; no training may read them.
 
     Raises:
-        DataError: the file is missing, is no such file, or lacks a column of the schema.
+        DataError: the file is missing, is no such file, or lacks a column of the schema; or
+            ``own`` contradicts the schema.
 
     Guarantees:
         No content of a record makes it raise, and no record changes what another one becomes. With
         an ``id`` column the same holds for units: each has at most one record, its first with a
         label; records without an id are left out.
     """
-    wanted = [schema.label.column, *(column.name for column in schema.columns)]
-    raw = load_table(path, file_format, [*wanted, schema.id] if schema.id else wanted)
-    features, summary = _encode(raw, schema)
-    targets, labelled = _targets(raw, schema, summary)
+    own.check(schema)
+    raw = load_table(path, file_format, own.all_wanted(schema), own.form)
+    features, summary = _encode(raw, schema, own)
+    targets, labelled, missing = targets_of(raw, schema, own, summary)
+    summary = replace(summary, unknown_labels=int((~labelled & ~missing).sum()))
     summary.left_out["no known label"] = int((~labelled).sum())
     kept, ids = labelled, None
     if schema.id:
-        names = _ids(raw.columns[schema.id], schema)
+        names = _ids(raw, schema, own)
         kept = _first_of_each(names, labelled, summary)
         if every_record:
             kept = labelled & np.array([bool(name) for name in names], dtype=bool)
@@ -96,7 +110,7 @@ def read_table(
 
 
 def features_only(
-    path: Path, file_format: str, schema: Schema
+    path: Path, file_format: str, schema: Schema, own: OwnTable = AS_THE_SCHEMA_SAYS
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Return the features of a table that needs no label and no id, for prediction.
 
@@ -107,11 +121,15 @@ def features_only(
     Raises:
         DataError: as :func:`read_table`.
     """
-    raw = load_table(path, file_format, [column.name for column in schema.columns])
-    return _encode(raw, schema)[0], raw.positions
+    own.check(schema)
+    wanted = own.all_wanted(schema, label=False, unit=False)
+    raw = load_table(path, file_format, wanted, own.form)
+    return _encode(raw, schema, own)[0], raw.positions
 
 
-def _encode(raw: RawTable, schema: Schema) -> tuple[npt.NDArray[np.float32], Summary]:
+def _encode(
+    raw: RawTable, schema: Schema, own: OwnTable
+) -> tuple[npt.NDArray[np.float32], Summary]:
     """Return the features (n, d) of all rows of ``raw``, and their counts."""
     rows = len(raw.positions)
     summary = Summary(raw.rows, {"cannot be cut into cells": raw.rows - rows})
@@ -120,16 +138,33 @@ def _encode(raw: RawTable, schema: Schema) -> tuple[npt.NDArray[np.float32], Sum
     for column in schema.columns:
         block = features[:, start : start + len(column.feature_names)]
         start += block.shape[1]
-        cells = raw.columns[column.name].cells()
-        missing = cells.missing((*schema.missing, *column.missing))
-        if isinstance(column, NumberColumn):
-            filled, clipped = _encode_number(column, cells, missing, block)
-            summary.clipped[column.name] = clipped
-        else:
-            filled = _encode_category(column, cells, missing, block)
+        filled, missing = encode_column(column, raw, schema, own, block, summary)
         summary.filled[column.name] = int(filled.sum())
         summary.unreadable[column.name] = int((filled & ~missing).sum())
     return features, summary
+
+
+def encode_column(
+    column: Column,
+    raw: RawTable,
+    schema: Schema,
+    own: OwnTable,
+    block: npt.NDArray[np.float32],
+    summary: Summary,
+) -> tuple[Mask, Mask]:
+    """Write the features of ``column`` to ``block`` (n, width), which holds zeros.
+
+    Returns:
+        which rows were filled, shape ``(n,)``, and which of them because they are missing; the
+        others could not be read. Clipped numbers are counted in ``summary``.
+    """
+    marks = (*schema.missing, *column.missing)
+    cells, missing = own.read(raw, column.name, column.aliases, marks)
+    if isinstance(column, NumberColumn):
+        filled, clipped = _encode_number(column, cells, missing, block)
+        summary.clipped[column.name] = clipped
+        return filled, missing
+    return _encode_category(column, cells, missing, own, block), missing
 
 
 def _encode_number(
@@ -145,41 +180,49 @@ def _encode_number(
 
 
 def _encode_category(
-    column: CategoryColumn, cells: Cells, missing: Mask, out: npt.NDArray[np.float32]
+    column: CategoryColumn,
+    cells: Cells,
+    missing: Mask,
+    own: OwnTable,
+    out: npt.NDArray[np.float32],
 ) -> Mask:
     """Write ones to ``out`` (n, categories), which holds zeros; return which were filled."""
-    index = cells.lookup(column.categories)
-    filled = missing | (index < 0)
-    index = np.where(filled, column.fill_index, index)
+    texts, places = own.choices(column.name, column.categories)
+    found = cells.lookup(texts)
+    filled = missing | (found < 0)
+    # An index of −1 takes some category, and the mask replaces it.
+    index = np.where(filled, column.fill_index, places[found])
     rows = np.flatnonzero(index >= 0)
     out[rows, index[rows]] = 1
     return filled
 
 
-def _targets(raw: RawTable, schema: Schema, summary: Summary) -> tuple[npt.NDArray[Any], Mask]:
-    """Return the targets (n,) of all rows of ``raw``, and which of them are known."""
+def targets_of(
+    raw: RawTable, schema: Schema, own: OwnTable, summary: Summary
+) -> tuple[npt.NDArray[Any], Mask, Mask]:
+    """Return the targets (n,) of all rows of ``raw``, which are known, and which are missing."""
     label = schema.label
-    cells = raw.columns[label.column].cells()
-    missing = cells.missing(schema.missing)
+    cells, missing = own.read(raw, label.column, label.aliases, schema.missing)
     if label.bounds is not None:
         known = ~(missing | np.isnan(cells.numbers))
         values = np.where(known, cells.numbers, label.bounds[0])
         outside = (values < label.bounds[0]) | (values > label.bounds[1])
         summary.clipped[label.column] = int(outside.sum())
-        return label.scale(values), known
-    index = cells.lookup([value for values in label.classes for value in values])
-    classes = [number for number, values in enumerate(label.classes) for _ in values]
+        return label.scale(values), known, missing
+    texts, classes = own.choices(label.column, label.classes)
+    index = cells.lookup(texts)
     # An index of −1 takes some class, and the mask leaves the record out.
-    return np.array(classes, dtype=np.int64)[index], ~missing & (index >= 0)
+    return classes[index], ~missing & (index >= 0), missing
 
 
-def _ids(column: Column, schema: Schema) -> list[bytes]:
+def _ids(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:
     """Return the id of each row, empty where it is missing."""
-    texts = column.texts()
+    texts = raw.columns[own.wanted(schema.id)].texts()
     if texts is None:
         raise DataError(f"column '{schema.id}' has a type that cannot be an id; store it as text")
-    missing = column.cells().missing(schema.missing)
-    return [b"" if gone else text for text, gone in zip(texts.ids(), missing, strict=True)]
+    _, missing = own.read(raw, schema.id, (), schema.missing)
+    ids = texts.ids(own.form.notation)
+    return [b"" if gone else text for text, gone in zip(ids, missing, strict=True)]
 
 
 def _first_of_each(ids: list[bytes], labelled: Mask, summary: Summary) -> Mask:

@@ -138,6 +138,14 @@ UNTESTED = _ours("model_untested", "sites", "Sites that it does not count, for w
 
 # --- the coordinator: a site, as far as its updates show it ---------------------------------------
 
+SHARE = _ours(
+    "site_model_share",
+    "ratio",
+    "Its part in what moved the model over all rounds so far, of each model where there are "
+    "several.",
+    "model",
+    "site",
+)
 WEIGHT = _ours("site_weight", "ratio", "Share of its update in the last aggregate.", "site")
 NOISE = _ours(
     "site_noise",

@@ -93,25 +93,36 @@ def draw_batch_sizes(spec: str, num_sites: int, seed: int) -> npt.NDArray[np.int
     """Return the expected batch size of every site, int64, shape ``(num_sites,)``.
 
     Args:
-        spec: a list ``16,32,64,128`` to draw from, each value as likely; one number for all; or
-            ``published``: the list that Robust-HDP ran with 20, 40 or 60 clients.
+        spec: a list ``16,32,64,128`` to draw from, each value as likely; one number for all;
+            ``each:B:B…``: one for each site, in their order; or ``published``: the list that
+            Robust-HDP ran with 20, 40 or 60 clients.
         num_sites: number of sites.
         seed: seed of the simulation.
 
     Raises:
-        TermsError: not a list of whole numbers of at least 1, or no published list for that many.
+        TermsError: not a list of whole numbers of at least 1, not one for each site, or no
+            published list for that many.
 
-    >>> draw_batch_sizes("32", 3, seed=1)
-    array([32, 32, 32])
+    >>> draw_batch_sizes("32", 3, seed=1), draw_batch_sizes("each:8:64:64", 3, seed=1)
+    (array([32, 32, 32]), array([ 8, 64, 64]))
     """
     if spec.strip() == "published":
         return np.array(published.batch_sizes(num_sites), dtype=np.int64)
-    choices = [text.strip() for text in spec.split(",")]
+    name, _, rest = spec.strip().partition(":")
+    is_each = name == "each"
+    choices = [text.strip() for text in (rest.split(":") if is_each else spec.split(","))]
     if not all(text.isdecimal() and int(text) >= 1 for text in choices):
         raise TermsError(
             f"'batch-sizes' is '{spec}'; write whole numbers of at least 1 to draw from "
-            "(16,32,64,128), one number, or published"
+            "(16,32,64,128), one number, each:B:B… with one for each site, or published"
         )
+    if is_each and len(choices) != num_sites:
+        raise TermsError(
+            f"'batch-sizes' is '{spec}' with {len(choices)} values for {num_sites} sites; write "
+            "one for each site"
+        )
+    if is_each:
+        return np.array([int(text) for text in choices], dtype=np.int64)
     generator = np.random.default_rng([seed, *b"batch-sizes"])
     drawn = generator.integers(len(choices), size=num_sites)
     return np.array([int(text) for text in choices], dtype=np.int64)[drawn]

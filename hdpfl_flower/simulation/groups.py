@@ -20,7 +20,6 @@ import numpy as np
 
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.types import Vector
-from hdpfl_flower.models.evaluation import measures, predict
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.site_summary import METRICS
 from hdpfl_flower.models.task import Records, Task
@@ -163,6 +162,8 @@ def evaluate_models(
     Raises:
         ModelError: the model cannot be built.
     """
+    from hdpfl_flower.models.evaluation import measures, predict  # they import torch
+
     views: dict[int, Records] = {}
 
     @cache

@@ -31,9 +31,11 @@ _WRITTEN = {
     "iid": "iid, or iid:RECORDS with a whole number of at least 1",
     "natural": "natural",
     "sizes": "sizes:WEIGHT:WEIGHT… with one weight above 0 for each site",
-    "dirichlet": "dirichlet:ALPHA with ALPHA above 0",
+    "dirichlet": "dirichlet:ALPHA or dirichlet:ALPHA:RECORDS with ALPHA above 0 and a whole number "
+    "of at least 1",
     "pathological": "pathological:CLASSES or pathological:CLASSES:RECORDS, whole numbers from 1 on",
     "shards": "shards:NUMBER, a whole number of at least 1",
+    "alone": "alone:CLASS:RECORDS, whole numbers from 0 and from 2 on",
 }
 """Every split, as users write it."""
 
@@ -54,12 +56,17 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
             * ``sizes:W:W:…``: after a shuffle, a share W/ΣW of the records for each site.
             * ``natural``: each owner is a site.
             * ``dirichlet:ALPHA``: each class is dealt out in shares drawn from Dirichlet(ALPHA).
+              With ``:RECORDS`` so many records for each site on average are dealt out, drawn
+              without order; the others are left out.
             * ``pathological:CLASSES``: exactly that many classes a site; its first class is site
               modulo classes, the rest are drawn. Classes that no site has are left out. With
               ``:RECORDS`` each site takes that many of its records, drawn by the seed.
             * ``shards:NUMBER``: sorted by label and cut into NUMBER equal shards a site, which are
               drawn without order. What is left of an uneven cut, fewer than NUMBER × sites
               records, is left out.
+            * ``alone:CLASS:RECORDS``: so many records for each site, drawn without order. Half of
+              those of site 0, rounded down, are of CLASS, which no other site has; what is left of
+              CLASS is left out.
         seed: seed of the draw; NumPy's global generator is neither read nor moved.
 
     Raises:
@@ -77,6 +84,8 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
         )
     if name in ("contiguous", "iid", "natural", "sizes"):
         parts = _plain(name, arguments, owners, len(labels), num_sites, seed)
+    elif name == "alone":
+        parts = _alone(arguments, labels, num_sites, seed)
     else:
         parts = _by_label(name, arguments, labels, num_sites, seed)
     parts = [np.sort(part).astype(np.int64, copy=False) for part in parts]
@@ -119,7 +128,7 @@ def _plain(
         return np.split(_generator(seed).permutation(count), cuts[:-1])
     if name == "iid" and arguments:
         records = _numbers(name, arguments, int, lambda number: number >= 1, 1)[0]
-        return _equal(records, count, num_sites, seed)
+        return _equal(records, f"iid:{records}", count, num_sites, seed)
     _numbers(name, arguments, float, lambda _: True, 0)
     if name == "natural":
         return _natural(owners, num_sites)
@@ -127,10 +136,11 @@ def _plain(
     return np.array_split(rows, num_sites)
 
 
-def _equal(records: int, count: int, num_sites: int, seed: int) -> list[Rows]:
+def _equal(records: int, spec: str, count: int, num_sites: int, seed: int) -> list[Rows]:
+    """Return ``records`` rows for each site, drawn without order."""
     if records * num_sites > count:
         raise DataError(
-            f"'partition' is 'iid:{records}', and {num_sites} sites of {records} records need "
+            f"'partition' is '{spec}', and {num_sites} sites of {records} records need "
             f"{records * num_sites} of the data set's {count}; ask for at most "
             f"{count // num_sites} a site, or run fewer sites"
         )
@@ -155,17 +165,22 @@ def _by_label(
     name: str, arguments: list[str], labels: Labels, num_sites: int, seed: int
 ) -> list[Rows]:
     """Return a split by one of flwr-datasets' partitioners."""
-    counts = 2 if name == "pathological" and len(arguments) == 2 else 1
+    counts = 2 if name in ("pathological", "dirichlet") and len(arguments) == 2 else 1
     number, *records = (
-        _numbers(name, arguments, float, lambda alpha: 0 < alpha < math.inf, 1)
+        _numbers(name, arguments, float, lambda alpha: 0 < alpha < math.inf, counts)
         if name == "dirichlet"
         else _numbers(name, arguments, int, lambda count: count >= 1, counts)
     )
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(
-            f"'partition' is '{name}', which goes by class, and the targets of this data set are "
-            "not classes; choose contiguous, iid, sizes or natural"
+    _refuse_no_classes(name, labels)
+    rows = np.arange(len(labels))
+    if name == "dirichlet" and records:
+        if not (records[0] >= 1 and records[0].is_integer()):
+            raise _wrong(name, arguments)
+        rows = np.concatenate(
+            _equal(int(records[0]), ":".join([name, *arguments]), len(labels), num_sites, seed)
         )
+        rows.sort()
+    labels = labels[rows]
     classes = len(np.unique(labels))
     if name == "pathological" and number > classes:
         raise DataError(
@@ -198,7 +213,7 @@ def _by_label(
         )
     else:
         partitioner = library.ShardPartitioner(num_shards_per_partition=number, **settings)
-    table = {"label": labels, "row": np.arange(len(labels))}
+    table = {"label": labels, "row": rows}
     try:
         with warnings.catch_warnings():
             # It warns of every draw that it repeats, and pyarrow of an option it is passed.
@@ -210,7 +225,32 @@ def _by_label(
             ]
     except ValueError as error:
         raise DataError(_too_uneven(f"{name}:{number}", num_sites)) from error
-    return _thinned(parts, records[0], seed) if records else parts
+    return _thinned(parts, records[0], seed) if records and name == "pathological" else parts
+
+
+def _alone(arguments: list[str], labels: Labels, num_sites: int, seed: int) -> list[Rows]:
+    """Return a split in which site 0 alone holds a class, and no other split from the rest."""
+    label, records = _numbers("alone", arguments, int, lambda number: number >= 0, 2)
+    if records < 2:
+        raise _wrong("alone", arguments)
+    _refuse_no_classes("alone", labels)
+    generator = _generator(seed)
+    own, others = (
+        generator.permutation(np.flatnonzero(c)) for c in (labels == label, labels != label)
+    )
+    # Site 0 takes RECORDS // 2 of its class, and what it has of the others is so much less.
+    most = min(2 * len(own) + 1, 2 * len(others) // (2 * num_sites - 1))
+    if records > most:
+        raise DataError(
+            f"'partition' is 'alone:{label}:{records}', and the data set has {len(own)} records of "
+            f"class {label} and {len(others)} of others; "
+            + (f"ask for at most {most} a site" if most > 1 else "choose a class that it has")
+        )
+    rest = others[: num_sites * records - records // 2]
+    return [
+        np.concatenate([own[: records // 2], rest[: records - records // 2]]),
+        *np.split(rest[records - records // 2 :], max(1, num_sites - 1))[: num_sites - 1],
+    ]
 
 
 def _thinned(parts: list[Rows], records: int, seed: int) -> list[Rows]:
@@ -241,8 +281,21 @@ def _numbers(
     except ValueError:
         numbers = []
     if len(numbers) != count or len(arguments) != count or not all(map(valid, numbers)):
-        raise TermsError(f"'partition' is '{':'.join([name, *arguments])}'; write {_WRITTEN[name]}")
+        raise _wrong(name, arguments)
     return numbers
+
+
+def _wrong(name: str, arguments: list[str]) -> TermsError:
+    """Return the error of a split whose numbers are not as it is written."""
+    return TermsError(f"'partition' is '{':'.join([name, *arguments])}'; write {_WRITTEN[name]}")
+
+
+def _refuse_no_classes(name: str, labels: Labels) -> None:
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(
+            f"'partition' is '{name}', which goes by class, and the targets of this data set are "
+            "not classes; choose contiguous, iid, sizes or natural"
+        )
 
 
 def _generator(seed: int) -> np.random.Generator:

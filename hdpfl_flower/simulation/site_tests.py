@@ -21,12 +21,10 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from hdpfl_flower.data.datasets import Dataset
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.linalg.types import Vector
-from hdpfl_flower.models.losses import record_losses
 from hdpfl_flower.models.task import Records, Task
 
 Rows = npt.NDArray[np.int64]
@@ -69,6 +67,10 @@ class OwnTests:
             ``accuracy`` and ``loss``; for a regression ``loss``, ``mse`` and ``mae``. NaN in a
             stratum without a test record.
         """
+        import torch
+
+        from hdpfl_flower.models.losses import record_losses
+
         found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
         values = {"loss": record_losses(self.task, found, wanted).double().numpy()}
         if self.task.classes:

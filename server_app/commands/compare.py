@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.schema_file import with_schema_text
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.paths import available_cores, runs_dir
@@ -28,7 +29,7 @@ Real = Annotated[float | None, typer.Option(show_default=False)]
 
 def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     strategies: Annotated[str, typer.Option(help="Names, with commas between.")] = (
-        "fedavg,minimum,robust-hdp,oracle"
+        "fedavg,robust-hdp,mmse,oracle"
     ),
     clients: Annotated[int, typer.Option(help="Simulated sites.", min=1)] = 13,
     seeds: Annotated[
@@ -85,6 +86,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     rules = {name: check_strategy(name) for name in names}
     folder = out or _new_folder()
+    config = with_schema_text(config, Path.cwd())
     base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
     check_settings(base, SETTINGS_OWNERS, running=rules.values())
     comparison = Comparison(base, clients, names=names)
@@ -119,7 +121,12 @@ def _new_folder() -> Path:
 
 
 def _show(comparison: Comparison, folder: Path) -> None:
-    from server_app.commands.comparison_tables import counted_lines, measure_tables, picture_of
+    from server_app.commands.comparison_tables import (
+        counted_lines,
+        deciding_lines,
+        measure_tables,
+        picture_of,
+    )
 
     comparison.save(folder / "comparison.json")
     terms, epsilons = comparison.terms, comparison.config.simulation.epsilons
@@ -134,7 +141,7 @@ def _show(comparison: Comparison, folder: Path) -> None:
         plot_panels(panels, folder / "comparison.png", title, label)
     for table in measure_tables(comparison, f"{title}, {terms.rounds} rounds"):
         console.print(table)
-    for line in counted_lines(comparison):
+    for line in (*counted_lines(comparison), *deciding_lines(comparison)):
         console.print(line, soft_wrap=True)
     written = "comparison.json" if no_picture else "comparison.json and comparison.png"
     console.print(f"{folder}/{written}", soft_wrap=True)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
+from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.simulation.groups import MINORITY
 from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 
@@ -50,6 +51,13 @@ def counted_lines(comparison: Comparison) -> Iterator[str]:
                 yield f"{strategy}, seed {seed}: not counted: {_some(pairs)}"
             if without := tested.get("without-personal-model", []):
                 yield f"{strategy}, seed {seed}: without a personal model: {_some(without)}"
+
+
+def deciding_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield, for each run that has one, the site that decides more than half of its model."""
+    for (strategy, seed), rounds in sorted(comparison.rounds.items()):
+        for line in warning_lines(rounds):
+            yield f"{strategy}, seed {seed}: warning: {line}"
 
 
 def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path]) -> Table | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from server_app.simulation.comparison import Comparison, OnRound, RunJob
 
 SITES, SEEDS = 13, 3
-STRATEGIES = ["fedavg", "robust-hdp", "oracle"]
+STRATEGIES = ["fedavg", "mmse", "oracle"]
 TERMS = {
     "rounds": 30,
     "learning-rate": 0.5,
@@ -46,12 +46,12 @@ def demo() -> None:
             comparison.rounds[job.key] = events
         alone = [_alone(config, site, tick) for site in range(SITES)]
     comparison.save(folder / "comparison.json")
-    first = f"robust-hdp-seed{config.simulation.seed}"
-    joined = RunJob(config.updated(strategy="robust-hdp", run_id=first), SITES)
+    first = f"mmse-seed{config.simulation.seed}"
+    joined = RunJob(config.updated(strategy="mmse", run_id=first), SITES)
     console.print(_table(joined, comparison, alone))
     means = {name: comparison.last(name, "accuracy").mean() for name in STRATEGIES}
     console.print(
-        f"FedAvg {means['fedavg']:.3f}, Robust-HDP {means['robust-hdp']:.3f}, "
+        f"FedAvg {means['fedavg']:.3f}, MMSE averaging {means['mmse']:.3f}, "
         f"oracle (receives the noise) {means['oracle']:.3f}"
         f"   (test accuracy after {config.terms.rounds} rounds, mean of {SEEDS} seeds)"
     )
@@ -60,7 +60,7 @@ def demo() -> None:
     else:
         picture = folder / "demo.png"
         curves = {name: comparison.metric(name) for name in STRATEGIES}
-        estimated, true = (_weights(comparison, name) for name in ("robust-hdp", "oracle"))
+        estimated, true = (_mean(comparison, name, "noise_std") for name in ("mmse", "oracle"))
         plot_demo(curves, estimated, true, picture)
         console.print(f"picture: {picture}", soft_wrap=True)
     console.print(f"everything else: {folder}", soft_wrap=True)
@@ -77,11 +77,17 @@ def _alone(config: RunConfig, site: int, tick: OnRound) -> float:
     return float(result.rounds[-1]["metrics"]["accuracy"])
 
 
-def _weights(comparison: Comparison, strategy: str) -> npt.NDArray[np.float64]:
-    """Return each site's mean weight over the rounds of the first seed, shape ``(13,)``."""
+def _mean(comparison: Comparison, strategy: str, number: str) -> npt.NDArray[np.float64]:
+    """Return each site's mean over the rounds of the first seed, shape ``(13,)``.
+
+    ``number`` is ``weights``, or a gauge.
+    """
     events = comparison.rounds[strategy, comparison.config.simulation.seed]
-    weights: npt.NDArray[np.float64] = np.mean([event["weights"] for event in events], axis=0)
-    return weights
+    rows = [
+        event["weights"] if number == "weights" else event["gauges"][number] for event in events
+    ]
+    found: npt.NDArray[np.float64] = np.mean(rows, axis=0)
+    return found
 
 
 def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
@@ -90,9 +96,9 @@ def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
 
     events = comparison.rounds[joined.key]
     together = events[-1]["metrics"]["accuracy"]
-    weights = _weights(comparison, "robust-hdp")
+    weights = _mean(comparison, "mmse", "weights")
     table = Table(
-        title="What joining is worth (Robust-HDP, first seed)",
+        title="What joining is worth (MMSE averaging, first seed)",
         caption="The ε column is here because this is a demo: the server sees no ε, and nothing a "
         "seeded simulation does is private.",
     )

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from server_app.progress import console
-from server_app.run.resume import run_folder
 
 
 def report(
@@ -19,6 +18,7 @@ def report(
 ) -> None:
     """Write a run, finished or not, as one page: results, figures, sites, terms, versions."""
     from server_app.reports.run_page import write_report
+    from server_app.run.resume import run_folder
 
     folder = run_folder(run)
     path = out or folder / "report.html"

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,16 +17,10 @@ from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.plots import draw_run
 from server_app.progress import console
-from server_app.run.checkpoint import Checkpoint
-from server_app.run.resume import (
-    JOURNAL,
-    is_complete,
-    is_locked,
-    open_run,
-    recorded_rounds,
-    run_folder,
-)
-from server_app.run.rounds import RunResult
+
+if TYPE_CHECKING:
+    from server_app.run.checkpoint import Checkpoint
+    from server_app.run.rounds import RunResult
 
 GOES_ON = "the run continues; 'flwr list' shows it, 'flwr log' follows it, 'flwr stop' ends it"
 
@@ -43,6 +37,14 @@ def resume(
 
     A run of flwr run is resumed by flwr run; one of this process, here.
     """
+    from server_app.run.resume import (  # with the strategies: seconds
+        JOURNAL,
+        is_complete,
+        open_run,
+        recorded_rounds,
+        run_folder,
+    )
+
     folder = run_folder(run)
     at = open_run(folder)
     done, last = at.server_round, at.config.terms.rounds
@@ -91,6 +93,8 @@ def _through_flower(command: list[str], folder: Path) -> None:
     Raises:
         CheckpointError: it was not submitted, or went on when its log ended.
     """
+    from server_app.run.resume import is_locked
+
     try:
         done = subprocess.run(command, check=False)
     except KeyboardInterrupt:

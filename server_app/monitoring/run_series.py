@@ -18,6 +18,7 @@ from hdpfl_flower import formats
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.site_summary import SITE, WORST
 from hdpfl_flower.monitoring import series as metrics
+from hdpfl_flower.monitoring.influence import Influence
 from hdpfl_flower.monitoring.journal import Event, finished_rounds
 from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
 from hdpfl_flower.monitoring.series import Reading, Series
@@ -81,6 +82,7 @@ class RunTally:
     _sent: float = 0.0
     _no_quorum: int = 0
     _found: dict[tuple[Series, str], float] = field(default_factory=dict)
+    _influence: Influence | None = field(default_factory=Influence)
     _unreadable: int = 0
     _format: object = None
 
@@ -149,6 +151,7 @@ class RunTally:
         rejected = {_name(site): code for site, code in rejections_in(found).items()}
         received, sent = float(found.get("bytes_up", 0)), float(found.get("bytes_down", 0))
         seconds = float(found["seconds"]) if "seconds" in found else math.nan
+        self._influence = _with_round(self._influence, found)
         self._asked.update(asked)
         self._accepted.update(accepted)
         self._rejected.update(rejected.values())
@@ -224,6 +227,10 @@ class RunTally:
                 yield series.reads(value, self.run)
             elif not many:
                 yield series.reads(value, self.run, site)
+        influence = Influence() if many or self._influence is None else self._influence
+        for model in range(len(influence.models)):
+            for site, share in influence.shares(model).items():
+                yield metrics.SHARE.reads(share, self.run, str(model), site)
         for site, count in self._asked.items() if not many else ():
             yield metrics.SITE_ASKED.reads(count, self.run, site)
             yield metrics.SITE_ACCEPTED.reads(self._accepted[site], self.run, site)
@@ -236,6 +243,17 @@ def tally(run: str, events: Iterable[Event]) -> RunTally:
     for event in events:
         found.apply(event)
     return found
+
+
+def _with_round(influence: Influence | None, event: Event) -> Influence | None:
+    """Return the shares with one more round; None where a round is missing from them."""
+    influence = Influence() if event["round"] == 1 else influence
+    try:
+        if influence is not None:
+            influence.add(event)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        return None  # shares of all rounds but one would be no shares
+    return influence
 
 
 def _group(rest: str) -> str:

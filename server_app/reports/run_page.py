@@ -13,9 +13,11 @@ from typing import Any
 
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.site_summary import WORST, is_error
+from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
 from server_app.plots import plot_run, why_no_picture
 from server_app.reports.clusters import found_clusters, has_clusters, sites_clusters
+from server_app.reports.influence import site_shares
 from server_app.reports.run_template import PAGE
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
@@ -53,6 +55,8 @@ def make_report(folder: Path) -> str:
         no_picture=no_picture,
         privacy=list(_privacy(events)),
         sites=list(_sites(rounds)),
+        shares=list(site_shares(rounds)),
+        warnings=list(warning_lines(rounds)),
         clusters=list(found_clusters(rounds)) if clusters else [],
         cluster_sites=list(sites_clusters(rounds)) if clusters else [],
         configuration=_configuration(terms),

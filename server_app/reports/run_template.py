@@ -34,6 +34,7 @@ th,td{text-align:left;vertical-align:top}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
 img{max-width:100%;height:auto}code,pre{font:13px/1.5 ui-monospace,monospace}
 pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set td{font-weight:600}
+.warning{font-weight:600}
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}pre{background:#161b22}
 th,td{border-color:#30363d}img{background:#fff}}
 </style></head>
@@ -57,6 +58,14 @@ th,td{border-color:#30363d}img{background:#fff}}
 {{ table((), privacy) }}
 <h2>Sites</h2>
 {{ table(("site", "asked", "used", "mean weight", "last weight", "why not used"), sites) }}
+<h2>Shares of the model</h2>
+<p>How much of what moved the model is each site's, over all rounds: weight times the rates of the
+rounds, less what a guard took out again.</p>
+{% for line in warnings %}
+<p class="warning">Warning: {{ line }}.</p>
+{% endfor %}
+{{ table(("site", "model", "share of the model", "of the last step", "rounds used",
+  "estimated noise", "local steps", "length, of the median's", "what bounded it"), shares) }}
 {% if clusters %}
 <h2>Clusters</h2>
 {{ table(("", "in the first round"), clusters) }}

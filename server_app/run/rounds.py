@@ -30,6 +30,7 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.parts import parts_of
+from hdpfl_flower.monitoring.influence import HALF, Decides, Influence
 from hdpfl_flower.monitoring.journal import Event, Journal
 from hdpfl_flower.monitoring.series import PHASES
 from hdpfl_flower.privacy.noise import ReleaseStreams
@@ -55,6 +56,8 @@ OnEvent = Callable[[Event], None]
 
 
 OnEnd = Callable[["RunResult"], None]
+Decided = tuple[str, int, str]
+"""Of what, of which model, and which site; see :class:`Decides`."""
 Record = Callable[..., Event]
 """Writes an event with its facts to the journal, and returns the line."""
 
@@ -238,6 +241,8 @@ class RoundLoop:
         before = checkpoints.before
         self._left_out = {event["site"] for event in before if event["event"] == "left-out"}
         self._laps: list[float] = []
+        self._influence = Influence()
+        self._deciding: set[Decided] = set()
 
     def run(self, last: int) -> None:
         """Run the rounds up to ``last``, or until the sites' budgets are used up.
@@ -293,7 +298,9 @@ class RoundLoop:
 
     def save(self, server_round: int) -> Event:
         """Store what the next round needs; return the facts of the round for the journal."""
-        facts = round_facts(self._strategy.report, len(self._strategy.roster.nodes))
+        strategy = self._strategy
+        taken_back = strategy.guard.taken_back if strategy.report.outcome else {}
+        facts = round_facts(strategy.report, len(strategy.roster.nodes), taken_back)
         self._checkpoints.save(self._strategy, self.model, server_round, self.missed, facts)
         return facts
 
@@ -306,12 +313,29 @@ class RoundLoop:
         tested = self._evaluation(strategy, self.model, facts["round"], models, result.models)
         self._lap()
         result.by_site = tested.by_site
+        facts = {**facts, **self._shares(facts)}
         measured = {"metrics": tested.metrics, **tested.facts}
         line = self._record("round", **facts, **round_times(self._laps), **measured)
         result.rounds.append(line)
 
+    def _shares(self, facts: Event) -> dict[str, Any]:
+        """Add a round to the shares of the models; warn of who begins to decide one alone."""
+        self._influence.add(facts)
+        found = list(self._influence.deciding())
+        for one in found:
+            if _who(one) not in self._deciding:
+                named = self._strategy.terms.noise != "server"
+                warn_of(facts["round"], one, named=named, several=len(self._influence.models) > 1)
+        self._deciding = set(map(_who, found))
+        models = self._influence.models
+        shares = [self._influence.shares(model) for model in range(len(models))]
+        return {"shares": [{s: round(p, 6) for s, p in of.items()} for of in shares]}
+
     def _resume(self, last: int) -> None:
         """Prepare the strategy; resume after the checkpoint's round, if there is one."""
+        for event in self._result.rounds:
+            self._influence.add(event)
+        self._deciding = set(map(_who, self._influence.deciding()))
         at = self._checkpoints.at
         self._checkpoints.prepare(self._strategy, self._grid, self.model)
         if at is None or at.facts is None:
@@ -346,8 +370,16 @@ class RoundLoop:
         self._laps.append(time.perf_counter())
 
 
-def round_facts(report: RoundReport, online: int) -> dict[str, Any]:
-    """Return what the journal says of a round; ``online``: how many sites were there."""
+def round_facts(
+    report: RoundReport, online: int, taken_back: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Return what the journal says of a round.
+
+    Args:
+        report: of the round.
+        online: how many sites were there.
+        taken_back: see ``Guard.taken_back``.
+    """
     facts: dict[str, Any] = {
         "round": report.server_round,
         "online": online,
@@ -364,7 +396,36 @@ def round_facts(report: RoundReport, online: int) -> dict[str, Any]:
     if report.outcome is not None:
         facts["weights"] = report.outcome.weights
         facts["gauges"] = dict(report.outcome.gauges)
+        if report.outcome.scale != 1:
+            facts["scale"] = report.outcome.scale
+        if report.outcome.from_first:
+            facts["from-first"] = True
+        if taken_back:
+            facts["taken-back"] = dict(taken_back)
     return facts
+
+
+def _who(one: Decides) -> Decided:
+    return one.of, one.model, one.site
+
+
+def warn_of(server_round: int, one: Decides, *, named: bool, several: bool = False) -> None:
+    """Log that a site decides more than half of a model, or of a round's step of it.
+
+    Args:
+        server_round: the round.
+        one: who decides what.
+        named: whether the site may be named; with ``noise = server`` the log, unlike the journal,
+            does not say who took part.
+        several: whether there are several models.
+    """
+    model = f"model {one.model}" if several else "the model"
+    site = f"site {one.site}" if named else "one site (the journal names it)"
+    what = f"the step of {model}" if one.of == "round" else f"{model} so far"
+    log.warning(
+        "round %d: %s decides %.0f %% of %s, more than %.0f %%; 'guard' = 'cap' bounds a weight",
+        server_round, site, 100 * one.share, what, 100 * HALF,
+    )  # fmt: skip
 
 
 def round_times(laps: list[float]) -> dict[str, Any]:

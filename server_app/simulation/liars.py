@@ -1,12 +1,14 @@
 """A Grid in this process in which some sites attack, to measure what a guard is worth.
 
 Only simulated sites attack: an attacker here needs its own update without noise, which a deployed
-site never releases.
+site never releases. Who poisons its data trains as an honest site does, on changed labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +16,31 @@ from flwr.app import Context, Message
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.simulation.attacks import OVERSTATED, Attack, AttackerView
+from hdpfl_flower.models.task import Records
+from hdpfl_flower.simulation.attacks import OVERSTATED, Attack, AttackerView, Colluders
 from server_app.simulation.grid import LocalGrid
 
 _SEED = 0x11A5
 """Of the liars' randomness, with the site and the round: an attack can be repeated."""
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Liar:
+    """One liar of a round: its partition, its honest reply and what it computed without noise."""
+
+    index: int
+    request: Message
+    reply: Message
+    clean: Vector
+
+    @property
+    def honest(self) -> Vector:
+        """What an honest site would have sent, shape ``(d,)``."""
+        return wire.read_update(self.reply.content, len(self.clean))
 
 
 class AttackGrid(LocalGrid):
@@ -33,49 +54,90 @@ class AttackGrid(LocalGrid):
         attack: Attack,
         config: RunConfig | None = None,
     ) -> None:
-        """Make the nodes; raises ``TermsError`` where a liar is none of them."""
+        """Make the nodes.
+
+        Raises:
+            TermsError: a liar is none of them, or the data set has no classes to relabel.
+        """
         super().__init__(num_sites, present, config=config)
         missing = {index + 2 for index in attack.sites} - set(self.get_node_ids())
         if missing:
             raise TermsError("attack: a site that lies takes no part in the run")
+        if attack.poison and config is not None:
+            # Here: a site that met it would refuse to train, and nobody would read why.
+            nothing = Records(np.empty((0, 1), np.float32), np.empty(0, np.int64))
+            attack.poison(nothing, task_for(config.terms))
         self._attack = attack
-        self._first: dict[int, npt.NDArray[np.float32]] = {}
-        self._leader: tuple[int, npt.NDArray[np.float32]] | None = None
+        self._first: dict[int, Vector] = {}
+        self._first_mean: Vector | None = None
+        for index in attack.sites:
+            self._contexts[index + 2].poison = attack.poison
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Let every node answer, then put the lies in the place of the liars' updates."""
+        asked = list(messages)
+        replies = list(super().send_and_receive(asked, timeout=timeout))
+        if self._attack.kind == "overstated-epsilon":
+            return replies
+        liars = {
+            place: _Liar(
+                message.metadata.dst_node_id - 2,
+                message,
+                reply,
+                self.noiseless_update(message, self._contexts[message.metadata.dst_node_id]),
+            )
+            for place, (message, reply) in enumerate(zip(asked, replies, strict=True))
+            if message.metadata.message_type == wire.TRAIN
+            and message.metadata.dst_node_id - 2 in self._attack.sites
+            and not reply.has_error()
+        }
+        for place, lie in zip(liars, self._forge(list(liars.values()), len(asked)), strict=True):
+            replies[place] = lie
+        return replies
 
     def reply(self, message: Message, context: Context) -> Message:
-        """Return what an honest node answers, or a liar."""
+        """Return what an honest node answers; an overstated ε is a lie when it joins."""
         reply = super().reply(message, context)
-        index = context.node_id - 2
-        if index not in self._attack.sites or reply.has_error():
+        lies = self._attack.overstates and message.metadata.message_type == wire.JOIN
+        if not lies or context.node_id - 2 not in self._attack.sites or reply.has_error():
             return reply
-        kind = message.metadata.message_type
-        if kind == wire.JOIN and self._attack.kind == "overstated-epsilon":
-            facts = wire.read_site(reply.content)
-            return Message(wire.write_site({**facts, "epsilon": OVERSTATED}), reply_to=message)
-        if kind != wire.TRAIN or self._attack.kind == "overstated-epsilon":
-            return reply
-        update = self._forge(index, message, context, reply)
-        payload = wire.encode_update(update)
-        return Message(wire.write_update(payload, len(update)), reply_to=message)
+        facts = wire.read_site(reply.content)
+        return Message(wire.write_site({**facts, "epsilon": OVERSTATED}), reply_to=message)
 
-    def _forge(
-        self, index: int, message: Message, context: Context, reply: Message
-    ) -> npt.NDArray[np.float32]:
-        clean = self.noiseless_update(message, context)
-        server_round = wire.read_instructions(message.content).server_round
-        sight = AttackerView(
-            clean,
-            wire.read_update(reply.content, len(clean)),
-            self._first.get(index),
-            np.random.default_rng([_SEED, index, server_round]),
+    def _forge(self, liars: Sequence[_Liar], sites: int) -> list[Message]:
+        """Return the liars' replies of a round that asks ``sites`` nodes."""
+        if not liars:
+            return []
+        together = Colluders(
+            np.stack([liar.clean for liar in liars]),
+            np.stack([liar.honest for liar in liars]),
+            sites,
         )
-        # The first liar of a round leads; what the others make of its update is for Attack.forge.
-        led = self._leader is not None and self._leader[0] == server_round
-        leader = self._leader[1] if self._leader is not None and led else None
-        if leader is None:
-            plain = Attack(self._attack.kind, self._attack.sites).forge(sight, None)
-            self._leader = (server_round, plain)
-        update = self._attack.forge(sight, leader)
-        # Its own first lie: attacks that replay it read it in later rounds.
-        self._first.setdefault(index, update)
-        return update
+        replies, leader = [], None
+        for liar in liars:
+            server_round = wire.read_instructions(liar.request.content).server_round
+            sight = AttackerView(
+                liar.clean,
+                liar.honest,
+                self._first.get(liar.index),
+                np.random.default_rng([_SEED, liar.index, server_round]),
+                together,
+                self._first_mean,
+            )
+            # The first liar of a round leads; what the others make of its update is for
+            # Attack.forge.
+            if leader is None:
+                leader = Attack(self._attack.kind, self._attack.sites).forge(sight, None)
+            update = self._attack.forge(sight, leader)
+            # Its own first lie: attacks that replay it read it in later rounds.
+            self._first.setdefault(liar.index, update)
+            reply = Message(
+                wire.write_update(wire.encode_update(update), len(update)), reply_to=liar.request
+            )
+            reply.metadata.__dict__["_message_id"] = uuid4().hex
+            replies.append(reply)
+        if self._first_mean is None:
+            self._first_mean = together.clean.mean(0)
+        return replies

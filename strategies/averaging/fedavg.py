@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from hdpfl_flower.config.settings import Settings
@@ -21,21 +20,7 @@ from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.base import Declaration, HDPStrategy, State
-
-MAX_SHARE = 10.0
-"""A declared size counts at most this many times the median: a lie buys no more."""
-
-
-def record_weights(declared: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return weights wᵢ ∝ min(Nᵢ, 10 · median N), shape ``(n,)``.
-
-    >>> record_weights(np.array([100.0, 300.0]))
-    array([0.25, 0.75])
-    """
-    # The median, not the mean: up to half of the sites may overstate their size without moving the
-    # cap beyond an honest one.
-    capped: npt.NDArray[np.float64] = np.minimum(declared, MAX_SHARE * np.median(declared))
-    return capped / float(capped.sum())
+from strategies.core.weights import record_weights
 
 
 class FedAvgSettings(Settings):

@@ -134,14 +134,14 @@ class HDPStrategy(Strategy):
         self.needs = declared.required_facts
         if self.server.require_public:
             self.needs |= {"epsilon"}
-        self.welcomes = declared.optional_facts - self.needs
+        self.step = step_of(self.server_step, config)
+        self.guard = Guard(config, sums=declared.is_weighted_sum, linear_step=self.step.is_linear)
+        self.welcomes = self.guard.welcome(declared.optional_facts - self.needs, self.needs)
         self.roster = Roster(config, self.needs, self.welcomes)
         self.sampler = Sampler(config)
         self.state: State = self.initial_state()
-        self.step = step_of(self.server_step, config)
         self.step_state = self.step.initial_state()
         self.reported = ReportedModel(config.server, config.terms.rounds)
-        self.guard = Guard(config, sums=declared.is_weighted_sum, linear_step=self.step.is_linear)
         self.report = RoundReport(0, [], 0)
         self.tested = Measured()
         self.streams = ReleaseStreams.fresh()
@@ -184,6 +184,11 @@ class HDPStrategy(Strategy):
         }
         found = {name: value for name, (is_open, value) in left.items() if is_open}
         return terms.updated(**found) if found else terms
+
+    @classmethod
+    def as_weighting(cls) -> type[HDPStrategy]:
+        """Return the class that weighs inside a ``+`` part: one weight for each client."""
+        return cls
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms to send, given what the sites disclosed; called once, before round 1."""
@@ -326,23 +331,19 @@ class HDPStrategy(Strategy):
         """Why the run is at its end before its last round; empty while it is not."""
         return self.sampler.used_up
 
-    # --- the end of a run --------------------------------------------------------------------
-
     def finish_messages(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
         """Return the messages that bring the final model to every site online."""
         self.roster.refresh(grid)
-        last = self.report.server_round or self.terms.rounds
-        return self._address(wire.FINISH, last, arrays, list(self.roster.nodes))
-
-    # --- parts -------------------------------------------------------------------------------
+        last, nodes = self.report.server_round or self.terms.rounds, list(self.roster.nodes)
+        return self._address(wire.FINISH, last, arrays, nodes)
 
     def prepare(self, grid: Grid) -> None:
         """Wait for the sites, learn what they disclose and settle the terms; before round 1."""
         if self.prepared:
             return
         self.roster.gather(grid)
-        for site in self.left_out:
-            log.warning("site %s is left out: %s", site, self.roster.why_left_out(site))
+        for s in self.left_out:
+            log.warning("site %s is left out: %s", s, self.roster.why_left_out(s))
         self.roster.check_anybody(self.name)
         disclosed = {site: self.roster.disclosed.get(site, {}) for site in self.roster.eligible()}
         if not self.settled:  # else terms and state are those that the run began with
@@ -485,7 +486,7 @@ class HDPStrategy(Strategy):
 
     def _screen(self, updates: RoundUpdates) -> RoundUpdates:
         """Return the updates that the guard lets through; ``report`` says who is refused."""
-        report, kept = self.report, self.guard.screen(updates)
+        report, kept = self.report, self.guard.screen(updates, self._record.template)
         for site, reason in self.guard.refused.items():
             log.warning("round %d: site %s: %s", report.server_round, site, reason)
         report.rejected.update(

@@ -12,7 +12,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
-from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
 
 MAX_NORM = 1e6
 """An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
@@ -142,5 +142,16 @@ def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
     sums = totals[np.unique(group)] if group is not None else totals
     if np.any(np.abs(sums - 1) > 1e-6):
         raise StrategyError("the strategy returned weights that do not sum to 1")
+    if outcome.row_weights is not None:
+        _check_rows(outcome.row_weights, n)
     if update.shape != shape or not np.isfinite(update).all():
         raise StrategyError("the strategy returned an update of another shape, or not finite")
+
+
+def _check_rows(weights: RowWeights, sites: int) -> None:
+    blocks, shares = weights.head.classes + 1, weights.shares
+    if shares.shape != (blocks, sites) or weights.scales.shape != (blocks,):
+        raise StrategyError("the strategy returned row weights that are not one number a row")
+    convex = np.all(shares >= 0) and np.all(np.abs(shares.sum(axis=1) - 1) <= 1e-6)
+    if not convex or not np.all((weights.scales > 0) & np.isfinite(weights.scales)):
+        raise StrategyError("the strategy returned row weights that do not sum to 1 in every row")

@@ -39,9 +39,9 @@ class Declaration:
         required_facts: facts that a site must disclose to take part, see ``wire.SITE_KEYS``.
         optional_facts: facts that the strategy uses where a site discloses them.
         is_weighted_sum: linear: every update is ``Outcome.scale``·Σᵢ wᵢuᵢ of its own outcome's
-            weights. Guards act on such an update by its weights: they bound a client's share, and
-            take a refused client's part out of the model. A strategy that projects, clips,
-            trims or adds noise declares False.
+            weights, or of its ``row_weights``. Guards act on such an update by its weights: they
+            bound a client's share, and take a refused client's part out of the model. A strategy
+            that projects, clips, trims or adds noise declares False.
         is_convex: every coordinate of the update lies between the least and the greatest of the
             clients'. A strategy that projects, rescales or adds noise declares False.
     """

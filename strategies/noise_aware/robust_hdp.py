@@ -88,7 +88,9 @@ class RobustHDP(HDPStrategy):
         return state, Outcome(step, weights, noise_gauges(estimate))
 
     def estimate_noise(self, state: StateT, updates: RoundUpdates) -> tuple[StateT, NoiseEstimate]:
-        """Return the state after a round and σ̂ᵢ² of its updates."""
+        """Return the state after a round and σ̂ᵢ² of its updates; the guard's, where it has them."""
+        if updates.noise is not None:
+            return state, updates.noise
         settings = self.settings
         options = TrackOptions(settings.estimator, self.terms.clip_norm, settings.frozen_after)
         memory, estimate = track(

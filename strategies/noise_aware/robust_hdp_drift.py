@@ -17,7 +17,7 @@ are the weights of ``snr``, and with equal steps Robust-HDP's; with much drift a
 FedAvg's.
 
 Threat model: as ``snr``, which states the source of k: an untrusted server that learns nothing but
-the noisy updates, and batch sizes and records where sites disclose them.
+the noisy updates, and batch sizes, records and ε where sites disclose them.
 
 Known limits: in a site's first upload, drift that no two sites share looks like noise; from the
 second upload on the noise estimate is free of it. One site alone shows no drift. Where k is not
@@ -79,24 +79,23 @@ class RobustHDPDrift(SNR):
         The journal's ``drift_std`` is the square root of the mean τ̂² so far, a local step, and
         ``step_scale`` the factor of Σ wᵢuᵢ.
         """
-        state, outcome = super().combine(state, updates, noise)
-        variances = np.square(outcome.gauges["noise_std"])
-        measured = variances > 0
+        after, found = self.measure(state, updates)
+        variances, measured = found.variances, np.isfinite(found.variances)
         if not measured.any():
-            return state, outcome
-        rows = updates.updates
-        steps = np.asarray(outcome.gauges["steps"])[measured]
+            return super().combine(state, updates, noise)
+        state, rows = after, updates.updates
+        steps = found.steps[measured]
         of_steps = variances[measured] / steps**2
         # Per local step: uᵢ/kᵢ has the noise variance σᵢ²/kᵢ² and the moments uᵢ·uⱼ/(d·kᵢ·kⱼ).
         moments = inner_products(rows)[np.ix_(measured, measured)] / rows.shape[1]
-        found = between_site_variance(moments / np.outer(steps, steps), of_steps)
-        total, rounds = state.drift_sum + found, state.drift_rounds + 1
+        of_round = between_site_variance(moments / np.outer(steps, steps), of_steps)
+        total, rounds = state.drift_sum + of_round, state.drift_rounds + 1
         # Clipped at 0 after the mean: a mean of clipped rounds would be too large.
         drift = max(0.0, total / rounds)
         weights = np.zeros(len(rows))
         # wᵢ ∝ pᵢ/kᵢ = 1/(kᵢ·(σ̂ᵢ²/kᵢ² + H·τ̂²)).
         weights[measured] = inverse_variance_weights(steps * (of_steps + self.terms.rounds * drift))
         scale = float(steps.mean() / (weights[measured] @ steps))  # Σw·k = 1/Σ(p/k)
-        gauges = {**outcome.gauges, "drift_std": math.sqrt(drift), "step_scale": scale}
+        gauges = {**found.gauges, "drift_std": math.sqrt(drift), "step_scale": scale}
         state = replace(state, drift_sum=total, drift_rounds=rounds)
         return state, Outcome(weighted_sum(scale * weights, rows), weights, gauges, scale)

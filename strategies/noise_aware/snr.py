@@ -9,24 +9,30 @@ the same number of steps these are Robust-HDP's weights.
 Threat model: as ``robust-hdp``: an untrusted server that learns nothing but the noisy updates.
 k is the terms' ``local-steps``, or ⌈K·N/b⌉ where sites disclose ``batch-size`` and
 ``declared-records``; those who do not count as the median, and where most do not, all k are 1
-(``local_steps.py``). A lie about k changes the site's share tenfold at most.
+(``local_steps.py``). A lie about k changes the site's share tenfold at most. Who discloses
+``epsilon``, too, counts as no quieter than an honest site of these facts (``claimed_noise.py``).
 
 Known limit: as ``robust-hdp``: under label skew a quiet site may hold few of the labels.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.base import Declaration
-from strategies.noise_aware.local_steps import LocalSteps, facts_needed, local_steps
+from strategies.noise_aware.claimed_noise import CLAIMS, noise_bounds, raise_estimates
+from strategies.noise_aware.local_steps import LocalSteps, local_steps
 from strategies.noise_aware.robust_hdp import (
     RobustHDP,
     RobustHDPState,
+    StateT,
     noise_gauges,
     noise_weights,
 )
@@ -39,31 +45,54 @@ def disclosed_steps(terms: RunTerms, updates: RoundUpdates) -> LocalSteps:
     return local_steps(terms, batch_sizes, updates.disclosed.get("declared-records", nothing))
 
 
+@dataclass(frozen=True)
+class NoiseAndSteps:
+    """What the weights of a round are made of.
+
+    Attributes:
+        variances: σ̂ᵢ² a coordinate, none below its site's bound; ∞ for an update of zeros.
+        steps: kᵢ, shape ``(n,)``.
+        gauges: of both, for the journal.
+    """
+
+    variances: npt.NDArray[np.float64]
+    steps: npt.NDArray[np.float64]
+    gauges: dict[str, float | npt.NDArray[np.float64]]
+
+
 class SNR(RobustHDP):
     """Weights by Robust-HDP's noise and by local steps."""
 
     name = "snr"
 
     def declare(self) -> Declaration:
-        """Declare the facts that show a site's steps, where the terms do not set them."""
-        return Declaration(optional_facts=facts_needed(self.terms))
+        """Declare the facts that show a site's steps and bound its noise."""
+        return Declaration(optional_facts=CLAIMS)
 
     def combine(
         self, state: RobustHDPState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[RobustHDPState, Outcome]:
-        """Return the step: estimate σ̂ᵢ², count kᵢ, weigh by kᵢ/σ̂ᵢ², sum.
+        """Return the step: estimate σ̂ᵢ², count kᵢ, weigh by kᵢ/σ̂ᵢ², sum."""
+        state, round_ = self.measure(state, updates)
+        weights = noise_weights(round_.variances, round_.steps)
+        return state, Outcome(weighted_sum(weights, updates.updates), weights, round_.gauges)
+
+    def measure(self, state: StateT, updates: RoundUpdates) -> tuple[StateT, NoiseAndSteps]:
+        """Return the state after a round, and σ̂ᵢ² and kᵢ of its clients.
 
         The journal's ``steps`` are the kᵢ that were used, ``steps_known`` is 0 where one is not
-        the site's own.
+        the site's own. ``noise_std`` is the estimate as the updates have it; ``noise_bound`` is
+        the least that an honest site of the disclosed facts has, 0 where they bound nothing, and
+        ``noise_raised`` is 1 where it replaces the estimate.
         """
         state, estimate = self.estimate_noise(state, updates)
         steps = disclosed_steps(self.terms, updates)
         variances = np.square(np.sqrt(estimate.variances))  # of the journal's ``noise_std``
-        # wᵢ ∝ kᵢ/σ̂ᵢ².
-        weights = noise_weights(variances, steps.counts)
+        raised = raise_estimates(variances, noise_bounds(self.terms, updates))
         gauges = {
             **noise_gauges(estimate),
+            **raised.gauges,
             "steps": steps.counts,
             "steps_known": steps.known.astype(np.float64),
         }
-        return state, Outcome(weighted_sum(weights, updates.updates), weights, gauges)
+        return state, NoiseAndSteps(raised.variances, steps.counts, gauges)

@@ -286,13 +286,18 @@ def best_of(tried: Mapping[Rates, float]) -> Rates:
 def fitting(partition: str, most: int) -> str:
     """Return a partition for ``most`` records a client: without the number that asks for more.
 
+    ``alone``, which needs a number, has nine tenths of ``most`` instead: its class is left out
+    elsewhere.
+
     >>> fitting("pathological:5:300", 70), fitting("iid:300", 70), fitting("iid:9", 70)
     ('pathological:5', 'iid', 'iid:9')
+    >>> fitting("dirichlet:0.3:300", 70), fitting("alone:0:300", 70), fitting("alone:0:9", 70)
+    ('dirichlet:0.3', 'alone:0:63', 'alone:0:9')
     """
     kind, *numbers = partition.split(":")
-    place = {"iid": 0, "pathological": 1}.get(kind, len(numbers))
+    place = {"iid": 0, "pathological": 1, "dirichlet": 1, "alone": 1}.get(kind, len(numbers))
     if place < len(numbers) and int(numbers[place]) > most:
-        del numbers[place]
+        numbers[place:] = [str(most * 9 // 10)] if kind == "alone" else []
     return ":".join((kind, *numbers))
 
 

@@ -44,6 +44,7 @@ def evil_messages() -> dict[str, RecordDict]:
         "column": SCHEMA.replace('"age"', json.dumps(EVIL)),
         "type": SCHEMA.replace('"number"', json.dumps(EVIL), 1),
         "key": SCHEMA.replace("bounds =", f"{json.dumps(EVIL)} ="),
+        "still to be chosen": f'{SCHEMA}\n[{json.dumps(EVIL)}]\n{json.dumps(EVIL)} = "<choose>"',
         "id": f"id = {json.dumps(EVIL)}\n{SCHEMA}",
     }
     found |= {

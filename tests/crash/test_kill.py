@@ -127,7 +127,10 @@ def kill_at_random(workers: Workers, folder: Path, times: int, mutant: str = "")
         died += result.killed == SIGKILL
         checker.look()
     workers.answer(site, *asks, mutant=mutant)
-    assert checker.look().runs == ["a", "b", "c"]
+    # The cap pays for three; on a busy machine all workers of the first may die before they charge.
+    runs = checker.look().runs
+    assert len(runs) == 3
+    assert set(runs) < set("abcd")
     return died
 
 

@@ -11,7 +11,8 @@ import pytest
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.data.site_data import SiteData, check_site_data, read_site_data
+from hdpfl_flower.data.site_check import check_site_data
+from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.privacy.policy import check_policy
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

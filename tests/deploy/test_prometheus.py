@@ -74,7 +74,7 @@ def test_rules_are_healthy_and_what_happened_alerts(here: Watched) -> None:
     wait_for(lambda: expected <= firing())
     assert "HDPFLLedgerBroken" not in firing()
     rules = [rule for group in fetch(here.url, "rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == 10
+    assert len(rules) == 11
     assert {rule["health"] for rule in rules} == {"ok"}
 
 

@@ -196,6 +196,17 @@ def test_the_terms_that_are_submitted_are_those_of_the_file_with_a_run_id(tmp_pa
     assert submitted.updated(run_id="") == given
 
 
+def test_a_schemas_path_starts_at_the_terms_that_name_it(tmp_path: Path) -> None:
+    """The copy lies in another folder, and the ServerApp, which reads the file, starts there."""
+    text = (ROOT / "hdpfl_flower/data/schemas/heart.toml").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.toml").write_text(text)
+    (tmp_path / "mine" / "run.toml").write_text('schema = "own.toml"\n')
+    done = named(tmp_path / "home", tmp_path / "mine" / "run.toml")
+    assert done.returncode == 0, done.stderr
+    assert RunConfig.load(Path(done.stdout.strip())).terms.schema_text == text
+
+
 def test_a_misspelled_setting_of_a_strategy_is_named_before_a_run(tmp_path: Path) -> None:
     terms = tmp_path / "terms.toml"
     terms.write_text("[r-dpcfl]\nclustres = 2\n")

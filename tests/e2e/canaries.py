@@ -123,6 +123,8 @@ class Sampler:
     payloads: set[bytes] = field(default_factory=set)
     samples: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
+    _searched: dict[str, bytes] = field(default_factory=dict)
+    """The last content of each place: what was there then is not searched again."""
 
     def __enter__(self) -> Sampler:
         self._thread = threading.Thread(target=self._run)
@@ -140,24 +142,46 @@ class Sampler:
                     self._look_at(process)
             if self.samples % 5 == 0:
                 for path in self.files:
-                    self._note(path.name, content := _read(path))
-                    self.payloads.update(self.payload.findall(content))
+                    new = self._note(path.name, _read(path))
+                    self.payloads.update(self.payload.findall(new))
             self.samples += 1
             time.sleep(0.05)
 
     def _look_at(self, process: Path) -> None:
         """Look at the arguments, which ``ps`` shows to everybody, and at the environment."""
         arguments, environment = _read(process / "cmdline"), _read(process / "environ")
-        if self.mark not in arguments + environment:
+        if self.mark not in arguments and self.mark not in environment:
             return
         for word in arguments.split(b"\0")[:2]:
             self.commands.add(Path(word.decode(errors="replace")).name)
         self._note(f"arguments of {process.name}", arguments)
         self._note(f"environment of {process.name}", environment)
 
-    def _note(self, place: str, content: bytes) -> None:
-        if names := found_in(content, self.canaries):
+    def _note(self, place: str, content: bytes) -> bytes:
+        """Search what is new in ``content`` since the last look at ``place``; return it."""
+        new = changed(self._searched.get(place, b""), content)
+        self._searched[place] = content
+        if names := found_in(new, self.canaries):
             self.found.setdefault(place, set()).update(names)
+        return new
+
+
+def changed(old: bytes, new: bytes, block: int = 4096, margin: int = 256) -> bytes:
+    """Return the blocks of ``new`` that are not those of ``old``, each with what is around it.
+
+    Whatever is at most ``margin`` long and has a changed byte lies in one piece in it.
+
+    >>> changed(b"aaaabbbbcccc", b"aaaabxbbcccc", block=4, margin=1)
+    b'abxbbc\\x00'
+    """
+    if old == new:
+        return b""
+    pieces = (
+        new[max(start - margin, 0) : start + block + margin]
+        for start in range(0, len(new), block)
+        if new[start : start + block] != old[start : start + block]
+    )
+    return b"".join(piece + b"\0" for piece in pieces)
 
 
 def _read(path: Path) -> bytes:

@@ -23,6 +23,7 @@ from hdpfl_flower.monitoring.journal import Event, read_journal
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
 import processes as processes  # noqa: PLC0414 - tests take it from here
+from app_files import app_alone
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -172,8 +173,9 @@ class Ray:
         path = self.home / "terms.toml"
         path.write_text(to_toml(config))
         size = f"num-supernodes={sites} client-resources-num-cpus=1"
-        words = ["run", str(ROOT), *more, "--federation-config", size, "--run-config", str(path)]
-        return flwr(self.home, self._port, *words)
+        with app_alone(ROOT) as app:
+            words = ["run", app, *more, "--federation-config", size, "--run-config", str(path)]
+            return flwr(self.home, self._port, *words)
 
     def last_run(self) -> dict[str, Any]:
         """Return Flower's own record of the last run."""

@@ -272,3 +272,21 @@ def test_a_canary_in_an_argument_or_in_the_environment_is_seen(tmp_path: Path) -
             process.communicate(b"\n")
     assert sampler.found[f"arguments of {process.pid}"] == {"epsilon of alpha"}
     assert sampler.found[f"environment of {process.pid}"] == {"a cell"}
+
+
+def test_a_canary_across_two_blocks_of_a_file_is_seen_when_it_comes(tmp_path: Path) -> None:
+    """What a file held before is searched once; what comes, wherever it comes, is searched."""
+    file, content = tmp_path / "state.db", bytearray(12_288)
+    file.write_bytes(content)
+    with Sampler(CANARIES, b"no process", (file,)) as sampler:
+        for name, planted, place in (
+            ("epsilon of alpha", b" 3.217391284 ", 4_090),
+            ("delta", b"7.310937264e-06", 12_287),
+        ):
+            assert name not in sampler.found.get("state.db", set())
+            content[place : place + len(planted)] = planted
+            file.write_bytes(content)
+            looked = sampler.samples
+            while sampler.samples < looked + 7:
+                time.sleep(0.05)
+            assert name in sampler.found["state.db"]

@@ -148,7 +148,9 @@ def test_who_has_no_profile_and_who_has_spent_it_decline_alike_and_the_run_goes_
             assert '"success": true' in registered.stdout, registered.stdout
             nodes.append(start_node(federation, key, config, folder, number))
         follow_and_interrupt(federation, federation.write(terms.as_config()))
-        wait_for(lambda: status_of_last_run(federation).startswith("finished"), 120)
+        result = federation.home / "runs" / "stranger" / "result.json"
+        wait_for(result.exists, 120)  # each question to Flower takes a second of the run's CPU time
+        wait_for(lambda: status_of_last_run(federation).startswith("finished"), 60)
     finally:
         for node in nodes:
             stop_node(node)

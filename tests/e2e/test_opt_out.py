@@ -70,8 +70,11 @@ def change(profile: Path, former: str, new: str) -> None:
     profile.write_text(text.replace(former, new))
 
 
-def start_anew(federation: Federation, sites: Path) -> None:
-    """Stop and start the SuperNode of LOUD, while the reply of PRIVATE holds round 1 open."""
+def start_anew(federation: Federation, sites: Path, kept: Path) -> np.ndarray:
+    """Stop and start the SuperNode of LOUD, while the reply of PRIVATE holds round 1 open.
+
+    Returns what LOUD ``kept`` in between: on a busy machine round 2 has begun when it is up again.
+    """
     sent, private = "Sent successfully", federation.profile(PRIVATE)
     wait_for(lambda: "Receiving: train message" in federation.log(PRIVATE))
     change(private, "[budget]", HELD)  # before the work on it has begun
@@ -79,10 +82,12 @@ def start_anew(federation: Federation, sites: Path) -> None:
     time.sleep(COLLECTED)
     assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
     assert sent not in federation.log(PRIVATE).partition("Sending: train")[2]
+    first: np.ndarray = load_file(kept)["personal"]
     change(private, HELD, "[budget]")  # round 2 need not wait
     begun = federation.call("up", "--sites", sites)
     assert f"starting the SuperNode of {LOUD}" in begun.stdout
     assert begun.returncode == 0, begun.stderr
+    return first
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +109,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         started = federation.call("up", "--sites", sites)
         assert started.returncode == 0, started.stderr
         running.start()
-        start_anew(federation, sites)
-        first = load_file(kept)["personal"]
+        first = start_anew(federation, sites, kept)
         running.join(200)
         yield Ended(federation, folder, done[0], [first, load_file(kept)["personal"]])
     finally:

@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "a profile that prints itself",
-        "hdpfl_flower/config/profile.py",
+        "hdpfl_flower/config/redacted.py",
         '        return f"{type(self).__name__}(<private>)"',
         "        return str(self.__dict__)",
         "hdpfl_flower/config/test_profile.py::test_no_value_shows_in_any_text",

@@ -34,6 +34,29 @@ MUTANTS = (
         "strategies/guards/test_bounds.py::test_of_two_equal_updates_both_are_refused",
     ),
     Mutant(
+        "a poisoned site trains on its own labels",
+        "client_app/site/site.py",
+        "self.poison(train, self.task) if self.poison else train",
+        "train",
+        "server_app/simulation/test_liars.py"
+        "::test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise",
+    ),
+    Mutant(
+        "min-max leaves the colluders' updates",
+        "hdpfl_flower/simulation/attacks.py",
+        "float(roots.min())",
+        "float(roots.max())",
+        "hdpfl_flower/simulation/test_attacks.py"
+        "::test_min_max_stays_among_the_colluders_and_no_further",
+    ),
+    Mutant(
+        "a quiet liar adds all of its noise",
+        "hdpfl_flower/simulation/attacks.py",
+        'sight.quieter() if self.disguise == "quiet" else sight',
+        "sight",
+        "hdpfl_flower/simulation/test_attacks.py::test_a_quiet_liar_adds_a_fifth_of_the_noise",
+    ),
+    Mutant(
         "cap cuts and does not share the rest",
         "strategies/guards/bounds.py",
         "below * (left / max(below.sum(), _NOTHING))",
@@ -245,8 +268,8 @@ MUTANTS = (
     Mutant(
         "a part is taken out at another round's rate",
         "strategies/core/guard.py",
-        "given.pop(site) / np.float32(rate)",
-        "given.pop(site)",
+        "self._take(site, len(update)) / np.float32(rate)",
+        "self._take(site, len(update))",
         "strategies/server_step/test_steps.py"
         "::test_what_a_refused_site_put_in_is_taken_out_at_the_rates_of_its_rounds",
     ),
@@ -295,16 +318,31 @@ MUTANTS = (
     Mutant(
         "what a liar gave stays in the model",
         "strategies/core/guard.py",
-        "update = update - given.pop(site)",
-        "given.pop(site)",
+        "update = update - self._take(site, len(update))",
+        "update = update - 0 * self._take(site, len(update))",
         "strategies/core/test_guard.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
     ),
     Mutant(
         "a part is taken out without its scale",
-        "strategies/core/guard.py",
-        "np.float32(rate * outcome.scale * outcome.weights[i])",
-        "np.float32(rate * outcome.weights[i])",
+        "strategies/core/weights.py",
+        "np.float32(outcome.scale * outcome.weights[site]) * row",
+        "np.float32(outcome.weights[site]) * row",
         "strategies/core/test_guard.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
+    ),
+    Mutant(
+        "who stays is not restored when a liar is taken out",
+        "strategies/core/guard.py",
+        "update = update + self._restored(gone, len(update)) / np.float32(rate)",
+        "pass",
+        "strategies/core/test_content_guard.py"
+        "::test_what_a_liar_gave_is_taken_out_at_the_rates_of_its_rounds[0]",
+    ),
+    Mutant(
+        "who stays grows without a bound when others are taken out",
+        "strategies/core/guard.py",
+        "MOST_RESTORED = 2.0",
+        "MOST_RESTORED = 20.0",
+        "strategies/core/test_content_guard.py::test_who_stays_is_at_most_doubled",
     ),
     Mutant(
         "a cap with a projection",
@@ -321,10 +359,10 @@ MUTANTS = (
         "strategies/core/test_guard.py::test_centred_clipping_goes_around_the_last_aggregate",
     ),
     Mutant(
-        "the journal counts the refused as accepted",
+        "the journal gives a weight to the wrong site",
         "strategies/core/base.py",
         "report.accepted = list(kept.sites)",
-        "report.accepted = list(updates.sites)",
+        "report.accepted = list(reversed(kept.sites))",
         "strategies/core/test_guard.py::test_zeros_and_copies_are_out_of_the_round_under_every_guard",
     ),
     Mutant(

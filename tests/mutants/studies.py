@@ -6,6 +6,8 @@ from tests.mutants.runner import Mutant
 
 STUDIES = "studies/framework/test_studies.py::test_"
 PAPER = "hdpfl_flower/simulation/test_paper_formulas.py::test_"
+SPLIT = "hdpfl_flower/simulation/test_partitions.py::test_"
+WHICH = "studies/which_rule/test_which_rule.py::test_"
 _ELSE = "a_runs_name_changes_with_all_else_that_makes_it"
 _COST = "dp_accounting_gives_the_same_cost"
 MUTANTS = (
@@ -50,5 +52,75 @@ MUTANTS = (
         "found = math.log(1 / delta) / (np.asarray(orders) - 1) + zcdp",
         "found = zcdp",
         PAPER + _COST,
+    ),
+    Mutant(
+        "the class of the site that alone holds it at other sites, too",
+        "hdpfl_flower/simulation/partitions.py",
+        "(labels == label, labels != label)",
+        "(labels == label, labels >= 0)",
+        SPLIT + "the_first_site_alone_holds_its_class",
+    ),
+    Mutant(
+        "a site with fewer records of its class than it is said to have",
+        "hdpfl_flower/simulation/partitions.py",
+        "min(2 * len(own) + 1,",
+        "min(2 * len(own) + 2,",
+        SPLIT + "a_class_alone_takes_no_more_than_there_is",
+    ),
+    Mutant(
+        "drawn records of a Dirichlet split with the labels of others",
+        "hdpfl_flower/simulation/partitions.py",
+        "labels = labels[rows]",
+        "labels = labels[: len(rows)]",
+        SPLIT + "dirichlet_takes_so_many_records_for_each_site_on_average",
+    ),
+    Mutant(
+        "more batch sizes than sites",
+        "hdpfl_flower/simulation/budgets.py",
+        "if is_each and len(choices) != num_sites:",
+        "if is_each and len(choices) < num_sites:",
+        "hdpfl_flower/simulation/test_budgets.py::test_each_site_has_its_own_batch_size",
+    ),
+    Mutant(
+        "rules compared by the spread of their accuracies, not of the differences",
+        "studies/which_rule/regret.py",
+        "np.std(gaps, ddof=1)",
+        "np.std(values, ddof=1)",
+        WHICH + "differences_are_taken_seed_by_seed",
+    ),
+    Mutant(
+        "a rule that is the best of its others",
+        "studies/which_rule/regret.py",
+        "others = [name for name in accuracies if name != rule]",
+        "others = list(accuracies)",
+        WHICH + "the_best_other_is_not_the_rule_itself",
+    ),
+    Mutant(
+        "the best case taken for the worst",
+        "studies/which_rule/regret.py",
+        "case = min(known,",
+        "case = max(known,",
+        WHICH + "the_worst_case_is_the_least_ahead",
+    ),
+    Mutant(
+        "a difference within its noise taken for established",
+        "studies/which_rule/regret.py",
+        "return abs(self.mean) >= 2 * self.error",
+        "return abs(self.mean) >= self.error",
+        WHICH + "the_tables_show_what_is_behind_and_what_is_not_established",
+    ),
+    Mutant(
+        "a difference from one seed taken for established",
+        "studies/which_rule/regret.py",
+        "return abs(self.mean) >= 2 * self.error",
+        "return not abs(self.mean) < 2 * self.error",
+        WHICH + "one_seed_establishes_nothing",
+    ),
+    Mutant(
+        "rates chosen by the reported runs",
+        "studies/which_rule/study.py",
+        "for seed in range(self.tasks[self.task(place)].searches)",
+        "for seed in self.seeds(place, options)",
+        WHICH + "the_search_has_seeds_of_its_own_and_chooses_alone",
     ),
 )

@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "an id of images that nobody reads",
-        "hdpfl_flower/config/profile.py",
+        "hdpfl_flower/config/data_source.py",
         "        if self.id and self.format not in TABLES:\n",
         '        if self.id and self.format == "npz":\n',
         _UNIT + "an_id_where_records_have_no_columns_is_refused[images]",

@@ -237,7 +237,7 @@ def answers(folder: Path, records: Records, *changes: tuple[str, str]) -> list[i
 
 def test_policy_and_budget_decide(tmp_path: Path) -> None:
     """The second run is the first that a stricter policy, or a smaller budget, does not allow."""
-    strict = (_POLICY, f'{_POLICY}\nstrategies = ["robust-hdp"]')
+    strict = (_POLICY, f'{_POLICY}\nstrategies = ["mmse"]')
     single = (_POLICY, f"{_POLICY}\nruns = 1")
     poor = ("epsilon = 6.434782", "epsilon = 3.3")
     second = [more.get("run-id") for _, _, more, _ in PROPOSALS].index("second")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server_app import plots
-from server_app.plots import plot_columns, plot_curves, plot_panels, plot_run
+from server_app.plots import plot_columns, plot_curves, plot_differences, plot_panels, plot_run
 
 
 @pytest.fixture
@@ -76,6 +76,24 @@ def test_columns_have_bars_where_a_deviation_is_known(
     plot_columns(panels, tmp_path / "x.png", "accuracy", "title")
     _, bars, _ = drawn[0].axes[0].containers[0]
     assert len(bars) == caps
+
+
+def test_differences_of_all_panels_stand_in_the_rows_of_their_places(
+    drawn: list[Any], tmp_path: Path
+) -> None:
+    one = {"fedavg": {"iid": (1.0, 0.5), "skewed": (-40.0, float("nan"))}}
+    other = {"fedavg": {"skewed": (-0.5, 0.1)}}
+    plot_differences({"fixed": one, "best": other}, tmp_path / "x.png", "points", "title")
+    left, right = drawn[0].axes
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["iid", "skewed"]
+    points, _, (bars,) = right.containers[0]
+    assert points.get_xydata().tolist() == [[-0.5, 1.0]]
+    assert np.ravel(bars.get_segments()[0]) == pytest.approx([-0.6, 1, -0.4, 1])
+    plot_differences({"a": {"x": one["fedavg"], "y": one["fedavg"]}}, tmp_path / "x.png", "", "")
+    first, second = (c[0].get_ydata() for c in drawn[1].axes[0].containers)
+    assert (first < second).all() and (np.rint(first) == np.rint(second)).all()
+    assert left.get_xlim() == right.get_xlim() and left.get_xlim()[0] < -40
+    assert left.get_ylim()[0] > left.get_ylim()[1]  # the first place is at the top
 
 
 def test_the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit(

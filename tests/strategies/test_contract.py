@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
@@ -19,7 +22,13 @@ SPLIT = ("scaffold", "robust-hdp-drift+scaffold", "snr+scaffold+adam")
 NAMES = (*STRATEGIES, "fedavg+random", "robust-hdp+pfa", "weiavg+r-dpcfl", *STEPS,
          "robust-hdp+fedrp", "weiavg+fedpi", *SPLIT[1:])  # fmt: skip
 VENUES = ("ICML", "AISTATS", "VLDB", "TMLR", "MLSys", "NeurIPS")
-VARIANTS = [(name, weights) for name in NAMES for weights in ("uniform", "records")]
+VARIANTS = [
+    (name, weights)
+    for name in NAMES
+    for weights in ("uniform", "records")
+    if weights == "uniform" or weighing(name, weights)
+]
+"""Names with each setting of their weights; some have none."""
 OWN_STARTS = ("fedsplit", "fedpi", "splitting", "weiavg+fedpi")
 NO_SUM = (
     *OWN_STARTS,
@@ -61,7 +70,7 @@ def test_unanimous_clients_get_their_way(name: str) -> None:
 
 
 def test_exactly_the_strategies_that_may_leave_the_clients_updates_say_so() -> None:
-    leave = {"robust-hdp-drift", "fedrp", "robust-hdp+fedrp", *STEPS, *SPLIT, *NO_SUM}
+    leave = {"robust-hdp-drift", "mmse", "fedrp", "robust-hdp+fedrp", *STEPS, *SPLIT, *NO_SUM}
     assert {name for name in NAMES if not subject_of(name).new().declare().is_convex} == leave
 
 
@@ -99,7 +108,10 @@ def test_levels_are_a_weighted_sum_but_with_ratios_of_many_directions_or_the_ser
         np.testing.assert_allclose(outcome.update, total, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("guard", ["none", "cap", "centred-clipping", "evidence"])
+GUARDS = get_args(ServerTerms.model_fields["guard"].annotation)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pfa-plus")])
 def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
     name: str, guard: str
@@ -107,11 +119,15 @@ def test_every_guard_works_with_a_rule_or_is_refused_by_name_before_the_run(
     """Refused with several models, starts or control variates; bounds on weights without a sum."""
     terms = RunConfig.parse({"strategy": name, "guard": guard})
     never = check_strategy(name).several_models or name in (*OWN_STARTS, *SPLIT)
-    if guard != "none" and (never or (not is_sum(name) and guard != "evidence")):
+    needs_sum = guard not in ("none", "evidence", "content")
+    in_parts = check_strategy(name).complete_terms(terms.terms).sent_part and guard == "content"
+    if guard != "none" and (never or in_parts or (not is_sum(name) and needs_sum)):
         with pytest.raises(HDPFLError, match="'guard'"):
             make_strategy(terms)
         return
-    rule, updates = make_strategy(terms), subject_of(name).updates(rows_of(13))
+    rule = make_strategy(terms)
+    # As large as the run's model, in whose class rows content is read.
+    updates = subject_of(name).updates(rows_of(13, 650))
     kept = rule.guard.screen(updates)
     assert kept.sites == updates.sites
     _, outcome = rule.combine(rule.initial_state(), kept, RandomStream(bytes(32)))

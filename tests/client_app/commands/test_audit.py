@@ -17,7 +17,7 @@ import torch
 from client_app import audit as audit_module
 from client_app import audit_rounding
 from client_app.audit import ENGINES, Finding, claimed
-from client_app.audit_personal import PUBLISHED, RULES
+from client_app.audit_personal import EPSILON, PUBLISHED, RULES
 from client_app.training import dpsgd
 from hdpfl_flower.privacy.audit import Guesses
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
@@ -43,6 +43,16 @@ def parts(text: str) -> dict[str, str]:
         re.MULTILINE,
     )
     return dict(found)
+
+
+def bounds(text: str) -> dict[str, tuple[float, float]]:
+    """Return the claim and the 95 % bound of each rule with personal parts."""
+    found = re.findall(
+        r"^(\w.*?) +([\d.]+) +[\d.e+]+ +([\d.e+]+) +[\d.e+]+ {2,}\w.*$",
+        text.partition("\npersonal parts")[2],
+        re.MULTILINE,
+    )
+    return {rule: (float(claim), float(bound)) for rule, claim, bound in found}
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -80,6 +90,7 @@ def two_engines(monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
 
 @pytest.mark.slow
 def test_bare_it_audits_every_engine(site) -> None:
+    """All that it attacks, at full length: ``test_personal_audit.py`` repeats none of it slowly."""
     result = site.bare("audit")
     assert result.code == 0
     found = rows(result.out)
@@ -95,7 +106,12 @@ def test_bare_it_audits_every_engine(site) -> None:
     for rule, verdict in found.items():
         known = rule.startswith(PUBLISHED)
         assert verdict == ("VIOLATES it, as known" if known else "consistent with the claim")
-    assert "10 of\n10 records after 5 steps" in result.out
+    for rule in set(RULES) - {PUBLISHED}:
+        claim, likely = bounds(result.out)[rule]
+        assert claim == EPSILON
+        assert likely > 0.5, f"the attack sees what {rule} releases"
+    assert bounds(result.out)[f"{PUBLISHED}, support"][1] > 1.5
+    assert "for 10 of\n10 records after 5 steps, for 10 of 10 after 25" in result.out
     assert result.err == "", "the bar is for terminals"
 
 

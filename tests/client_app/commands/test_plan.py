@@ -108,8 +108,25 @@ def test_a_run_that_does_not_fit(opened) -> None:
     for run in "abc":
         opened.charge(run, rounds=1)
     result = opened("plan", "--terms", opened.terms_path)
-    assert result.code == 0
+    assert result.code == 1
     assert "does NOT fit" in result.out
+    opened.write_terms(run_id="a")
+    charged = opened("plan", "--terms", opened.terms_path)
+    assert charged.code == 0
+    assert "runs of this cost that still fit: 0" in charged.out
+
+
+def test_a_run_of_clients_that_does_not_fit(opened) -> None:
+    opened.write_profile(("[data]", "[policy]\nclient-noise = true\n[data]"))
+    opened.write_terms(noise="client")
+    assert opened("plan", "--terms", opened.terms_path).code == 0
+    for run in "abc":
+        opened.charge(run, rounds=1)
+    result = opened("plan", "--terms", opened.terms_path)
+    assert result.code == 1
+    assert "does NOT fit" in result.out
+    opened.write_terms(noise="client", run_id="a")
+    assert opened("plan", "--terms", opened.terms_path).code == 0
 
 
 def test_a_run_that_was_charged_keeps_its_plan(opened) -> None:

@@ -59,7 +59,10 @@ def test_a_ledger_that_others_can_read(opened) -> None:
 def test_a_budget_that_is_used_up(opened) -> None:
     opened.write_profile(("[data]", "[policy]\nruns = 1\n[data]"))
     opened.charge("run-0", rounds=1)
-    assert any("another run does not fit" in line for line in check(opened))
+    for given in ((), ("--terms", opened.terms_path)):
+        found = errors(check(opened, *given))
+        assert len(found) == 1
+        assert "another run does not fit" in found[0]
     opened.write_terms(**{"run_id": "run-0"})
     lines = check(opened, "--terms", opened.terms_path)
     assert not any("another run does not fit" in line for line in lines)

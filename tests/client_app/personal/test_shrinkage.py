@@ -91,6 +91,7 @@ def test_a_run_adds_it_to_each_sites_model(tmp_path: Path, more: dict[str, Any])
         assert np.abs(flatten(model.arrays)[: len(shared)] - shared).max() > 0
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.slow
 def test_the_noise_is_that_of_the_updates_that_were_sent(tmp_path: Path) -> None:
     """Batches of about one record: all but 3 % of the sum is noise, of the state's variance.

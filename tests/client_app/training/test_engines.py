@@ -58,7 +58,7 @@ def test_engines_agree_with_opacus_hooks(spec: str, name: str, task: str) -> Non
 @pytest.mark.parametrize("name", ["bookkeeping", "vmap"])
 def test_engines_agree_with_opacus_hooks_on_resnet18(name: str) -> None:
     """Eleven million parameters: float32 sums of squares in one go are 1e-5 off."""
-    check_agreement(make_engine(name, "resnet18", TASKS["classes"]), "resnet18", (3,))
+    check_agreement(make_engine(name, "resnet18", TASKS["classes"]), "resnet18", (2,))
 
 
 @pytest.mark.parametrize(("spec", "name"), EVERY_ENGINE)
@@ -119,7 +119,7 @@ NOT_FINITE = ("one NaN", "NaN", "Inf", "-Inf")
 TARGETS = (0.0, 1.0, -1e5, 1e15, 1e30, 1e-30, math.nan, math.inf)
 """What a regression may be told to predict."""
 EXAMPLES = {"cnn": 12, "tests.client_app.training.oracle:group_norm_net": 12}
-"""Fewer batches where one takes ten times as long; two more hold a record of every kind."""
+"""Fewer batches where one takes ten times as long."""
 
 
 def records_of(task: Task, kinds: list[str], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,6 +152,7 @@ def check_not_finite_adds_nothing(engine: Engine, kinds: list[str], seed: int) -
 def test_one_record_moves_the_sum_by_no_more_than_the_clip_norm(
     spec: str, task: str, thorough: bool
 ) -> None:
+    """The quick half has the batches with a record of every kind, which take the most time."""
     examples = EXAMPLES.get(spec, 40) if thorough else 3
     made = [make_engine(name, spec, TASKS[task]) for name in ENGINES_OF[spec]]
 
@@ -161,13 +162,13 @@ def test_one_record_moves_the_sum_by_no_more_than_the_clip_norm(
         st.integers(0, 99),
         st.sampled_from([1e-3, 1.0, 100.0]),
     )
-    @example([*KINDS], 0, 1.0)
-    @example([*reversed(KINDS)], 1, 1.0)
     def check(kinds: list[str], seed: int, clip_norm: float) -> None:
         for engine in made:
             check_sensitivity(engine, kinds, seed, clip_norm)
             check_not_finite_adds_nothing(engine, kinds, seed)
 
+    if not thorough:
+        check = example([*KINDS], 0, 1.0)(example([*reversed(KINDS)], 1, 1.0)(check))
     check()
 
 

@@ -77,6 +77,49 @@ WRONG: list[tuple[str, Change]] = [
     ("[run] asks for more than [budget]", lambda d: d["budget"].update(epsilon=1.0)),
     ("[run] asks for more than [budget]", lambda d: d["run"].update(delta=1e-5 + 1e-7)),
     ("did you mean 'training.batch-size'?", lambda d: d["training"].update({"bach-size": 3})),
+    *(
+        (words, lambda d, keys=keys: d.update(data={"format": "csv", "path": "t.csv", **keys}))
+        for words, keys in (
+            ("'data.encoding' must be 'utf-8', 'utf-16'", {"encoding": "shift-jis"}),
+            ("'data.delimiter' must be one plain character", {"delimiter": ";;"}),
+            ("'data.delimiter' must be one plain character", {"delimiter": '"'}),
+            ("'data.delimiter' must be one plain character", {"delimiter": "\n"}),
+            ("'data.delimiter' must be one plain character", {"delimiter": "§"}),
+            ("'data.thousands' is the mark in 'data.decimal'", {"thousands": "."}),
+            ("'data.decimal' does not go with", {"format": "npz", "decimal": ","}),
+            ("'data.columns' does not go with", {"format": "images", "columns": {"a": {}}}),
+            ("'data.encoding' does not go with", {"format": "parquet", "encoding": "cp1252"}),
+        )
+    ),
+    *(
+        (
+            words,
+            lambda d, keys=keys: d.update(
+                data={"format": "csv", "path": "t.csv", "columns": {"age": keys}}
+            ),
+        )
+        for words, keys in (
+            (
+                "'data.columns.age.nam' is not a known key; did you mean 'data.columns.age.name'",
+                {"nam": "Alter"},
+            ),
+            ("'data.columns.age' 'factor' is 0", {"factor": 0}),
+            ("'data.columns.age.factor' must be a finite number", {"factor": float("inf")}),
+            ("'to' and 'reference' go together", {"to": "age"}),
+            ("'to' and 'reference' go together", {"reference": "2024-12-31"}),
+            (
+                "'to' makes a number; remove one",
+                {"to": "age", "reference": "2024-12-31", "values": {"a": "b"}},
+            ),
+            ("'data.columns.age.to' must be", {"to": "weeks"}),
+            ("'date-formats' may hold", {"date-formats": ["%d.%m.%y"]}),
+            ("'date-formats' may hold", {"date-formats": ["%d.%m.%Y", "%d. %B %Y"]}),
+            ("'date-formats' may hold", {"date-formats": ["%m.%Y"]}),
+            ("'date-formats' may hold", {"date-formats": ["%d.%m.%Y %"]}),
+            ("'data.columns.age.date-formats' has too few entries", {"date-formats": []}),
+            ("'data.columns.age.values' must be a table of texts", {"values": {str(SECRET): 1}}),
+        )
+    ),
     ("'dislose' is not a known key", lambda d: d.update(dislose=[])),
     ("'disclose.0'", lambda d: d.update(disclose=["batch"])),
     ("only where [simulation]", lambda d: d.update(disclose=["noise-std"])),

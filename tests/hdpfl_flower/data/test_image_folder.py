@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hdpfl_flower.config.profile import DataSource
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task

@@ -54,6 +54,29 @@ def test_schema_gives_task_and_names() -> None:
         ('["1", "2", "rot, grün"]', "[]", "categories"),
         ('["1", "2", "rot, grün"]', '["1", "2", " 1.0"]', "same value"),
         ('["1", "2", "rot, grün"]', '["2", "?"]', "also a mark in 'missing'"),
+        ('["1", "2", "rot, grün"]', '["2", ["3", "?"]]', "also a mark in 'missing'"),
+        ('["1", "2", "rot, grün"]', '["2", ["3", "2.0"]]', "same value"),
+        ('["1", "2", "rot, grün"]', '["2", []]', "a list of synonyms is empty"),
+        ('["1", "2", "rot, grün"]', '["2", 3]', "'columns.c.categories.1' must be a list"),
+        ('["1", "2", "rot, grün"]', '["2", [3]]', "'columns.c.categories.1.0' must be a text"),
+        ('name = "d"', 'name = "d"\naliases = ["y"]', "column 'y' is named twice"),
+        ('name = "d"', 'name = "d"\naliases = ["d"]', "column 'd' is named twice"),
+        ('name = "d"', 'name = "d"\naliases = [""]', "'columns.d.aliases.0' is empty"),
+        ('column = "y"', 'column = "y"\naliases = ["a"]', "column 'a' is named twice"),
+        ('name = "d"', 'name = "<choose>"', "still to be chosen: 'columns.2.name'"),
+        ("fill = 2.5", 'fill = "<choose>"', "still to be chosen: 'columns.a.fill'"),
+        ("[0, 10]", '["<choose>", 10]', "still to be chosen: 'columns.a.bounds'"),
+        ('["1", "2", "rot, grün"]', '["<choose>"]', "still to be chosen: 'columns.c.categories'"),
+        (
+            '["1", "2", "rot, grün"]',
+            '["1", ["<choose>"]]',
+            "still to be chosen: 'columns.c.categories'",
+        ),
+        (
+            '[["no", "0"], ["yes", "1", "2"]]',
+            '[["<choose>"], ["x"]]',
+            "still to be chosen: 'label.classes'",
+        ),
         ('["1", "2", "rot, grün"]', '["2", " "]', "empty"),
         ('[["no", "0"], ["yes", "1", "2"]]', '[["no", "0"]]', "at least two classes"),
         ('[["no", "0"], ["yes", "1", "2"]]', '[["no"], []]', "each with a value"),
@@ -74,6 +97,27 @@ def test_schema_mistakes_are_named_on_one_line(old: str, new: str, words: str) -
         Schema.parse(TEXT.replace(old, new, 1))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_category_has_synonyms_and_one_feature() -> None:
+    text = TEXT.replace('["1", "2", "rot, grün"]', '["1", ["2", "two", "zwei"], ["rot", "grün"]]')
+    schema = Schema.parse(text.replace('fill = "2"', 'fill = "zwei"'))
+    assert schema.feature_names == ("a", "c=1", "c=2", "c=rot", "d")
+    column = schema.columns[1]
+    assert column.type == "category"
+    assert column.fill_index == 1
+    assert Schema.parse(TEXT.replace('"1", "2", "rot', '["1"], "2", "rot')) == SCHEMA
+
+
+def test_every_value_that_is_still_to_be_chosen_is_named() -> None:
+    text = "".join(
+        f'[[columns]]\nname = "k{i}"\ntype = "number"\nbounds = ["<choose>", "<choose>"]\n'
+        for i in range(7)
+    )
+    with pytest.raises(DataError) as caught:
+        Schema.parse(f'[label]\ncolumn = "y"\nclasses = [["no"], ["yes"]]\n{text}')
+    assert "'columns.k4.bounds' and 2 more; write" in str(caught.value)
+    assert "public knowledge" in str(caught.value)
 
 
 def test_hostile_schemas_are_refused() -> None:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hdpfl_flower.config.profile import DataSource
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import SiteData, check_site_data, read_site_data
+from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
@@ -253,90 +253,6 @@ def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) ->
     assert words in refused(path, "npz", VECTORS)
     np.save(tmp_path / "one.npy", y)
     assert words in refused(tmp_path / "one.npy", "npz", VECTORS)
-
-
-# The check
-
-
-def test_the_check_tells_the_site_what_it_must_know(tmp_path: Path) -> None:
-    rows = [
-        *(f"p{i},{i},1" for i in range(8)),
-        *("p1,3,0", ",3,1", f"q,{SECRET},1", "r,5000,0", "s,?,1", f"t,1,{SECRET}", "ragged"),
-    ]
-    path = write_csv(tmp_path / "t.csv", rows, "who,a,y")
-    lines = check_site_data(source(path, "csv", unit="who"), TABLE, WITH_ID, 20)
-    text = "\n".join(lines)
-    assert "records: 15 found, 11 for training" in text
-    assert "column 'a': 2 filled (1 of them unreadable), 1 clipped" in text
-    assert "left out: 1, cannot be cut into cells" in text
-    assert sum(line.startswith("error:") for line in lines) == 2
-    assert sum(line.startswith("warning:") for line in lines) == 1
-    assert "fewer than the 20 declared" in text
-    assert SECRET not in text
-
-
-def test_the_check_counts_what_is_changed_a_line_a_column(tmp_path: Path) -> None:
-    """A column that is only filled or only clipped has a line; a label has no filled cells."""
-    schema = """
-[label]
-column = "y"
-bounds = [0, 1]
-[[columns]]
-name = "filled"
-type = "number"
-bounds = [0, 9]
-[[columns]]
-name = "clipped"
-type = "number"
-bounds = [0, 9]
-[[columns]]
-name = "kind"
-type = "category"
-categories = ["a", "b"]
-[[columns]]
-name = "good"
-type = "number"
-bounds = [0, 9]
-"""
-    rows = [",1,a,1,0", "x,10,b,2,1", "3,11,c,3,2", "4,12,,4,-1", "5,5,,5,1"]
-    path = write_csv(tmp_path / "t.csv", rows, "filled,clipped,kind,good,y")
-    task = Schema.parse(schema).task
-    lines = check_site_data(source(path, "csv", 1 - 2**-53), task, schema, 5)
-    assert lines[:5] == [
-        "records: 5 found, 0 for training, 5 held out for the site's own test",
-        "column 'filled': 2 filled (1 of them unreadable), 0 clipped to the bounds",
-        "column 'clipped': 0 filled (0 of them unreadable), 3 clipped to the bounds",
-        "column 'kind': 3 filled (1 of them unreadable), 0 clipped to the bounds",
-        "column 'y': 0 filled (0 of them unreadable), 2 clipped to the bounds",
-    ]
-    assert all(line.startswith("warning:") for line in lines[5:])
-
-
-@pytest.mark.parametrize(("used", "words"), [(8, "fewer"), (9, ""), (11, ""), (12, "more")])
-def test_a_tenth_more_or_fewer_than_declared_is_no_warning(
-    tmp_path: Path, used: int, words: str
-) -> None:
-    path = write_csv(tmp_path / "t.csv", ["1,1"] * used)
-    first, *found = check_site_data(source(path, "csv"), TABLE, TEXT, 10)
-    assert first == f"records: {used} found, {used} for training"
-    assert len(found) == bool(words)
-    for line in found:
-        assert line.startswith(
-            f"warning: {used} records for training, {words} than the 10 declared"
-        )
-
-
-def test_the_check_compares_with_the_declared_records(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "t.csv", [f"{i},{i % 2}" for i in range(100)])
-    where = source(path, "csv")
-    assert check_site_data(where, TABLE, TEXT, 100) == ["records: 100 found, 100 for training"]
-    for close in (91, 110):
-        assert len(check_site_data(where, TABLE, TEXT, close)) == 1
-    assert "more than the 90 declared" in check_site_data(where, TABLE, TEXT, 90)[-1]
-    assert "fewer than the 112 declared" in check_site_data(where, TABLE, TEXT, 112)[-1]
-    assert "held out" in check_site_data(source(path, "csv", 0.5), TABLE, TEXT, 50)[0]
-    empty = write_csv(tmp_path / "t.csv", [])
-    assert "noise alone" in check_site_data(source(empty, "csv"), TABLE, TEXT, 5)[1]
 
 
 def test_a_schema_of_another_unit_than_the_sites_is_refused(tmp_path: Path) -> None:

@@ -162,12 +162,16 @@ def test_no_records_are_no_error(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[bytes, str]] = [
-        (b"", "no column 'y', 'a', 'c', 'd'"),
+        (b"", "the table is empty"),
+        (b"\xef\xbb\xbf\n \n", "the table is empty"),
+        (b"1,2\n", "no column 'y', 'a', 'c', 'd'"),
+        (b"PK\x03\x04" + SECRET.encode(), "Excel file"),
+        (b"\xd0\xcf\x11\xe0\n", "Excel file"),
         (b"a,c,y\n1,2,3\n", "no column 'd'"),
         (b"a,c,d,a,y\n1,2,3,4,5\n", "column 'a' twice"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "no column"),
         (SECRET.encode() + b",1,2,3\n", "no column"),
-        ("a,c,d,y\n1,1,1,no\n".encode("utf-16"), "no column"),
+        ("a,c,d,y\n1,1,1,no\n".encode("utf-16"), "set 'data.encoding' to"),
         (b'a,c,d,"y\n', "no column"),
     ]
     for data, words in cases:

@@ -256,9 +256,18 @@ def test_batch_sizes_are_independent_of_the_epsilons_of_the_same_seed() -> None:
     assert stats.spearmanr(epsilon, batch).pvalue > FALSE_ALARM
 
 
+def test_each_site_has_its_own_batch_size() -> None:
+    np.testing.assert_array_equal(draw_batch_sizes("each:8:64: 128", 3, 1), [8, 64, 128])
+    for few in ("each:64", "each:8:8", "each:8:8:8:8"):
+        with pytest.raises(TermsError, match=r"'batch-sizes'.*for 3 sites; write one for each"):
+            draw_batch_sizes(few, 3, 1)
+
+
 @pytest.mark.parametrize(
-    "spec", ["", "0", "16,,32", "16,-2", "1.5", "publish", "inf", "published:2"]
-)
+    "spec",
+    ["", "0", "16,,32", "16,-2", "1.5", "publish", "inf", "published:2", "each", "each:8:0:8",
+     "each:8,8,8"],
+)  # fmt: skip
 def test_wrong_batch_sizes_name_the_key_and_the_remedy(spec: str) -> None:
     with pytest.raises(TermsError, match=r"'batch-sizes'.*whole numbers of at least 1"):
         draw_batch_sizes(spec, 3, 1)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 Rows = npt.NDArray[np.int64]
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 96))
 """960 labels, ten classes of 96, in no order."""
-BY_LABEL = ("dirichlet:0.5", "pathological:3", "shards:8")
+BY_LABEL = ("dirichlet:0.5", "dirichlet:0.5:40", "pathological:3", "shards:8", "alone:3:20")
 EVERY = ("contiguous", "iid", "iid:30", *BY_LABEL, "sizes:1:2:3:4")
 
 
@@ -180,6 +180,42 @@ def test_pathological_takes_so_many_records_of_each_site() -> None:
         split(LABELS, None, 20, "pathological:3:900", 3)
 
 
+def test_dirichlet_takes_so_many_records_for_each_site_on_average() -> None:
+    for alpha, most in (("0.3", 400), ("500", 45)):
+        parts = split(LABELS, None, 10, f"dirichlet:{alpha}:40", 2)
+        assert len(assert_disjoint(parts, len(LABELS))) == 400
+        assert max(map(len, parts)) <= most  # each site has about 40 only where ALPHA is large
+    few = split(LABELS, None, 10, "dirichlet:0.01:40", 2)
+    assert np.mean([len(classes_of(part)) for part in few]) < 3  # split by their own labels
+    with pytest.raises(DataError, match=r"'dirichlet:1:97'.*at most 96 a site"):
+        split(LABELS, None, 10, "dirichlet:1:97", 2)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None, report_multiple_bugs=False)
+@given(
+    sites=st.integers(1, 12), label=st.integers(0, 9), records=st.integers(2, 74),
+    seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+def test_the_first_site_alone_holds_its_class(
+    sites: int, label: int, records: int, seed: int
+) -> None:
+    parts = split(LABELS, None, sites, f"alone:{label}:{records}", seed)
+    assert [len(part) for part in parts] == [records] * sites
+    assert len(assert_disjoint(parts, len(LABELS))) == records * sites
+    of_class = [int((LABELS[part] == label).sum()) for part in parts]
+    assert of_class == [records // 2, *[0] * (sites - 1)]
+
+
+def test_a_class_alone_takes_no_more_than_there_is() -> None:
+    """960 labels: 96 of the class and 864 of the others, of which a site takes half as many."""
+    for sites, most in ((12, 75), (2, 193), (1, 193)):
+        assert len(split(LABELS, None, sites, f"alone:3:{most}", 1)[0]) == most
+        with pytest.raises(DataError, match=f"; ask for at most {most} a site"):
+            split(LABELS, None, sites, f"alone:3:{most + 1}", 1)
+    with pytest.raises(DataError, match=r"0 records of class 10.*choose a class that it has"):
+        split(LABELS, None, 4, "alone:10:20", 1)
+
+
 def test_pathological_leaves_out_the_classes_of_nobody() -> None:
     parts = split(LABELS, None, 3, "pathological:2", 3)
     kept = set().union(*(classes_of(part) for part in parts))
@@ -259,7 +295,15 @@ def test_a_site_without_records_is_refused(spec: str, sites: int) -> None:
         ("dirichlet:0", "ALPHA above 0"),
         ("dirichlet:inf", "ALPHA above 0"),
         ("dirichlet:nan", "ALPHA above 0"),
-        ("dirichlet:1:2", "dirichlet:ALPHA"),
+        ("dirichlet:1:2.5", "dirichlet:ALPHA:RECORDS"),
+        ("dirichlet:1:0", "dirichlet:ALPHA:RECORDS"),
+        ("dirichlet:1:0.5", "dirichlet:ALPHA:RECORDS"),
+        ("dirichlet:1:2:3", "dirichlet:ALPHA:RECORDS"),
+        ("alone", "alone:CLASS:RECORDS"),
+        ("alone:3", "alone:CLASS:RECORDS"),
+        ("alone:3:1", "alone:CLASS:RECORDS"),
+        ("alone:-1:20", "alone:CLASS:RECORDS"),
+        ("alone:x:20", "alone:CLASS:RECORDS"),
         ("dirichlet:x", "dirichlet:ALPHA"),
         ("pathological:0", "pathological:CLASSES"),
         ("pathological:2:0", "pathological:CLASSES:RECORDS"),

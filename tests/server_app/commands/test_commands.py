@@ -161,8 +161,20 @@ def test_help_says_what_an_argument_is_and_is_plain_in_a_file(here: Command) -> 
     assert "\x1b" not in done.stdout
 
 
-def test_the_version_is_printed(tmp_path: Path) -> None:
-    assert hdpfl("--version", home=tmp_path).stdout == f"hdpfl-flower {VERSION}\n"
+NAMING_IMPORTS = """
+import sys
+from server_app.commands import main
+try:
+    main()
+finally:
+    print({"torch", "strategies"} & sys.modules.keys())
+"""
+
+
+def test_the_version_is_printed_without_an_import_of_torch() -> None:
+    command = [sys.executable, "-c", NAMING_IMPORTS, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == f"hdpfl-flower {VERSION}\nset()\n"
 
 
 @pytest.mark.slow

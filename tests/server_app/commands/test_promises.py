@@ -11,6 +11,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from server_app.commands.promises import promises_table, read_promises
 from server_app.simulation.comparison import RunJob, run_job
 
+pytestmark = pytest.mark.usefixtures("guessed_noise")
 EPSILONS = "inf,8,4,1"
 
 

@@ -84,6 +84,7 @@ SMALLER = {
     "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
     "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
     "personal": ["--columns", "ε 2", "--strategies", "local,ppsgd + prior", "--seeds", "1"],
+    "which-rule": ["--columns", "logreg iid Dist4 12,alone 12", "--strategies", "fedavg,weiavg"],
     "dsu": ["--columns", "5 labels ε 1", "--strategies", "PPSGD,DSU honest", "--seeds", "1"],
 }
 """A part of each: tests/strategies runs every strategy, and what counts here is the study."""

@@ -53,6 +53,7 @@ AFTER_ROUND = {
     ("model_squared_error_mean", "all"): 3, ("model_absolute_error_mean", "all"): 2,
     ("model_accuracy_ratio", "sites"): 0.625, ("model_accuracy_ratio", "worst-tenth"): 0.125,
     ("model_loss_mean", "sites"): 1.25, ("model_tested_sites",): 2, ("model_untested_sites",): 1,
+    ("site_model_share_ratio", "0", "a"): 1, ("site_model_share_ratio", "1", "b"): 1,
     ("site_weight_ratio", "a"): 0.75, ("site_update_norm", "b"): 3, ("site_noise_std", "a"): 0.5,
     ("site_cluster_index", "b"): 1, ("site_cluster_confidence_ratio", "a"): 0.9,
     ("site_asked_rounds_total", "c"): 1, ("site_accepted_rounds_total", "c"): 0,
@@ -158,6 +159,20 @@ def test_old_and_damaged_rounds_hide_no_other_run(
     assert not odd or odd["run_unreadable_events",] == unreadable
 
 
+def test_shares_of_the_model_are_of_all_rounds_and_of_none_where_one_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    plain = {**ROUND, "gauges": {}}
+    rounds = [plain, {**plain, "round": 2, "weights": [0.25, 0.75], "scale": 2.0}]
+    write(tmp_path / "r", *rounds)
+    write(tmp_path / "odd", {**plain, "gauges": [1]}, rounds[1])
+    readings = list(RunFollower(tmp_path).readings())
+    name = "site_model_share_ratio"
+    found = {key: value for key, value in values(readings).items() if key[0] == name}
+    assert found == {(name, "0", "a"): 1.25 / 3, (name, "0", "b"): 1.75 / 3, (name, "0", "c"): 0}
+    assert not any(key[0] == name for key in values(readings, "odd"))
+
+
 def test_the_newest_runs_are_shown(tmp_path: Path) -> None:
     for number in range(23):
         path = write(tmp_path / f"run-{number:02}", ROUND)
@@ -246,6 +261,7 @@ def test_what_a_journal_may_hold_of_a_profile_is_not_shown(tmp_path: Path) -> No
     assert b"3.217391" not in Exporter("coordinator", RunFollower(tmp_path).readings).text()
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.parametrize("strategy", ["weiavg", "fedhdp"])
 def test_no_profile_value_is_shown_of_a_run_whose_sites_disclose_them(
     tmp_path: Path, strategy: str
@@ -268,6 +284,7 @@ def test_no_profile_value_is_shown_of_a_run_whose_sites_disclose_them(
     assert not any(f"{secret:g}" in labels for secret in secrets)
 
 
+@pytest.mark.usefixtures("guessed_noise")
 def test_norms_are_those_of_the_updates_unless_they_have_no_noise_yet(tmp_path: Path) -> None:
     """With ``noise = server`` an update comes without noise: its norm would tell of its records."""
     terms = RunConfig.parse({

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from server_app.commands import app
 from server_app.reports.clusters import found_clusters
+from server_app.reports.influence import site_shares
 from server_app.reports.run_page import _results, command_of, make_report
 from tests.server_app.run.resuming import federation, terms_of
 
@@ -84,7 +86,8 @@ def test_the_page_stands_alone_and_says_what_the_journal_says(folder: Path) -> N
     assert "http" not in text.replace("http-equiv", "")
     events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     rounds = [event for event in events if event["event"] == "round"]
-    cells = {row[0]: row[1:] for table in page.tables for row in table if row}
+    tables = [table for table in page.tables if table[0][1:3] != ["model", "share of the model"]]
+    cells = {row[0]: row[1:] for table in tables for row in table if row}
     assert cells["accuracy"][0] == f"{rounds[-1]['metrics']['accuracy']:.4f}"
     for site in rounds[0]["asked"]:
         asked, used, mean, *_ = cells[site]
@@ -97,6 +100,50 @@ def test_the_page_stands_alone_and_says_what_the_journal_says(folder: Path) -> N
     assert json.loads(cells["rounds"][0]) == 3
     assert {"python", "flwr", "torch", "numpy", "hdpfl-flower"} <= set(cells)
     assert "flwr run . --federation-config num-supernodes=8" in "".join(page.text)
+
+
+def test_the_page_shows_each_sites_share_how_it_came_about_and_who_decides(folder: Path) -> None:
+    page = Page(make_report(folder))
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    rounds = [event for event in events if event["event"] == "round"]
+    (shares,) = [t for t in page.tables if t[0][1:3] == ["model", "share of the model"]]
+    shown = {row[0]: row[1:] for row in shares[1:]}
+    assert set(shown) == set(rounds[0]["asked"])
+    # FedAvg, whose weights are 1/n of the round's: each round is one, whoever is in it.
+    for site, (model, share, _, used, *_) in shown.items():
+        present = [e for e in rounds if site in e["accepted"]]
+        assert model == ""
+        assert share == f"{sum(1 / len(e['accepted']) for e in present) / len(rounds):.4f}"
+        assert used == str(len(present))
+        # The journal has what the page has.
+        assert share == f"{rounds[-1]['shares'][0][site]:.4f}"
+    assert shown["7"][-1] == "refused (2 ×)"
+    assert not any("Warning" in text for text in page.text)
+
+
+def decided() -> list[dict[str, Any]]:
+    """Two rounds of three sites, the first decided by one of them."""
+    facts = {"asked": ["a", "b", "c"], "accepted": ["a", "b", "c"], "norms": [4.0, 2.0, 1.0]}
+    gauges = {"noise_std": [0.1, 0.0, 0.3], "steps": [5.0, 5.0, 7.0], "capped": [1.0, 0.0, 0.0],
+              "clipped_to": [1.0, 1.0, 1.0], "noise_raised": [1.0, 0.0, 0.0]}  # fmt: skip
+    return [
+        {"round": 1, "weights": [0.7, 0.2, 0.1], "gauges": gauges, **facts},
+        {"round": 2, "weights": [0.4, 0.4, 0.2], "gauges": gauges, **facts},
+    ]
+
+
+def test_what_bounded_a_site_stands_beside_its_share_and_who_decides_is_named() -> None:
+    rows = {str(row[0]): row[2:] for row in site_shares(decided())}
+    assert rows["a"] == pytest.approx(
+        (0.55, 0.4, 2, 0.1, 5.0, 2.0, "capped (2 ×); noise raised to its claim (2 ×)")
+    )
+    assert rows["b"] == pytest.approx((0.3, 0.4, 2, "", 5.0, 1.0, ""))
+    assert list(warning_lines(decided())) == [
+        "site a decides 55% of the model, more than 50%",
+        "site a decided more than 50% of the step of the model in 1 round",
+    ]
+    assert shares_line(decided(), named=True) == "shares of the model: a 55%, b 30%, c 15%"
+    assert shares_line(decided(), named=False) == "shares of the model: 55%, 30%, 15%"
 
 
 def test_without_matplotlib_the_page_names_the_extra(
@@ -123,6 +170,7 @@ def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
     assert best["accuracy-private-variance"] == ""
 
 
+@pytest.mark.usefixtures("guessed_noise")
 def test_clusters_are_told_where_there_are_some(folder: Path, tmp_path: Path) -> None:
     from server_app.simulation.in_process_run import run_in_process
 

@@ -93,6 +93,7 @@ CASES: dict[str, dict[str, Any]] = {
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.6},
     "moving clip norm": {"strategy": "dp-fedavg", "noise": "server", "dp-fedavg.clip-lr": 0.5},
     "evidence": {"strategy": "robust-hdp", "guard": "evidence"},
+    "content": {"strategy": "robust-hdp-drift", "guard": "content", "max-liars": 1},
     "centred-clipping": {"strategy": "robust-hdp", "guard": "centred-clipping"},
     "drawn sites": {"strategy": "fedavg", "fraction": 0.4, "participations": 3},
     "who has left": {"strategy": "fedavg", "noise-multiplier": 1.0},

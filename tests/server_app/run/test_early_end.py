@@ -14,6 +14,7 @@ from tests.federation import ScriptedGrid
 from tests.strategies.core.test_budgets import noisy
 
 
+@pytest.mark.usefixtures("guessed_noise")
 def test_a_run_ends_complete_when_its_participations_are_used(tmp_path: Path) -> None:
     """Real simulated sites, and the counts of the server and of the ledgers agree."""
     config = {"rounds": 30, "participations": 2, "fraction": 0.5, "strategy": "fedavg"}
@@ -28,6 +29,7 @@ def test_a_run_ends_complete_when_its_participations_are_used(tmp_path: Path) ->
     assert (events[-1]["event"], events[-1]["status"]) == ("run-finished", "completed")
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.slow
 def test_a_run_of_a_common_noise_ends_when_the_last_site_has_left(tmp_path: Path) -> None:
     config = {"rounds": 30, "noise-multiplier": 2.0, "epsilons": "1.2,1.6", "batch-sizes": "64"}

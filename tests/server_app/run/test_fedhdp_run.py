@@ -122,6 +122,7 @@ def test_a_quantile_is_between_0_and_1(tmp_path: Path, quantile: float) -> None:
         make_strategy(terms_of(tmp_path, **{"fedhdp.clip-quantile": quantile}))
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.parametrize("noise", ["records", "client", "server"])
 @pytest.mark.parametrize("epsilons", ["inf", "inf,2,2"])
 def test_levels_of_one_site_or_none_end_their_run(
@@ -163,6 +164,7 @@ def simulated(folder: Path, **more: Any) -> RunResult:
     )
 
 
+@pytest.mark.usefixtures("guessed_noise")
 def test_a_simulation_is_reproducible_and_its_clip_norm_reaches_the_sites(tmp_path: Path) -> None:
     one, other = (simulated(tmp_path / name) for name in ("one", "other"))
     for name, array in one.arrays.items():

@@ -46,6 +46,7 @@ def run(folder: Path, **keys: object) -> RunResult:
     }), 3)  # fmt: skip
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.parametrize(
     ("average", "weights"), [("tail", [0, 0, 1 / 2, 1 / 2]), ("ergodic", [1 / 4] * 4)]
 )

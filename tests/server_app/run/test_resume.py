@@ -100,7 +100,7 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
     }  # fmt: skip
     compare(strategy, other, of_a_round)
     compare(strategy.sampler, other.sampler, {"used_up"})
-    compare(strategy.guard, other.guard, {"_gauges", "refused", "_settings"})
+    compare(strategy.guard, other.guard, {"_gauges", "refused", "_settings", "_public"})
     assert saved(strategy.reported.state) == saved(other.reported.state)
     assert strategy.report.answered == other.report.answered
     assert strategy.roster.disclosed == other.roster.disclosed

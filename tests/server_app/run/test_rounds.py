@@ -16,8 +16,9 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.monitoring.influence import Decides
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.run.rounds import RunResult, finalize_terms, run
+from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
 from strategies import STRATEGIES, make_strategy
 from tests.federation import NEEDED, ScriptedGrid, Site, sends
 
@@ -103,18 +104,43 @@ def without_it(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Arra
     return train
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["fedavg", "robust-hdp"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_bad_site_is_dropped_recorded_and_changes_nothing(
     tmp_path: Path, fault: str, strategy: str, without_it: Callable[[str], Arrays]
 ) -> None:
     site, words = FAULTS[fault]
-    terms = terms_of(tmp_path, strategy=strategy, **NEEDED.get(strategy, {}))
-    with_it = run(federation(site), terms)
+    check_changes_nothing(tmp_path, federation(site), {"odd": words}, strategy, without_it)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_fault_changes_anything_under_any_strategy(
+    tmp_path: Path, strategy: str, without_it: Callable[[str], Arrays]
+) -> None:
+    """All faults in every round: what one of them changes, nothing takes back."""
+    bad = {f"bad {fault}": site for fault, (site, _) in FAULTS.items()}
+    words = {f"bad {fault}": said for fault, (_, said) in FAULTS.items()}
+    sites = {f"site-{i}": noisy(i) for i in range(5)} | bad
+    grid = ScriptedGrid(sites, {name: FACTS for name in sites})
+    check_changes_nothing(tmp_path, grid, words, strategy, without_it)
+
+
+def check_changes_nothing(
+    folder: Path,
+    grid: ScriptedGrid,
+    words: dict[str, str],
+    strategy: str,
+    without_it: Callable[[str], Arrays],
+) -> None:
+    """Run ``strategy`` on ``grid``; its sites in ``words`` are rejected for that reason."""
+    terms = terms_of(folder, strategy=strategy, quorum=5, **NEEDED.get(strategy, {}))
+    with_it = run(grid, terms)
     for name, array in without_it(strategy).items():
         np.testing.assert_array_equal(with_it.arrays[name], array)
-    for event in rounds_of(tmp_path):
-        assert words in event["rejected"]["odd"]
+    assert len(rounds_of(folder)) == 3
+    for event in rounds_of(folder):
+        assert event["rejected"].keys() == words.keys()
+        assert all(word in event["rejected"][site] for site, word in words.items())
         assert event["accepted"] == [f"site-{i}" for i in range(5)]
         assert "PATIENT" not in json.dumps(event)
 
@@ -239,6 +265,30 @@ def test_every_site_gets_the_final_model(tmp_path: Path) -> None:
     grid = federation(noisy(1))
     run(grid, terms_of(tmp_path))
     assert {name for name, kind, _ in grid.asked if kind == wire.FINISH} == set(grid.sites)
+
+
+def test_who_begins_to_decide_a_model_is_logged_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = federation(noisy(9))
+    grid.facts = {name: {"noise-std": 1.0} for name in grid.sites} | {"odd": {"noise-std": 0.2}}
+    result = run(grid, terms_of(tmp_path, strategy="oracle"))
+    share = 25 / (25 + len(grid.sites) - 1)
+    assert result.rounds[-1]["shares"][0]["odd"] == pytest.approx(share, abs=1e-3)
+    lines = [line for line in caplog.messages if "decides" in line]
+    # Once, not in each of the rounds.
+    assert [line.partition(",")[0] for line in lines] == [
+        f"round 1: site odd decides {100 * share:.0f} % of the step of the model",
+        f"round 1: site odd decides {100 * share:.0f} % of the model so far",
+    ]
+
+
+def test_who_took_part_is_in_no_log_where_the_server_adds_the_noise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for named in (False, True):
+        warn_of(2, Decides("model", 0, "secret-site", 0.75), named=named)
+        assert ("secret-site" in caplog.text) is named
 
 
 def test_a_run_leaves_its_files_and_no_profile_value(tmp_path: Path) -> None:

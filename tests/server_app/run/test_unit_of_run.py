@@ -44,6 +44,7 @@ def make_sites(folder: Path, number: int, own: str) -> None:
         (folder / str(index) / "records.csv").write_text(table)
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.parametrize(
     ("own", "noise", "unit", "relation"),
     [

@@ -83,6 +83,9 @@ def test_an_overstated_epsilon_buys_weight_where_epsilon_is_trusted(tmp_path: Pa
     terms = terms_of(tmp_path, strategy="weiavg", rounds=1, epsilons="1")
     result = run_in_process(terms, SITES, attack=Attack("overstated-epsilon", (3,)))
     assert result.rounds[0]["weights"][3] == pytest.approx(20 / 29)
+    terms = terms_of(tmp_path / "q", strategy="weiavg", rounds=1, epsilons="1")
+    quiet = run_in_process(terms, SITES, attack=Attack("sign-flip+quiet", (3,)))
+    assert quiet.rounds[0]["weights"][3] == result.rounds[0]["weights"][3]
     terms = terms_of(tmp_path / "c", strategy="weiavg", rounds=1, epsilons="1", guard="cap")
     result = run_in_process(terms, SITES, attack=Attack("overstated-epsilon", (3,)))
     assert result.rounds[0]["weights"][3] == pytest.approx(0.3)
@@ -98,3 +101,39 @@ def test_an_attack_is_not_resumable(tmp_path: Path) -> None:
     with pytest.raises(TermsError, match="cannot be resumed"):
         run_in_process(terms_of(tmp_path), SITES, attack=Attack("minus-5", LIARS), resumable=True)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(tmp_path: Path) -> None:
+    """The noise is that of its honest update; the progress is that of an honest site on others."""
+    honest = uploads(LocalGrid(SITES), tmp_path / "a")
+    found = uploads(AttackGrid(SITES, attack=Attack("label-flip", LIARS)), tmp_path / "b")
+    for site, update in honest.items():
+        if int(site) not in LIARS:
+            np.testing.assert_array_equal(found[site], update)
+            continue
+        rows, flipped = (one[: 10 * 64].reshape(10, 64) for one in (update, found[site]))
+        # The silent sums hold noise alone, and it is the same draw.
+        np.testing.assert_allclose(flipped.sum(0), rows.sum(0), atol=1e-5)
+        assert np.linalg.norm(flipped - rows) > 0.1 * np.linalg.norm(rows)
+
+
+def test_colluders_use_the_mean_of_what_they_computed(tmp_path: Path) -> None:
+    clean = uploads(AttackGrid(SITES, attack=Attack("minus-1", LIARS)), tmp_path / "a")
+    honest = uploads(LocalGrid(SITES), tmp_path / "b")
+    found = uploads(AttackGrid(SITES, attack=Attack("minus-mean", LIARS)), tmp_path / "c")
+    mean = -sum(clean[str(site)] for site in LIARS) / len(LIARS)
+    for site in map(str, LIARS):
+        noise = honest[site] + clean[site]
+        np.testing.assert_allclose(found[site], noise - mean / 5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "words"),
+    [("heart", "7-to-1", "needs a class 7"), ("school", "label-flip", "needs classes")],
+)
+def test_a_poison_needs_the_classes_that_it_changes(
+    tmp_path: Path, dataset: str, name: str, words: str
+) -> None:
+    config = terms_of(tmp_path, dataset=dataset)
+    with pytest.raises(TermsError, match=words):
+        AttackGrid(SITES, attack=Attack(name, LIARS), config=config)

@@ -50,6 +50,7 @@ def left(config: RunConfig, result: RunResult) -> list[bytes]:
     return [name.encode() + some[name].tobytes() for some in found for name in sorted(some)]
 
 
+@pytest.mark.usefixtures("guessed_noise")
 @pytest.mark.parametrize("within", [False, True], ids=["between rounds", "within a round"])
 @pytest.mark.parametrize("case", CASES)
 def test_personal_parts_survive_a_crash_of_the_whole_run(

@@ -98,7 +98,7 @@ def charged(folder: Path, run_id: str) -> list[float]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("guessed_noise")
 def test_under_maximum_every_simulated_site_spends_the_largest_budget(tmp_path: Path) -> None:
     terms = RunConfig.parse(
         {"strategy": "maximum", "epsilons": "0.5,1,4", "rounds": 2, "local-steps": 1,

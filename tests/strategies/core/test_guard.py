@@ -28,7 +28,7 @@ from strategies.guards.bounds import COPY, ZEROS
 from strategies.guards.evidence import AGAINST, SHARED
 from tests.federation import ScriptedGrid, Site, sends
 
-GUARDS = ("none", "cap", "centred-clipping", "evidence")
+GUARDS = ("none", "cap", "centred-clipping", "evidence", "content")
 SIZE, SIGNAL, NOISE = 650, 0.08, 0.05
 EVIDENCE = {"guard": "evidence", "max-liars": 2}
 
@@ -206,6 +206,7 @@ def test_what_a_liar_gave_before_it_was_found_is_taken_out(scale: float) -> None
     generator, guard = np.random.default_rng(1), Guard(terms_of(guard="evidence"), sums=True)
     signal = 5 / np.sqrt(SIZE) * generator.standard_normal(SIZE)
     moved, stays, suspected = np.zeros(SIZE), np.zeros(SIZE), np.zeros(SIZE)
+    rounds = 0
     while "site-4" not in guard.refused:
         rows = (signal + generator.standard_normal((10, SIZE))).astype(np.float32)
         rows[4] -= np.float32(2) * signal.astype(np.float32)
@@ -217,11 +218,14 @@ def test_what_a_liar_gave_before_it_was_found_is_taken_out(scale: float) -> None
         moved += outcome.update
         stays += parts.sum(axis=0) - parts[4]
         if "site-4" in guard.state.given:
-            suspected += parts[4]
+            suspected, rounds = suspected + parts[4], rounds + 1
         elif "site-4" in kept.sites:
             stays, suspected = stays + suspected + parts[4], np.zeros(SIZE)
+            rounds = 0
     assert suspected.any(), "found at once: nothing to take out"
     assert outcome.gauges["taken_back"] == 1
+    # The coefficients of its updates, by which the journal's shares go down.
+    assert guard.taken_back == pytest.approx({"site-4": rounds * scale / 10})
     assert np.linalg.norm(suspected) > 0.1 * np.linalg.norm(moved)
     np.testing.assert_allclose(moved, stays, atol=1e-5 * scale)
 
@@ -241,7 +245,9 @@ def test_where_nobody_is_refused_nothing_is_changed() -> None:
     updates = updates_of(noise(4, 5))
     before = updates.updates.copy()
     for guard in GUARDS:
-        assert Guard(terms_of(guard=guard), sums=True).screen(updates) is updates
+        kept = Guard(terms_of(guard=guard), sums=True).screen(updates)
+        assert kept.sites == updates.sites
+        assert kept.updates is updates.updates
     np.testing.assert_array_equal(updates.updates, before)
 
 
@@ -255,6 +261,7 @@ def test_no_site_weighs_more_than_three_shares_under_cap() -> None:
     kept = guard.screen(updates)
     found = guard.reweigh(outcome_of(kept, [0.91] + [0.01] * 9), kept)
     np.testing.assert_allclose(found.weights, [0.3] + [0.7 / 9] * 9)
+    np.testing.assert_array_equal(found.gauges["capped"], [1] + [0] * 9)
     np.testing.assert_allclose(found.update, found.weights @ updates.updates, atol=1e-6)
     assert found.gauges["mine"] == 1.0
 

@@ -69,7 +69,8 @@ def test_a_silent_site_counts_as_the_median_and_the_journal_says_so() -> None:
     np.testing.assert_array_equal(outcome.gauges["steps_known"], [0, 1, 1, 1, 1, 1])
 
 
-def test_it_asks_for_steps_only_where_the_terms_do_not_set_them() -> None:
-    assert SNR(RunConfig()).needs == frozenset()
-    assert SNR(RunConfig()).welcomes == {"batch-size", "declared-records"}
-    assert SNR(RunConfig().updated(local_steps=3)).welcomes == frozenset()
+@pytest.mark.parametrize("steps", [0, 3])
+def test_it_needs_nothing_and_welcomes_what_shows_steps_and_bounds_noise(steps: int) -> None:
+    rule = SNR(RunConfig().updated(local_steps=steps))
+    assert rule.needs == frozenset()
+    assert rule.welcomes == {"batch-size", "declared-records", "epsilon"}

@@ -146,6 +146,7 @@ def test_clean_masks_violate_under_whichever_strategy() -> None:
         assert "violates" not in describe(terms_of(strategy=honest))
 
 
+@pytest.mark.usefixtures("guessed_noise")
 def test_every_output_of_a_published_run_says_that_it_violates(tmp_path: Path) -> None:
     config = RunConfig.parse({
         **MODEL, "strategy": "dsu-published", "dataset": "digits", "rounds": 2, "run-id": "r",

@@ -1,0 +1,185 @@
+"""Where a site's records lie and how its own table is written: ``[data]`` of its profile.
+
+The run's schema is public and the same at every site. What differs from site to site stands here:
+names of columns, units, dates, decimal commas, encodings. None of it leaves the site.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from hdpfl_flower.config.redacted import RedactedModel
+
+AFile = Annotated[
+    Path, BeforeValidator(lambda value: Path(value) if isinstance(value, str) else value)
+]
+AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+Texts = Annotated[tuple[str, ...], AList]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+TABLES = ("csv", "parquet")
+"""The formats of ``[data]`` whose records have columns, and so may have an id."""
+DIRECTIVES = frozenset("YmdHMSf%")
+"""What may follow a % in ``date-formats``: numbers alone. Names of months depend on the machine's
+language, and two digits do not say which century."""
+
+
+def _texts_by_text(value: object) -> object:
+    """Refuse a table with anything but texts, without pydantic's key: that is a site's value."""
+    if isinstance(value, dict) and not all(isinstance(each, str) for each in value.values()):
+        raise ValueError('must be a table of texts in quotes: { own = "the schema\'s" }')
+    return value
+
+
+class OwnColumn(RedactedModel):
+    """How a column of the run's schema is written in this site's own table.
+
+    A table ``[data.columns.NAME]`` each; NAME is the schema's.
+    """
+
+    name: str = Field(
+        "", description="Its name in the site's table; empty: the schema's name or an alias."
+    )
+    factor: Finite = Field(
+        1.0, description="A number of the table times `factor`, plus `offset`, has the schema's "
+        "unit: 38.67 for cholesterol from mmol/l to mg/dl."
+    )  # fmt: skip
+    offset: Finite = Field(0.0, description="Is added after `factor`.")
+    to: Literal["", "age", "days"] = Field(
+        "",
+        description="The cells are dates: `age` is the completed years from the date to "
+        "`reference`; `days` the days from `reference` to the date, negative before it.",
+    )
+    date_formats: Annotated[Texts, Field(min_length=1)] = Field(
+        ("%Y-%m-%d",),
+        description="How its dates are written, the first that fits counts: `%d.%m.%Y`, "
+        "`%Y-%m-%d %H:%M:%S`. Years have four digits.",
+    )
+    reference: str = Field(
+        "",
+        description="A date, `2024-12-31`, or the name of a column of the site's table with dates "
+        "in the same formats. Never today's: records would change from day to day.",
+    )
+    missing: Texts = Field((), description="Marks of a missing value in this column alone.")
+    values: Annotated[dict[str, str], BeforeValidator(_texts_by_text)] = Field(
+        {}, description='The site\'s own values: `{ W = "female", M = "male" }`, each with one '
+        "that the schema's category or class holds."
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.factor == 0:
+            raise ValueError("'factor' is 0, which makes every value the same; give the unit's")
+        if bool(self.to) != bool(self.reference):
+            raise ValueError(
+                "'to' and 'reference' go together: a date becomes a number by its distance from "
+                "another date"
+            )
+        if self.to and self.values:
+            raise ValueError("'values' name categories, and 'to' makes a number; remove one")
+        for each in self.date_formats:
+            if not is_date_format(each):
+                raise ValueError(
+                    "'date-formats' may hold %d, %m, %Y (four digits), %H, %M, %S and %f, each "
+                    "once, the first three always; others depend on the machine, or do not say "
+                    "which century"
+                )
+        return self
+
+    @property
+    def reference_date(self) -> datetime.date | None:
+        """The date in ``reference``; None where it names a column, or nothing."""
+        try:
+            return datetime.date.fromisoformat(self.reference)
+        except ValueError:
+            return None
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the column must be one of numbers."""
+        return bool(self.to) or self.factor != 1 or self.offset != 0
+
+
+def is_date_format(text: str) -> bool:
+    """Return whether ``text`` is a form of dates that means the same on every machine.
+
+    >>> [is_date_format(each) for each in ("%d.%m.%Y", "%d.%m.%y", "%d. %b %Y", "%d.%m.%Y %d")]
+    [True, False, False, False]
+    """
+    used = [mark for mark in re.findall(r"%(.?)", text, re.DOTALL) if mark != "%"]
+    return set("Ymd") <= set(used) <= DIRECTIVES and len(used) == len(set(used))
+
+
+class DataSource(RedactedModel):
+    """Where the site's records lie."""
+
+    format: Literal["csv", "parquet", "npz", "images"] = Field(
+        description="`csv` and `parquet` are read by the run's public schema; `npz` holds arrays "
+        "`x` and `y`; `images` is a folder with a subfolder a class, named 0, 1, 2, …"
+    )
+    path: AFile = Field(description="The file or folder.")
+    holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of the records kept out of training, for the site's own test."
+    )
+    id: str = Field(
+        "",
+        description="Column of the protected unit, such as a patient's number, for tables alone. "
+        "The run's schema must name the same one, and one record of each unit is used. Empty: a "
+        "row is a unit, and the site declines a run whose schema names an id.",
+    )
+    encoding: Literal[
+        "utf-8", "utf-16", "latin-1", "iso8859-2", "iso8859-15",
+        "cp1250", "cp1251", "cp1252", "cp437", "cp850", "mac-roman",
+    ] = Field("utf-8", description="How the texts of a CSV are written.")  # fmt: skip
+    delimiter: str = Field(
+        "",
+        description="The character between the cells of a CSV; empty: the comma, semicolon, tab "
+        "or bar with which the header has most columns of the schema.",
+    )
+    decimal: Literal[".", ","] = Field(
+        ".", description="The mark in a number: with a comma 1,5 is one and 1.5 is none."
+    )
+    thousands: Literal["", ".", ",", "'", " "] = Field(
+        "", description="What may stand between groups of three digits: 1.234,5."
+    )
+    missing: Texts = Field(
+        (), description="The site's own marks of a missing value, beside the schema's."
+    )
+    columns: dict[str, OwnColumn] = Field(
+        {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
+    )
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Self:
+        if self.id and self.format not in TABLES:
+            raise ValueError(
+                "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
+                "remove it, or store the records as a table"
+            )
+        for key in self._wrong_here():
+            raise ValueError(f"'data.{key}' does not go with this 'data.format'; remove it")
+        # A quote or a line end would cut inside of cells.
+        if self.delimiter in ('"', "\n", "\r") or len(self.delimiter.encode()) > 1:
+            raise ValueError(
+                "'data.delimiter' must be one plain character, such as ';' or \"\\t\", and no "
+                "quote; write an empty text to have it found"
+            )
+        if self.thousands == self.decimal:
+            raise ValueError("'data.thousands' is the mark in 'data.decimal'; change one of them")
+        return self
+
+    def _wrong_here(self) -> Iterator[str]:
+        """Yield the keys that were set although the format has nothing for them to act on."""
+        for key in ("encoding", "delimiter", "decimal", "thousands", "missing", "columns"):
+            of_csv = key in ("encoding", "delimiter")
+            default = type(self).model_fields[key].default
+            if getattr(self, key) != default and self.format not in (
+                TABLES[:1] if of_csv else TABLES
+            ):
+                yield key

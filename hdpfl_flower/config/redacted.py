@@ -1,0 +1,18 @@
+"""The base of every part of a site's profile: frozen, strict, and silent about its values."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from hdpfl_flower.config.validation import FROZEN
+
+
+class RedactedModel(BaseModel):
+    """A part of a profile; its text shows no value."""
+
+    model_config = FROZEN
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<private>)"
+
+    __str__ = __repr__

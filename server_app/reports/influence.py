@@ -1,0 +1,97 @@
+"""What a run's report says of influence: each site's share of the model, and how it came about."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hdpfl_flower.monitoring.influence import influence_of
+from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
+
+Cell = str | float | int
+
+BOUNDED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "capped": ("capped", lambda value: value > 0),
+    "clipped_to": ("clipped", lambda value: value < 1),
+    "shortened_to": ("shortened", lambda value: value < 1),
+    "noise_raised": ("noise raised to its claim", lambda value: value > 0),
+}
+"""Gauge with a number a site → what was done to the site, in words, and by which numbers."""
+
+
+def site_shares(rounds: Sequence[Event]) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row a site and model, the largest share first.
+
+    Site, model (empty where there is one), share of the model, of the last round's step, rounds
+    used, medians of the estimated noise, of the local steps and of the length of its updates over
+    the round's median, and what bounded it. Empty where the journal does not say.
+    """
+    found = influence_of(rounds)
+    several = len(found.models) > 1
+    facts = {site: _facts(rounds, site) for event in rounds for site in event["asked"]}
+    rows = [
+        (model, site, share)
+        for model in range(len(found.models))
+        for site, share in found.shares(model).items()
+    ]
+    for model, site, share in sorted(rows, key=lambda row: (row[0], -row[2])):
+        step = found.last.get(model, {})
+        total = sum(step.values())
+        of_step: Cell = step[site] / total if site in step and total else ""
+        yield site, model if several else "", share, of_step, *facts[site]
+
+
+def _facts(rounds: Sequence[Event], site: str) -> tuple[Cell, ...]:
+    used = [(event, event["accepted"].index(site)) for event in rounds if site in event["accepted"]]
+    of_gauge = {
+        name: [_at(event.get("gauges", {}).get(name), row) for event, row in used]
+        for name in ("noise_std", "steps", *BOUNDED)
+    }
+    lengths = [
+        own / middle
+        for event, row in used
+        if (own := _at(event.get("norms"), row)) and (middle := _middle(event["norms"]))
+    ]
+    # 0 says of a noise that it is not known.
+    noise = [value for value in of_gauge["noise_std"] if value]
+    done = Counter({
+        words: sum(value is not None and holds(value) for value in of_gauge[name])
+        for name, (words, holds) in BOUNDED.items()
+    })  # fmt: skip
+    done["refused"] = sum(rejections_in(event).get(site) is Rejection.GUARD for event in rounds)
+    done["taken back"] = sum(site in event.get("taken-back", {}) for event in rounds)
+    return (
+        len(used),
+        _median(noise),
+        _whole(_median([value for value in of_gauge["steps"] if value is not None])),
+        _median(lengths),
+        "; ".join(f"{words} ({count} ×)" for words, count in done.items() if count),
+    )
+
+
+def _median(values: Sequence[float]) -> Cell:
+    return float(statistics.median(values)) if values else ""
+
+
+def _whole(value: Cell) -> Cell:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _middle(values: Iterable[Any]) -> float:
+    known = [float(value) for value in values]
+    return statistics.median(known) if known else 0.0
+
+
+def _at(values: object, index: int) -> float | None:
+    """Return a finite number of a journal's list; else None."""
+    if not isinstance(values, list) or index >= len(values):
+        return None
+    try:
+        value = float(values[index])
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None

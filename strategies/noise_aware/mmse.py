@@ -1,0 +1,227 @@
+"""MMSE averaging: weights that estimate FedAvg's noiseless step with the least mean squared error.
+
+Ours, on top of Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially
+Private Federated Learning (ICML 2024). FedAvg's step without noise is k̄·Σ qᵢmᵢ: qᵢ are shares of
+the records, mᵢ a client's mean signal a local step, k̄ the mean of the local steps. Weights pᵢ in
+place of qᵢ make an error of two parts. The noise Σ pᵢ²σ̂ᵢ²/kᵢ² is drawn anew in every round; the
+bias ‖Σ (pᵢ − qᵢ)mᵢ‖² is the same in all R rounds of the run, so that it counts R times as much:
+
+    p = argmin  c·R·‖Σ (pᵢ − qᵢ)mᵢ‖² + d·Σ pᵢ²σ̂ᵢ²/kᵢ²,   p ≥ 0, Σp = 1        step = k̄·Σ pᵢuᵢ/kᵢ
+
+Robust-HDP is the case without a bias and with equal steps; FedAvg is the limit of no noise. No ε is
+known, and no label. Three things make it work:
+
+* How far the mᵢ differ is estimated from *sums over the rounds*, without what all share, and only
+  the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where clients
+  do not differ, the weights are those of least noise.
+* It is that of *a class row of the softmax head* at a time, and so are the weights
+  (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
+  in no other.
+* The target is per local step and by records, each clipped to 10 times the median: who overstates
+  them gains no more.
+
+c = 20, ``CURVATURE``: the loss is steeper where the data lie, and so the bias, than in the mean
+coordinate, where the noise lies. For a linear model the ratio is d·tr(Σ²)/tr(Σ)² of the inputs'
+covariance Σ where biases are spread like inputs: 5 for scikit-learn's digits, 26 for MNIST. As
+the model moves, a bias in a steep direction corrects itself, so that the ratio is an upper bound.
+Where clients do not differ, c does not matter; where one client alone holds a label, a small c
+drops it.
+
+Threat model: as ``snr``, which states the source of k: an untrusted server that learns nothing but
+the noisy updates, and batch sizes, records and ε where sites disclose them. Without any the target
+is the plain mean of the updates.
+
+Known limits: differences below the noise of the run so far are not seen, so that early rounds lean
+to the quiet clients. Lies about content are a guard's business (``guard``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.estimators.client_bias import difference_factors, least_error_weights
+from hdpfl_flower.estimators.noise_level import sample_coordinates
+from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.linalg.sums import weighted_sum
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
+from strategies.core.base import Declaration, Disclosed, HDPStrategy
+from strategies.core.weights import by_rows, record_weights, stretches, weighted_rows
+from strategies.noise_aware.robust_hdp import RobustHDPState
+from strategies.noise_aware.snr import SNR
+
+CURVATURE = 20.0
+"""c, the part of a squared bias in the loss over that of as much noise."""
+KEPT = 10_000
+"""Coordinates of a block whose sums are kept, drawn by a hash of what all sent."""
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class UploadSum:
+    """What is kept of one client's uploads, each divided by its local steps.
+
+    Attributes:
+        rounds: uploads so far.
+        noise: the sum of their noise variances a coordinate.
+        total: their sum at the kept coordinates, float32.
+    """
+
+    rounds: float
+    noise: float
+    total: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class MMSEState(RobustHDPState):
+    """The state of MMSE averaging.
+
+    Attributes:
+        sums: client → the sum of its uploads.
+        coordinates: the kept ones, block after block; None before the first round.
+        ends: where each block ends in ``coordinates``.
+    """
+
+    sums: dict[str, UploadSum] = field(default_factory=dict)
+    coordinates: Places | None = None
+    ends: tuple[int, ...] = ()
+
+
+class MMSE(SNR):
+    """Weights of the least mean squared error, a class row of the head at a time.
+
+    Attributes:
+        by_row: whether the weights may differ by row.
+    """
+
+    name = "mmse"
+    by_row: ClassVar[bool] = True
+
+    def declare(self) -> Declaration:
+        """Declare the facts of SNR; the step may be longer than any client's."""
+        return replace(super().declare(), is_convex=False)
+
+    @classmethod
+    def as_weighting(cls) -> type[HDPStrategy]:
+        """Return the class of one weight for each client."""
+        return OneWeightMMSE
+
+    def initial_state(self, disclosed: Disclosed | None = None) -> MMSEState:
+        """Return no uploads and no sums."""
+        return MMSEState()
+
+    def combine(
+        self, state: Any, updates: RoundUpdates, noise: RandomStream
+    ) -> tuple[Any, Outcome]:
+        """Return the step: σ̂ᵢ² and kᵢ as SNR has them, the sums so far, and each block's weights.
+
+        The journal's ``weights`` are the mean shares over the coordinates, ``target`` is qᵢ and
+        ``differing_directions`` those in which clients differ, a block in the mean.
+        """
+        after, found = self.measure(state, updates)
+        measured = np.flatnonzero(np.isfinite(found.variances))
+        if not len(measured):
+            return super().combine(state, updates, noise)
+        head = updates.head if self.by_row else None
+        steps, of_steps = found.steps, found.variances / found.steps**2
+        state = _with_uploads(after, updates, measured, of_steps, steps, head)
+        target = np.zeros(len(steps))
+        target[measured] = _target(updates, measured)
+        shares, directions = self._shares(state, updates, measured, target, of_steps)
+        # The updates are sums over the local steps: uᵢ has the weight pᵢ/kᵢ.
+        shares = shares / steps
+        scales = float(steps[measured].mean()) * shares.sum(axis=1)
+        shares /= shares.sum(axis=1, keepdims=True)
+        gauges = {**found.gauges, "target": target, "differing_directions": directions}
+        if head is None:
+            factor, weights = float(scales[0]), shares[0]
+            step = weighted_sum(factor * weights, updates.updates)
+            return state, Outcome(step, weights, gauges, factor)
+        rows = RowWeights(head, shares, scales)
+        return state, by_rows(rows, weighted_rows(rows, updates.updates), gauges)
+
+    def _shares(
+        self,
+        state: MMSEState,
+        updates: RoundUpdates,
+        measured: Places,
+        target: Floats,
+        noise: Floats,
+    ) -> tuple[Floats, float]:
+        """Return p of every block, shape ``(blocks, n)``, and the mean number of directions."""
+        sums = [state.sums[updates.sites[i]] for i in measured]
+        rounds = np.array([one.rounds for one in sums])
+        noises = np.array([one.noise for one in sums])
+        shares = np.zeros((len(state.ends), len(target)))
+        weight = np.sqrt(CURVATURE * self.terms.rounds)
+        directions = 0
+        for block, (start, end) in enumerate(pairwise((0, *state.ends))):
+            size = end - start
+            if not size:  # a model that is a head alone has no rest
+                shares[block] = shares[:block].mean(axis=0)
+                continue
+            # A block at a time: all sums in float64 would be twice as large as the state.
+            totals = np.array([one.total[start:end] for one in sums], dtype=np.float64)
+            factors = difference_factors(totals, rounds, noises)
+            directions += factors.shape[1]
+            shares[block, measured] = least_error_weights(
+                target[measured], weight * factors, size * noise[measured]
+            )
+        return shares, directions / len(state.ends)
+
+
+class OneWeightMMSE(MMSE):
+    """MMSE averaging with one weight for each client, for parts that act around weights."""
+
+    by_row = False
+
+
+def _with_uploads(
+    state: MMSEState,
+    updates: RoundUpdates,
+    measured: Places,
+    noise: Floats,
+    steps: Floats,
+    head: Head | None,
+) -> MMSEState:
+    """Return the state with the uploads of the clients ``measured``."""
+    if state.coordinates is None:
+        blocks = _kept(updates.updates, head)
+        ends = tuple(int(end) for end in np.cumsum([len(block) for block in blocks]))
+        state = replace(state, coordinates=np.concatenate(blocks), ends=ends)
+    sums = dict(state.sums)
+    for i in measured:
+        site, row = updates.sites[i], updates.updates[i]
+        upload = row[state.coordinates] / np.float32(steps[i])
+        before = sums.get(site, UploadSum(0.0, 0.0, np.zeros_like(upload)))
+        sums[site] = UploadSum(
+            before.rounds + 1, before.noise + float(noise[i]), before.total + upload
+        )
+    return replace(state, sums=sums)
+
+
+def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:
+    """Return the kept coordinates of every block, the rest last."""
+    size = updates.shape[1]
+    if head is None:
+        return [sample_coordinates(updates, KEPT)]
+    places: list[list[Places]] = [[] for _ in range(head.classes + 1)]
+    for block, part in stretches(head, size):
+        places[block].append(part.start + sample_coordinates(updates[:, part], KEPT))
+    return [np.concatenate(found) if found else np.zeros(0, np.intp) for found in places]
+
+
+def _target(updates: RoundUpdates, measured: Places) -> Floats:
+    """Return q of the clients ``measured``: by records where all disclose them, else equal."""
+    records = updates.disclosed.get("declared-records", np.full(len(updates.sites), np.nan))
+    records = records[measured]
+    if not np.all(np.isfinite(records) & (records >= 1)):
+        return np.full(len(measured), 1 / len(measured))
+    return record_weights(records)

@@ -1,0 +1,196 @@
+"""The tables of ``which-rule``: worst cases, accuracies with differences, and rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from studies.framework.study import Table
+from studies.personal.tuned_study import mean_and_deviation
+from studies.which_rule.battery import FEDAVG, Task
+from studies.which_rule.regret import Difference, established, to_best, to_rule, worst
+
+Place = tuple[str, str]
+"""(case, rule)."""
+
+Found = Mapping[str, tuple[str, Difference] | None]
+"""Case → another rule and the difference to it."""
+
+
+LIMITS = (0.5, 1.0)
+"""Points that the safe rule may be behind FedAvg, and behind the best of the others."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was found of a rule in a case, in percent.
+
+    Attributes:
+        rate: learning rate of the reported runs.
+        accuracy: of the reported runs, a seed each.
+        tried: learning rate → mean accuracy with the search's seeds; empty: none was searched for.
+    """
+
+    rate: float
+    accuracy: tuple[float, ...]
+    tried: Mapping[float, float]
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the rate is the least or largest of several that were tried."""
+        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+
+
+def by_case(cells: Mapping[Place, Cell]) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Return case → rule → accuracies."""
+    found: dict[str, dict[str, tuple[float, ...]]] = {}
+    for (case, rule), cell in cells.items():
+        found.setdefault(case, {})[rule] = cell.accuracy
+    return found
+
+
+def summary(part: str, cells: Mapping[Place, Cell]) -> Table:
+    """Return each rule's worst case, against FedAvg and against the best of the others."""
+    lines = []
+    for rule, found in _differences(cells).items():
+        line = [rule]
+        for differences, limit in zip(found, LIMITS, strict=True):
+            one = worst(differences)
+            behind = f" {one.other}" if one and one.other != FEDAVG else ""
+            line.append(f"{_text(one.difference)}{behind} ({one.case})" if one else "–")
+            line.append(str(established(differences, limit)) if one else "–")
+        lines.append(tuple(line))
+    head = (
+        "",
+        f"least ahead of {FEDAVG}, points",
+        f"cases more than {LIMITS[0]:g} behind",
+        "least ahead of the best other",
+        f"cases more than {LIMITS[1]:g} behind",
+    )
+    count = len(by_case(cells))
+    return Table(f"worst of {count} cases; {part}", head, tuple(lines))
+
+
+def accuracies(part: str, cells: Mapping[Place, Cell], safe: str) -> Table:
+    """Return the accuracies by case, and the safe rule's differences beside them."""
+    rules = list(dict.fromkeys(rule for _, rule in cells))
+    has_safe = safe in rules and len(rules) > 1
+    lines = []
+    for case, values in by_case(cells).items():
+        line = [case, *(_mean_text(values[rule]) for rule in rules)]
+        if has_safe:
+            fedavg = to_rule(values, safe, FEDAVG)
+            best = to_best(values, safe)
+            line.append(_text(fedavg[1]) if fedavg else "–")
+            line.append(f"{_text(best[1])} ({best[0]})" if best else "–")
+        lines.append(tuple(line))
+    beside = (f"{safe} − {FEDAVG}", f"{safe} − best other") if has_safe else ()
+    title = f"accuracy, %, ± sd over seeds; differences ± standard error; {part}"
+    return Table(title, ("", *rules, *beside), tuple(lines))
+
+
+def rates(cells: Mapping[Place, Cell]) -> Table:
+    """Return the rate that the search chose for each rule and case."""
+    rules = list(dict.fromkeys(rule for _, rule in cells))
+    cases = dict.fromkeys(case for case, _ in cells)
+
+    def text(cell: Cell) -> str:
+        return f"{cell.rate:g}" + "*" * cell.at_edge
+
+    lines = tuple((case, *(text(cells[case, rule]) for rule in rules)) for case in cases)
+    return Table("learning rate chosen; *: at the edge of the grid", ("", *rules), lines)
+
+
+def search_of_fedavg(
+    cells: Mapping[Place, Cell], task_of: Mapping[str, str], tasks: Mapping[str, Task]
+) -> Table:
+    """Return FedAvg's accuracy by rate with the search's seeds: what ``fixed`` is chosen from.
+
+    Args:
+        cells: of the part whose rates were searched for.
+        task_of: case → the name of its task.
+        tasks: by their names.
+    """
+    lines = []
+    for name, task in tasks.items():
+        tried = [
+            cell.tried
+            for (case, rule), cell in cells.items()
+            if rule == FEDAVG and task_of[case] == name
+        ]
+        if tried:
+            by_rate = [
+                f"{rate:g}: {sum(one[rate] for one in tried) / len(tried):.1f}" for rate in tried[0]
+            ]
+            lines.append((name, ", ".join(by_rate), f"{task.fixed:g}"))
+    title = f"{FEDAVG} by learning rate, mean over the cases, the search's seeds"
+    return Table(title, ("", "rate: accuracy, %", "the one rate for all"), tuple(lines))
+
+
+def numbers(parts: Mapping[str, Mapping[Place, Cell]]) -> dict[str, Any]:
+    """Return the cells of all parts, and each rule's worst cases, for ``results.json``."""
+    return {
+        "cells": [
+            {
+                "part": part,
+                "case": case,
+                "rule": rule,
+                "learning-rate": cell.rate,
+                "accuracy": list(cell.accuracy),
+                "searched": {f"{rate:g}": mean for rate, mean in cell.tried.items()},
+            }
+            for part, cells in parts.items()
+            for (case, rule), cell in cells.items()
+        ],
+        "worst": [
+            {"part": part, **one} for part, cells in parts.items() for one in _worst_numbers(cells)
+        ],
+    }
+
+
+def _differences(cells: Mapping[Place, Cell]) -> dict[str, tuple[Found, Found]]:
+    """Return rule → its differences to FedAvg, and to the best of the others, by case."""
+    cases = by_case(cells)
+    return {
+        rule: (
+            {case: to_rule(values, rule, FEDAVG) for case, values in cases.items()},
+            {case: to_best(values, rule) for case, values in cases.items()},
+        )
+        for rule in dict.fromkeys(rule for _, rule in cells)
+    }
+
+
+def _worst_numbers(cells: Mapping[Place, Cell]) -> list[dict[str, Any]]:
+    numbers = []
+    for rule, found in _differences(cells).items():
+        for to, differences in zip((FEDAVG, "best other"), found, strict=True):
+            if one := worst(differences):
+                error = one.difference.error
+                numbers.append(
+                    {
+                        "rule": rule,
+                        "to": to,
+                        "case": one.case,
+                        "other": one.other,
+                        "points": one.difference.mean,
+                        "standard-error": None if math.isnan(error) else error,
+                    }
+                )
+    return numbers
+
+
+def _mean_text(values: Sequence[float]) -> str:
+    mean, spread = mean_and_deviation(values)
+    return f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
+
+
+def _text(one: Difference) -> str:
+    """Return a difference, with ``≈`` before it where it is under two standard errors.
+
+    >>> _text(Difference(-1.5, 0.25)), _text(Difference(0.2, 0.25)), _text(Difference(1, math.nan))
+    ('-1.5 ± 0.2', '≈ +0.2 ± 0.2', '≈ +1.0')
+    """
+    error = "" if math.isnan(one.error) else f" ± {one.error:.1f}"
+    return ("" if one.is_established else "≈ ") + f"{one.mean:+.1f}{error}"

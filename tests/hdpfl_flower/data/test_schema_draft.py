@@ -1,0 +1,171 @@
+"""A drafted schema proposes types, and holds nothing of a record."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.data import schema_draft
+from hdpfl_flower.data.placeholders import TO_CHOOSE
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.schema_draft import Draft, draft_schema
+from hdpfl_flower.errors import DataError
+
+SECRET = "PATIENT-123"
+HEADER = "PatNr;Name;geboren;Aufnahme;Sex;Chol;Ferritin;OP;NYHA;leer"
+
+
+def messy(seed: int, rows: int = 60) -> list[str]:
+    """Return records of a German export; every seed has other values of the same kinds."""
+    draw = random.Random(seed)
+    words = [f"w{draw.randrange(10**6)}" for _ in range(3)]
+    codes = draw.sample(range(100), 4)
+    lines = []
+    for i in range(rows):
+        number = f"{draw.uniform(1, 9):.2f}".replace(".", ",")
+        large = f"{draw.uniform(1, 9):.3f},{draw.randrange(10)}"
+        day = f"{draw.randrange(13, 29)}.{draw.randrange(1, 13):02d}.{draw.randrange(1930, 2000)}"
+        lines.append(
+            f"{seed * 1000 + i};Müller{draw.random()};{day};{day} 08:{draw.randrange(10, 60)};"
+            f"{words[i % 3]};{number if i % 7 else 'k.A.'};{large};{words[i % 2]};{codes[i % 4]};"
+        )
+    return lines
+
+
+def drafted(path: Path, lines: list[str], header: str = HEADER, **options: str) -> Draft:
+    path = path / "t.csv"
+    path.write_bytes("\r\n".join([header, *lines]).encode("cp1252", "replace"))
+    return draft_schema(path, **options)
+
+
+def test_a_messy_export_is_proposed_with_types_and_without_values(tmp_path: Path) -> None:
+    made = drafted(tmp_path, messy(1), label="OP", unit="PatNr")
+    data = tomllib.loads(made.text)
+    assert data["id"] == "PatNr"
+    assert data["label"] == {"column": "OP", "classes": [[TO_CHOOSE], [TO_CHOOSE]]}
+    kinds = {column["name"]: column["type"] for column in data["columns"]}
+    assert kinds == {"geboren": "number", "Aufnahme": "number", "Sex": "category",
+                     "Chol": "number", "Ferritin": "number", "NYHA": "category"}  # fmt: skip
+    for column in data["columns"]:
+        chosen = column["bounds"] if column["type"] == "number" else column["categories"]
+        assert {*chosen} == {TO_CHOOSE}
+    with pytest.raises(DataError, match=r"'label\.classes', 'columns\.geboren\.bounds'"):
+        Schema.parse(made.text)
+    profile = tomllib.loads(made.profile)["data"]
+    assert profile.pop("path").endswith("t.csv")
+    columns = profile["columns"]
+    assert {**profile, "columns": 0} == {
+        "format": "csv", "id": "PatNr", "encoding": "cp1252", "delimiter": ";", "decimal": ",",
+        "thousands": ".", "missing": ["k.A."], "columns": 0,
+    }  # fmt: skip
+    assert columns["geboren"]["date-formats"] == ["%d.%m.%Y", "%d.%m.%Y %H:%M"]
+    DataSource.model_validate({**profile, "path": "t.csv", "columns": columns})
+    notes = "\n".join(made.notes)
+    assert "60 records read" in notes
+    assert "'Name': left out, 60 different texts" in notes
+    assert "'leer': left out, every cell is missing" in notes
+    assert [repr(made), f"{made}"] == ["Draft(<private>)"] * 2
+
+
+@pytest.mark.parametrize("label", ["OP", "Chol", ""])
+def test_the_draft_does_not_depend_on_the_values(tmp_path: Path, label: str) -> None:
+    """Tables of the same header and kinds give the same bytes: no statistic is in them."""
+    first, *others = (
+        drafted(tmp_path, messy(seed, rows), label=label).text
+        for seed, rows in ((1, 60), (2, 80), (77, 61), (4096, 200))
+    )
+    assert others == [first] * 3
+
+
+cells = st.text(st.characters(exclude_characters='\r\n;"', codec="cp1252"), max_size=6)
+
+
+@settings(
+    max_examples=40,
+    derandomize=True,
+    report_multiple_bugs=False,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.lists(cells, min_size=3, max_size=3), min_size=1, max_size=30), st.data())
+def test_no_text_of_a_record_is_in_the_draft(
+    tmp_path: Path, rows: list[list[str]], data: st.DataObject
+) -> None:
+    """Whatever is in the cells: each is marked with a text that no schema of ours has."""
+    mark = data.draw(st.sampled_from(["§§{}", "{}§§", "{}"]))
+    lines = [";".join(mark.format(cell) for cell in row) for row in rows]
+    assume(any(line.strip() for line in lines))
+    try:
+        text = drafted(tmp_path, lines, header="a;b;c").text
+    except DataError as error:
+        text = str(error)
+    for line in ("", *text.splitlines()):
+        assert "§" not in line
+    empty = drafted(tmp_path, ["x;;"], header="a;b;c").text
+    known = {*empty.split(), "[[columns]]", '"a"', '"b"', '"c"', '"number"', '"category"', "bounds",
+             "categories", "type", "name", "or", "days:", "dates", "become", "them", "by", "each",
+             "site's", "years", "low,", "high;", "which", "unit?", "a", "list", "in", "it:",
+             "synonyms", "=", "#", f'["{TO_CHOOSE}",', f'"{TO_CHOOSE}"]', f'["{TO_CHOOSE}"]',
+             "profile"}  # fmt: skip
+    assert {*text.split()} <= known
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "no delimiter"),
+        (b"one\n1\n", "no delimiter"),
+        (b"a,b\n", "no record that can be cut"),
+        (b"a,b\n1,2,3\n", "no record that can be cut"),
+        (f"{SECRET},47.1\nb,2\n".encode(), "cell 2 of the first line is a number or a date"),
+        (f"{SECRET};47,1\nb;2\n".encode(), "cell 2 of the first line is a number"),
+        (f"{SECRET},1.3.1980\nb,2\n".encode(), "cell 2 of the first line is a number or a date"),
+        (f"{SECRET},\nb,2\n".encode(), "cell 2 of the first line is empty"),
+        (f"{SECRET},a\x07\nb,2\n".encode(), "cell 2 of the first line is empty or no plain"),
+        (f"{SECRET},{SECRET}\nb,2\n".encode(), "cell 1 of the first line names a column twice"),
+        (b"PK\x03\x04" + SECRET.encode(), "Excel file"),
+    ],
+)
+def test_what_is_no_table_with_a_header_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
+    (tmp_path / "t.csv").write_bytes(data)
+    with pytest.raises(DataError, match=words) as caught:
+        draft_schema(tmp_path / "t.csv")
+    assert SECRET not in str(caught.value)
+    with pytest.raises(DataError, match="is not there"):
+        draft_schema(tmp_path / "other.csv")
+
+
+def test_columns_that_options_name_must_be_there(tmp_path: Path) -> None:
+    for options, words in (
+        ({"label": "x"}, "no column 'x', which --label names"),
+        ({"unit": "x"}, "no column 'x', which --id names"),
+        ({"unit": "OP", "label": "OP"}, "name the same column"),
+    ):
+        with pytest.raises(DataError, match=words):
+            drafted(tmp_path, messy(1), **options)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings_and_delimiters_are_found(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "t.csv"
+    for mark in (",", "\t", "|"):
+        rows = [f"{i + 0.5}{mark}{i % 2}" for i in range(30)]
+        path.write_text("\n".join([f"Größe{mark}OP", *rows]), encoding=encoding)
+        made = draft_schema(path, "OP")
+        assert [c["name"] for c in tomllib.loads(made.text)["columns"]] == ["Größe"]
+        data = tomllib.loads(made.profile)["data"]
+        assert data["delimiter"] == mark
+        assert data.get("encoding", "utf-8") == encoding.removesuffix("-sig")
+        assert "decimal" not in data
+
+
+def test_a_long_table_is_read_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_draft, "READ", 60)
+    assert drafted(tmp_path, messy(1)).notes[0] == "60 records read"
+    assert drafted(tmp_path, messy(1, 61)).notes[0] == "60 records read, the first ones alone"

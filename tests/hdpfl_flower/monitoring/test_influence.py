@@ -1,0 +1,120 @@
+"""Each site's share of the model: against the model itself, and who decides it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.monitoring.influence import Influence, influence_of
+
+
+def line(server_round: int, weights: dict[str, float], **facts: Any) -> dict[str, Any]:
+    """A round of a journal; ``asked`` and ``gauges`` unless given."""
+    return {
+        "round": server_round, "asked": list(weights), "accepted": list(weights),
+        "weights": list(weights.values()), "gauges": {}, **facts,
+    }  # fmt: skip
+
+
+def test_parts_are_the_coefficients_of_the_updates_in_the_model() -> None:
+    """A model of random updates, whose coefficients least squares find again."""
+    generator = np.random.default_rng(3)
+    updates = {s: generator.standard_normal(50) for s in "abc"}
+    rounds, model = [], np.zeros(50)
+    for server_round, (rate, scale) in enumerate([(1.0, 1.0), (0.5, 1.3), (0.2, 0.7)], start=1):
+        weights = generator.dirichlet(np.ones(3))
+        sites = dict(zip("abc", weights.tolist(), strict=True))
+        model += rate * scale * sum(w * updates[s] for s, w in sites.items())
+        gauges = {"server_rate": rate} if rate != 1 else {}
+        more = {"scale": scale} if scale != 1 else {}
+        rounds.append(line(server_round, sites, gauges=gauges, **more))
+    found = influence_of(rounds)
+    solved = np.linalg.lstsq(np.stack(list(updates.values()), axis=1), model, rcond=None)[0]
+    np.testing.assert_allclose(list(found.models[0].values()), solved, rtol=1e-9)
+    np.testing.assert_allclose(list(found.shares().values()), solved / solved.sum(), rtol=1e-9)
+    assert solved.std() > 0.1 * solved.mean()
+
+
+def test_what_is_taken_back_counts_no_more() -> None:
+    rounds = [
+        line(1, {"a": 0.25, "b": 0.25, "liar": 0.5}),
+        line(2, {"a": 0.25, "b": 0.25, "liar": 0.5}),
+        line(3, {"a": 0.5, "b": 0.5}, **{"taken-back": {"liar": 0.75}}),
+    ]
+    assert influence_of(rounds).shares() == {"a": 0.4444444444444444, "b": 0.4444444444444444,
+                                             "liar": 0.1111111111111111}  # fmt: skip
+    rounds[2]["taken-back"] = {"liar": "inf"}
+    assert influence_of(rounds).shares() == {"a": 0.5, "b": 0.5, "liar": 0}
+
+
+def test_of_a_clipped_update_the_rest_is_the_last_aggregates() -> None:
+    """c + Σ wᵢ·fᵢ·(uᵢ − c): the aggregates' own coefficients, by symbols."""
+    one = line(1, {"a": 0.5, "b": 0.5, "c": 0.0}, gauges={"clipped_to": [1.0, 0.5, 1.0]})
+    two = line(2, {"a": 0.0, "b": 0.5, "c": 0.5}, gauges={"clipped_to": [1.0, 0.2, 1.0]})
+    # First centre 0: a ½, b ¼. Then a rest of 0.4 goes to that aggregate.
+    first = {"a": 0.5, "b": 0.25, "c": 0.0}
+    second = {"a": 0.4 * 0.5, "b": 0.1 + 0.4 * 0.25, "c": 0.5}
+    found = influence_of([one, two])
+    assert found.models[0] == pytest.approx({s: first[s] + second[s] for s in "abc"}, rel=1e-12)
+
+
+def test_several_models_have_shares_of_their_own_and_the_first_ones_past() -> None:
+    common = line(1, {"a": 0.75, "b": 0.25}, gauges={"cluster": [0, 0]}, **{"from-first": True})
+    apart = {"gauges": {"cluster": [0.0, 1.0]}}
+    split = line(2, {"a": 1.0, "b": 1.0}, **apart, **{"from-first": True})
+    found = influence_of([common, split])
+    assert found.shares(0) == {"a": 0.875, "b": 0.125}
+    assert found.shares(1) == {"a": 0.375, "b": 0.625}
+    # Without from-first a new model begins from the initial one.
+    assert influence_of([common, line(2, {"a": 1.0, "b": 1.0}, **apart)]).shares(1) == {"b": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("weights", "decides"),
+    [
+        ({"a": 0.5, "b": 0.3, "c": 0.2}, False),
+        ({"a": 0.51, "b": 0.29, "c": 0.2}, True),
+        ({"a": 0.6, "b": 0.4}, False),
+        ({"a": 1.0}, False),
+    ],
+)
+def test_more_than_half_of_at_least_three_decides(
+    weights: dict[str, float], *, decides: bool
+) -> None:
+    found = list(influence_of([line(1, weights)]).deciding())
+    assert [(one.of, one.site) for one in found] == [("round", "a"), ("model", "a")] * decides
+
+
+def test_a_round_and_the_model_are_judged_apart_and_absent_sites_count() -> None:
+    found = Influence()
+    for server_round in range(1, 4):
+        found.add(line(server_round, {"a": 0.3, "b": 0.3, "c": 0.4}))
+    # Of three that were asked one alone was used: it decides the step, not yet the model.
+    alone = line(4, {"c": 1.0}, asked=["a", "b", "c"])
+    found.add(alone)
+    assert [(one.of, one.site) for one in found.deciding()] == [("round", "c"), ("model", "c")]
+    found.add(line(5, {}, asked=["a", "b", "c"]))
+    assert [one.of for one in found.deciding()] == ["model"]
+    assert influence_of([alone]).shares() == {"a": 0, "b": 0, "c": 1}
+
+
+def test_round_1_begins_anew_and_a_broken_round_adds_nothing() -> None:
+    found = influence_of([line(1, {"a": 1.0}), line(2, {"b": 1.0})])
+    for broken in ({"weights": [1.0, 2.0]}, {"weights": ["x"]}, {"weights": ["nan"]}):
+        with pytest.raises((TypeError, ValueError)):
+            found.add({**line(3, {"c": 1.0}), **broken})
+        with pytest.raises(DataError, match="damaged"):
+            influence_of([{**line(1, {"c": 1.0}), **broken}])
+    assert found.shares() == {"a": 0.5, "b": 0.5}
+    found.add(line(1, {"b": 1.0}))
+    assert found.shares() == {"b": 1.0}
+
+
+def test_a_thousand_equal_sites_decide_nothing() -> None:
+    weights = {str(i): 1 / 3 if i < 3 else 0.0 for i in range(1000)}
+    found = influence_of([line(t, weights) for t in range(1, 4)])
+    assert not list(found.deciding())
+    assert sum(found.shares().values()) == pytest.approx(1, rel=1e-12)

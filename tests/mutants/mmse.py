@@ -1,0 +1,103 @@
+"""Bugs of MMSE averaging and of weights that differ by class row."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+BIAS = "hdpfl_flower/estimators/test_client_bias.py::test_"
+MMSE = "strategies/noise_aware/test_mmse.py::test_"
+ROWS = "strategies/core/test_weights.py::test_"
+
+MUTANTS = (
+    Mutant(
+        "a bias counts as if there were one round",
+        "strategies/noise_aware/mmse.py",
+        "np.sqrt(CURVATURE * self.terms.rounds)",
+        "np.sqrt(CURVATURE)",
+        MMSE + "each_row_has_the_weights_of_the_formula",
+    ),
+    Mutant(
+        "the target is equal shares, whatever the records",
+        "strategies/noise_aware/mmse.py",
+        "    return record_weights(records)",
+        "    return np.full(len(measured), 1 / len(measured))",
+        MMSE + "each_row_has_the_weights_of_the_formula",
+    ),
+    Mutant(
+        "an upload counts whole, not per local step",
+        "strategies/noise_aware/mmse.py",
+        "row[state.coordinates] / np.float32(steps[i])",
+        "row[state.coordinates]",
+        MMSE + "each_row_has_the_weights_of_the_formula",
+    ),
+    Mutant(
+        "differences in any row count in every row",
+        "strategies/noise_aware/mmse.py",
+        "[one.total[start:end] for one in sums]",
+        "[one.total for one in sums]",
+        MMSE + "a_noisy_client_keeps_the_label_that_it_alone_holds",
+    ),
+    Mutant(
+        "a part around it gets weights by row",
+        "strategies/noise_aware/mmse.py",
+        "        return OneWeightMMSE",
+        "        return cls",
+        MMSE + "around_it_a_part_has_one_weight_for_each_client",
+    ),
+    Mutant(
+        "records count whatever a site declares",
+        "strategies/core/weights.py",
+        "MAX_SHARE = 10.0",
+        "MAX_SHARE = 1e9",
+        MMSE + "who_overstates_its_records_gains_ten_times_the_median_at_most",
+    ),
+    Mutant(
+        "the sums of large models are copies of the updates",
+        "strategies/noise_aware/mmse.py",
+        "KEPT = 10_000",
+        "KEPT = 10_000_000",
+        MMSE + "large_blocks_are_sampled",
+    ),
+    Mutant(
+        "what all clients share counts as a difference",
+        "hdpfl_flower/estimators/client_bias.py",
+        "        units -= np.outer(common, common @ units)\n",
+        "",
+        MMSE + "where_all_agree_the_weights_are_those_of_least_noise",
+    ),
+    Mutant(
+        "the largest chance eigenvalue counts as a difference",
+        "hdpfl_flower/estimators/client_bias.py",
+        "_QUANTILE = 2.0234",
+        "_QUANTILE = 0.0",
+        BIAS + "noise_alone_has_no_directions_but_at_the_stated_rate[20-785]",
+    ),
+    Mutant(
+        "negative weights are cut off, not solved for",
+        "hdpfl_flower/estimators/client_bias.py",
+        "            if not len(wrong):\n",
+        "            if len(wrong) >= 0:\n",
+        BIAS + "weights_are_those_of_scipys_non_negative_least_squares",
+    ),
+    Mutant(
+        "a site may have a class row for itself under the cap",
+        "strategies/core/guard.py",
+        "np.array([cap_weights(block, limit) for block in rows.shares])",
+        "rows.shares",
+        ROWS + "the_cap_holds_in_every_row",
+    ),
+    Mutant(
+        "a refused site's part is taken out by its mean weight",
+        "strategies/core/weights.py",
+        "np.float32(factors[block]) * row[stretch]",
+        "np.float32(outcome.scale * outcome.weights[site]) * row[stretch]",
+        ROWS + "the_parts_of_the_sites_add_up_to_the_update",
+    ),
+    Mutant(
+        "row weights are not checked",
+        "strategies/core/checks.py",
+        "        _check_rows(outcome.row_weights, n)",
+        "        pass",
+        ROWS + "rows_that_are_not_convex_are_refused[change0]",
+    ),
+)

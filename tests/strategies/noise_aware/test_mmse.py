@@ -1,0 +1,192 @@
+"""MMSE averaging: its weights from the formula, and what they do where others fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.estimators.client_bias import difference_factors, least_error_weights
+from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies import check_strategy
+from strategies.core.weights import weighted_rows
+from strategies.noise_aware import mmse
+from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
+
+N, CLASSES, INPUTS = 12, 5, 99
+SIZE = CLASSES * (INPUTS + 1)
+HEAD = Head(0, CLASSES, INPUTS)
+R = 40
+NOISE = np.array([0.3, 0.5, 0.5, 0.7, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]) / 10
+STEPS = np.array([5.0, 10.0] * 6)
+RECORDS = 100 * STEPS
+
+
+def rule(kind: type[MMSE] = MMSE) -> MMSE:
+    return kind(RunConfig.parse({"strategy": "mmse", "rounds": R}))
+
+
+def head_rows(rows: np.ndarray) -> np.ndarray:
+    """The rows of every class, (n, classes, inputs + 1)."""
+    weights = rows[:, : CLASSES * INPUTS].reshape(len(rows), CLASSES, INPUTS)
+    return np.concatenate([weights, rows[:, CLASSES * INPUTS :, None]], axis=2)
+
+
+def flat(rows: np.ndarray) -> np.ndarray:
+    weights = rows[:, :, :-1].reshape(len(rows), -1)
+    return np.concatenate([weights, rows[:, :, -1]], axis=1).astype(np.float32)
+
+
+def signals(alone: float = 1.0) -> np.ndarray:
+    """Of every client and class, (n, classes, inputs + 1), a local step; classes sum to 0.
+
+    All clients share labels 1 to 4; client 11, one of the noisiest, alone holds label 0.
+    """
+    generator = np.random.default_rng(4)
+    means = generator.standard_normal((CLASSES, INPUTS + 1)) / 20
+    held = np.zeros((N, CLASSES))
+    held[:, 1:] = generator.dirichlet(np.ones(CLASSES - 1), N)
+    held[11] = [alone, *held[11, 1:] * (1 - alone)]
+    return (held - held.mean(axis=1, keepdims=True))[:, :, None] * means
+
+
+def drawn(server_round: int, wanted: np.ndarray | None = None) -> RoundUpdates:
+    wanted = signals() if wanted is None else wanted
+    noise = np.random.default_rng(server_round).standard_normal(wanted.shape)
+    rows = flat(STEPS[:, None, None] * wanted + NOISE[:, None, None] * noise)
+    facts = {"batch-size": RECORDS / STEPS, "declared-records": RECORDS}
+    return RoundUpdates(server_round, tuple(map(str, range(N))), rows, facts, HEAD)
+
+
+def run_of(strategy: MMSE, rounds: int, change=lambda updates: updates) -> tuple[object, Outcome]:
+    state, outcome = strategy.initial_state(), None
+    for server_round in range(1, rounds + 1):
+        updates = change(drawn(server_round))
+        state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
+    return state, outcome
+
+
+def test_each_row_has_the_weights_of_the_formula():
+    """Sums, noise and target by hand, from every upload."""
+    rounds = 6
+    strategy = rule()
+    state, sums, noises = strategy.initial_state(), 0, np.zeros(N)
+    for server_round in range(1, rounds + 1):
+        updates = drawn(server_round)
+        state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
+        sums = sums + head_rows(updates.updates.astype(np.float64)) / STEPS[:, None, None]
+        noise = outcome.gauges["noise_std"] ** 2 / STEPS**2
+        noises += noise
+    found = outcome.row_weights
+    for row in range(CLASSES):
+        factors = difference_factors(sums[:, row], np.full(N, rounds), noises)
+        weights = least_error_weights(
+            RECORDS / RECORDS.sum(), np.sqrt(mmse.CURVATURE * R) * factors, (INPUTS + 1) * noise
+        )
+        of_updates = STEPS.mean() * weights / STEPS
+        np.testing.assert_allclose(
+            found.scales[row] * found.shares[row], of_updates, rtol=1e-3, atol=1e-6
+        )
+    np.testing.assert_array_equal(outcome.update, weighted_rows(found, updates.updates))
+    np.testing.assert_allclose(outcome.gauges["target"], RECORDS / RECORDS.sum())
+
+
+def test_a_noisy_client_keeps_the_label_that_it_alone_holds():
+    """In that row alone; one weight for each client cannot do that."""
+    _, by_row = run_of(rule(), 30)
+    _, one = run_of(rule(OneWeightMMSE), 30)
+    shares = by_row.row_weights.shares * by_row.row_weights.scales[:, None] * STEPS
+    target = STEPS.mean() * RECORDS / RECORDS.sum()
+    assert shares[0, 11] > 0.6 * target[11]
+    assert np.median(shares[1:, 11]) < 0.5 * shares[0, 11]
+    assert one.row_weights is None
+
+
+def test_where_all_agree_the_weights_are_those_of_least_noise():
+    """Per local step: pᵢ ∝ kᵢ²/σᵢ²; the aggregate has at most 1.05 of the least noise.
+
+    σ̂² after 20 rounds of 500 numbers has a relative error of √(3/(20·500)) = .017, which costs its
+    square; the rest of the bound is for an agreement that chance could explain.
+    """
+    same = np.broadcast_to(signals()[:1] / 5, signals().shape)
+    strategy, state = rule(), rule().initial_state()
+    for server_round in range(1, 21):
+        state, outcome = strategy.combine(state, drawn(server_round, same), RandomStream(bytes(32)))
+    rows = outcome.row_weights
+    per_step = NOISE / STEPS
+    p = rows.shares * STEPS
+    p /= p.sum(axis=1, keepdims=True)
+    least = 1 / (1 / per_step**2).sum()
+    assert np.all((p**2) @ per_step**2 <= 1.05 * least)
+
+
+def test_nobody_discloses_and_the_target_is_the_plain_mean_of_the_updates():
+    """Neither steps nor records: FedAvg's."""
+    strategy = rule()
+    updates = replace(drawn(1), disclosed={})
+    _, outcome = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
+    np.testing.assert_allclose(outcome.gauges["target"], 1 / N)
+
+
+def test_who_overstates_its_records_gains_ten_times_the_median_at_most():
+    """And one that does not disclose them makes the target equal for all."""
+
+    def target(records: np.ndarray) -> np.ndarray:
+        facts = {"batch-size": RECORDS / STEPS, "declared-records": records}
+        strategy = rule()
+        updates = replace(drawn(1), disclosed=facts)
+        return strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))[
+            1
+        ].gauges["target"]
+
+    lying = RECORDS.copy()
+    lying[3] = 1e9
+    assert target(lying)[3] / np.median(target(lying)) <= 10 + 1e-9
+    hidden = RECORDS.copy()
+    hidden[3] = np.nan
+    np.testing.assert_allclose(target(hidden), 1 / N)
+
+
+def test_clients_may_miss_rounds():
+    """Each has its own number of uploads; who is absent has no weight and is not forgotten."""
+
+    def without_some(updates: RoundUpdates) -> RoundUpdates:
+        stay = [i for i in range(N) if (i + updates.server_round) % 3]
+        return replace(
+            updates,
+            sites=tuple(updates.sites[i] for i in stay),
+            updates=updates.updates[stay],
+            disclosed={fact: column[stay] for fact, column in updates.disclosed.items()},
+        )
+
+    state, outcome = run_of(rule(), 9, without_some)
+    assert {site: one.rounds for site, one in state.sums.items()} == dict.fromkeys(
+        map(str, range(N)), 6.0
+    )
+    assert outcome.weights.sum() == pytest.approx(1)
+
+
+def test_large_blocks_are_sampled():
+    """The sums take no second copy of the updates, and hold every block."""
+    rows = np.random.default_rng(0).standard_normal((4, 31_000)).astype(np.float32)
+    head = Head(30_000, 10, 99)
+    strategy = rule()
+    updates = RoundUpdates(1, tuple("abcd"), rows, head=head)
+    state, outcome = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
+    ends = np.array(state.ends)
+    np.testing.assert_array_equal(np.diff([0, *ends[:10]]), 100)
+    assert 10_000 <= ends[-1] - ends[-2] <= 10_000 + 16
+    assert len(np.unique(state.coordinates)) == ends[-1]
+    assert outcome.row_weights.shares.shape == (11, 4)
+
+
+def test_around_it_a_part_has_one_weight_for_each_client():
+    """A projection or a cluster weighs whole updates."""
+    assert check_strategy("mmse+pfa").weighting is OneWeightMMSE
+    assert check_strategy("mmse+r-dpcfl").weighting is OneWeightMMSE
+    assert issubclass(check_strategy("mmse+momentum"), MMSE)
+    assert check_strategy("mmse+momentum").by_row
