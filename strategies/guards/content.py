@@ -208,13 +208,15 @@ def alarm_level(tests: float, freedom: float) -> float:
 def bounded_precision(variances: Floats, suspects: int) -> Floats:
     """Return noise variances, none below 1/``QUIETEST`` of the (suspects + 1)-th least one.
 
+    Of n sites less than half are suspects: where more lie, none of the others is a measure.
+
     >>> bounded_precision(np.array([1.0, 8.0, 16.0, 20.0]), 1)
     array([ 2.,  8., 16., 20.])
     """
     known = np.sort(variances[np.isfinite(variances)])
     if not len(known):
         return variances
-    least = known[min(suspects, len(known) - 1)] / QUIETEST
+    least = known[min(suspects, (len(known) - 1) // 2)] / QUIETEST
     bounded: Floats = np.maximum(variances, least)
     return bounded
 

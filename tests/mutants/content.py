@@ -85,9 +85,16 @@ MUTANTS = (
     Mutant(
         "a quiet site is believed",
         _GUARD,
-        "known[min(suspects, len(known) - 1)] / QUIETEST",
+        "known[min(suspects, (len(known) - 1) // 2)] / QUIETEST",
         "known[0] / QUIETEST",
         _TESTS + "test_nobody_is_believed_to_be_far_quieter_than_those_who_may_not_lie",
+    ),
+    Mutant(
+        "the measure of quiet is the noisiest site",
+        _GUARD,
+        "known[min(suspects, (len(known) - 1) // 2)] / QUIETEST",
+        "known[min(suspects, len(known) - 1)] / QUIETEST",
+        _TESTS + "test_the_measure_of_quiet_is_within_the_quieter_half_however_many_may_lie",
     ),
     Mutant(
         "a precision is bounded by another number",

@@ -271,8 +271,14 @@ def test_levels_grow_with_the_tests_and_fall_with_the_freedom() -> None:
 
 
 def test_nobody_is_believed_to_be_far_quieter_than_those_who_may_not_lie() -> None:
-    variances = np.array([1e-6, 1e-6, 1.0, 2.0, np.inf])
-    assert bounded_precision(variances, 2).tolist() == [0.25, 0.25, 1.0, 2.0, np.inf]
+    variances = np.array([1e-6, 1e-6, 1.0, 2.0, 3.0, np.inf])
+    assert bounded_precision(variances, 2).tolist() == [0.25, 0.25, 1.0, 2.0, 3.0, np.inf]
     assert bounded_precision(variances, 0).tolist() == variances.tolist()
     assert bounded_precision(variances[:2], 5).tolist() == [1e-6, 1e-6]
     assert bounded_precision(np.full(2, np.inf), 1).tolist() == [np.inf] * 2
+
+
+def test_the_measure_of_quiet_is_within_the_quieter_half_however_many_may_lie() -> None:
+    hospitals = np.array([1.0, 20.0, 100.0, 900.0])
+    for liars in (1, 2, 3, 20):
+        assert bounded_precision(hospitals, liars).tolist() == [5.0, 20.0, 100.0, 900.0]
