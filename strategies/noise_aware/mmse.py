@@ -59,6 +59,8 @@ CURVATURE = 20.0
 """c, the part of a squared bias in the loss over that of as much noise."""
 KEPT = 10_000
 """Coordinates of a block whose sums are kept, drawn by a hash of what all sent."""
+KEPT_OF_ROWS, LEAST_OF_A_ROW = 50_000, 1_000
+"""Those of all class rows together, and of one row at least, if it has as many."""
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -77,6 +79,9 @@ class UploadSum:
     rounds: float
     noise: float
     total: npt.NDArray[np.float32]
+
+
+_NO_UPLOADS = UploadSum(0.0, 0.0, np.zeros(1, np.float32))
 
 
 @dataclass(frozen=True)
@@ -199,11 +204,11 @@ def _with_uploads(
     sums = dict(state.sums)
     for i in measured:
         site, row = updates.sites[i], updates.updates[i]
-        upload = row[state.coordinates] / np.float32(steps[i])
-        before = sums.get(site, UploadSum(0.0, 0.0, np.zeros_like(upload)))
-        sums[site] = UploadSum(
-            before.rounds + 1, before.noise + float(noise[i]), before.total + upload
-        )
+        total = row[state.coordinates]
+        total /= np.float32(steps[i])
+        before = sums.get(site, _NO_UPLOADS)
+        total += before.total
+        sums[site] = UploadSum(before.rounds + 1, before.noise + float(noise[i]), total)
     return replace(state, sums=sums)
 
 
@@ -213,8 +218,10 @@ def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:
     if head is None:
         return [sample_coordinates(updates, KEPT)]
     places: list[list[Places]] = [[] for _ in range(head.classes + 1)]
+    of_a_row = min(KEPT, max(KEPT_OF_ROWS // head.classes, LEAST_OF_A_ROW))
     for block, part in stretches(head, size):
-        places[block].append(part.start + sample_coordinates(updates[:, part], KEPT))
+        most = of_a_row if block < head.classes else KEPT
+        places[block].append(part.start + sample_coordinates(updates[:, part], most))
     return [np.concatenate(found) if found else np.zeros(0, np.intp) for found in places]
 
 

@@ -26,8 +26,8 @@ MUTANTS = (
     Mutant(
         "an upload counts whole, not per local step",
         "strategies/noise_aware/mmse.py",
-        "row[state.coordinates] / np.float32(steps[i])",
-        "row[state.coordinates]",
+        "total /= np.float32(steps[i])",
+        "total /= np.float32(1)",
         MMSE + "each_row_has_the_weights_of_the_formula",
     ),
     Mutant(
@@ -57,6 +57,13 @@ MUTANTS = (
         "KEPT = 10_000",
         "KEPT = 10_000_000",
         MMSE + "large_blocks_are_sampled",
+    ),
+    Mutant(
+        "the sums of a large head are copies of the updates",
+        "strategies/noise_aware/mmse.py",
+        "min(KEPT, max(KEPT_OF_ROWS // head.classes, LEAST_OF_A_ROW))",
+        "KEPT",
+        MMSE + "many_class_rows_share_what_is_kept",
     ),
     Mutant(
         "what all clients share counts as a difference",

@@ -184,6 +184,19 @@ def test_large_blocks_are_sampled():
     assert outcome.row_weights.shares.shape == (11, 4)
 
 
+@pytest.mark.parametrize(
+    ("classes", "inputs", "kept"), [(4, 20_000, 10_000), (10, 8_000, 5_000), (80, 1_999, 1_000)]
+)
+def test_many_class_rows_share_what_is_kept(classes: int, inputs: int, kept: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((4, classes * (inputs + 1)), dtype=np.float32)
+    strategy = rule()
+    updates = RoundUpdates(1, tuple("abcd"), rows, head=Head(0, classes, inputs))
+    state, _ = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
+    # Whole lines of 16 coordinates are drawn, and every row has its bias.
+    sizes = np.diff([0, *state.ends[:classes]])
+    assert np.all((sizes > kept - 16) & (sizes <= kept + 1))
+
+
 def test_around_it_a_part_has_one_weight_for_each_client():
     """A projection or a cluster weighs whole updates."""
     assert check_strategy("mmse+pfa").weighting is OneWeightMMSE
