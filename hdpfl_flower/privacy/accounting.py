@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 5e-4
 """The search stops when the noise multiplier is within this factor of the least that suffices."""
+_CONFIRMATIONS = 4
+"""Fine costs at most, before the search brackets the answer instead."""
 _DIGITS = 6
 """Significant digits of a noise multiplier; the last one is rounded up."""
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,11 @@ def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> f
     Raises:
         AccountingError: δ out of range, or the accountant returns no number.
     """
-    from dp_accounting.pld import PLDAccountant
+    from hdpfl_flower.privacy.pld import GridAccountant
 
     _check_delta(delta)
-    accountant = PLDAccountant(value_discretization_interval=interval)
     try:
-        epsilon = float(accountant.compose(event).get_epsilon(delta))
+        epsilon = float(GridAccountant(interval).compose(event).get_epsilon(delta))
     except OverflowError:  # privacy losses beyond e^709: next to no noise
         return math.inf
     if math.isnan(epsilon):
@@ -258,11 +259,38 @@ def _search(
     # Both grids are pessimistic. The coarse one is cheaper and takes most of the search.
     coarse, fine = cost_at(10 * interval), cost_at(interval)
     low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta, beside))
-    # Only a start for the fine grid: a bracket 20 times as wide suffices.
     low, high = _narrow(coarse, epsilon, low, high, 20 * _TOLERANCE)
-    # The fine grid is tighter, so the answer lies at or a little below the coarse one.
+    confirmed = _confirm(fine, epsilon, high, _slope(coarse, low, high))
+    if confirmed:
+        return confirmed
     low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
     return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]
+
+
+def _slope(cost: _Cost, low: float, high: float) -> float:
+    """Return how fast the cost falls between two z: −d log ε / d log z; NaN: not known."""
+    ends = cost(low), cost(high)
+    if not all(0 < end < math.inf for end in ends):
+        return math.nan
+    return math.log(ends[0] / ends[1]) / math.log(high / low)
+
+
+def _confirm(cost: _Cost, epsilon: float, z: float, slope: float) -> float:
+    """Return a z that costs at most ε, by its slope within the tolerance of the least; else 0.
+
+    Each cost names the next candidate, for log ε is nearly linear in log z. The slope decides
+    which z are tried, and never whether one suffices.
+    """
+    for _ in range(_CONFIRMATIONS if slope > 0 else 0):
+        z = _round_up(z)
+        value = cost(z)
+        if not 0 < value < math.inf:
+            return 0.0
+        missing = math.log(value / epsilon) / slope
+        if value <= epsilon and missing >= -_TOLERANCE:
+            return z
+        z *= math.exp(missing + _TOLERANCE / 3)
+    return 0.0
 
 
 def _gaussian_guess(

@@ -6,6 +6,7 @@ from tests.mutants.runner import Mutant
 
 GUARD = "privacy/test_guard.py::test_"
 APP = "client_app/test_app.py::test_"
+PLD = "hdpfl_flower/privacy/test_pld.py::test_"
 ACCOUNTING = "hdpfl_flower/privacy/test_accounting.py::test_"
 FORMATS = "test_formats.py::test_"
 LEDGER = "hdpfl_flower/ledger/test_ledger.py::test_"
@@ -51,7 +52,35 @@ MUTANTS = (
         "hdpfl_flower/privacy/accounting.py",
         "    return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]",
         "    return _narrow(fine, epsilon, low, high, _TOLERANCE)[0]",
-        ACCOUNTING + "full_batch_steps_are_one_gaussian",
+        PLD + "without_a_confirmation_the_noise_is_bracketed",
+    ),
+    Mutant(
+        "noise that its slope alone calls enough",
+        "hdpfl_flower/privacy/accounting.py",
+        "if value <= epsilon and missing >= -_TOLERANCE:",
+        "if abs(missing) <= _TOLERANCE:",
+        PLD + "a_confirmed_noise_costs_no_more_than_the_target",
+    ),
+    Mutant(
+        "a record more costs nothing",
+        "hdpfl_flower/privacy/pld.py",
+        "pmf(AdjacencyType.ADD) if sampling_prob < 1 else None",
+        "None",
+        PLD + "the_distribution_of_a_step_and_of_many_is_the_librarys",
+    ),
+    Mutant(
+        "losses that are cut off are lost",
+        "hdpfl_flower/privacy/pld.py",
+        "infinite = tail_mass_truncation - math.expm1",
+        "infinite = -math.expm1",
+        PLD + "the_distribution_of_a_step_and_of_many_is_the_librarys",
+    ),
+    Mutant(
+        "the kinder of the two neighbours",
+        "hdpfl_flower/privacy/pld.py",
+        "return max(_epsilon(pmf, target_delta)",
+        "return min(_epsilon(pmf, target_delta)",
+        PLD + "epsilon_is_the_librarys",
     ),
     Mutant(
         "a fixed PLD interval",
