@@ -69,6 +69,12 @@ class ServerTerms(Settings):
         "others' votes or by public records; under content so many quiet sites are not believed. "
         "What is proven (no noise, shared noise) is refused whatever the limit.",
     )
+    public_records: str = Field(
+        "",
+        description="Guard content: the server's file of public records like the sites': .npz "
+        "(arrays x and y as the model reads them), .csv or .parquet (by the run's schema); empty: "
+        "the test set of the named 'dataset'.",
+    )
     server_learning_rate: Rate = Field(
         AUTO,
         description="What the server multiplies a round's aggregate by, whatever the strategy; "

@@ -1,25 +1,31 @@
-"""The public records that a guard judges by: the first of the run's public test set."""
+"""The public records that a guard judges by: the server's file, or the run's public test set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import load_dataset, task_for
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.site_data import read_site_data
+from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.estimators.head_content import PublicMeans, public_means
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.models.features import last_inputs
 from hdpfl_flower.models.networks import is_user_code, layout_of
+from hdpfl_flower.models.task import Records, Task
 
 RECORDS = 1000
-"""Records of the public test set, from its first, that a guard uses. The accuracy that a run
-reports counts them, too: it is a gauge, and no choice of the run rests on it."""
+"""Public records that a guard uses at most. Where they are the first of the test set, the accuracy
+that a run reports counts them, too: it is a gauge, and no choice of the run rests on it."""
 
+FILES = ("npz", "csv", "parquet")
+"""What the name of a file of public records may end in."""
 _OTHERWISE = "take 'evidence' or 'none'"
 
 
@@ -35,23 +41,17 @@ class PublicRecords:
 
         Raises:
             TermsError: the run has no public records, or its model no head to judge.
-            DataError: the data set cannot be read.
+            DataError: the data set or the file cannot be read.
         """
         self._terms = terms = config.terms
-        self.head = _content_head(terms)
+        self.head = _content_head(config)
         task = task_for(terms)
-        test = load_dataset(terms.dataset, config.simulation.data_dir).test
-        if test is None:
-            raise TermsError(
-                f"run config: 'guard' = 'content' needs public records, and 'dataset' "
-                f"'{terms.dataset}' has no test set; {_OTHERWISE}"
-            )
-        self._records = test.take(np.arange(min(RECORDS, len(test))))
+        self._records, source = _records_of(config, task)
         missing = task.classes - len(np.unique(self._records.targets))
         if missing:
             raise TermsError(
-                f"run config: 'guard' = 'content': the first {len(self._records)} test records of "
-                f"'dataset' '{terms.dataset}' lack {missing} of the classes; {_OTHERWISE}"
+                f"run config: 'guard' = 'content': {len(self._records)} public records of "
+                f"{source} lack {missing} of the classes; take others, or {_OTHERWISE}"
             )
         self._fixed: PublicMeans | None = None
 
@@ -70,16 +70,51 @@ class PublicRecords:
         return found
 
 
-def _content_head(terms: RunTerms) -> Head:
+def _records_of(config: RunConfig, task: Task) -> tuple[Records, str]:
+    """Return the public records, and what holds them, for messages."""
+    terms, file = config.terms, config.server.public_records
+    if not file:
+        test = load_dataset(terms.dataset, config.simulation.data_dir).test
+        if test is None:
+            raise TermsError(
+                f"run config: 'guard' = 'content' needs public records, and 'dataset' "
+                f"'{terms.dataset}' has no test set; name a file in 'public-records', or "
+                f"{_OTHERWISE}"
+            )
+        first = np.arange(min(RECORDS, len(test)))
+        return test.take(first), f"'dataset' '{terms.dataset}'"
+    path = Path(file).expanduser()
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in FILES:
+        raise TermsError(
+            f"run config: 'public-records' is '{file}', and must end in {', '.join(FILES)}"
+        )
+    if not path.is_file():
+        raise TermsError(f"run config: 'public-records': there is no file {path.absolute()}")
+    unit = Schema.load(terms.schema_text).id if terms.schema_text else ""
+    source = DataSource.model_validate({"format": kind, "path": path.absolute(), "id": unit})
+    try:
+        records = read_site_data(source, task, terms.schema_text).train
+    except DataError as error:
+        words = str(error).replace("'data.path'", f"'{file}'")
+        raise DataError(f"run config: 'public-records': {words}") from None
+    # Every so many: a file may be sorted by class.
+    every = max(-(-len(records) // RECORDS), 1)
+    return records.take(np.arange(0, len(records), every)), f"'{file}'"
+
+
+def _content_head(config: RunConfig) -> Head:
     """Return where the last layer lies.
 
     Raises:
         TermsError: there is none, not all of it is sent, or it has fewer inputs than classes.
     """
-    if terms.dataset == "site":
+    terms = config.terms
+    if terms.dataset == "site" and not config.server.public_records:
         raise TermsError(
             "run config: 'guard' = 'content' needs public records of the sites' kind, and with "
-            f"'dataset' = 'site' the server has none; name a public 'dataset', or {_OTHERWISE}"
+            "'dataset' = 'site' the server has none; name a file in 'public-records', or "
+            f"{_OTHERWISE}"
         )
     task, model = task_for(terms), terms.model
     if not task.classes or is_user_code(model):

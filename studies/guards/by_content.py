@@ -39,6 +39,9 @@ ATTACKS = (
 )  # fmt: skip
 
 HONEST = "without the liars"
+OTHER_HANDS = "digits"
+"""In a column's name: the guard's public records are scikit-learn's digits, not of MNIST."""
+DIGITS = "digits.npz"
 ROUNDS = {"Dist4": 12, "Dist6": 24}
 
 _PLAIN = ("label-flip", "7-to-1", "min-max+quiet")
@@ -55,13 +58,21 @@ class AttackStudy(GridStudy):
         stop = options.rounds or ROUNDS[key.column.split()[0]]
         liars = FIVE if "5 liars" in key.column else LIARS
         attack = replace(job.attack, sites=liars) if job.attack else None
+        if OTHER_HANDS in key.column:
+            server = job.config.server.updated(public_records=str(folder / DIGITS))
+            job = replace(job, config=replace(job.config, server=server))
         return with_run_name(
             replace(job, stop_after=stop, attack=attack, absent=liars if job.absent else ())
         )
 
 
 def _columns() -> tuple[Setting, ...]:
-    more: dict[str, dict[str, str]] = {"": {}, " 5 liars": {}, " mlp:32": {"model": "mlp:32"}}
+    more: dict[str, dict[str, str | int]] = {
+        "": {},
+        " 5 liars": {"max-liars": 5},
+        " mlp:32": {"model": "mlp:32"},
+        f" {OTHER_HANDS}": {},
+    }
     return tuple(
         Setting(
             f"{dist} {strategy} {guard}{what}",
@@ -71,6 +82,7 @@ def _columns() -> tuple[Setting, ...]:
         for dist in ROUNDS
         for strategy in STRATEGIES
         for guard in GUARDS
+        if what != f" {OTHER_HANDS}" or guard == "content"
     )
 
 
@@ -91,6 +103,14 @@ GRID = AttackStudy(
     rates=(RATE,),
     quick_rates=(RATE,),
 )
+
+
+def write_digits(folder: Path) -> None:
+    """Write scikit-learn's digits in MNIST's form: each pixel 3 × 3, its edge and its scaling."""
+    digits = load_dataset("digits", "").train
+    large = np.kron(digits.features, np.ones((3, 3), np.float32))
+    pixels = np.pad(large, ((0, 0), (0, 0), (2, 2), (2, 2)))
+    np.savez(folder / DIGITS, x=(pixels - 0.1307) / 0.3081, y=digits.targets)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ class GuardStudy(Study):
         cases = [label for label in asked if label in cost.CASES]
         plain = cost.jobs_of(cases, guards, seeds, options, folder)
         columns = tuple(label for label in asked if label in attacked)
+        if any(by_content.OTHER_HANDS in label for label in columns):
+            by_content.write_digits(folder)
         if options.strategies:
             columns = tuple(label for label in columns if label.split()[2] in guards)
         keys = GRID.keys(

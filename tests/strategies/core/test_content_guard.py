@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset, task_of
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.linalg.sums import square_sum, weighted_sum
 from hdpfl_flower.models.features import last_inputs
@@ -20,10 +21,12 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import make_strategy
 from strategies.core.guard import Guard
 from strategies.guards.content import QUIETEST, UNDONE
+from strategies.guards.public_records import PublicRecords
 from strategies.noise_aware.robust_hdp import RobustHDP
 
 CLASSES, INPUTS, N, SIGMA = 10, 64, 8, 0.03
 HEAD = Head(0, CLASSES, INPUTS)
+CLEVELAND = Path(__file__).parents[3] / "deploy" / "demo" / "cleveland" / "data.csv"
 
 
 def terms_of(**more: Any) -> RunConfig:
@@ -70,6 +73,55 @@ def test_without_public_records_or_a_head_it_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(TermsError, match=f"'guard' = 'content'.*{why}.*take 'evidence' or 'none'"):
         Guard(terms_of(**wrong), sums=True)
+
+
+def test_a_file_of_public_records_takes_the_place_of_the_test_set(tmp_path: Path) -> None:
+    """Sorted by class, and more than the guard uses: all classes are among those taken."""
+    data = load_dataset("digits", "").train
+    rows = np.argsort(data.targets, kind="stable")
+    np.savez(tmp_path / "d.npz", x=data.features[rows], y=data.targets[rows])
+    public = PublicRecords(terms_of(**{"public-records": str(tmp_path / "d.npz")}))
+    assert 700 < len(public._records) <= 1000
+    found = public.means(arrays_of(build_model("logreg", task_of("digits"), seed=0)))
+    assert found is not None
+    for label in range(CLASSES):
+        mean = data.features[data.targets == label].reshape(-1, INPUTS).mean(axis=0)
+        np.testing.assert_allclose(found.means[label, :-1], mean, atol=0.1)
+
+
+def test_hospitals_are_judged_by_a_table_of_the_coordinators() -> None:
+    """A built-in schema, two classes: the head is one row, which counts as two."""
+    terms = {"dataset": "site", "schema": "heart", "evaluation": "none"}
+    guard = Guard(terms_of(**terms, **{"public-records": str(CLEVELAND)}), sums=True)
+    assert guard._public is not None
+    inputs = task_of("heart").input_shape[0]
+    assert guard._public.head == Head(0, 1, inputs)
+    found = guard._public.means(arrays_of(build_model("logreg", task_of("heart"), seed=0)))
+    assert found is not None
+    assert found.means.shape == (2, inputs + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("none.npz", None, "there is no file .*none.npz"),
+        ("x.pickle", b"", "must end in npz, csv, parquet"),
+        ("x.npz", b"PK", "'.*x.npz' is not there or is no .npz file"),
+        ("two.npz", (np.zeros((2, 1, 8, 8)), [0, 1]), "2 public records of '.*two.npz' lack 8"),
+        ("flat.npz", (np.zeros((2, 64)), [0, 1]), "'x' of shape .n, 1, 8, 8."),
+        ("x.csv", b"a,b\n1,2\n", "needs the run's 'schema'"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_named_with_the_remedy(
+    tmp_path: Path, name: str, content: Any, why: str
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        np.savez(path, x=content[0], y=content[1])
+    with pytest.raises((TermsError, DataError), match=f"run config: .*{why}"):
+        Guard(terms_of(**{"public-records": str(path)}), sums=True)
 
 
 def test_its_facts_are_asked_for_and_not_handed_on() -> None:

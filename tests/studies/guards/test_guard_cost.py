@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.datasets import load_dataset, task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import layout_of
 from hdpfl_flower.simulation.attacks import SOURCE, TARGET
@@ -133,3 +133,22 @@ def test_the_recall_is_the_share_of_sevens_that_the_stored_model_finds(tmp_path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(save(arrays))
         assert by_content.recall_of(job) == recall
+
+
+def test_public_records_of_other_hands_are_a_file_in_the_form_of_the_data_set(
+    tmp_path: Path,
+) -> None:
+    (column,) = [c.label for c in GRID.columns if c.label == "Dist4 mmse content digits"]
+    key = next(k for k in GRID.keys(Options(seeds=1, columns=(column,))))
+    job = GRID.job(key, Options(), tmp_path)
+    by_content.write_digits(tmp_path)
+    with np.load(job.config.server.public_records) as file:
+        x, y = file["x"], file["y"]
+    assert x.shape[1:] == (1, 28, 28)
+    assert set(y.tolist()) == set(range(10))
+    digits = load_dataset("digits", "").train
+    np.testing.assert_allclose(
+        x[:, 0, 2:-2:3, 2:-2:3] * 0.3081 + 0.1307, digits.features[:, 0], atol=1e-6
+    )
+    np.testing.assert_allclose(x[:, 0, 4:-2:3, 4:-2:3], x[:, 0, 2:-2:3, 2:-2:3])
+    assert np.all(np.isclose(x[:, :, :2], -0.1307 / 0.3081))
