@@ -68,9 +68,11 @@ class Case(Setting):
 
     Attributes:
         task: name in ``TASKS``.
+        tuned: whether each rule has its best rate here, too.
     """
 
     task: str = "logreg"
+    tuned: bool = True
 
 
 RECORDS = 900
@@ -122,6 +124,7 @@ def _battery() -> tuple[Case, ...]:
             f"{task} {split} {dist} {rounds}",
             {"partition": partition, "epsilons": dist.lower(), "rounds": rounds},
             task=task,
+            tuned=rounds == ROUNDS[0],
         )
         for task in ("logreg", "mlp")
         for split, partition in SPLITS.items()
@@ -129,7 +132,12 @@ def _battery() -> tuple[Case, ...]:
         for rounds in ROUNDS
     ]
     others = [
-        Case(f"{name} {rounds}", {**one.config, "rounds": rounds}, one.sites)
+        Case(
+            f"{name} {rounds}",
+            {**one.config, "rounds": rounds},
+            one.sites,
+            tuned=rounds == ROUNDS[0],
+        )
         for name, one in _OTHERS.items()
         for rounds in ROUNDS
     ]

@@ -92,8 +92,11 @@ def test_another_data_set_takes_mnists_place() -> None:
 def test_the_search_has_seeds_of_its_own_and_chooses_alone(
     asked: list[RunJob], tmp_path: Path
 ) -> None:
-    options = Options(full=True, columns=(CASE, "heart equal ε 12"), strategies=(FEDAVG, SAFE))
+    long = "logreg iid Dist6 30"  # its rates are not searched for
+    columns = (CASE, long, "heart equal ε 12")
+    options = Options(full=True, columns=columns, strategies=(FEDAVG, SAFE))
     parts = WHICH_RULE.parts(options, tmp_path)
+    assert {case for case, _ in parts[FIXED]} - {case for case, _ in parts[BEST]} == {long}
     seeds = [job.config.simulation.seed for job in asked]
     assert [seeds.count(seed) for seed in (0, 1, 2)] == [2 * 2 * 3, 2 * 3, 2 * 3]
     assert not [seed for seed in seeds if 2 < seed < FIRST_SEED]
