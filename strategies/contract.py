@@ -195,8 +195,14 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = {
 """Every check, by what it holds."""
 
 
-def run_contract(name: str) -> Iterator[tuple[str, str]]:
+def run_contract(
+    name: str, on_error: Callable[[Exception], None] = lambda _: None
+) -> Iterator[tuple[str, str]]:
     """Yield each check's text and what is wrong with the strategy ``name``; empty: it passes.
+
+    Args:
+        name: of the table, or ``module:Class``.
+        on_error: called with an exception of the strategy's own code, which is no finding.
 
     Raises:
         StrategyError: there is no such strategy.
@@ -206,7 +212,10 @@ def run_contract(name: str) -> Iterator[tuple[str, str]]:
     for text, check in CHECKS.items():
         try:
             check(subject)
+        except HDPFLError as error:
+            yield text, str(error) or type(error).__name__
         except Exception as error:
+            on_error(error)
             yield text, str(error) or type(error).__name__
         else:
             yield text, ""

@@ -6,15 +6,11 @@ or ``hdpfl`` runs: installed, on ``PYTHONPATH``, or a file in the current direct
 
 from __future__ import annotations
 
-import re
 import sys
-from importlib import import_module
-from pathlib import Path
 
 from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.system.own_code import load_own, search_here
 from strategies.core.base import HDPStrategy
-
-_NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<kind>[A-Za-z_]\w*)", re.ASCII)
 
 
 def is_external(name: str) -> bool:
@@ -32,35 +28,10 @@ def load_strategy(name: str) -> type[HDPStrategy]:
     Raises:
         StrategyError: names the key, what was searched for, and where.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise StrategyError(f"'strategy': '{name}': write 'module:Class', such as my_rules:Median")
-    module, kind = found["module"], found["kind"]
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        loaded = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise StrategyError(
-                f"'strategy': '{name}': module '{module}' imports '{error.name}', which is not "
-                "installed here; install it"
-            ) from None
-        raise StrategyError(
-            f"'strategy': '{name}': there is no module '{module}' in {here}, nor in the other "
-            f"{len(sys.path) - 1} entries of Python's path; start the server in its folder, "
-            "install it, or set PYTHONPATH"
-        ) from None
-    except Exception as error:
-        raise StrategyError(
-            f"'strategy': '{name}': module '{module}' cannot be imported: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    where = getattr(loaded, "__file__", None) or module
-    strategy = getattr(loaded, kind, None)
-    if strategy is None:
-        raise StrategyError(f"'strategy': '{name}': {where} has no class '{kind}'")
+    search_here()
+    strategy = load_own(name, "strategy", StrategyError, "class")
+    kind = name.partition(":")[2]
+    where = getattr(sys.modules[name.partition(":")[0]], "__file__", None) or name
     if not (isinstance(strategy, type) and issubclass(strategy, HDPStrategy)):
         raise StrategyError(
             f"'strategy': '{name}': '{kind}' in {where} is no subclass of "

@@ -7,13 +7,14 @@ names it with the strategy's name: ``robust-hdp.estimator``, or ``estimator`` in
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import PREFIX
-from hdpfl_flower.config.tables import Row, rows_of
+from hdpfl_flower.config.tables import Row, flat_rows, rows_of
 from hdpfl_flower.errors import TermsError
 from strategies.core.base import HDPStrategy
 from strategies.server_step.step import ServerStep
@@ -80,3 +81,35 @@ def setting_rows(known: Mapping[str, Owner]) -> Iterator[Row]:
     """Yield a row a setting of every strategy and server step, in the order of ``known``."""
     for name, owner in known.items():
         yield from rows_of(name, owner.settings_type, f"{name}.")
+
+
+def assigned(pairs: Iterable[str], running: Iterable[type[HDPStrategy]]) -> dict[str, object]:
+    """Return the run config keys of ``KEY=VALUE`` texts, values as TOML has them.
+
+    A bare word is a text, and so is a number where the key asks for a text. A setting of a strategy
+    that runs may be named without the strategy.
+
+    Raises:
+        TermsError: a pair has no ``=``.
+    """
+    parts = {part.settings_table(): part for strategy in running for part in strategy.parts()}
+    own = list(setting_rows(parts))
+    texts = {row.key for row in (*flat_rows(), *own) if row.type == "text"}
+    values: dict[str, object] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator:
+            raise TermsError(f"--set '{pair}' has no '='; write KEY=VALUE")
+        for name in [row.key for row in own if row.key.partition(".")[2] == key] or [key]:
+            values[name] = _value(text, is_text=name in texts)
+    return values
+
+
+def _value(text: str, *, is_text: bool) -> object:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+    # A date or a list is no term's value: as a text it may be one.
+    known = (str,) if is_text else (bool, int, float, str)
+    return value if isinstance(value, known) else text

@@ -132,6 +132,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server_app.reports": {"hdpfl_flower", "server_app.run", "server_app.plots"},
     "server_app.simulation": {"hdpfl_flower", "server_app.run", "client_app"},
     "server_app.app": {"hdpfl_flower", "server_app.run", "server_app.plots"},
+    "server_app.project": {"hdpfl_flower", "strategies", "server_app.app"},
+    "server_app.template": {"hdpfl_flower", "strategies.core"},
     "server_app.commands": {"hdpfl_flower", "strategies", "server_app"},
     "server_app.commands.demo": {"hdpfl_flower", "strategies", "server_app", "client_app.site"},
     "server_app.commands.reproduce": {"hdpfl_flower", "strategies", "server_app", "studies"},

@@ -24,6 +24,7 @@ from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import load_dataset, task_of
 from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
 from hdpfl_flower.simulation.groups import parse_groups, seen_by
@@ -126,6 +127,8 @@ def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
                 "torch-threads": simulation.torch_threads or _actor_cpus(),
             },
             "simulation": {"seed": simulation.seed},
+            # A simulated site runs on the machine of whoever wrote the model.
+            "policy": {"models": [terms.model] if is_user_code(terms.model) else []},
             "trust-server": terms.noise == "server",
             "disclose": [
                 "batch-size",

@@ -119,7 +119,7 @@ def _check_outputs(spec: str, task: Task) -> None:
         raise ModelError(
             f"model '{spec}' fails on a batch of zeros ({type(error).__name__}); it is called with "
             f"features of shape (records, {', '.join(map(str, task.input_shape))})"
-        ) from None
+        ) from error
     if shape != (2, task.outputs):
         raise ModelError(
             f"model '{spec}' returns outputs of the wrong shape; for a batch of b records return "

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.extras import is_installed, missing
+from hdpfl_flower.system.own_code import load_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -265,13 +266,11 @@ def import_torchvision(part: str) -> Any:
 def _user_model(spec: str, task: Task) -> nn.Module:
     from torch import nn
 
-    module, _, function = spec.partition(":")
+    function = load_own(spec, "model", ModelError, "function")
     try:
-        built = getattr(importlib.import_module(module), function)(task)
-    except (ImportError, AttributeError):
-        raise ModelError(f"model '{spec}': the module or the function is not there") from None
+        built = function(task)
     except Exception as error:
-        raise ModelError(f"model '{spec}': its function raised {type(error).__name__}") from None
+        raise ModelError(f"model '{spec}': its function raised {type(error).__name__}") from error
     if not isinstance(built, nn.Module):
         raise ModelError(f"model '{spec}' returned no torch.nn.Module")
     return built

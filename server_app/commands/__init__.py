@@ -10,6 +10,7 @@ from server_app.commands.contract import contract
 from server_app.commands.demo import demo
 from server_app.commands.exporter import exporter
 from server_app.commands.metrics import app as metrics_app
+from server_app.commands.new import new
 from server_app.commands.plot import plot
 from server_app.commands.report import report
 from server_app.commands.reproduce import reproduce
@@ -22,6 +23,7 @@ app = new_app(
 app.command()(demo)
 app.command()(compare)
 app.command()(contract)
+app.command()(new)
 app.command()(reproduce)
 app.command()(plot)
 app.command()(report)

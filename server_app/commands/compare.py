@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import secrets
-import tomllib
+from collections.abc import Sequence
+from csv import writer as csv_writer
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,50 +16,83 @@ import typer
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.schema_file import with_schema_text
 from hdpfl_flower.config.simulation_terms import SimulationTerms
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.system.own_code import search_here, shown_to_its_author
 from hdpfl_flower.system.paths import available_cores, runs_dir
 from server_app.plots import plot_panels, why_no_picture
 from server_app.progress import console, rounds_bar
 
 if TYPE_CHECKING:
-    from server_app.simulation.comparison import Comparison
-
-Text = Annotated[str | None, typer.Option(show_default=False)]
-Number = Annotated[int | None, typer.Option(show_default=False)]
-Real = Annotated[float | None, typer.Option(show_default=False)]
+    from server_app.simulation.comparison import Comparison, RunJob
 
 
+@shown_to_its_author()
 def compare(  # noqa: PLR0913, PLR0917 - options of a command line
-    strategies: Annotated[str, typer.Option(help="Names, with commas between.")] = (
-        "fedavg,robust-hdp,mmse,oracle"
-    ),
+    strategies: Annotated[
+        str, typer.Option(help="Names, or module:Class of your own, with commas between.")
+    ] = "fedavg,robust-hdp,mmse,oracle",
     clients: Annotated[int, typer.Option(help="Simulated sites.", min=1)] = 13,
     seeds: Annotated[
         int, typer.Option(help="Runs of each strategy, each with its own seed.", min=1)
     ] = 3,
-    dataset: Text = None,
-    data_dir: Text = None,
-    model: Text = None,
-    partition: Text = None,
-    groups: Text = None,
-    epsilons: Text = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="A named data set, or one of your own.", show_default=False)
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of the named data sets.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="logreg, mlp:WIDTH, cnn, resnet18 or module:function.", show_default=False
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="How the sites share the records: iid, natural, …", show_default=False),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(help="Groups of sites whose data differ: KIND:SIZE:SIZE…", show_default=False),
+    ] = None,
+    epsilons: Annotated[
+        str | None,
+        typer.Option(help="The sites' ε: one, a list, uniform:LOW:HIGH, …", show_default=False),
+    ] = None,
     opt_out: Annotated[
         float | None,
         typer.Option(help="Share of the sites that opt out of privacy.", min=0, max=1),
     ] = None,
-    batch_sizes: Text = None,
-    delta: Real = None,
-    rounds: Number = None,
-    local_epochs: Number = None,
-    learning_rate: Real = None,
-    clip_norm: Real = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(help="Expected batch sizes to draw from, a list.", show_default=False),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The sites' δ.", show_default=False)] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds.", show_default=False)] = None,
+    local_epochs: Annotated[
+        int | None, typer.Option(help="Passes over a site's records a round.", show_default=False)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Of the sites' steps.", show_default=False)
+    ] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Bound of a record's gradient.", show_default=False)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed.", show_default=False)] = None,
     terms: Annotated[
-        Path | None, typer.Option(help="TOML file of run config keys to start from.")
+        Path | None,
+        typer.Option("--terms", "--run-config", help="TOML file of run config keys to start from."),
     ] = None,
     set_: Annotated[list[str], typer.Option("--set", help="KEY=VALUE, any run config key.")] = [],  # noqa: B006
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Write every measure of every run and round to this CSV, too."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print comparison.json in place of tables.")
+    ] = False,
 ) -> None:
     """Compare strategies in process: a table of mean ± sd, JSON and a picture.
 
@@ -68,8 +103,9 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     from server_app.run.rounds import finalize_terms, ready_strategy
     from server_app.simulation.comparison import Comparison, jobs_of
     from server_app.simulation.comparison import compare as run_jobs
+    from server_app.simulation.own_model import rehearse_own_model
     from strategies import SETTINGS_OWNERS, check_strategy
-    from strategies.settings import check_settings, with_own_settings
+    from strategies.settings import assigned, check_settings, with_own_settings
 
     given = {
         "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
@@ -77,14 +113,15 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
         "clip-norm": clip_norm, "seed": seed,
     }  # fmt: skip
+    search_here()
+    names = [name.strip() for name in strategies.split(",") if name.strip()]
+    rules = {name: check_strategy(name) for name in names}
     config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
     config.update({key: value for key, value in given.items() if value is not None})
-    config.update(_assignments(set_))
+    config.update(assigned(set_, rules.values()))
     if opt_out is not None:
         spec = config.get("epsilons", SimulationTerms().epsilons)
         config["epsilons"] = f"{spec}+opt-out:{opt_out}"
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    rules = {name: check_strategy(name) for name in names}
     folder = out or _new_folder()
     config = with_schema_text(config, Path.cwd())
     base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
@@ -100,6 +137,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         sent = finalize_terms(job.config.updated(min_sites=least))
         check_same_terms(folder / sent.terms.run_id, sent, "name another --out")
         check_same_sites(folder, sent.terms.run_id, clients)
+    rehearse_own_model(base.terms)
     if not (folder / NAME).exists():
         comparison.save(folder / NAME)
     try:
@@ -108,10 +146,36 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
                 comparison.rounds[job.key] = events
     finally:
         if comparison.rounds:
-            _show(comparison, folder)
-            _show_alone(comparison, {job.key: folder / job.terms.run_id for job in todo})
-            runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
-            _show_promises(comparison, {name: runs[name] for name in names})
+            _show_all(comparison, todo, folder, as_json)
+            _write_csv(comparison, csv)
+
+
+def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_json: bool) -> None:
+    """Write the comparison and its picture; print tables, or the JSON in their place."""
+    comparison.save(folder / "comparison.json")
+    if as_json:
+        _draw(comparison, folder)
+        typer.echo((folder / "comparison.json").read_text(encoding="utf-8"), nl=False)
+        return
+    _show(comparison, folder)
+    _show_alone(comparison, {job.key: folder / job.terms.run_id for job in todo})
+    runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
+    _show_promises(comparison, {name: runs[name] for name in comparison.names})
+
+
+def _write_csv(comparison: Comparison, path: Path | None) -> None:
+    """Write a row a strategy, seed, round and measure, if ``path`` is given."""
+    if path is None:
+        return
+    lines = io.StringIO()
+    table = csv_writer(lines, lineterminator="\n")
+    table.writerow(("strategy", "seed", "round", "measure", "value"))
+    for (name, seed), events in sorted(comparison.rounds.items()):
+        for number, event in enumerate(events, 1):
+            for measure, value in event["metrics"].items():
+                table.writerow((name, seed, event.get("round", number), measure, value))
+    replace_file(path, lines.getvalue().encode())
+    typer.echo(str(path), err=True)
 
 
 def _new_folder() -> Path:
@@ -125,21 +189,11 @@ def _show(comparison: Comparison, folder: Path) -> None:
         counted_lines,
         deciding_lines,
         measure_tables,
-        picture_of,
     )
 
-    comparison.save(folder / "comparison.json")
-    terms, epsilons = comparison.terms, comparison.config.simulation.epsilons
-    title = f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {epsilons}"
-    label, metrics = picture_of(comparison)
-    panels = {
-        panel: {name: comparison.metric(name, metric) for name in comparison.strategies()}
-        for panel, metric in metrics.items()
-    }
-    no_picture = why_no_picture()
-    if not no_picture:
-        plot_panels(panels, folder / "comparison.png", title, label)
-    for table in measure_tables(comparison, f"{title}, {terms.rounds} rounds"):
+    no_picture = _draw(comparison, folder)
+    rounds = comparison.terms.rounds
+    for table in measure_tables(comparison, f"{_title(comparison)}, {rounds} rounds"):
         console.print(table)
     for line in (*counted_lines(comparison), *deciding_lines(comparison)):
         console.print(line, soft_wrap=True)
@@ -147,6 +201,26 @@ def _show(comparison: Comparison, folder: Path) -> None:
     console.print(f"{folder}/{written}", soft_wrap=True)
     if no_picture:
         console.print(f"no picture: {no_picture}", soft_wrap=True, markup=False)
+
+
+def _title(comparison: Comparison) -> str:
+    terms, epsilons = comparison.terms, comparison.config.simulation.epsilons
+    return f"{terms.dataset}, {terms.model}, {comparison.num_sites} clients, ε {epsilons}"
+
+
+def _draw(comparison: Comparison, folder: Path) -> str:
+    """Write the picture; return why there is none, empty where there is."""
+    from server_app.commands.comparison_tables import picture_of
+
+    label, metrics = picture_of(comparison)
+    panels = {
+        panel: {name: comparison.metric(name, metric) for name in comparison.strategies()}
+        for panel, metric in metrics.items()
+    }
+    no_picture = why_no_picture()
+    if not no_picture:
+        plot_panels(panels, folder / "comparison.png", _title(comparison), label)
+    return no_picture
 
 
 def _show_alone(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
@@ -166,19 +240,3 @@ def _show_promises(comparison: Comparison, folders: dict[str, Path]) -> None:
     console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True)
-
-
-def _assignments(pairs: list[str]) -> dict[str, object]:
-    """Return the run config keys of ``--set``, values as TOML has them; bare words are texts."""
-    values: dict[str, object] = {}
-    for pair in pairs:
-        key, separator, text = pair.partition("=")
-        if not separator:
-            raise TermsError(f"--set '{pair}' has no '='; write KEY=VALUE")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
-            value = text
-        # A date or a list is no term's value: as a text it may be one.
-        values[key] = value if isinstance(value, (bool, int, float, str)) else text
-    return values

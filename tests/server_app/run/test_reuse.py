@@ -13,8 +13,9 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands import main
-from server_app.commands.compare import _assignments
 from server_app.simulation.in_process_run import run_in_process
+from strategies import check_strategy
+from strategies.settings import assigned
 
 CONFIG = {
     "strategy": "fedavg", "rounds": 2, "epsilons": "1", "calibration": "robust-hdp", "run-id": "r",
@@ -125,6 +126,24 @@ def test_a_long_value_is_cut_in_the_error(tmp_path: Path) -> None:
 )
 def test_set_takes_what_a_term_can_hold(pair: str, value: object) -> None:
     """A date is no term's value; as a text it names a run."""
-    assert _assignments([pair]) == {pair.partition("=")[0]: value}
+    assert assigned([pair], []) == {pair.partition("=")[0]: value}
     with pytest.raises(TermsError, match="KEY=VALUE"):
-        _assignments(["rounds"])
+        assigned(["rounds"], [])
+
+
+@pytest.mark.parametrize(
+    ("pair", "rule", "key", "value"),
+    [
+        ("level-ratio=0.1", "fedhdp", "fedhdp.level-ratio", "0.1"),
+        ("fedhdp.level-ratio=0.1", "fedhdp", "fedhdp.level-ratio", "0.1"),
+        ("estimator=residual", "snr", "snr.estimator", "residual"),
+        ("level-ratio=0.1", "fedavg", "level-ratio", 0.1),
+        ("epsilons=8", "fedavg", "epsilons", "8"),
+        ("learning-rate=8", "fedavg", "learning-rate", 8),
+    ],
+)
+def test_a_setting_of_a_strategy_that_runs_needs_no_name_before_it(
+    pair: str, rule: str, key: str, value: object
+) -> None:
+    """And a number is a text where the key asks for one."""
+    assert assigned([pair], [check_strategy(rule)]) == {key: value}

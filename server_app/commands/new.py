@@ -1,0 +1,38 @@
+"""``hdpfl new``: write a project with a model and a strategy of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server_app.progress import console
+
+
+def new(
+    folder: Annotated[
+        Path, typer.Argument(metavar="NAME", help="The project's name, or a path that ends in it.")
+    ],
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew", help="Replace the copy of the app in a project that is there, and no more."
+        ),
+    ] = False,
+) -> None:
+    """Write a project: model.py, strategy.py, tests, and the app that sites approve."""
+    from server_app.project import renew_app, write_project
+
+    if renew:
+        renew_app(folder)
+        console.print(f"{folder}: the app is a copy of what is installed here", soft_wrap=True)
+        return
+    package = write_project(folder)
+    console.print(
+        f"{folder}: {package}/model.py, {package}/strategy.py, tests, run.toml\n"
+        f"cd {folder}\n"
+        f"hdpfl compare --terms run.toml --strategies {package}.strategy:InverseLength,fedavg "
+        "--clients 5 --seeds 1",
+        soft_wrap=True, markup=False, highlight=False,
+    )  # fmt: skip
