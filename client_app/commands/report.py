@@ -25,6 +25,10 @@ def report(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="As Markdown, with a row for every release.")
     ] = False,
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="As a page for a board: in short first; prints on A4."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
@@ -34,11 +38,15 @@ def report(
     when everything is computed again, and what is not covered. With --ledger it is made from the
     ledger's file alone, which is only read. Exit status 1 if the ledger contradicts the promise.
     """
-    if json and markdown:
-        raise typer.BadParameter("--json and --markdown exclude each other")
+    if json + markdown + html > 1:
+        raise typer.BadParameter("--json, --markdown and --html exclude each other")
     facts = gather(_source(profile, ledger))
     if json:
         text = as_json(facts) + "\n"
+    elif html:
+        from client_app.reports.page import as_html  # jinja2, for this form alone
+
+        text = as_html(TITLE, facts, sections(facts, every_release=False))
     elif markdown:
         text = as_markdown(TITLE, sections(facts, every_release=True))
     else:

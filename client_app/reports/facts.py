@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client_app.reports.attack import found_by_an_attacker
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
@@ -103,6 +104,9 @@ def gather(source: Source) -> dict[str, Any]:
         "reply-after": site.reply_after if site else None,
     }
     facts["sums"] = sums(facts["runs"])
+    for each in facts["sums"]:
+        plans = [view.account.plans[run_id] for run_id in each["runs"]]
+        each["attacker-finds"] = found_by_an_attacker(plans)
     facts["trusted-server"] = promised_by_server(facts["runs"], view.account.declared)
     unit = unit_of_all(facts["sums"], site)
     facts["promise"] = {

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from client_app.reports.attack import in_words
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits
 from client_app.reports.layout import Bullet, Part, Section, Table, Text
 from client_app.reports.ledger_view import STATUSES
@@ -112,6 +113,7 @@ def _promise(facts: dict[str, Any]) -> Iterator[Part]:
             f"In words: {what} changes the probability of anything that can be "
             f"seen by a factor of at most e^ε = {_factor(epsilon)}, but for a probability δ."
         )
+    yield from _attacks(facts)
 
 
 def _by_unit(facts: dict[str, Any], cap: str) -> Iterator[Part]:
@@ -134,7 +136,17 @@ def _by_unit(facts: dict[str, Any], cap: str) -> Iterator[Part]:
                 f"The runs of all records protect {each['unit']} as well. With them counted, its "
                 f"ε is {ceil_digits(total['epsilon'])} and its δ {ceil_digits(total['delta'])}."
             )
+    yield from _attacks(facts)
     yield Bullet(f"The adversary is {facts['promise']['adversary']}.")
+
+
+def _attacks(facts: dict[str, Any]) -> Iterator[Part]:
+    for each in facts["sums"]:
+        if found := each["attacker-finds"]:
+            yield Bullet(
+                f"An attack that sees all of {_names(each['runs'])} and asks whether "
+                f"{each['unit']} was among the data {in_words(found)}; seeing nothing, as many."
+            )
 
 
 def _names(runs: list[str]) -> str:

@@ -198,27 +198,52 @@ class GridAccountant(PLDAccountant):  # type: ignore[misc]
         both = (self._pld._pmf_remove, self._pld._pmf_add)
         return max(_epsilon(pmf, target_delta) for pmf in dict.fromkeys(both) if pmf is not None)
 
+    def deltas(self, epsilons: Floats) -> Floats:
+        """Return δ at each ε, of a unit less and of one more, shape ``(2, len(epsilons))``.
+
+        Args:
+            epsilons: finite, shape ``(m,)``.
+        """
+        if self._contains_non_dp_event:
+            return np.ones((2, len(epsilons)))
+        found = []
+        for pmf in (self._pld._pmf_remove, self._pld._pmf_add):
+            losses, upper, lower = _above(pmf, float(epsilons.min()))
+            above = np.searchsorted(-losses, -epsilons, side="left")
+            found.append(np.clip(upper[above] - np.exp(epsilons) * lower[above], 0, 1))
+        return np.array(found)
+
+
+def _above(pmf: PLDPmf, least: float) -> tuple[Floats, Floats, Floats]:
+    """Return the losses from the top to ``least``, and the masses U and L above each and all.
+
+    U is the mass under the one distribution, L that under the other; both have an entry more.
+    """
+    dense = pmf.to_dense_pmf()
+    top = dense._lower_loss + len(dense._probs) - 1
+    count = min(max(top - math.floor(least / dense._discretization) + 1, 0), len(dense._probs))
+    probs = dense._probs[::-1][:count]
+    losses = (top - np.arange(count)) * dense._discretization
+    upper = dense._infinity_mass + np.concatenate([[0.0], np.cumsum(probs)])
+    lower = np.concatenate([[0.0], np.cumsum(probs * np.exp(-losses))])
+    return losses, upper, lower
+
 
 def _epsilon(pmf: PLDPmf, delta: float) -> float:
     """Return ε at δ: log((U − δ)/L), or 0, of the masses U and L of the losses above it.
 
-    U is their mass under the one distribution, L under the other. ε lies above the first loss from
-    the top that is no larger than log((U − δ)/L) of those above it.
+    ε lies above the first loss from the top that is no larger than log((U − δ)/L) of those above
+    it.
     """
-    dense = pmf.to_dense_pmf()
-    if dense._infinity_mass > delta:
-        return math.inf
-    top = dense._lower_loss + len(dense._probs) - 1
     # An ε below 0 counts as 0: losses below 0 do not matter.
-    probs = dense._probs[::-1][: max(top + 1, 0)]
-    losses = (top - np.arange(len(probs))) * dense._discretization
-    upper = dense._infinity_mass + np.concatenate([[0.0], np.cumsum(probs)])
-    lower = np.concatenate([[0.0], np.cumsum(probs * np.exp(-losses))])
+    losses, upper, lower = _above(pmf, 0.0)
+    if upper[0] > delta:
+        return math.inf
     if np.any((upper[1:] >= delta) & (lower[1:] == 0)):
         found: float = pmf.get_epsilon_for_delta(delta)  # losses whose e^−l is 0
         return found
     with np.errstate(divide="ignore", invalid="ignore"):
         by_those_above = np.log((upper - delta) / lower)
     enough = np.flatnonzero((lower[:-1] > 0) & (by_those_above[:-1] >= losses))
-    last = int(enough[0]) if len(enough) else len(probs)
+    last = int(enough[0]) if len(enough) else len(losses)
     return 0.0 if upper[last] <= lower[last] + delta else float(by_those_above[last])

@@ -13,6 +13,8 @@ _SUMS = "client_app/training/test_unit_sums.py::test_"
 _UNIT = "hdpfl_flower/privacy/test_unit.py::test_"
 _BITS = "strategies/fedhdp/test_bit_noise.py::test_"
 _REPORT = "client_app/commands/test_report_units.py::test_"
+_PAGE = "client_app/commands/test_report_page.py::test_"
+_POWER = "hdpfl_flower/privacy/test_trade_off.py::test_"
 _RUN = "server_app/run/test_unit_of_run.py::test_"
 
 MUTANTS = (
@@ -248,6 +250,28 @@ MUTANTS = (
         "        if False:\n",
         "client_app/commands/test_model.py::"
         "test_show_leaves_out_what_a_site_would_read_as_its_own[{}]",
+    ),
+    # What an attacker gains.
+    Mutant(
+        "an attacker who sees the last run alone",
+        "client_app/reports/facts.py",
+        'for run_id in each["runs"]]\n        each["attacker-finds"]',
+        'for run_id in each["runs"][-1:]]\n        each["attacker-finds"]',
+        _PAGE + "the_attackers_rates_are_those_of_all_runs_together",
+    ),
+    Mutant(
+        "an attacker's rate rounded to the nearest",
+        "client_app/reports/attack.py",
+        "math.ceil(100 * share - 1e-9)",
+        "round(100 * share)",
+        _PAGE + "rates_are_rounded_up",
+    ),
+    Mutant(
+        "the weaker of two tests for a member",
+        "hdpfl_flower/privacy/trade_off.py",
+        "max(*both, false_positive_rate)",
+        "max(min(both), false_positive_rate)",
+        _POWER + "a_test_on_a_sampled_step_does_not_exceed_it",
     ),
 )
 """As ``table.MUTANTS``."""

@@ -36,7 +36,9 @@ KEYS = {
         "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
         "metrics-released", "epsilon-any-change", "closed",
     },
-    "sums": {"unit", "relation", "runs", "epsilon", "delta", "with-all-records"},
+    "sums": {
+        "unit", "relation", "runs", "epsilon", "delta", "with-all-records", "attacker-finds",
+    },
     "trusted-server": {"runs", "epsilon"},
     "releases": {"run-id", "round", "kind", "status", "at", "payload"},
     "assumptions": {"name", "claim", "how", "status", "failures"},

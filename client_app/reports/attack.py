@@ -1,0 +1,62 @@
+"""What somebody gains who sees all that a site released and asks whether a unit was among the data.
+
+Computed from the charged plans of all runs of one unit together, by their trade-off curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.recompute import read_plan
+from hdpfl_flower.privacy.accounting import interval_for
+from hdpfl_flower.privacy.trade_off import true_positive_rate
+
+FALSE_POSITIVES = (0.01, 0.1)
+"""Shares of those who are not among the data that the attacker takes for members."""
+
+
+def found_by_an_attacker(plans: Sequence[ChargedPlan]) -> dict[str, float] | None:
+    """Return false-positive rate → largest true-positive rate, both as shares of 1.
+
+    Args:
+        plans: of all runs of one unit.
+
+    Returns:
+        Upper bounds; 1 where a run adds no noise. None where a plan cannot be read.
+    """
+    import dp_accounting
+
+    read = [read_plan(frozen) for frozen in plans]
+    if not read or not all(read):
+        return None
+    known = [plan for plan in read if plan is not None]
+    if any(plan.noise_multiplier == 0 for plan in known):
+        return {f"{rate:g}": 1.0 for rate in FALSE_POSITIVES}
+    epsilon = math.fsum(frozen.epsilon for frozen in plans if frozen.epsilon < math.inf)
+    steps = sum(one.count for plan in known for one in plan.schedule)
+    interval = interval_for(epsilon or 1.0, max(steps, 1))
+    try:
+        event = dp_accounting.ComposedDpEvent([plan.event() for plan in known])
+        return {f"{rate:g}": true_positive_rate(event, rate, interval) for rate in FALSE_POSITIVES}
+    except (HDPFLError, ArithmeticError, TypeError, ValueError):
+        return None  # a plan that was altered: section 4 of the report says so
+
+
+def in_words(found: dict[str, float]) -> str:
+    """Return the rates in whole per cent, rounded up.
+
+    >>> in_words({"0.01": 0.0312, "0.1": 0.21})
+    'finds at most 4 in 100 members if it accuses 1 in 100 others, at most 21 if it accuses 10'
+    """
+    pairs = [(round(100 * float(rate)), _hundredths(share)) for rate, share in found.items()]
+    (first, hit), *others = pairs
+    text = f"finds at most {hit} in 100 members if it accuses {first} in 100 others"
+    return ", ".join([text, *(f"at most {share} if it accuses {rate}" for rate, share in others)])
+
+
+def _hundredths(share: float) -> int:
+    """Return a share in hundredths, rounded up beyond float64's own rounding."""
+    return min(math.ceil(100 * share - 1e-9), 100)
