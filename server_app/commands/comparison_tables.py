@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.simulation.groups import MINORITY
+from server_app.reports.spread import mean_and_sd
 from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 
 if TYPE_CHECKING:
@@ -135,18 +135,6 @@ def _pooled_table(comparison: Comparison, title: str) -> Table:
         best = str(int(np.nanargmax(means)) + 1) if np.isfinite(means).any() else "–"
         table.add_row(strategy, *map(mean_and_sd, values), best, str(len(rounds)))
     return table
-
-
-def mean_and_sd(values: npt.NDArray[np.float64]) -> str:
-    """Return the mean over the seeds and, of several, their standard deviation (n − 1).
-
-    >>> mean_and_sd(np.array([0.25, 0.75])), mean_and_sd(np.array([0.5]))
-    ('0.5000 ± 0.3536', '0.5000')
-    """
-    if np.isnan(values).all():
-        return "–"
-    text = f"{values.mean():.4f}"
-    return text if len(values) < 2 else f"{text} ± {values.std(ddof=1):.4f}"
 
 
 def _with_worst(metric: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import math
 import shlex
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,12 @@ from server_app.run.resume import JOURNAL, defaults, is_complete
 Cell = str | float | int
 
 
-def write_report(folder: Path, path: Path) -> None:
-    """Write the report of the run in ``folder`` to ``path``.
+def make_report(folder: Path) -> str:
+    """Return the page of the run in ``folder``.
 
     Raises:
         DataError: the folder has no journal, or a damaged one, or no finished round.
     """
-    path.write_text(make_report(folder), encoding="utf-8")
-
-
-def make_report(folder: Path) -> str:
-    """Return the page; raises as :func:`write_report` does."""
     events = read_journal(folder / JOURNAL)
     rounds = finished_rounds(events)
     if not rounds:
@@ -59,7 +55,7 @@ def make_report(folder: Path) -> str:
         warnings=list(warning_lines(rounds)),
         clusters=list(found_clusters(rounds)) if clusters else [],
         cluster_sites=list(sites_clusters(rounds)) if clusters else [],
-        configuration=_configuration(terms),
+        configuration=folded(terms),
         versions=list(_versions(starts)),
         command=command_of(terms, rounds, starts),
     )
@@ -92,8 +88,24 @@ def _status(events: Sequence[Event], rounds: Sequence[Event], starts: Sequence[E
     state = "complete" if is_complete(events) else "not complete"
     resumed = sum(event["event"] == "run-resumed" for event in starts)
     times = "" if not resumed else f", resumed {resumed} time" + "s" * (resumed > 1)
-    first, last = (str(event.get("at", "")) for event in (events[0], events[-1]))
-    return f"{state}: {len(rounds)} rounds{times}; from {first} to {last}"
+    return f"{state}: {len(rounds)} rounds{times}; {_when(events)}"
+
+
+def _when(events: Sequence[Event]) -> str:
+    """Return from when to when, in UTC, and how long that is."""
+    try:
+        first, last = (
+            datetime.fromisoformat(str(event["at"])).astimezone(UTC)
+            for event in (events[0], events[-1])
+        )
+    except (KeyError, ValueError):
+        return "when is not known"
+    end = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%-d %b %Y, %H:%M}"
+    minutes, seconds = divmod(round((last - first).total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (seconds, "s" if not hours else "")]
+    length = " ".join(f"{number} {unit}" for number, unit in parts if number and unit) or "0 s"
+    return f"{first:%-d %b %Y, %H:%M} to {end} UTC ({length})"
 
 
 def _results(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
@@ -167,13 +179,15 @@ def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         yield "not known", "the journal is of an earlier version"
 
 
-def _configuration(terms: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return key, value and whether it is not the default's, of every key of the run config."""
+def folded(terms: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return what is not the default of a run config's keys, and what is, each under its title."""
     default = defaults()
-    return [
-        (key, json.dumps(value, ensure_ascii=False), value != default.get(key))
-        for key, value in terms.items()
-    ]
+    said: list[tuple[str, str]] = []
+    usual: list[tuple[str, str]] = []
+    for key, value in terms.items():
+        kind = usual if value == default.get(key) else said
+        kind.append((key, json.dumps(value, ensure_ascii=False)))
+    return [("Not the default", said), ("Defaults", usual)]
 
 
 def _picture(events: Sequence[Event]) -> str:

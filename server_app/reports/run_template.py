@@ -8,6 +8,23 @@ from __future__ import annotations
 
 from jinja2 import Environment, StrictUndefined
 
+STYLE = """\
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem}
+body{color:#1b1f24}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
+table{border-collapse:collapse;margin:.6rem 0}
+th,td{border-bottom:1px solid #d8dee4;padding:.25rem .8rem .25rem 0}
+th,td{text-align:left;vertical-align:top}
+td.n{text-align:right;font-variant-numeric:tabular-nums}
+details{margin:.4rem 0}summary{cursor:pointer}
+img{max-width:100%;height:auto}code,pre{font:13px/1.5 ui-monospace,monospace}
+pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set td{font-weight:600}
+.warning{font-weight:600}
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}pre{background:#161b22}
+th,td{border-color:#30363d}img{background:#fff}}
+"""
+"""Of every page, whose texts are others'."""
+
 _PAGE = """\
 {% macro table(head, rows) -%}
 <table>
@@ -25,19 +42,7 @@ _PAGE = """\
  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width,initial-scale=1">
 <title>Run {{ name }}</title><style>
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem}
-body{color:#1b1f24}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-table{border-collapse:collapse;margin:.6rem 0}
-th,td{border-bottom:1px solid #d8dee4;padding:.25rem .8rem .25rem 0}
-th,td{text-align:left;vertical-align:top}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
-img{max-width:100%;height:auto}code,pre{font:13px/1.5 ui-monospace,monospace}
-pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set td{font-weight:600}
-.warning{font-weight:600}
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}pre{background:#161b22}
-th,td{border-color:#30363d}img{background:#fff}}
-</style></head>
+{{ style }}</style></head>
 <body>
 <h1>Run {{ name }}</h1>
 <p>{{ status }}</p>
@@ -73,11 +78,12 @@ rounds, less what a guard took out again.</p>
   cluster_sites) }}
 {% endif %}
 <h2>Configuration</h2>
-<p>In bold: what is not the default.</p>
-<table>
-{%- for key, value, is_set in configuration %}
-<tr{% if is_set %} class="set"{% endif %}><td><code>{{ key }}</code></td><td>{{ value }}</td></tr>
-{%- endfor %}</table>
+{% for name, keys in configuration %}
+{% if keys %}
+<details{% if loop.first %} open{% endif %}><summary>{{ name }}</summary>
+{{ table((), keys) }}</details>
+{% endif %}
+{% endfor %}
 <h2>Versions</h2>
 {{ table((), versions) }}
 <h2>To run it again</h2>
@@ -87,7 +93,9 @@ noise, and charge a new run.</p>
 </body></html>
 """
 
-PAGE = Environment(
+_ENVIRONMENT = Environment(
     autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-).from_string(_PAGE)
+)
+_ENVIRONMENT.globals["style"] = STYLE
+PAGE = _ENVIRONMENT.from_string(_PAGE)
 """What it is filled with: :func:`server_app.reports.run_page.make_report`."""

@@ -21,7 +21,7 @@ from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from server_app.commands import app
 from server_app.reports.clusters import found_clusters
 from server_app.reports.influence import site_shares
-from server_app.reports.run_page import _results, command_of, make_report
+from server_app.reports.run_page import _results, _when, command_of, make_report
 from tests.server_app.run.resuming import federation, terms_of
 
 EVIL = "<script>document.title='broken'</script>"
@@ -282,3 +282,28 @@ def test_chromium_shows_it(folder: Path, tmp_path: Path) -> None:
     pixels = imread(shot)
     assert pixels.shape[:2] == (1400, 1000)
     assert pixels[:, :, :3].std() > 0.05, "an empty page"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "words"),
+    [
+        (
+            "2026-03-01T10:00:00+00:00",
+            "2026-03-01T10:04:05+00:00",
+            "1 Mar 2026, 10:00 to 10:04 UTC (4 min 5 s)",
+        ),
+        (
+            "2026-03-01T23:00:00+00:00",
+            "2026-03-02T01:30:59+00:00",
+            "1 Mar 2026, 23:00 to 2 Mar 2026, 01:30 UTC (2 h 30 min)",
+        ),
+        (
+            "2026-03-01T12:00:00+02:00",
+            "2026-03-01T10:00:00.2+00:00",
+            "1 Mar 2026, 10:00 to 10:00 UTC (0 s)",
+        ),
+        ("yesterday", "", "when is not known"),
+    ],
+)
+def test_times_are_those_of_a_clock(first: str, last: str, words: str) -> None:
+    assert _when([{"at": first}, {"at": last}]) == words

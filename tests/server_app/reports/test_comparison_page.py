@@ -1,0 +1,64 @@
+"""``hdpfl report`` of a comparison's folder: every strategy, the picture, the configuration."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hdpfl_flower.errors import DataError
+from server_app.commands.report import report
+from server_app.reports.comparison_page import make_comparison_report
+from server_app.run.resume import defaults
+
+PNG = b"\x89PNG not really"
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """Write what ``hdpfl compare`` leaves: two strategies, one of them with a round less."""
+    terms = {**defaults(), "rounds": 3, "dataset": "digits"}
+    results = {
+        "fedavg": {"seeds": [0, 1], "accuracy": [[0.1, 0.2, 0.5], [0.1, 0.2, 0.7]],
+                   "loss": [[None] * 3, [None] * 3], "tested": []},
+        "my <b>rule</b>": {"seeds": [0], "accuracy": [[0.1, 0.25, None]], "loss": [[None] * 3],
+                           "tested": []},
+    }  # fmt: skip
+    content = {"terms": terms, "clients": 7, "results": results, **changes}
+    (folder / "comparison.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_each_strategy_has_its_last_values_and_no_column_is_empty(tmp_path: Path) -> None:
+    page = make_comparison_report(written(tmp_path))
+    assert "Comparison of 2 strategies" in page
+    assert "7 clients, 3 rounds, digits" in page
+    assert "<td>fedavg</td><td>0.6000 ± 0.1414</td><td>2</td>" in page
+    assert "<td>my &lt;b&gt;rule&lt;/b&gt;</td><td>0.2500</td><td>1</td>" in page
+    assert "<th>loss</th>" not in page
+
+
+def test_the_picture_is_in_the_page_where_there_is_one(tmp_path: Path) -> None:
+    assert "<img" not in make_comparison_report(written(tmp_path))
+    (tmp_path / "comparison.png").write_bytes(PNG)
+    assert base64.b64encode(PNG).decode() in make_comparison_report(tmp_path)
+
+
+def test_defaults_are_folded(tmp_path: Path) -> None:
+    said, usual = make_comparison_report(written(tmp_path)).split("<summary>Defaults</summary>")
+    assert "<details open><summary>Not the default</summary>" in said
+    assert "<code>rounds</code></td><td>3</td>" in said
+    assert "<code>clip-norm</code>" in usual and "<code>clip-norm</code>" not in said
+
+
+@pytest.mark.parametrize("wrong", [{"results": None}, {"terms": {}}, {"results": {"a": {}}}])
+def test_a_damaged_comparison_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"comparison\.json is damaged.*finished runs are kept"):
+        make_comparison_report(written(tmp_path, **wrong))
+
+
+def test_the_command_takes_the_folder(tmp_path: Path) -> None:
+    report(str(written(tmp_path)))
+    assert "Comparison of 2 strategies" in (tmp_path / "report.html").read_text()
