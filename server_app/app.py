@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.schema_file import with_schema_text
+from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.influence import shares_line, warning_lines
@@ -55,6 +56,8 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     config = dict(run_config)
     # Taken out before the terms are parsed: it must not enter the digest of a request.
     resumed = config.pop(RESUME_FROM, "")
+    if is_own(str(config.get("dataset", ""))):
+        config = _with_own_task(config, grid)
     given, at = RunConfig.parse(with_schema_text(config, Path.cwd())), None
     if not isinstance(resumed, str):
         raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
@@ -65,6 +68,23 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
         given = at.config
     checkpoints = Checkpoints({"engine": engine_of(grid)}, at)
     return run(grid, given, _log_event, on_end=_draw, checkpoints=checkpoints)
+
+
+def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
+    """Return ``config`` with what its own data set says of the task; raises where sites are real.
+
+    Raises:
+        TermsError: sites that are no simulation were asked to read a file or a module of terms.
+        DataError: the data set cannot be read.
+    """
+    if engine_of(grid) == "deployment":
+        raise TermsError(
+            "run config: 'dataset' names a file or a module, which is read in simulations alone; "
+            "set it to site, with 'input-shape', and let each profile's [data] name its own file"
+        )
+    from hdpfl_flower.data.own_data.dataset import with_own_task
+
+    return with_own_task(config, Path.cwd())
 
 
 def _show_own_lines() -> None:

@@ -27,7 +27,8 @@ app = new_app("The final model of the last run.")
 
 FOR_SITES = frozenset({
     "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
-    "learning-rate", "prox-lambda", "model", "dataset", "schema", "noise", "noise-multiplier",
+    "learning-rate", "prox-lambda", "model", "dataset", "schema", "task",
+    "input-shape", "classes", "intervals", "noise", "noise-multiplier",
     "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
     "personal-noise", "epsilon-cap", "evaluation", "personal-part", "personal-training",
     "personal-steps", "personal-rate", "shared-mask", "mask-share", "tuning-steps", "tuning-part",

@@ -22,7 +22,8 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import load_dataset, task_of
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.data.own_data.dataset import OwnSource, load_own_dataset, own_source
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Records, Task
@@ -150,8 +151,9 @@ def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Recor
     set's own labels). Where the terms test at the sites, every fifth record is for that.
     """
     own = config.simulation
+    source = own_source(config.terms)
     records = _parts(
-        config.terms.dataset, own.data_dir, own.partition, own.groups, own.seed, number
+        config.terms.dataset, own.data_dir, own.partition, own.groups, own.seed, number, source
     )[index]
     if config.terms.evaluation != "sites":
         return records, None
@@ -201,12 +203,18 @@ _batch_sizes = lru_cache(maxsize=8)(draw_batch_sizes)
 
 @lru_cache(maxsize=2)
 def _parts(
-    dataset: str, data_dir: str, partition: str, spec: str, seed: int, number: int
+    dataset: str,
+    data_dir: str,
+    partition: str,
+    spec: str,
+    seed: int,
+    number: int,
+    own: OwnSource | None,
 ) -> tuple[Records, ...]:
-    groups = parse_groups(spec, task_of(dataset)) if spec else None
+    data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
+    groups = parse_groups(spec, data.task) if spec else None
     of_site = [groups.of_site(site, number) if groups else 0 for site in range(number)]
-    data = load_dataset(dataset, data_dir)
-    rows = rows_of_sites(dataset, data_dir, partition, seed, number)
+    rows = rows_of_sites(dataset, data_dir, partition, seed, number, own)
     return tuple(
         seen_by(data.train.take(part), groups, group, data.task)
         for part, group in zip(rows, of_site, strict=True)

@@ -30,6 +30,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.stated_task import is_own
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.in_memory import SimulatedLedger
@@ -192,8 +193,16 @@ def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Sit
             drawn.
 
     Raises:
-        Declined: there is no profile, and this is not a simulation.
+        Declined: there is no profile, or the terms name a user's own data set, and this is no
+            simulation in process or under Ray.
     """
+    if is_own(terms.dataset) and not may_draw(context):
+        # The terms are a server's text: no path of theirs is opened here, no module imported.
+        raise Declined(
+            Reason.POLICY,
+            "'dataset' names a file or a module, which only a simulation in process or under Ray "
+            "reads; a deployed run sets 'dataset' to site",
+        )
     if profile is not None:
         if not profile.simulated:
             return _at(context, profile, terms, None)

@@ -59,8 +59,25 @@ class RunTerms(Settings):
     )
     dataset: str = Field(
         "digits",
-        description="A named data set, split over the sites; or "
-        "'site': every site reads its own, against the public schema.",
+        description="A named data set, split over the sites; "
+        "'site': every site reads its own, by the public schema or by 'input-shape'; or, in "
+        "simulations alone, your own: file:PATH.npz, or module:function.",
+    )
+    task: Literal["auto", "classification", "regression", "survival"] = Field(
+        "auto",
+        description="What is learned from records without a schema; auto: classification with "
+        "'classes', survival with 'intervals'.",
+    )
+    input_shape: str = Field(
+        "",
+        description="Shape of a record without a schema, such as 13 or 1,28,28 (channels, height, "
+        "width); empty: the schema's, or that of the named data set or of your own.",
+    )
+    classes: Count = Field(
+        0, description="Number of classes of records without a schema; 0: none, or as above."
+    )
+    intervals: Count = Field(
+        0, description="Number of intervals in which survival is observed; 0: none, or as above."
     )
     schema_text: str = Field(
         "",

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.stated_task import is_own, stated_task, states_task
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.networks import import_torchvision
 from hdpfl_flower.models.task import Records, Task
@@ -112,7 +113,10 @@ def task_of(name: str) -> Task:
         from hdpfl_flower.data.schema import Schema
 
         return Schema.load("heart").task
-    raise DataError(f"'dataset' is '{name}'; choose {', '.join(NAMES)}, or site")
+    raise DataError(
+        f"'dataset' is '{name}'; choose {', '.join(NAMES)}, or site; in simulations your own, as "
+        "file:PATH.npz or module:function"
+    )
 
 
 @lru_cache(maxsize=2)
@@ -260,11 +264,32 @@ def _unreadable(name: str, folder: Path, files: str) -> DataError:
 def task_for(terms: RunTerms) -> Task:
     """Return what a run learns: a named data set's task, or that of the sites' public schema.
 
+    Of records without a schema it is what the terms state (``stated_task``). Nothing is opened or
+    imported: the terms may be a server's.
+
     Raises:
-        DataError: no data set of that name, or the schema is wrong.
+        DataError: no data set of that name, the schema is wrong, or the terms do not state all.
     """
+    if is_own(terms.dataset):
+        return stated_task(terms)
+    if states_task(terms):
+        if terms.dataset != "site":
+            raise DataError(
+                f"'{states_task(terms)}' is of records without a schema, and 'dataset' is "
+                f"'{terms.dataset}', which has its own; remove it, or set 'dataset' to site"
+            )
+        if terms.schema_text:
+            raise DataError(
+                f"'schema' and '{states_task(terms)}' both say what a record is; remove one"
+            )
+        return stated_task(terms)
     if terms.dataset != "site":
         return task_of(terms.dataset)
     from hdpfl_flower.data.schema import Schema
 
+    if not terms.schema_text:
+        raise DataError(
+            "'dataset' is 'site' and the terms do not say what a record is: give 'schema' for "
+            "tables, or 'input-shape' and 'classes' (or 'task') for images and npz"
+        )
     return Schema.load(terms.schema_text).task

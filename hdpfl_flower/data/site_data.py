@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.columns import Mask, Texts
+from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in
+from hdpfl_flower.data.columns import Mask
 from hdpfl_flower.data.image_folder import read_images
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
@@ -71,7 +72,8 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
     Args:
         source: the profile's ``[data]``; ``csv`` and ``parquet`` need a schema, ``npz`` holds
             arrays ``x``, a row of the task's input shape a record, taken as they are, and ``y``
-            (n,); ``images`` is a folder with a subfolder a class, named ``0`` to ``C-1``.
+            (n,), for survival (n, 2): the last interval observed, and 1 where the event came in
+            it; ``images`` is a folder with a subfolder a class, named ``0`` to ``C-1``.
         task: shapes and classes, from the run's terms.
         schema_text: the run's ``schema``: TOML text, or a built-in name; empty for the others.
 
@@ -168,30 +170,34 @@ def _numbered(contents: list[bytes]) -> npt.NDArray[np.int64]:
 
 def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
     """Return the records in the arrays ``x`` and ``y`` of an ``.npz`` file."""
-    x, y = (_floats(array) for array in _load_npz(path))
-    if x.shape[1:] != task.input_shape or y.shape != x.shape[:1]:
+    x, y = load_arrays(path)
+    if x.shape[1:] != task.input_shape or y.shape != x.shape[:1] + target_shape(task):
         raise DataError(
             f"the .npz file must hold 'x' of shape (n, {', '.join(map(str, task.input_shape))}) "
-            "and 'y' of shape (n,), as the run's terms say; reshape them"
+            f"and 'y' of shape {'(n, 2)' if task.intervals else '(n,)'}, as the run's terms say; "
+            "reshape them"
         )
     # A number beyond float32 becomes infinite and is left out; a warning would disclose it.
     with np.errstate(over="ignore"):
         features = x.astype(np.float32)
     usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
-    kind: type[np.int64 | np.float32] = np.float32
-    if task.classes:
-        # NaN fails the comparisons, so that its record is left out.
-        known = (y >= 0) & (y < task.classes) & (y == np.floor(y))
-        kind = np.int64
-    else:
-        with np.errstate(over="ignore"):
-            known = np.isfinite(y.astype(np.float32))
+    targets, known = targets_in(y, task)
     left_out = {
         "features not finite": int((~usable).sum()),
         "no known label": int((usable & ~known).sum()),
     }
     kept = usable & known
-    return Records(features[kept], y[kept].astype(kind)), Summary(len(x), left_out)
+    return Records(features[kept], targets[kept]), Summary(len(x), left_out)
+
+
+def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the arrays ``x`` and ``y`` of a site's ``.npz`` file as floats.
+
+    Raises:
+        DataError: there is no such file or array, or it holds no numbers.
+    """
+    x, y = (floats_of(array) for array in _load_npz(path))
+    return x, y
 
 
 def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -205,18 +211,3 @@ def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
             "'data.path' is not there or is no .npz file with arrays 'x' and 'y'; write it with "
             "numpy.savez, numbers only"
         ) from None
-
-
-def _floats(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ``array`` as floats of its shape: what is no number is NaN.
-
-    One text among the numbers makes numpy store texts everywhere, so texts are read cell by cell.
-    """
-    if array.dtype.kind in "biuf":
-        # Exact but for integers of 64 bits, and no wider than that takes.
-        return array.astype(np.result_type(array.dtype, np.float32), copy=False)
-    if array.dtype.kind in "US":
-        if array.dtype.kind == "U":
-            array = np.char.encode(array, "utf-8", "surrogatepass")
-        return Texts.of(array.ravel().tolist()).numbers().reshape(array.shape)
-    raise DataError("the arrays of the .npz file must hold numbers; convert them before saving")

@@ -200,7 +200,7 @@ def pool(model: nn.Module, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
         x.flatten(1)[28, 0] = torch.nan
     if task.loss == "squared":
         return x, torch.randn(POOL, generator=generator)
-    return x, torch.randint(0, task.classes, (POOL,), generator=generator)
+    return x, torch.randint(0, task.target_values, (POOL,), generator=generator)
 
 
 def draws(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-Loss = Literal["softmax", "logistic", "squared"]
+Loss = Literal["softmax", "logistic", "squared", "hazard"]
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,10 @@ class Task:
     Attributes:
         input_shape: shape of one record's features, e.g. ``(1, 28, 28)`` or ``(13,)``.
         outputs: numbers the model returns for a record: one a class, 1 for a binary or a
-            regression task.
+            regression task, one an interval for survival.
         loss: ``softmax`` (cross-entropy over ``outputs`` classes), ``logistic`` (binary
-            cross-entropy of one logit) or ``squared`` (half the squared error of one output).
+            cross-entropy of one logit), ``squared`` (half the squared error of one output) or
+            ``hazard`` (binary cross-entropy of the hazard's logit in each interval at risk).
     """
 
     input_shape: tuple[int, ...]
@@ -29,8 +30,18 @@ class Task:
 
     @property
     def classes(self) -> int:
-        """Number of classes; 0 for regression."""
-        return {"softmax": self.outputs, "logistic": 2, "squared": 0}[self.loss]
+        """Number of classes; 0 for regression and survival."""
+        return {"softmax": self.outputs, "logistic": 2}.get(self.loss, 0)
+
+    @property
+    def intervals(self) -> int:
+        """Number of intervals in which survival is observed; 0 for anything else."""
+        return self.outputs if self.loss == "hazard" else 0
+
+    @property
+    def target_values(self) -> int:
+        """Number of values that an integer target may have, from 0; 0 for regression."""
+        return self.classes or 2 * self.intervals
 
     @staticmethod
     def classification(input_shape: tuple[int, ...], classes: int) -> Task:
@@ -44,6 +55,16 @@ class Task:
         """Return the task of predicting one number."""
         return Task(input_shape, 1, "squared")
 
+    @staticmethod
+    def survival(input_shape: tuple[int, ...], intervals: int) -> Task:
+        """Return the task of predicting the hazard of an event in each of ``intervals``.
+
+        The hazard of an interval is the chance of the event in it where it has not come before; its
+        logit is an output of the model (Singer and Willett, J. Educ. Stat. 1993; Gensheimer and
+        Narasimhan, PeerJ 2019).
+        """
+        return Task(input_shape, intervals, "hazard")
+
 
 @dataclass(frozen=True, repr=False)
 class Records:
@@ -51,7 +72,8 @@ class Records:
 
     Attributes:
         features: float32, shape ``(n, *input_shape)``.
-        targets: shape ``(n,)``; int64 classes, or float32 for regression.
+        targets: shape ``(n,)``; int64 classes, float32 for regression, or for survival int64 by
+            :func:`survival_targets`.
     """
 
     features: npt.NDArray[np.float32]
@@ -63,3 +85,18 @@ class Records:
     def take(self, rows: npt.NDArray[np.int64]) -> Records:
         """Return the records at ``rows``, in that order."""
         return Records(self.features[rows], self.targets[rows])
+
+
+def survival_targets(
+    last: npt.NDArray[np.int64], events: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Return the targets of survival, one integer a record: 2 · interval + event.
+
+    Args:
+        last: the last interval in which each record was observed, from 0, shape ``(n,)``.
+        events: whether the event came in it; if not, the record survived it and was censored.
+
+    >>> survival_targets(np.array([0, 3]), np.array([True, False])).tolist()
+    [1, 6]
+    """
+    return 2 * last + events

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.data.own_data.dataset import OwnSource, load_own_dataset
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.system.extras import extra
 
@@ -38,6 +39,7 @@ _WRITTEN = {
     "alone": "alone:CLASS:RECORDS, whole numbers from 0 and from 2 on",
 }
 """Every split, as users write it."""
+_BY_CLASS = ("dirichlet", "pathological", "shards", "alone")
 
 
 def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: int) -> list[Rows]:
@@ -96,9 +98,14 @@ def split(labels: Labels, owners: Rows | None, num_sites: int, spec: str, seed: 
 
 @lru_cache(maxsize=2)
 def rows_of_sites(
-    dataset: str, data_dir: str, partition: str, seed: int, number: int
+    dataset: str,
+    data_dir: str,
+    partition: str,
+    seed: int,
+    number: int,
+    own: OwnSource | None = None,
 ) -> tuple[Rows, ...]:
-    """Return each simulated site's rows of a named data set's training records, by :func:`split`.
+    """Return each simulated site's rows of a data set's training records, by :func:`split`.
 
     Sites and server call it alike. The arrays are the same objects for the same arguments; do not
     write into them.
@@ -109,11 +116,15 @@ def rows_of_sites(
         partition: the split.
         seed: of the draw.
         number: of sites.
+        own: where ``dataset`` is a user's own, what names it.
 
     Raises:
         TermsError, DataError, ModelError: as :func:`split` and ``load_dataset`` do.
     """
-    data = load_dataset(dataset, data_dir)
+    data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
+    if data.task.intervals and partition.strip().split(":")[0] in _BY_CLASS:
+        # Their targets are integers too, two a time interval.
+        _refuse_no_classes(partition.strip().split(":")[0], np.empty(0, np.float32))
     return tuple(split(data.train.targets, data.owners, number, partition, seed))
 
 

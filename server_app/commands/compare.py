@@ -99,6 +99,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
     not given keep the defaults of the run config.
     """
+    from hdpfl_flower.data.own_data.dataset import with_own_task
     from server_app.run.reuse import NAME, check_same_sites, check_same_terms
     from server_app.run.rounds import finalize_terms, ready_strategy
     from server_app.simulation.comparison import Comparison, jobs_of
@@ -123,7 +124,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         spec = config.get("epsilons", SimulationTerms().epsilons)
         config["epsilons"] = f"{spec}+opt-out:{opt_out}"
     folder = out or _new_folder()
-    config = with_schema_text(config, Path.cwd())
+    config = with_own_task(with_schema_text(config, Path.cwd()), Path.cwd())
     base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
     check_settings(base, SETTINGS_OWNERS, running=rules.values())
     comparison = Comparison(base, clients, names=names)

@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset, task_for
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.own_data.dataset import dataset_of, own_source
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.site_summary import METRICS, SITE, Measured, counts, means
@@ -98,7 +99,7 @@ class CentralTest:
         """
         simulation = config.simulation
         self._config = config
-        self._data = load_dataset(config.terms.dataset, simulation.data_dir)
+        self._data = dataset_of(config.terms, simulation.data_dir)
         self._groups = parse_groups(simulation.groups, self._data.task)
         self._own: OwnTests | None = None
 
@@ -154,11 +155,13 @@ def own_tests_of(config: RunConfig, num_sites: int) -> OwnTests | None:
     Raises:
         TermsError, DataError, ModelError: the data set cannot be read, or split so.
     """
-    dataset, drawn = config.terms.dataset, config.simulation
-    data = load_dataset(dataset, drawn.data_dir)
+    terms, drawn = config.terms, config.simulation
+    data = dataset_of(terms, drawn.data_dir)
     if data.test is None:
         return None
-    rows = rows_of_sites(dataset, drawn.data_dir, drawn.partition, drawn.seed, num_sites)
+    rows = rows_of_sites(
+        terms.dataset, drawn.data_dir, drawn.partition, drawn.seed, num_sites, own_source(terms)
+    )
     return own_tests(data, rows, drawn.partition)
 
 
@@ -173,7 +176,7 @@ def _central_test(config: RunConfig) -> CentralTest | None:
     # What is sent of a model with a personal part predicts nothing by itself.
     if terms.evaluation != "server" or terms.sent_part:
         return None
-    if load_dataset(terms.dataset, simulation.data_dir).test is None:
+    if dataset_of(terms, simulation.data_dir).test is None:
         return None
     return CentralTest(config)
 

@@ -18,7 +18,7 @@ from client_app.personal.personal_model import (
 from client_app.site.simulated import draw_profile
 from hdpfl_flower.config.personal_lambda import read_lambdas
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.data.own_data.dataset import dataset_of
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, Measured
 from hdpfl_flower.monitoring.journal import Event
@@ -55,7 +55,7 @@ def _test_personal_models(
     ditto = read_lambdas(sent.terms.personal_lambda) is not None
     if not (whole or ditto) or terms.evaluation != "server":
         return {}
-    data, own = load_dataset(terms.dataset, simulation.data_dir), own_tests_of(config, num_sites)
+    data, own = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
     if own is None:
         return {}
     groups = parse_groups(simulation.groups, data.task)

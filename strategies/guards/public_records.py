@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.data.datasets import load_dataset, task_for
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.own_data.dataset import dataset_of
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.errors import DataError, TermsError
@@ -74,7 +75,7 @@ def _records_of(config: RunConfig, task: Task) -> tuple[Records, str]:
     """Return the public records, and what holds them, for messages."""
     terms, file = config.terms, config.server.public_records
     if not file:
-        test = load_dataset(terms.dataset, config.simulation.data_dir).test
+        test = dataset_of(terms, config.simulation.data_dir).test
         if test is None:
             raise TermsError(
                 f"run config: 'guard' = 'content' needs public records, and 'dataset' "

@@ -77,8 +77,8 @@ MUTANTS = (
     ),
     Mutant(
         "an unknown label that ends a run",
-        "hdpfl_flower/data/site_data.py",
-        "        known = (y >= 0) & (y < task.classes) & (y == np.floor(y))\n",
+        "hdpfl_flower/data/array_targets.py",
+        "        known = _is_whole(y, task.classes)\n",
         "        known = np.full(len(y), True)\n",
         REPLAY + "a_label_that_the_task_does_not_know_tells_nothing",
     ),

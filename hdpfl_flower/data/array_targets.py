@@ -1,0 +1,68 @@
+"""Arrays without a schema as a task's records: numbers of any type, and targets of any task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.data.columns import Mask, Texts
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.task import Task, survival_targets
+
+Targets = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+
+def target_shape(task: Task) -> tuple[int, ...]:
+    """Return the shape of a record's target in an array ``y``: two numbers for survival, or one."""
+    return (2,) if task.intervals else ()
+
+
+def targets_in(y: npt.NDArray[Any], task: Task) -> tuple[Targets, Mask]:
+    """Return each record's target, and whether it is one of the task's.
+
+    Args:
+        y: floats, shape ``(n, *target_shape(task))``; for survival the last interval in which the
+            record was observed, from 0, and 1 where the event came in it, else 0.
+        task: what is learned.
+
+    Returns:
+        The targets as ``Records`` has them, and whether each is known, both of shape ``(n,)``.
+    """
+    if task.intervals:
+        last, event = y[:, 0], y[:, 1]
+        known = _is_whole(last, task.intervals) & _is_whole(event, 2)
+        last = np.where(known, last, 0).astype(np.int64)
+        return survival_targets(last, np.where(known, event, 0) == 1), known
+    if task.classes:
+        known = _is_whole(y, task.classes)
+        return np.where(known, y, 0).astype(np.int64), known
+    with np.errstate(over="ignore"):
+        numbers = y.astype(np.float32)
+    return numbers, np.isfinite(numbers)
+
+
+def _is_whole(values: npt.NDArray[Any], below: int) -> Mask:
+    """Return where ``values`` is a whole number from 0 to ``below`` − 1; NaN fails and is none."""
+    with np.errstate(invalid="ignore"):
+        whole: Mask = (values >= 0) & (values < below) & (values == np.floor(values))
+    return whole
+
+
+def floats_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ``array`` as floats of its shape: what is no number is NaN.
+
+    One text among the numbers makes numpy store texts everywhere, so texts are read cell by cell.
+
+    Raises:
+        DataError: it holds neither numbers nor texts.
+    """
+    if array.dtype.kind in "biuf":
+        # Exact but for integers of 64 bits, and no wider than that takes.
+        return array.astype(np.result_type(array.dtype, np.float32), copy=False)
+    if array.dtype.kind in "US":
+        if array.dtype.kind == "U":
+            array = np.char.encode(array, "utf-8", "surrogatepass")
+        return Texts.of(array.ravel().tolist()).numbers().reshape(array.shape)
+    raise DataError("the arrays of the .npz file must hold numbers; convert them before saving")

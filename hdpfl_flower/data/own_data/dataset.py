@@ -1,0 +1,289 @@
+"""A user's own data set in a simulation: ``file:PATH.npz``, or ``module:function``.
+
+Only the process of whoever starts a simulation reads it: a deployed site opens no path and imports
+no module that terms name (``client_app/site/site.py``). What is learned is found once, where the
+run config is read, and stands in the terms from then on (``stated_task.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config.terms import AUTO, RunTerms
+from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in
+from hdpfl_flower.data.datasets import Dataset, load_dataset, task_for
+from hdpfl_flower.data.own_data.source import OwnArrays, call_function, read_file
+from hdpfl_flower.data.stated_task import is_own, states_task
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.task import Records, Task
+
+FILE = "file:"
+HELD_OUT = 5
+"""Where there is no test set every 5th record is for the test; of each owner, if there are any."""
+
+
+@dataclass(frozen=True)
+class OwnSource:
+    """What names a user's own data set.
+
+    Attributes:
+        name: the value of ``dataset``.
+        task: what the run learns.
+        stamp: when the file was written last, and its size; empty for a function.
+    """
+
+    name: str
+    task: Task
+    stamp: tuple[int, ...]
+
+
+def own_source(terms: RunTerms) -> OwnSource | None:
+    """Return what names the data set of ``terms``; None where it is no user's own.
+
+    Raises:
+        DataError: the file is not there, or the terms do not state what is learned.
+    """
+    if not is_own(terms.dataset):
+        return None
+    return OwnSource(terms.dataset, task_for(terms), _stamp(terms.dataset))
+
+
+def dataset_of(terms: RunTerms, data_dir: str) -> Dataset:
+    """Return the data set of ``terms``, a user's own or a named one; do not write into it.
+
+    Raises:
+        DataError, ModelError: as :func:`load_own_dataset` or ``load_dataset``.
+    """
+    own = own_source(terms)
+    return load_dataset(terms.dataset, data_dir) if own is None else load_own_dataset(own)
+
+
+def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return ``run_config`` with what its own data set says of the task; nothing for other sets.
+
+    Args:
+        run_config: keys as their user wrote them; ``task``, ``input-shape``, ``classes`` and
+            ``intervals`` that are given stay.
+        folder: where a relative path starts.
+
+    Raises:
+        DataError: the data set cannot be read, or does not say what is learned.
+        TermsError: a key is wrong.
+    """
+    name = run_config.get("dataset")
+    if not isinstance(name, str) or not is_own(name):
+        return dict(run_config)
+    if run_config.get("schema"):
+        raise DataError(f"'dataset' '{name}' has no 'schema'; remove one of them")
+    if name.startswith(FILE):
+        name = f"{FILE}{(folder / Path(name.removeprefix(FILE)).expanduser()).absolute()}"
+    keys = ("task", "input-shape", "classes", "intervals")
+    given = {key: run_config[key] for key in keys if run_config.get(key) not in {None, "", 0, AUTO}}
+    terms = RunTerms.parse({"dataset": name, **given})
+    found = _arrays(name, _stamp(name))
+    if found.task is not None and not states_task(terms):
+        return _checked(run_config, name, found.task)
+    where = f"'dataset' '{name}'"
+    x, y = _numbers(found.x, f"{where}: 'x'"), _numbers(found.y, f"{where}: 'y'")
+    if x.ndim < 2 or not x.size:
+        raise DataError(
+            f"{where}: 'x' has the shape {x.shape}, and must have a row a record, of at least one "
+            "number each"
+        )
+    shape = ",".join(map(str, x.shape[1:]))
+    stated: dict[str, Any] = {**_kind(terms, y, found, where), "input-shape": shape, **given}
+    stated = {"task": AUTO, "classes": 0, "intervals": 0, **stated}
+    return _checked(run_config, name, task_for(RunTerms.parse({"dataset": name, **stated})))
+
+
+def _checked(run_config: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
+    """Return the keys with ``task`` in them, once all the records have been read as its."""
+    load_own_dataset(OwnSource(name, task, _stamp(name)))
+    kind = "survival" if task.intervals else "classification" if task.classes else "regression"
+    return {
+        **run_config,
+        "dataset": name,
+        "task": kind,
+        "input-shape": ",".join(map(str, task.input_shape)),
+        "classes": task.classes,
+        "intervals": task.intervals,
+    }
+
+
+def _kind(
+    terms: RunTerms, y: npt.NDArray[Any], found: OwnArrays, where: str
+) -> dict[str, str | int]:
+    """Return the kind of task, and the number of classes or intervals that the targets have."""
+    kind: str = terms.task
+    if kind == AUTO and (terms.classes or terms.intervals):
+        kind = "classification" if terms.classes else "survival"
+    if kind == AUTO:
+        integers = found.y.dtype.kind in "biu"
+        kind = "survival" if y.ndim == 2 else "classification" if integers else "regression"
+    if kind == "regression":
+        return {"task": kind}
+    if kind == "survival":
+        if y.ndim != 2 or y.shape[1] != 2:
+            raise DataError(
+                f"{where}: for survival 'y' must be of shape (n, 2): the last interval observed, "
+                "from 0, and 1 where the event came in it, else 0"
+            )
+        return {"task": kind, "intervals": terms.intervals or _most(found, where, column=0)}
+    classes = terms.classes or _most(found, where)
+    if classes < 2:
+        raise DataError(
+            f"{where}: 'y' holds one class alone; give records of two, or set 'classes'"
+        )
+    return {"task": kind, "classes": classes}
+
+
+def _most(found: OwnArrays, where: str, column: int | None = None) -> int:
+    """Return one more than the largest class, or interval, of training and test."""
+    largest = 0
+    for name, array in (("y", found.y), ("y_test", found.y_test)):
+        if array is not None and array.size:
+            values = _numbers(array, f"{where}: '{name}'")
+            values = values if column is None else values[:, column]
+            if not np.isfinite(values).all():
+                raise DataError(f"{where}: '{name}' holds numbers that are not finite")
+            largest = max(largest, int(values.max()) + 1)
+    return largest
+
+
+@lru_cache(maxsize=2)
+def load_own_dataset(source: OwnSource) -> Dataset:
+    """Return a user's own data set, the same object for the same source; do not write into it.
+
+    Raises:
+        DataError: it is not there, or its arrays are none of the task's: shapes, labels outside of
+            the classes, numbers that are not finite; or there are fewer than 5 records and no test
+            set.
+    """
+    found, where = _arrays(source.name, source.stamp), f"'dataset' '{source.name}'"
+    task = source.task
+    train = _records(found.x, found.y, task, where, "")
+    owners, names = _owners(found.owner, len(train), where)
+    if found.x_test is not None and found.y_test is not None:
+        test = _records(found.x_test, found.y_test, task, where, "_test")
+        test_owners = _test_owners(found.owner_test, names, len(test), where)
+        return Dataset(task, train, test, owners, test_owners)
+    order = np.zeros(len(train), np.int64) if owners is None else owners
+    out = _place_in(order) % HELD_OUT == HELD_OUT - 1
+    if not out.any():
+        raise DataError(
+            f"{where} holds {len(train)} records and no test set, for which every {HELD_OUT}th is "
+            "kept; give more records, or 'x_test' and 'y_test'"
+        )
+    rows, rest = np.flatnonzero(~out), np.flatnonzero(out)
+    data = Dataset(task, train.take(rows), train.take(rest), None)
+    if owners is None:
+        return data
+    return replace(data, owners=owners[rows], test_owners=owners[rest])
+
+
+def _place_in(owners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the place of each record among those of its owner, from 0, shape ``(n,)``."""
+    order = np.argsort(owners, kind="stable")
+    starts = np.searchsorted(owners[order], owners[order])
+    places = np.empty(len(owners), np.int64)
+    places[order] = np.arange(len(owners)) - starts
+    return places
+
+
+def _records(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], task: Task, where: str, which: str
+) -> Records:
+    """Return arrays as records of ``task``; raises ``DataError`` where one record is none."""
+    named_x, named_y = f"{where}: 'x{which}'", f"{where}: 'y{which}'"
+    features, targets = _numbers(x, named_x), _numbers(y, named_y)
+    shape = ", ".join(map(str, task.input_shape))
+    if features.shape[1:] != task.input_shape or not len(features):
+        raise DataError(
+            f"{named_x} has the shape {features.shape}, and must have (n, {shape}), n of at least 1"
+        )
+    if targets.shape != (len(features), *target_shape(task)):
+        wanted = (len(features), *target_shape(task))
+        raise DataError(f"{named_y} has the shape {targets.shape}, and must have {wanted}")
+    with np.errstate(over="ignore"):
+        features = features.astype(np.float32)
+    bad = int((~np.isfinite(features.reshape(len(features), -1)).all(1)).sum())
+    if bad:
+        raise DataError(
+            f"{named_x} holds numbers that are not finite, or beyond float32, in {bad} records; "
+            "fill or remove them"
+        )
+    encoded, known = targets_in(targets, task)
+    if not known.all():
+        raise DataError(
+            f"{named_y} has {int((~known).sum())} of {len(known)} targets that are none: "
+            f"{_wanted(task)}"
+        )
+    return Records(features, encoded)
+
+
+def _wanted(task: Task) -> str:
+    if task.intervals:
+        return f"the last interval observed, 0 to {task.intervals - 1}, and 0 or 1 for the event"
+    if task.classes:
+        return f"classes are whole numbers from 0 to {task.classes - 1}; correct or set 'classes'"
+    return "numbers must be finite"
+
+
+def _owners(
+    array: npt.NDArray[Any] | None, count: int, where: str
+) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[Any]]:
+    """Return the owner of each record, from 0, and the names in that order."""
+    if array is None:
+        return None, np.array([])
+    if array.shape != (count,):
+        raise DataError(f"{where}: 'owner' has the shape {array.shape}, and must have ({count},)")
+    names, owners = np.unique(array, return_inverse=True)
+    return owners.astype(np.int64), names
+
+
+def _test_owners(
+    array: npt.NDArray[Any] | None, names: npt.NDArray[Any], count: int, where: str
+) -> npt.NDArray[np.int64] | None:
+    if array is None:
+        return None
+    if array.shape != (count,) or not np.isin(array, names).all():
+        raise DataError(
+            f"{where}: 'owner_test' must hold an owner of 'owner' for each of {count} test records"
+        )
+    return np.searchsorted(names, array).astype(np.int64)
+
+
+def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    try:
+        return floats_of(array)
+    except DataError:
+        raise DataError(f"{name} holds no numbers; convert it before saving") from None
+
+
+def _stamp(name: str) -> tuple[int, ...]:
+    if not name.startswith(FILE):
+        return ()
+    path = Path(name.removeprefix(FILE))
+    try:
+        found = path.stat()
+    except OSError:
+        raise DataError(
+            f"'dataset': there is no file {path.absolute()}; a relative path starts at the "
+            "current folder"
+        ) from None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=2)
+def _arrays(name: str, stamp: tuple[int, ...]) -> OwnArrays:
+    del stamp  # part of the key alone: a file written anew is read anew
+    if name.startswith(FILE):
+        return read_file(Path(name.removeprefix(FILE)))
+    return call_function(name)

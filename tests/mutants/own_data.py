@@ -1,0 +1,53 @@
+"""Bugs of users' own data: paths and modules of a server's terms, records of no task."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+SITE, STATED, TARGETS = (
+    "client_app/site/site.py",
+    "hdpfl_flower/data/stated_task.py",
+    "hdpfl_flower/data/array_targets.py",
+)
+GUARD = "if is_own(terms.dataset) and not may_draw(context):"
+DEPLOYED = (
+    "client_app/test_own_records.py::test_a_deployed_site_opens_and_imports_nothing_that_terms_name"
+)
+
+MUTANTS = (
+    Mutant(
+        "a deployed site reads the file or imports the module that terms name",
+        SITE,
+        GUARD,
+        "if False and is_own(terms.dataset):",
+        DEPLOYED,
+    ),
+    Mutant(
+        "a profile that says it is simulated lets a server name files",
+        SITE,
+        GUARD,
+        "if is_own(terms.dataset) and not (may_draw(context) or profile and profile.simulated):",
+        DEPLOYED,
+    ),
+    Mutant(
+        "the ServerApp sends deployed sites the path of a file",
+        "server_app/app.py",
+        'if engine_of(grid) == "deployment":',
+        'if engine_of(grid) == "nowhere":',
+        "server_app/run/test_own_data_path.py::test_own_data_is_of_simulations",
+    ),
+    Mutant(
+        "terms state a record of any size",
+        STATED,
+        "if not 1 <= math.prod(shape) <= MAX_NUMBERS:",
+        "if not 1 <= math.prod(shape):",
+        "hdpfl_flower/data/test_stated_task.py::test_terms_that_state_no_task_are_refused",
+    ),
+    Mutant(
+        "a label beyond the classes is trained on",
+        TARGETS,
+        "(values >= 0) & (values < below)",
+        "(values >= 0)",
+        "client_app/test_own_records.py::test_labels_outside_of_the_classes_stop_no_run",
+    ),
+)
