@@ -211,7 +211,11 @@ def submit(terms: Path) -> tuple[Path, dict[str, Any]]:
 def conclude(folder: Path, ended: dict[str, Any]) -> None:
     """Print what the run in ``folder`` promised; raises ``ProblemError`` where it failed."""
     if ended["status"] != "finished:completed":
-        raise ProblemError(f"the run ended as {ended['status']}: {ended['status-details']}")
+        again = ""
+        if (folder / "checkpoint.safetensors").exists():
+            line = f'resume-from = "{folder.name}"'
+            again = f"; to resume it: echo '{line}' > resume.toml, and run resume.toml"
+        raise ProblemError(f"the run ended as {ended['status']}: {ended['status-details']}{again}")
     for line in promises(folder):
         print(line)
 

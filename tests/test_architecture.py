@@ -136,6 +136,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server_app.template": {"hdpfl_flower", "strategies.core"},
     "server_app.commands": {"hdpfl_flower", "strategies", "server_app"},
     "server_app.commands.demo": {"hdpfl_flower", "strategies", "server_app", "client_app.site"},
+    "server_app.commands.listing": {"hdpfl_flower", "strategies", "server_app", "studies"},
     "server_app.commands.reproduce": {"hdpfl_flower", "strategies", "server_app", "studies"},
     "studies": {
         "hdpfl_flower",

@@ -20,7 +20,9 @@ SHIPPED = (".py", ".toml")
 
 def approve(
     app: Annotated[Path, typer.Argument(metavar="APP.fab", help="The app, made by 'flwr build'.")],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the approved apps.")],
+    to: Annotated[
+        Path, typer.Option("--to", "--out", metavar="DIR", help="Folder of the approved apps.")
+    ],
     sha256: Annotated[
         str, typer.Option(help="What its SHA-256 must be, as the coordinator named it.")
     ] = "",

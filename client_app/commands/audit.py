@@ -65,7 +65,7 @@ def audit(
     ] = None,
     canaries: Annotated[int, typer.Option(help="Planted records for each claim.")] = CANARIES,
     profile: ProfileOption = None,
-    terms: Annotated[Path | None, typer.Option(help=TERMS_HELP)] = None,
+    terms: Annotated[Path | None, typer.Option("--terms", "--run-config", help=TERMS_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Attack this build's clipping and noise.

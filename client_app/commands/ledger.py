@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from client_app.reports.ledger_view import (
     read_ledger,
     view_of,
 )
-from hdpfl_flower.config.profile import LedgerPaths
+from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
@@ -53,10 +54,16 @@ def init(profile: ProfileOption = None) -> None:
 
 
 @app.command()
-def show(profile: ProfileOption = None) -> None:
+def show(
+    profile: ProfileOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
     """Print what was charged, released and is left."""
     site = open_profile(profile)
     view = read_ledger(site)
+    if as_json:
+        typer.echo(json.dumps(_shown(view, site), indent=1))
+        return
     if view.runs:
         for line in table([*run_rows(view)]):
             typer.echo(line)
@@ -74,6 +81,24 @@ def show(profile: ProfileOption = None) -> None:
     for note in notes_on_cap(view.account, site.budget):
         typer.echo(note)
     typer.echo(ROUNDING)
+
+
+def _shown(view: LedgerView, site: Profile) -> dict[str, object]:
+    """Return the tables of ``show``: a row a run, and the budget, in the same digits."""
+    head, *rows = run_rows(view) if view.runs else [()]
+    now = budget_status(view.account, site.budget)
+    return {
+        "runs": [dict(zip(head, row, strict=True)) for row in rows],
+        **{
+            name: {"epsilon": word(pair[0]), "delta": word(pair[1])}
+            for name, pair, word in (
+                ("cap", now.cap, floor_digits),
+                ("spent", now.spent, ceil_digits),
+                ("left", now.left, floor_digits),
+            )
+        },
+        "notes": [*notes_on_cap(view.account, site.budget)],
+    }
 
 
 @app.command()

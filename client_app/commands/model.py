@@ -88,7 +88,7 @@ def show(
 
 @app.command()
 def export(
-    to: Annotated[Path, typer.Option("--to", help="File to write, FILE.safetensors.")],
+    to: Annotated[Path, typer.Option("--to", "--out", help="File to write, FILE.safetensors.")],
     profile: ProfileOption = None,
     personal: PersonalOption = False,
     kept: KeptOption = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,13 +65,16 @@ class SignalToNoise:
 
 
 def plan(
-    terms: Annotated[Path, typer.Option(help=TERMS_HELP)],
+    terms: Annotated[Path, typer.Option("--terms", "--run-config", help=TERMS_HELP)],
     profile: ProfileOption = None,
     expect: Annotated[
         bool,
         typer.Option(
             "--expect", help="Read the records, and simulate what they would reach alone."
         ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print cost and noise alone, for machines.")
     ] = False,
 ) -> None:
     """Print the cost of a run at this site.
@@ -83,8 +87,9 @@ def plan(
     site, run = open_profile(profile), RunConfig.load(terms).terms
     check_policy(site, run)
     if run.noise != "records":
-        if expect:
-            raise TermsError("'--expect' needs noise on records: 'noise' of the terms is another")
+        if expect or as_json:
+            option = "--expect" if expect else "--json"
+            raise TermsError(f"'{option}' needs noise on records: 'noise' of the terms is another")
         _plan_of_clients(site, run)
         return
     # A plan that is frozen is what the run costs, whatever the profile says now.
@@ -96,12 +101,15 @@ def plan(
     else:
         made = make_plan(site, run)
     size = _parameters(site, run)
-    for line in (
+    if as_json:
+        typer.echo(json.dumps(_facts(site, view, run, made, size), indent=1))
+        _end_unless_it_fits(site, view, run, made)
+        return
+    typer.echo("\n".join([
         *_what_runs(site, run, made, size),
         *_what_it_costs(site, view, made, charged=frozen is not None),
         *lines,
-    ):
-        typer.echo(line)
+    ]))  # fmt: skip
     if run.noise_multiplier:
         typer.echo("more rounds cost no noise here: the run sets it, and the site leaves early")
     elif frozen is None and not math.isinf(made.epsilon):
@@ -111,6 +119,28 @@ def plan(
         for line in expectation_lines(site, run, made):
             typer.echo(line)
     _end_unless_it_fits(site, view, run, made)
+
+
+def _facts(
+    site: Profile, view: LedgerView, run: RunTerms, made: Plan, size: int
+) -> dict[str, object]:
+    """Return what a run costs here and how noisy its updates are; None where there is no noise."""
+    strength = signal_to_noise(made, run, size)
+    charged = run.run_id in view.account.plans
+    return {
+        "run-id": run.run_id,
+        "strategy": run.strategy,
+        "rounds": made.rounds,
+        "epsilon": made.epsilon if math.isfinite(made.epsilon) else None,
+        "delta": made.delta,
+        "noise-multiplier": made.noise_multiplier,
+        "parameters": size,
+        "update-noise-std": strength.std,
+        "signal-to-noise": strength.ratio if math.isfinite(strength.ratio) else None,
+        "charged": charged,
+        "fits": charged or _runs(site, view, made) > 0,
+        "runs-that-fit": _runs(site, view, made),
+    }
 
 
 def _plan_of_clients(site: Profile, run: RunTerms) -> None:

@@ -34,7 +34,7 @@ def _group() -> None:
 @app.command()
 def check(
     profile: ProfileOption = None,
-    terms: Annotated[Path | None, typer.Option(help=TERMS_HELP)] = None,
+    terms: Annotated[Path | None, typer.Option("--terms", "--run-config", help=TERMS_HELP)] = None,
 ) -> None:
     """Check whether the site can take part.
 

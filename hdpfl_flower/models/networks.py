@@ -35,7 +35,13 @@ MAX_MODEL_MB = 2048.0
 MAX_WIDTHS = 32
 """Hidden layers of an ``mlp``, at most."""
 _WIDTH = re.compile("[1-9][0-9]{0,6}")
-_OWN = ("logreg", "mlp", "cnn", "resnet18")
+OUR_MODELS = {
+    "logreg": "one linear layer",
+    "mlp": "mlp:WIDTH[:WIDTH…], ReLU between; width 64 without one",
+    "cnn": "Robust-HDP's: two 5×5 convolutions and one linear layer",
+    "resnet18": "torchvision's, with GroupNorm of 2 groups in place of BatchNorm",
+}
+"""The networks of this package, and what each is."""
 _SHOWN = 60
 """Characters of a name that an error repeats: it is the server's text."""
 
@@ -62,7 +68,7 @@ def check_name(spec: str) -> None:
     if is_user_code(spec):
         return
     name, *widths = spec.split(":")
-    if name not in _OWN:
+    if name not in OUR_MODELS:
         raise ModelError(
             f"model '{_shown(spec)}' is not known; choose logreg, mlp:WIDTH, cnn, resnet18 or "
             "module:function"

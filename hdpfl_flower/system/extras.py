@@ -9,7 +9,9 @@ from typing import Literal
 
 from hdpfl_flower.errors import InstallationError
 
-Extra = Literal["simulation", "plots", "metrics", "tables", "images", "opacus"]
+Extra = Literal[
+    "simulation", "plots", "metrics", "tables", "images", "opacus", "tensorboard", "mlflow"
+]
 
 
 @contextmanager

@@ -19,6 +19,11 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is impo
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+EXIT_CODES = (
+    "Exit status: 0 done; 1 an error in one line on stderr, or a check that failed; 2 an unknown "
+    f"command or option, or a value of the wrong type; {INTERRUPTED} interrupted by Ctrl-C."
+)
+"""Of both command lines; their help ends with it."""
 
 
 def new_app(help_text: str, *, version: str = "") -> typer.Typer:
@@ -26,12 +31,15 @@ def new_app(help_text: str, *, version: str = "") -> typer.Typer:
 
     Args:
         help_text: what it is.
-        version: what ``--version`` prints; empty: there is no such option.
+        version: what ``--version`` prints, of a whole command line; empty: of a group of commands,
+            which has no such option, no completion and no list of exit codes.
     """
     app = typer.Typer(
         help=help_text,
+        epilog=EXIT_CODES if version else None,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=bool(version),
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",  # in "rich" a word such as [budget] is markup, and is lost
     )

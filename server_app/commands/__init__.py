@@ -8,7 +8,9 @@ from server_app.commands.certs import certs
 from server_app.commands.compare import compare
 from server_app.commands.contract import contract
 from server_app.commands.demo import demo
+from server_app.commands.export import export
 from server_app.commands.exporter import exporter
+from server_app.commands.listing import list_names
 from server_app.commands.metrics import app as metrics_app
 from server_app.commands.new import new
 from server_app.commands.plot import plot
@@ -22,11 +24,13 @@ app = new_app(
 )
 app.command()(demo)
 app.command()(compare)
+app.command("list")(list_names)
 app.command()(contract)
 app.command()(new)
 app.command()(reproduce)
 app.command()(plot)
 app.command()(report)
+app.command()(export)
 app.command()(resume)
 app.command()(certs)
 app.command()(exporter)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
+import typer
 from rich.table import Table
 
 from hdpfl_flower.config.run_config import RunConfig
@@ -28,7 +29,11 @@ TERMS = {
 }
 
 
-def demo() -> None:
+def demo(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print comparison.json in place of tables.")
+    ] = False,
+) -> None:
     """Train on scikit-learn's digits at 13 sites, each with its own ε, in process.
 
     Shows what joining is worth to each site, and that the server can weigh sites by their
@@ -46,6 +51,9 @@ def demo() -> None:
             comparison.rounds[job.key] = events
         alone = [_alone(config, site, tick) for site in range(SITES)]
     comparison.save(folder / "comparison.json")
+    if as_json:
+        typer.echo((folder / "comparison.json").read_text(encoding="utf-8"), nl=False)
+        return
     first = f"mmse-seed{config.simulation.seed}"
     joined = RunJob(config.updated(strategy="mmse", run_id=first), SITES)
     console.print(_table(joined, comparison, alone))

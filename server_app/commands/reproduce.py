@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from enum import StrEnum
@@ -29,6 +30,9 @@ class Device(StrEnum):
 def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     name: Annotated[str, typer.Argument(help="The study; see --list.", show_default=False)] = "",
     list_: Annotated[bool, typer.Option("--list", help="List the studies and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the list, or results.json, as JSON.")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="As published: hours.")] = False,
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 0: the study's.", min=0)] = 0,
     rounds: Annotated[
@@ -85,7 +89,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     from studies.framework.study import Options
 
     if list_ or not name:
-        _list()
+        _list(as_json)
         return
     if name not in STUDIES:
         raise TermsError(f"study '{name}' is not known; choose one of {', '.join(STUDIES)}")
@@ -109,13 +113,24 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     study = STUDIES[name]
     findings = study.conduct(options, folder)
     save(study, findings, folder, _command(name, options))
+    if as_json:
+        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
+        return
     console.print(f"[bold]{study.title}[/bold]  ({study.source})")
     show(findings)
     console.print(f"{folder}: table.md, results.json, {name}.png", soft_wrap=True)
 
 
-def _list() -> None:
+def _list(as_json: bool) -> None:
     from studies import STUDIES
+
+    if as_json:
+        rows = [
+            {"name": s.name, "what": s.title, "paper": s.source, "minutes": s.minutes}
+            for s in STUDIES.values()
+        ]
+        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
 
     table = Table(title="hdpfl reproduce NAME: minutes of the quick form on two cores")
     for column in ("name", "what", "paper", "minutes"):

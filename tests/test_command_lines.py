@@ -1,0 +1,142 @@
+"""Both command lines, command by command: help on every option, JSON of every table, one word."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from client_app.commands import app as site_app
+from hdpfl_flower.config.server_terms import ServerTerms
+from hdpfl_flower.simulation.attacks import ATTACKS
+from hdpfl_flower.system.terminal import EXIT_CODES
+from server_app.commands import app
+from server_app.commands.listing import Kind
+from strategies import STRATEGIES
+from studies import STUDIES
+
+APPS = {"hdpfl": app, "hdpfl-site": site_app}
+ONE_WORD = ({"--terms", "--run-config"}, {"--to", "--out"})
+"""Options that are one: whoever has the first is also called by the second."""
+
+
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name, each in inner.items():
+        yield from leaves(each, (*path, name))
+
+
+COMMANDS = {
+    path: command
+    for name, each in APPS.items()
+    for path, command in leaves(typer.main.get_command(each), (name,))
+}
+
+
+def options(command: Any) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_says_what_it_and_each_option_is_for(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    assert command.help
+    silent = [parameter.name for parameter in command.params if not parameter.help]
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_that_prints_a_table_prints_json(path: tuple[str, ...]) -> None:
+    shown = inspect.getsource(COMMANDS[path].callback)
+    prints = re.search(
+        r"\b(?:table|Table|measure_tables|_show_all|_table|_list|_rounds_rows)\(", shown
+    )
+    assert not prints or "--json" in options(COMMANDS[path])
+
+
+def test_commands_with_tables_are_found() -> None:
+    tables = {("hdpfl", "compare"), ("hdpfl", "demo"), ("hdpfl", "list"), ("hdpfl", "reproduce"),
+              ("hdpfl", "contract"), ("hdpfl-site", "ledger", "show"), ("hdpfl-site", "plan"),
+              ("hdpfl-site", "worth"), ("hdpfl-site", "report"),
+              ("hdpfl-site", "audit")}  # fmt: skip
+    assert {path for path in tables if "--json" not in options(COMMANDS[path])} == set()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_one_option_has_one_word(path: tuple[str, ...]) -> None:
+    found = options(COMMANDS[path])
+    terms, to = ONE_WORD
+    assert not found & terms or found >= terms
+    assert "--to" not in found or found >= to
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_the_short_help_ends_with_the_exit_codes(name: str) -> None:
+    runner = CliRunner(env={"COLUMNS": "300"})
+    said = runner.invoke(APPS[name], ["-h"])
+    assert said.exit_code == 0
+    assert EXIT_CODES in said.output
+    for path in COMMANDS:
+        if path[0] == name:
+            assert runner.invoke(APPS[name], [*path[1:], "-h"]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_a_shell_completes_commands(name: str) -> None:
+    module = "server_app" if name == "hdpfl" else "client_app"
+    code = f"import sys; sys.argv[0] = '{name}'; from {module}.commands import main; main()"
+    variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
+    own = {variable: "complete_bash", "COMP_WORDS": f"{name} re", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **own},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert "report" in done.stdout.split(), done.stderr
+
+
+def test_usage_errors_end_with_2_and_ours_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    from server_app.commands import main
+
+    for words, status in ((["compare", "--no-such"], 2), (["plot", "no-such-run"], 1)):
+        monkeypatch.setattr(sys, "argv", ["hdpfl", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == status
+
+
+def test_list_has_every_name() -> None:
+    said = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
+    assert list(said) == [kind.value for kind in Kind]
+    assert list(said["strategies"]) == list(STRATEGIES)
+    assert list(said["studies"]) == list(STUDIES)
+    assert list(said["attacks"]) == list(ATTACKS)
+    guards = get_args(ServerTerms.model_fields["guard"].annotation)
+    assert {"none", *said["guards"]} == set(guards)
+    assert said["datasets"]["cifar100"] == "3×32×32, 100 classes"
+    empty = [name for kind in ("strategies", "parts", "studies") for name in said[kind]
+             if not said[kind][name]]  # fmt: skip
+    assert empty == []
+    one = CliRunner().invoke(app, ["list", "models"])
+    assert "logreg" in one.output
+    assert "fedavg" not in one.output
+
+
+def test_heavy_libraries_are_not_imported_for_help(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom server_app.commands import app\n"
+        "heavy = {'torch', 'flwr', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
