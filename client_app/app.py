@@ -1,8 +1,8 @@
 """The ClientApp: one guard around every handler, and the handlers of the four message types.
 
-A round's order: decode → plan → read the records → reserve → train → seal → encode. Nothing but
-what ``wire.py`` lists leaves the site. Whatever goes wrong, the server receives one of two constant
-codes; the reason is written to the site's own log.
+A round's order: decode → consent → plan → read the records → reserve → train → seal → encode.
+Nothing but what ``wire.py`` lists leaves the site. Whatever goes wrong, the server receives one of
+four constant codes; the reason is written to the site's own log.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from flwr.clientapp import ClientApp
 
 import client_app.fast_torch_import  # noqa: F401 - before all that imports torch
 from client_app.site import refusals
+from client_app.site.consent import check_consent
 from client_app.site.reply_time import Arrival, arrival, stamp, wait_until_due
 from client_app.site.site import Site, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.errors import Declined, HDPFLError, Reason
+from hdpfl_flower.errors import Declined, HDPFLError, Pending, Reason, Refused
 from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.linalg.step_direction import Vector
@@ -72,14 +73,16 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
             site = open_site(context, instructions.terms, profile)
             # Before any handler: terms that the policy declines read no record and charge no plan.
             check_policy(site.profile, instructions.terms)
+            # Before any handler, too: without consent nothing is read, charged or disclosed.
+            check_consent(site, ask=handler is not finish)
             if instructions.use == wire.OFFSET and handler is not train:
                 raise WireError("message: an offset is for a round of training")
             return handler(site, instructions)
         except KeyboardInterrupt:
             raise
         except Declined as reason:
-            log.warning("declined: %s", reason)
-            code, why = wire.DECLINED, refusals.word_of(reason)
+            code, why = _CODES.get(type(reason), wire.DECLINED), refusals.word_of(reason)
+            log.warning("%s: %s", wire.REASONS[code], reason)
         except BaseException as reason:  # the guard: nothing may pass it
             log.error("failed: %s", _words_of(reason))
             code, why = wire.FAILED, refusals.word_of(reason)
@@ -87,6 +90,10 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
         return code
 
     return handle
+
+
+_CODES: dict[type[Declined], int] = {Pending: wire.PENDING, Refused: wire.REFUSED}
+"""Decisions with a code of their own."""
 
 
 def _reply(answered: RecordDict | int, message: Message, created_at: float | None) -> Message:

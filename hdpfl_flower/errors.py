@@ -91,3 +91,18 @@ class Declined(HDPFLError):  # noqa: N818 - a decision of the site, not a fault
 
     def __str__(self) -> str:
         return self.text if self.reason is Reason.OTHER else f"{self.reason.value}: {self.text}"
+
+
+class Pending(Declined):
+    """The site's operator has not approved the run; the server receives a code of its own."""
+
+    def __init__(self, text: str) -> None:
+        """``text``: for the site's own log."""
+        super().__init__(Reason.OTHER, text)
+
+    def __reduce__(self) -> tuple[type[Pending], tuple[str]]:
+        return type(self), (self.text,)
+
+
+class Refused(Pending):
+    """The site's operator refused the run, for good; the server receives a code of its own."""

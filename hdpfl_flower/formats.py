@@ -55,11 +55,11 @@ class Format:
         return number
 
 
-LEDGER = Format("ledger", 2, LedgerError)
+LEDGER = Format("ledger", 3, LedgerError)
 PLAN = Format("plan in a ledger", 2, LedgerError)
-JOURNAL = Format("journal", 2, DataError)
+JOURNAL = Format("journal", 3, DataError)
 CHECKPOINT = Format("checkpoint", 3, CheckpointError, unnumbered=1)
 PROFILE = Format("profile", 1, ProfileError, unnumbered=1)
 FINAL_MODEL = Format("final model", 2, DataError)
-INSTRUCTIONS = Format("message from the server", 3, WireError)
+INSTRUCTIONS = Format("message from the server", 4, WireError)
 FORMATS = (LEDGER, PLAN, JOURNAL, CHECKPOINT, PROFILE, FINAL_MODEL, INSTRUCTIONS)

@@ -13,7 +13,8 @@ shape, a dtype or a key that is not expected raises :class:`WireError` before an
                     "choice":       the model that it chose privately, where it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
-                    or Error(120, "declined"), Error(121, "failed")
+                    or Error(120, "declined"), Error(121, "failed"), Error(122, "pending"),
+                    Error(123, "refused")
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish
 
 DECLINED, FAILED = 120, 121
 """The two codes of a site that sends nothing: policy, budget or terms; anything else."""
-_REASONS = {DECLINED: "declined", FAILED: "failed"}
+PENDING, REFUSED = 122, 123
+"""Likewise, of a site whose operator has not approved the run so far, or has refused it."""
+REASONS = {DECLINED: "declined", FAILED: "failed", PENDING: "pending", REFUSED: "refused"}
+"""The one word that is sent with each code."""
 
 _MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
 _UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
@@ -298,7 +302,7 @@ def read_metrics(content: RecordDict) -> dict[str, float]:
 
 def refusal(code: int, request: Message) -> Message:
     """Return the reply of a site that sends nothing: the code and its constant reason."""
-    return Message(Error(code, _REASONS[code]), reply_to=request)
+    return Message(Error(code, REASONS[code]), reply_to=request)
 
 
 def _read_numbers(content: RecordDict, key: str, allowed: frozenset[str]) -> dict[str, float]:

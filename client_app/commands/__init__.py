@@ -15,6 +15,7 @@ from client_app.commands.model import app as model_app
 from client_app.commands.plan import plan
 from client_app.commands.profile import app as profile_app
 from client_app.commands.report import report
+from client_app.commands.requests import refuse, requests
 from client_app.commands.schema import app as schema_app
 from client_app.commands.worth import worth
 from hdpfl_flower.system.terminal import guarded_main, new_app
@@ -31,7 +32,9 @@ app.command("report")(report)
 app.add_typer(model_app, name="model")
 app.command("worth")(worth)
 app.command("audit")(audit)
+app.command("requests")(requests)
 app.command("approve")(approve)
+app.command("refuse")(refuse)
 app.command("connect")(connect)
 app.command("exporter")(exporter)
 

@@ -1,4 +1,4 @@
-"""``hdpfl-site approve``: which app may run at this site; every other is refused."""
+"""``hdpfl-site approve``: which run may use this site, or which app may work here at all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 import client_app
 from client_app.approval.fab import Bundle, install, read_bundle
+from client_app.commands.options import ProfileOption, open_profile
+from client_app.commands.requests import ByOption, approve_run
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.system.printable import printable
 
@@ -19,20 +21,41 @@ SHIPPED = (".py", ".toml")
 
 
 def approve(
-    app: Annotated[Path, typer.Argument(metavar="APP.fab", help="The app, made by 'flwr build'.")],
-    to: Annotated[
-        Path, typer.Option("--to", "--out", metavar="DIR", help="Folder of the approved apps.")
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN | APP.fab",
+            help="A run, or the digits that 'requests' prints; with --to an app of 'flwr build'.",
+        ),
     ],
+    profile: ProfileOption = None,
+    by: ByOption = "",
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", "--out", metavar="DIR", help="App: folder of the approved apps."),
+    ] = None,
     sha256: Annotated[
-        str, typer.Option(help="What its SHA-256 must be, as the coordinator named it.")
+        str, typer.Option(help="App: what its SHA-256 must be, as the coordinator named it.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Let this app, bit by bit, run at this site.
+    """Approve a run, or with --to an app.
 
-    Lists the files that differ from the package installed here, and asks. Run it as the
-    administrator: the user whom the SuperNode runs as must not be able to write to DIR.
+    A run: prints its terms, its price and what it discloses, and asks. The ledger records who
+    approved which terms; other terms, or another app, wait for approval again.
+
+    An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
+    it as the administrator: the user whom the SuperNode runs as must not be able to write to DIR.
     """
+    if to is not None:
+        _approve_app(Path(what), to, sha256, yes=yes)
+    elif sha256:
+        raise DeploymentError("'--sha256' is of an app: add --to DIR, or leave it out for a run")
+    else:
+        approve_run(open_profile(profile), what, by, yes=yes)
+
+
+def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     bundle = read_bundle(app)
     if sha256 and sha256.strip().lower() != bundle.sha256:
         raise DeploymentError(

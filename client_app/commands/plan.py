@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.plan_client_level import client_level_lines
 from client_app.commands.plan_expectation import expectation_lines
+from client_app.reports.client_level import client_level_lines
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
 from client_app.reports.ledger_view import (
     LedgerView,
@@ -93,7 +93,7 @@ def plan(
         _plan_of_clients(site, run)
         return
     # A plan that is frozen is what the run costs, whatever the profile says now.
-    view, lines = _ledger_view(site)
+    view, lines = ledger_view(site)
     frozen = view.account.plans.get(run.run_id)
     if frozen is not None:
         made, before = frozen.read(), frozen.read_terms()
@@ -147,7 +147,7 @@ def _plan_of_clients(site: Profile, run: RunTerms) -> None:
     """Print the plan of a run whose unit is the client."""
     typer.echo("\n".join(client_level_lines(site, run)))
     if run.noise == "client":  # a trusted server charges nothing here
-        view, made = _ledger_view(site)[0], make_plan(site, run)
+        view, made = ledger_view(site)[0], make_plan(site, run)
         if run.run_id not in view.account.plans and not _runs(site, view, made):
             typer.echo(DOES_NOT_FIT)
         _end_unless_it_fits(site, view, run, made)
@@ -177,7 +177,7 @@ def signal_to_noise(made: Plan, run: RunTerms, size: int) -> SignalToNoise:
     return SignalToNoise(std, math.sqrt(size) * std, signal)
 
 
-def _ledger_view(site: Profile) -> tuple[LedgerView, list[str]]:
+def ledger_view(site: Profile) -> tuple[LedgerView, list[str]]:
     """Return the ledger's view, or those that 'ledger init' would start, and what to say of it."""
     if site.ledger is None:
         return empty_ledger(site.budget), ["no [ledger] in the profile: counted from [budget]"]

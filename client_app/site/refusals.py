@@ -68,6 +68,8 @@ def note_refusal(profile: Profile | None, code: int, word: str) -> None:
     try:
         if profile is None or profile.ledger is None or profile.simulated:
             return
+        if code not in ANSWERS:  # a run that waits asks again and again, and a decision is known
+            return
         count_refusal(refusals_path(profile.ledger.path), ANSWERS[code], word)
     except KeyboardInterrupt:
         raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import stat
 import tomllib
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -121,6 +122,19 @@ class Policy(RedactedModel):
     )
 
 
+class Standing(RedactedModel):
+    """Bounds on the runs that need no approval of their own, where `approval` is `standing`."""
+
+    until: date | None = Field(
+        None,
+        description="Last day, `2027-12-31`, of the site's clock; later runs, and rounds, wait for "
+        "approval. Without it: no last day.",
+    )
+    max_rounds: AtLeastOne | None = Field(
+        None, description="Most rounds of such a run; without it: `policy.max-rounds`."
+    )
+
+
 class LedgerPaths(RedactedModel):
     """Where the budget ledger lies; ``anchor`` belongs on other storage."""
 
@@ -155,10 +169,17 @@ class Profile(RedactedModel):
     run: Budget
     training: Training
     policy: Policy = Policy()
+    standing: Standing = Standing()
     data: DataSource | None = None
     ledger: LedgerPaths | None = None
     state: State | None = None
     simulation: Simulation | None = None
+    approval: Literal["each-run", "standing"] = Field(
+        "each-run",
+        description="Which runs this site takes part in: those that `hdpfl-site approve RUN` "
+        "approved (each-run), or all that `[policy]`, `[run]`, `[budget]` and `[standing]` allow "
+        "(standing). A simulated site needs no approval.",
+    )
     disclose: Annotated[tuple[Disclosure, ...], AList] = Field(
         (),
         description="What may leave the site although ε does not cover it: constants of the "
@@ -200,6 +221,11 @@ class Profile(RedactedModel):
             raise ValueError(
                 "[run] asks for more than [budget] holds; lower 'run.epsilon' and "
                 "'run.delta', or raise the cap"
+            )
+        if self.standing != Standing() and self.approval != "standing":
+            raise ValueError(
+                "[standing] bounds nothing while 'approval' is 'each-run'; set 'approval' = "
+                "'standing', or remove the section"
             )
         if "noise-std" in self.disclose and self.simulation is None:
             raise ValueError(

@@ -44,7 +44,11 @@ class ServerTerms(Settings):
     )
     quorum: Count = Field(0, description="Updates a round needs; 0: two thirds of those asked.")
     min_sites: AtLeastOne = Field(2, description="Sites to wait for before the first round.")
-    join_timeout: Positive = Field(120.0, description="Seconds to wait for min-sites.")
+    join_timeout: Positive = Field(
+        120.0,
+        description="Seconds to wait for min-sites, and for the operators of sites that are "
+        "online to approve the run; a day is 86400.",
+    )
     round_timeout: Positive = Field(3600.0, description="Seconds to wait for a round's replies.")
     runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
     public_split: str = Field(

@@ -13,7 +13,7 @@ import math
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, PlainValidator, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, field_validator
 
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
 from hdpfl_flower.errors import TermsError
@@ -32,6 +32,17 @@ def _read_pull(value: object) -> float | Literal["auto"]:
 
 
 Pull = Annotated[float | Literal["auto"], PlainValidator(_read_pull)]
+
+
+def _one_line(value: str) -> str:
+    # Shown to the operator who approves: no character of it may hide or move others.
+    if not value.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return value
+
+
+Line = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
+"""Text of the server that people at a site read."""
 
 
 class RunTerms(Settings):
@@ -206,6 +217,17 @@ class RunTerms(Settings):
         "",
         description="Simulation: the ε of every simulated site, in place of 'epsilons'; set by "
         "'maximum' and 'non-private', which violate what the sites ask for.",
+    )
+
+    purpose: Line = Field(
+        "",
+        description="What the run is for, in one line of at most 500 characters: the operators of "
+        "the sites read it before they approve the run.",
+    )
+    coordinator: Line = Field(
+        "",
+        description="Who asks, likewise: a name and an address. Sites show it as the server's "
+        "word, which nobody verified.",
     )
 
     @field_validator("personal_lambda")

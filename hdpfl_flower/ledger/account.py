@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hdpfl_flower.errors import Declined, LedgerError, Reason
+from hdpfl_flower.errors import Declined, LedgerError, Reason, Refused
 from hdpfl_flower.ledger.hash_chain import Entry
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CLOSED = "closed"
 """Kind of the entry after which nothing of a run may be released."""
+APPROVED, REFUSED = "approved", "refused"
+"""Kinds of the entries by which the site's operator decides on a run."""
 Key = tuple[str, int, str]
 """A release: (run, server round, kind)."""
 
@@ -79,6 +81,29 @@ class Request:
         }
 
 
+@dataclass(frozen=True)
+class Approval:
+    """What an operator approves: one request, no other.
+
+    Attributes:
+        run_id: the run.
+        request: SHA-256 of all that is approved: terms and app.
+        terms: the public terms, JSON.
+        app: SHA-256 of the app that may work under them.
+        by: who approves.
+    """
+
+    run_id: str
+    request: str
+    terms: str
+    app: str
+    by: str
+
+    def entry(self) -> dict[str, object]:
+        """Return the body of the ledger's entry."""
+        return asdict(self)
+
+
 @dataclass
 class Release:
     """Status of one release."""
@@ -100,6 +125,8 @@ class Account:
         releases: every release that was ever reserved.
         declared: run → the ε declared to a server that adds the noise.
         closed: runs of which nothing more may be released here.
+        approved: run → the requests of it that were approved, by their digests.
+        refused: runs that were refused, before or after an approval.
     """
 
     cap_epsilon: float = 0.0
@@ -108,6 +135,8 @@ class Account:
     releases: dict[Key, Release] = field(default_factory=dict)
     declared: dict[str, float] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
+    approved: dict[str, set[str]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
     _by_seq: dict[int, Release] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
@@ -121,6 +150,10 @@ class Account:
             )
         elif entry.kind == CLOSED:
             self.closed.add(body["run_id"])
+        elif entry.kind == APPROVED:
+            self.approved.setdefault(body["run_id"], set()).add(body["request"])
+        elif entry.kind == REFUSED:
+            self.refused.add(body["run_id"])
         elif entry.kind == "reserved":
             key = (body["run_id"], body["round"], body["kind"])
             release = Release(entry.seq, body["request"], "reserved")
@@ -144,7 +177,14 @@ class Account:
             raise Declined(Reason.BUDGET, "the releases that the run's plan pays for are used up")
 
     def check_open(self, request: Request) -> None:
-        """Decline any release of a run that was closed here, repeated ones too."""
+        """Decline any release of a run that was closed or refused here, repeated ones too.
+
+        Raises:
+            Declined: it is closed.
+            Refused: its operator refused it, perhaps since the message was let in.
+        """
+        if request.run_id in self.refused:
+            raise Refused("the run was refused at this site")
         if request.run_id in self.closed:
             raise Declined(
                 Reason.POLICY,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hdpfl_flower.ledger.account import CLOSED, ChargedPlan, Key, sum_within
+from hdpfl_flower.ledger.account import APPROVED, CLOSED, REFUSED, ChargedPlan, Key, sum_within
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.privacy.plan import Plan
@@ -163,6 +163,18 @@ def after_close(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"entry {entry.seq} is of run '{run}', which was closed before it"
 
 
+def after_refusal(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each charge, release and approval of a run that was refused before it."""
+    refused: set[str] = set()
+    for entry in entries:
+        run = entry.body.get("run_id")
+        if entry.kind == REFUSED:
+            refused.add(entry.body["run_id"])
+        # "sealed" and "sent" may follow: they are of a release that was taken before.
+        elif run in refused and entry.kind in ("plan", "reserved", APPROVED):
+            yield f"entry {entry.seq} is of run '{run}', which was refused before it"
+
+
 def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield each plan whose ε, computed again, is above what was charged or cannot be computed."""
     for entry in entries:
@@ -237,6 +249,12 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
         "nothing of a run was released after its model was tuned here without noise",
         "every entry after one that closes a run was held against that run",
         after_close,
+    ),
+    (
+        "refused",
+        "nothing of a run was released after its refusal",
+        "every entry after one that refuses a run was held against that run",
+        after_refusal,
     ),
     (
         "recount",

@@ -20,8 +20,11 @@ from pathlib import Path
 
 from hdpfl_flower.errors import Declined, LedgerError, Reason
 from hdpfl_flower.ledger.account import (
+    APPROVED,
     CLOSED,
+    REFUSED,
     Account,
+    Approval,
     ChargedPlan,
     Key,
     Release,
@@ -129,6 +132,28 @@ class Ledger:
                         ) from running
             self._chain.raise_format()
             self._append(CLOSED, {"run_id": run_id})
+
+    def approve(self, approval: Approval) -> None:
+        """Record that a run may release here what it asks for; a second call does nothing.
+
+        Raises:
+            LedgerError: the run was refused, which stays.
+        """
+        with self._current():
+            if approval.run_id in self._account.refused:
+                raise LedgerError(
+                    "the run was refused, and a refusal stays; ask the coordinator for a new run"
+                )
+            if approval.request not in self._account.approved.get(approval.run_id, ()):
+                self._chain.raise_format()
+                self._append(APPROVED, approval.entry())
+
+    def refuse(self, run_id: str, by: str) -> None:
+        """Let ``run_id`` release nothing from now on, for good; a second call does nothing."""
+        with self._current():
+            if run_id not in self._account.refused:
+                self._chain.raise_format()
+                self._append(REFUSED, {"run_id": run_id, "by": by})
 
     def reserve(
         self,

@@ -26,6 +26,10 @@ class Rejection(StrEnum):
     """The guard refuses the update."""
     MALFORMED = "malformed"
     """The reply does not have the form that the wire prescribes."""
+    PENDING = "pending"
+    """The site's operator has not approved the run so far."""
+    REFUSED = "refused"
+    """The site's operator refused the run."""
     NOT_ASKED = "not-asked"
     """The strategy could not serve the site, and sent it no instructions."""
 

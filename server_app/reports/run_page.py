@@ -50,7 +50,7 @@ def make_report(folder: Path) -> str:
         picture="" if no_picture else _picture(events),
         no_picture=no_picture,
         privacy=list(_privacy(events)),
-        sites=list(_sites(rounds)),
+        sites=[*_sites(rounds), *_sites_not_asked(events, rounds)],
         shares=list(site_shares(rounds)),
         warnings=list(warning_lines(rounds)),
         clusters=list(found_clusters(rounds)) if clusters else [],
@@ -166,6 +166,17 @@ def _sites(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         mean = sum(weights) / len(weights) if weights else ""
         words = "; ".join(f"{why} ({count} ×)" for why, count in reasons.items())
         yield site, asked, used, mean, weights[-1] if weights else "", words
+
+
+def _sites_not_asked(
+    events: Sequence[Event], rounds: Sequence[Event]
+) -> Iterable[tuple[Cell, ...]]:
+    """Yield the sites whose operators did not approve the run before its last round."""
+    asked = {site for event in rounds for site in event["asked"]}
+    decisions = {e.get("site"): e.get("status") for e in events if e["event"] == "approval"}
+    for site, status in decisions.items():
+        if site not in asked:
+            yield str(site), 0, 0, "", "", f"{status}"
 
 
 def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:

@@ -241,6 +241,7 @@ class RoundLoop:
         before = checkpoints.before
         self._left_out = {event["site"] for event in before if event["event"] == "left-out"}
         self._laps: list[float] = []
+        strategy.roster.on_decision = self._note_decision
         self._influence = Influence()
         self._deciding: set[Decided] = set()
 
@@ -330,6 +331,9 @@ class RoundLoop:
         models = self._influence.models
         shares = [self._influence.shares(model) for model in range(len(models))]
         return {"shares": [{s: round(p, 6) for s, p in of.items()} for of in shares]}
+
+    def _note_decision(self, site: str, status: str) -> None:
+        self._record("approval", site=site, status=status)
 
     def _resume(self, last: int) -> None:
         """Prepare the strategy; resume after the checkpoint's round, if there is one."""

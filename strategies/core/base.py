@@ -240,7 +240,7 @@ class HDPStrategy(Strategy):
         """Return the instructions of a round."""
         del config  # the terms hold everything
         self.prepare(grid)
-        self.roster.refresh(grid)
+        self.roster.refresh(grid, self.report.rejected)
         # Before the draw: who declined the last round for good is not asked again.
         self.sampler.note_declined(self.report.declined)
         sites = tuple(self.roster.eligible())
@@ -294,7 +294,7 @@ class HDPStrategy(Strategy):
         del config, grid
         if self.terms.evaluation != "sites":
             return []
-        return self._address(wire.EVALUATE, server_round, arrays, list(self.roster.nodes))
+        return self._address(wire.EVALUATE, server_round, arrays, self.roster.joined())
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -304,7 +304,7 @@ class HDPStrategy(Strategy):
         ``tested`` says which sites are counted, and why others are not.
         """
         found: dict[str, dict[str, float]] = {}
-        missing = dict.fromkeys(self.roster.nodes, NO_REPLY.words)
+        missing = dict.fromkeys(self.roster.joined(), NO_REPLY.words)
         for site, reply in self._match(replies):
             try:
                 found[site] = read_test(reply)
@@ -332,9 +332,9 @@ class HDPStrategy(Strategy):
         return self.sampler.used_up
 
     def finish_messages(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
-        """Return the messages that bring the final model to every site online."""
+        """Return the messages that bring the final model to every site that joined."""
         self.roster.refresh(grid)
-        last, nodes = self.report.server_round or self.terms.rounds, list(self.roster.nodes)
+        last, nodes = self.report.server_round or self.terms.rounds, self.roster.joined()
         return self._address(wire.FINISH, last, arrays, nodes)
 
     def prepare(self, grid: Grid) -> None:

@@ -25,6 +25,8 @@ NO_REPLY = Rejected(Rejection.LATE, "no reply in time")
 _ANSWERS = {
     wire.DECLINED: Rejected(Rejection.DECLINED, "declined"),
     wire.FAILED: Rejected(Rejection.FAILED, "failed"),
+    wire.PENDING: Rejected(Rejection.PENDING, "pending: its operator has not approved the run"),
+    wire.REFUSED: Rejected(Rejection.REFUSED, "refused by its operator"),
     1: Rejected(Rejection.UNDELIVERED, "app not loaded there: it may have approved another one"),
     CRASHED: Rejected(Rejection.UNDELIVERED, "its work broke off"),
     **dict.fromkeys((3, 4, 5), NO_REPLY),  # the SuperLink's, for a site late or gone

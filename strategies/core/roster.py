@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
@@ -15,6 +17,15 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from strategies.core.checks import NO_REPLY, rejection_of
 from strategies.core.exchange import Exchange
+
+log = logging.getLogger("hdpfl.server")
+
+WAITING = frozenset({Rejection.PENDING, Rejection.REFUSED})
+"""What a site answers until its operator approves the run."""
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+"""Seconds until a pending site is asked again; longer from time to time."""
+LONGEST_ASK = 600.0
+"""Seconds to wait for who joins, however long operators may take to decide."""
 
 
 def site_order(site: str) -> tuple[bool, int, str]:
@@ -35,6 +46,8 @@ class Roster:
         nodes: site → node id, the sites online, in order.
         disclosed: site → fact → number, see ``wire.SITE_KEYS``.
         silent: site → why it did not say who it is, where it was asked.
+        undecided: site → pending or refused, the sites whose operators have not approved the run.
+        on_decision: called with a site and ``pending``, ``refused`` or, later, ``approved``.
     """
 
     config: RunConfig
@@ -43,15 +56,23 @@ class Roster:
     nodes: dict[str, int] = field(default_factory=dict)
     disclosed: dict[str, dict[str, float]] = field(default_factory=dict)
     silent: dict[str, Rejected] = field(default_factory=dict)
+    undecided: dict[str, Rejection] = field(default_factory=dict)
+    on_decision: Callable[[str, str], object] = lambda _site, _status: None
+    _pause: float = FIRST_PAUSE
+    _ask_again_at: float = 0.0
     _names: dict[int, str] = field(default_factory=dict)
 
     def eligible(self) -> list[str]:
-        """Return the sites online that disclosed everything needed, in order."""
-        return [s for s in self.nodes if self.needed <= set(self.disclosed.get(s, {}))]
+        """Return the sites online that approved the run and disclosed what is needed, in order."""
+        return [s for s in self.joined() if self.needed <= set(self.disclosed.get(s, {}))]
+
+    def joined(self) -> list[str]:
+        """Return the sites online but those whose operators have not approved the run, in order."""
+        return [site for site in self.nodes if site not in self.undecided]
 
     def left_out(self) -> dict[str, list[str]]:
-        """Return the other sites online, each with the names of the facts that are missing."""
-        missing = {s: sorted(self.needed - set(self.disclosed.get(s, {}))) for s in self.nodes}
+        """Return the others that joined, each with the names of the facts that are missing."""
+        missing = {s: sorted(self.needed - set(self.disclosed.get(s, {}))) for s in self.joined()}
         return {site: facts for site, facts in missing.items() if facts}
 
     def why_left_out(self, site: str) -> str:
@@ -84,7 +105,10 @@ class Roster:
         raise StrategyError(f"strategy '{name}': no site takes part: {reasons}")
 
     def gather(self, grid: Grid) -> None:
-        """Wait until ``min-sites`` sites are online, and ask them what is needed.
+        """Wait until ``min-sites`` sites joined and none is pending, and ask them what is needed.
+
+        Sites whose operators have not decided by the end of ``join-timeout`` are waited for no
+        longer; those that approve later join in a later round.
 
         Raises:
             StrategyError: too few sites joined within ``join-timeout``.
@@ -92,21 +116,33 @@ class Roster:
         server = self.config.server
         deadline = time.monotonic() + server.join_timeout
         self.refresh(grid)
-        while len(self.nodes) < server.min_sites:
+        while len(self.joined()) < server.min_sites or self._pending():
             if time.monotonic() > deadline:
-                raise StrategyError(
-                    f"{len(self.nodes)} of 'min-sites' = {server.min_sites} sites joined within "
-                    f"'join-timeout' = {server.join_timeout:g} s; start more or lower 'min-sites'"
-                )
+                break
             time.sleep(1)
             self.refresh(grid)
+        if len(self.joined()) < server.min_sites:
+            raise StrategyError(
+                f"{len(self.joined())} of 'min-sites' = {server.min_sites} sites joined within "
+                f"'join-timeout' = {server.join_timeout:g} s; {self._why_too_few()}"
+            )
 
-    def refresh(self, grid: Grid) -> None:
-        """Bring ``nodes`` up to date; ask newcomers for what is needed and is not known."""
+    def refresh(self, grid: Grid, rejected: Mapping[str, Rejected] | None = None) -> None:
+        """Bring ``nodes`` up to date; ask newcomers, and from time to time pending sites.
+
+        Args:
+            grid: Flower's.
+            rejected: site → why its last update was not used: an operator may have withdrawn.
+        """
+        for site, why in (rejected or {}).items():
+            if why.code in WAITING:
+                self._note_decision(site, why.code)
         online = {node.node_id: node.name for node in grid.get_nodes()}
         new = {node: name for node, name in online.items() if node not in self._names}
-        if new and (self.needed or self.welcome or not all(new.values())):
-            self._ask(grid, new)
+        # In this process nobody decides, and who names itself and discloses nothing is not asked.
+        has_operators = getattr(grid, "engine", "") != "in-process"
+        if new and (has_operators or self.needed or self.welcome or not all(new.values())):
+            self._ask(grid, new, LONGEST_ASK)
         self._names.update({node: name for node, name in new.items() if name})
         by_name: dict[str, int] = {}
         for node in online:
@@ -114,12 +150,53 @@ class Roster:
             # Two nodes of one name: the second gets its id too, so that neither hides the other.
             by_name[name if name not in by_name else f"{name}@{node}"] = node
         self.nodes = {site: by_name[site] for site in sorted(by_name, key=site_order)}
+        if (pending := self._pending()) and time.monotonic() >= self._ask_again_at:
+            again = {self.nodes[site]: self._names[self.nodes[site]] for site in pending}
+            self._ask(grid, again, LONGEST_PAUSE)
+            self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
+            self._ask_again_at = time.monotonic() + self._pause
 
-    def _ask(self, grid: Grid, nodes: dict[int, str]) -> None:
-        """Send ``query.join``; a node that does not answer well discloses nothing."""
+    def _pending(self) -> list[str]:
+        """Return the sites online whose operators have not decided; those who refused have."""
+        return [site for site in self.nodes if self.undecided.get(site) is Rejection.PENDING]
+
+    def _why_too_few(self) -> str:
+        waiting = [
+            f"{code.value}: {', '.join(sites)}"
+            for code in (Rejection.PENDING, Rejection.REFUSED)
+            if (sites := [site for site in self.nodes if self.undecided.get(site) is code])
+        ]
+        if not waiting:
+            return "start more or lower 'min-sites'"
+        return (
+            f"{'; '.join(waiting)}; their operators decide with 'hdpfl-site requests': raise "
+            "'join-timeout' or lower 'min-sites'"
+        )
+
+    def _note_decision(self, site: str, code: Rejection | None) -> None:
+        """Store and report what the operator of ``site`` decided, where it is news."""
+        if self.undecided.get(site) is code:
+            return
+        if code is None:
+            del self.undecided[site]
+        else:
+            self.undecided[site] = code
+        status = "approved" if code is None else code.value
+        log.warning("site %s: %s", site, _DECISIONS[status])
+        self.on_decision(site, status)
+
+    def _ask(self, grid: Grid, nodes: dict[int, str], longest: float) -> None:
+        """Send ``query.join``; a node that does not answer well discloses nothing.
+
+        Args:
+            grid: Flower's.
+            nodes: node id → its name, where it has one.
+            longest: seconds to wait, where ``join-timeout`` is longer.
+        """
         content = wire.write_instructions(self.config.terms, 0, ArrayRecord())
         exchange = Exchange(content, wire.JOIN, {str(node): node for node in nodes})
-        replies = grid.send_and_receive(exchange.messages, timeout=self.config.server.join_timeout)
+        timeout = min(self.config.server.join_timeout, longest)
+        replies = grid.send_and_receive(exchange.messages, timeout=timeout)
         facts: dict[int, dict[str, float]] = {}
         silent = dict.fromkeys(nodes, NO_REPLY)
         for key, reply in exchange.match(replies):
@@ -135,6 +212,20 @@ class Roster:
             index = known.pop("partition", None)
             unnamed = f"node-{node}" if index is None else f"{index:.0f}"
             self._names[node] = name or unnamed
-            self.disclosed[self._names[node]] = known
-            if node in silent:
-                self.silent[self._names[node]] = silent[node]
+            self._note_answer(self._names[node], known, silent.get(node))
+
+    def _note_answer(self, site: str, known: dict[str, float], silent: Rejected | None) -> None:
+        """Store what a site answered, or why it did not; no reply leaves a pending site pending."""
+        if silent is None or silent.code in WAITING:
+            self._note_decision(site, silent.code if silent else None)
+        self.disclosed[site] = known
+        self.silent.pop(site, None)
+        if silent is not None:
+            self.silent[site] = silent
+
+
+_DECISIONS = {
+    "pending": "pending, its operator has not approved the run",
+    "refused": "refused, its operator takes no part in the run",
+    "approved": "approved, it takes part from now on",
+}

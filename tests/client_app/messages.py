@@ -32,6 +32,7 @@ bounds = [0, 10]
 """
 
 PROFILE = """
+approval = "standing"
 disclose = {disclose}
 [budget]
 epsilon = 2.4691356

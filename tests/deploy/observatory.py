@@ -33,6 +33,7 @@ from server_app.simulation.in_process_run import run_in_process
 ROOT = Path(__file__).parents[2]
 BINARIES = ("prometheus", "promtool")
 PROFILE = """
+approval = "standing"
 [budget]
 epsilon = {cap}
 delta = 1e-4

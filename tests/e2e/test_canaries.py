@@ -61,6 +61,7 @@ TERMS = RunConfig.parse({
     "run-id": "canaries",
 })  # fmt: skip
 PROFILE = f"""
+approval = "standing"
 [budget]
 epsilon = {{cap!r}}
 delta = 2e-5

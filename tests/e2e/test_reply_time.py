@@ -32,6 +32,7 @@ TERMS = RunConfig.parse({
     "run-id": "reply-time", "strategy": "fedavg", "quorum": 2, "local-epochs": 10,
 })  # fmt: skip
 PROFILE = f"""
+approval = "standing"
 reply-after = {AFTER}
 [budget]
 epsilon = 8.0
@@ -140,7 +141,9 @@ def test_the_run_is_one_worth_looking_at(ended: Ended) -> None:
     assert ended.done.returncode == 0, ended.done.stdout + ended.done.stderr
     (event,) = rounds_of(ended.folder)
     assert event["rejected"] == {"broken": "failed"}
-    assert sorted(reply.type for reply in ended.replies) == 3 * [wire.FINISH] + 3 * [wire.TRAIN]
+    assert sorted(reply.type for reply in ended.replies) == [
+        kind for kind in (wire.FINISH, wire.JOIN, wire.TRAIN) for _ in range(3)
+    ]
     errors = sorted(reply.type for reply in ended.replies if reply.is_error)
     assert errors == [wire.FINISH, wire.TRAIN], "the broken site took no part in the run"
     work = [ended.noted[reply.request]["work"] for reply in ended.replies]

@@ -251,7 +251,9 @@ def test_the_bytes_of_a_message_are_counted_by_their_kind() -> None:
 
 def test_the_codes_and_words_of_a_refusal() -> None:
     assert (wire.DECLINED, wire.FAILED) == (120, 121)
-    assert wire._REASONS == {120: "declined", 121: "failed"}
+    assert wire.REASONS == {
+        120: "declined", 121: "failed", 122: "pending", 123: "refused",
+    }  # fmt: skip
     assert {
         "partition", "batch-size", "declared-records", "epsilon", "noise-std",
     } == wire.SITE_KEYS  # fmt: skip

@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         "an exception's text sent",
         "hdpfl_flower/wire.py",
-        "Message(Error(code, _REASONS[code]), reply_to=request)",
+        "Message(Error(code, REASONS[code]), reply_to=request)",
         "Message(Error(code, repr(__import__('sys').exc_info()[1])), reply_to=request)",
         APP + "a_broken_site_says_nothing_but_a_constant",
     ),

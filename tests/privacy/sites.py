@@ -17,6 +17,7 @@ EPSILON, DELTA = 3.217391, 1e-5
 """A rare number: wherever it turns up, it came from the profile."""
 
 PROFILE = """
+approval = "standing"
 [budget]
 epsilon = 6.434782
 delta = 2e-5

@@ -21,6 +21,7 @@ SECRETS = ("1.2345678", "PATIENT-123")
 """A profile's ε and a cell of the table: no error may show them."""
 
 PROFILE = """
+approval = "standing"
 [budget]
 epsilon = 4.0
 delta = 1e-4

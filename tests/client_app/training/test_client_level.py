@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.commands.plan_client_level import NOBODY, client_level_lines
+from client_app.reports.client_level import NOBODY, client_level_lines
 from client_app.training.plain_sgd import shuffled_batches
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile

@@ -54,6 +54,7 @@ SCHEMA = '[label]\ncolumn = "y"\nbounds = [-1e6, 1e6]\n' + "".join(
     f'[[columns]]\nname = "x{i}"\ntype = "number"\nbounds = [-1, 1]\n' for i in range(D - 1)
 )
 PROFILE = f"""
+approval = "standing"
 disclose = ["epsilon"]
 [budget]
 epsilon = {{epsilon}}

@@ -1,0 +1,104 @@
+"""Three sites are asked for a run: two operators approve it, one refuses; the run ends with two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.monitoring.journal import read_journal
+from tests.client_app.messages import PROFILE, SCHEMA
+from tests.e2e.engines import BIN, Done, Federation, free_ports, rounds_of
+
+pytestmark = pytest.mark.engines
+
+SITES = ("ada", "ben", "cleo")
+TERMS = RunConfig.parse({
+    "dataset": "site", "schema": SCHEMA, "rounds": 2, "min-sites": 2, "evaluation": "none",
+    "run-id": "inbox", "strategy": "fedavg", "join-timeout": 120.0,
+    "purpose": "Which dose is safe", "coordinator": "Dr. Grace, grace@example.org",
+})  # fmt: skip
+EPSILON = "1.2345678"
+
+
+def write_site(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    text = PROFILE.format(disclose="[]", holdout=0.0, more="")
+    (folder / "profile.toml").write_text(text.replace('approval = "standing"\n', ""))
+    rows = [f"{20 + i % 60},{i % 10},{'yes' if i % 3 else 'no'}" for i in range(61)]
+    (folder / "records.csv").write_text("\n".join(["age,dose,sick", *rows]) + "\n")
+
+
+@pytest.fixture(name="federation")
+def federation_of_three(tmp_path: Path) -> Iterator[Federation]:
+    for site in SITES:
+        write_site(tmp_path / "sources" / site)
+    (tmp_path / "home").mkdir()
+    federation = Federation(tmp_path / "home", free_ports(4))
+    try:
+        started = federation.call("up", "--sites", tmp_path / "sources")
+        assert started.returncode == 0, started.stderr
+        yield federation
+    finally:
+        federation.call("down")
+
+
+def operator(federation: Federation, site: str, *words: str) -> Done:
+    """Run ``hdpfl-site`` as the operator of ``site``."""
+    return subprocess.run(
+        [str(BIN / "hdpfl-site"), *words, "--profile", str(federation.profile(site))],
+        env=federation.environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def requests_at(federation: Federation, site: str, seconds: float = 60) -> str:
+    """Return what ``hdpfl-site requests`` shows once a run waits at ``site``."""
+    waiting = federation.profile(site).with_name("ledger.sqlite.requests")
+    until = time.monotonic() + seconds
+    while not waiting.exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    return operator(federation, site, "requests").stdout
+
+
+def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
+    federation: Federation,
+) -> None:
+    terms = federation.write(TERMS.as_config())
+    with subprocess.Popen(
+        federation.command("run", terms), env=federation.environment, cwd=federation.home,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as coordinator:  # fmt: skip
+        try:
+            for site, decision in zip(SITES, ("approve", "approve", "refuse"), strict=True):
+                shown = requests_at(federation, site)
+                assert "Which dose is safe" in shown and "ε 1.235" in shown, shown
+                done = operator(federation, site, decision, "inbox", "--yes", "--by", "Dr. Who")
+                assert done.returncode == 0, done.stderr
+            output, _ = coordinator.communicate(timeout=200)
+        finally:
+            coordinator.kill()
+    assert coordinator.returncode == 0, output
+    folder = federation.home / "runs" / "inbox"
+    assert [event["accepted"] for event in rounds_of(folder)] == [["ada", "ben"]] * 2
+    events = read_journal(folder / "journal.jsonl")
+    decisions = [(e["site"], e["status"]) for e in events if e["event"] == "approval"]
+    assert sorted(decisions) == [
+        ("ada", "approved"), ("ada", "pending"), ("ben", "approved"), ("ben", "pending"),
+        ("cleo", "pending"), ("cleo", "refused"),
+    ]  # fmt: skip
+    for site, decision in zip(SITES, ("approved", "approved", "refused"), strict=True):
+        found = json.loads(operator(federation, site, "requests", "--json").stdout)
+        assert [each["decision"] for each in found["decided"]] == [decision]
+        assert "(Dr. Who)" in found["decided"][0]["by"]
+        # The price and the reason stay where the operator is.
+        assert EPSILON not in federation.log(site) + output
+    assert "Dr. Who" not in output
+    report = federation.hdpfl("report", folder, "--out", "report.html")
+    assert report.returncode == 0, report.stderr
+    page = (federation.home / "report.html").read_text()
+    assert "cleo" in page and "refused" in page
