@@ -11,6 +11,7 @@ import re
 import sys
 import types
 from collections.abc import Iterable
+from datetime import date
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -29,6 +30,7 @@ WORDS = {
     str: "text",
     bool: "true or false",
     Path: "path",
+    date: "date",
 }
 _ROLE = re.compile(r":(?:func|class|meth|data|mod|attr|exc|const):(?=`)")
 
