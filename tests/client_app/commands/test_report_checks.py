@@ -16,7 +16,7 @@ from hdpfl_flower.ledger import invariants as assumptions
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.privacy.plan import make_plan
 
-RULES = ["charged-once", "paid-for", "cap", "one-payload", "closed", "recount"]
+RULES = ["charged-once", "paid-for", "cap", "one-payload", "closed", "refused", "recount"]
 
 
 def append(site, *entries: tuple[str, dict]) -> None:
@@ -115,6 +115,10 @@ FORGERIES = {
     "an update of a run that was closed": (
         "closed",
         lambda site: [("closed", {"run_id": "run-1"}), reserved("run-1", 2)],
+    ),
+    "an update of a run that was refused": (
+        "refused",
+        lambda site: [("refused", {"run_id": "run-1", "by": "ada"}), reserved("run-1", 2)],
     ),
     "a personal model that the plan does not pay for": (
         "paid-for",
