@@ -22,6 +22,7 @@ SECRETS = ("1.2345678", "PATIENT-123")
 
 PROFILE = """
 approval = "standing"
+
 [budget]
 epsilon = 4.0
 delta = 1e-4
