@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hdpfl_flower.config": set(),
     "hdpfl_flower.models": {"hdpfl_flower.system"},
     "hdpfl_flower.monitoring": {"hdpfl_flower.system"},
+    "hdpfl_flower.measures": {"hdpfl_flower.models"},
     "hdpfl_flower.data": {"hdpfl_flower.config", "hdpfl_flower.models", "hdpfl_flower.system"},
     "hdpfl_flower.simulation": {
         "hdpfl_flower.data",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from client_app.commands.approve import approve
 from client_app.commands.audit import audit
 from client_app.commands.connect import connect
+from client_app.commands.evaluate import evaluate
 from client_app.commands.exporter import exporter
 from client_app.commands.ledger import app as ledger_app
 from client_app.commands.model import app as model_app
@@ -30,6 +31,7 @@ app.command("plan")(plan)
 app.add_typer(ledger_app, name="ledger")
 app.command("report")(report)
 app.add_typer(model_app, name="model")
+app.command("evaluate")(evaluate)
 app.command("worth")(worth)
 app.command("audit")(audit)
 app.command("requests")(requests)

@@ -68,7 +68,7 @@ def show(
     from client_app.personal.personal_model import PersonalModel
 
     site = open_profile(profile)
-    model, task = _kept_model(site, personal, kept)
+    model, task = chosen_model(site, personal, kept)
     size = sum(array.size for array in model.arrays.values())
     own = isinstance(model, PersonalModel)
     kind, run = "personal" if own else "final", model.terms.run_id
@@ -104,7 +104,7 @@ def export(
     from client_app.personal.final_model import metadata_of
     from client_app.personal.personal_model import PersonalModel, folded
 
-    model, task = _kept_model(open_profile(profile), personal, kept)
+    model, task = chosen_model(open_profile(profile), personal, kept)
     arrays, metadata = model.arrays, metadata_of(model.terms)
     if isinstance(model, PersonalModel):
         model = folded(model, task)
@@ -134,7 +134,7 @@ def predict(
     from hdpfl_flower.data.table_records import features_only
 
     site = open_profile(profile)
-    model, task = _kept_model(site, personal, kept)
+    model, task = chosen_model(site, personal, kept)
     if not model.terms.schema_text:
         raise DataError("the model's run has no 'schema', so no table can be read for it")
     schema = Schema.load(model.terms.schema_text)
@@ -143,7 +143,7 @@ def predict(
     kind = "parquet" if file.suffix.lower() in (".parquet", ".pq") else "csv"
     own = OwnTable.of(site.data) if site.data is not None else OwnTable()
     features, positions = features_only(file, kind, schema, own)
-    outputs = _outputs(model, task, features)
+    outputs = model_outputs(model, task, features)
     text = _as_csv(schema, task, positions, outputs)
     if out is None:
         typer.echo(text, nl=False)
@@ -195,7 +195,7 @@ def tune(
 
 
 def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
-    """Return the site's own model of its last run, or the final one; raises as `_kept_model`."""
+    """Return the site's own model of its last run, or the final one; raises as `chosen_model`."""
     from client_app.personal.kept_model import read_kept_model
     from client_app.personal.personal_model import (
         PersonalModel,
@@ -213,7 +213,9 @@ def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
     return own or PersonalModel(final.terms, final.arrays, none, "private"), task
 
 
-def _outputs(model: FinalModel | PersonalModel, task: Task, features: np.ndarray) -> np.ndarray:
+def model_outputs(
+    model: FinalModel | PersonalModel, task: Task, features: np.ndarray
+) -> np.ndarray:
     """Return the model's outputs, what a prior adds included."""
     from client_app.personal.personal_model import PersonalModel
     from hdpfl_flower.models.evaluation import predict as outputs_of
@@ -228,7 +230,7 @@ def _outputs(model: FinalModel | PersonalModel, task: Task, features: np.ndarray
     return outputs_of(model.terms.model, task, model.arrays, features)
 
 
-def _kept_model(
+def chosen_model(
     site: Profile, personal: bool, kept: bool
 ) -> tuple[FinalModel | PersonalModel, Task]:
     """Return the final model that the site keeps, or its own one of that run.
@@ -281,7 +283,7 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
     records = read_site_data(site.data, task, model.terms.schema_text).test
     if records is None or not len(records):
         return "no test: 'data.holdout' keeps no record of this table"
-    found = measures(task, _outputs(model, task, records.features), records.targets)
+    found = measures(task, model_outputs(model, task, records.features), records.targets)
     words = {"accuracy": "accuracy" if task.classes else "R²", "mse": "MSE", "mae": "MAE"}
     measured = ", ".join(f"{words.get(name, name)} {value:.4f}" for name, value in found.items())
     return (

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from client_app.worth.bootstrap import Estimate, Floats, interval, paired, resampled
 from client_app.worth.candidates import CONSTANT, HOME, Kind
 from client_app.worth.scores import Scored, gain, sign_of
 from client_app.worth.verdict import verdict
+from hdpfl_flower.measures.bootstrap import Estimate, Floats, interval, paired, resampled
 
 REFERENCES = (HOME, CONSTANT)
 """What a model of a run is compared to."""

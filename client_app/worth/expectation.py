@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
-from client_app.worth.bootstrap import Floats
 from client_app.worth.candidates import Outputs
 from client_app.worth.comparison import Comparison, compare
 from client_app.worth.home_model import HomeTraining, Tick, folds_of, pieces
@@ -37,6 +36,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
+from hdpfl_flower.measures.bootstrap import Floats
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.models.task import Records

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from client_app.worth.bootstrap import Estimate
 from client_app.worth.comparison import REFERENCES, Comparison
+from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.system.extras import extra
 from hdpfl_flower.system.printable import printable
 

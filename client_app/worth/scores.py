@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from client_app.worth.bootstrap import Floats
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.measures.bootstrap import Floats
+from hdpfl_flower.measures.ranks import auroc
 from hdpfl_flower.models.site_summary import is_error
 from hdpfl_flower.models.task import Records, Task
 
@@ -90,29 +91,6 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
     }
     ranks = numbers[:, 1] - numbers[:, 0] if task.classes == 2 else None
     return Scored(scores, ranks, targets)
-
-
-def auroc(ranks: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Floats:
-    """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
-
-    The chance that a record of class 1 ranks above one of class 0, a tie counted as half
-    (Hanley and McNeil, Radiology 1982).
-
-    Args:
-        ranks: shape ``(n,)``.
-        positive: whether a record is of class 1, shape ``(n,)``.
-        weights: shape ``(c, n)``.
-    """
-    order = np.argsort(ranks, kind="stable")
-    starts = np.flatnonzero(np.diff(ranks[order], prepend=-np.inf))
-    ordered = weights[:, order]
-    ones = np.add.reduceat(ordered * positive[order], starts, axis=1)
-    zeros = np.add.reduceat(ordered * ~positive[order], starts, axis=1)
-    below = np.cumsum(zeros, axis=1) - zeros / 2
-    pairs = ones.sum(1) * zeros.sum(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        area: Floats = np.where(pairs > 0, (ones * below).sum(1) / pairs, np.nan)
-    return area
 
 
 def deciding_measures(task: Task) -> Sequence[str]:

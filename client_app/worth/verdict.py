@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from client_app.worth.bootstrap import Estimate
+from hdpfl_flower.measures.bootstrap import Estimate
 
 WORTH = "worth it"
 NOT_WORTH = "not worth it"

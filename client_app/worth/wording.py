@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from client_app.worth.bootstrap import Estimate
 from client_app.worth.comparison import REFERENCES, Comparison, Judged
+from hdpfl_flower.measures.bootstrap import Estimate
 
 READING = """\
 How to read it: a gain is by how much a model is better than another on the same records, with an

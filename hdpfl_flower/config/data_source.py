@@ -151,6 +151,14 @@ class DataSource(RedactedModel):
     missing: Texts = Field(
         (), description="The site's own marks of a missing value, beside the schema's."
     )
+    subgroups: Texts = Field(
+        (),
+        description='Columns of the schema, or else of this site\'s own table, such as `["sex"]`: '
+        "`hdpfl-site evaluate` measures a model on each of their values. Nothing of it is sent.",
+    )
+    subgroup_minimum: Annotated[int, Field(ge=1)] = Field(
+        20, description="Units (persons, or rows) below which a subgroup is not shown."
+    )
     columns: dict[str, OwnColumn] = Field(
         {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
     )
@@ -176,7 +184,9 @@ class DataSource(RedactedModel):
 
     def _wrong_here(self) -> Iterator[str]:
         """Yield the keys that were set although the format has nothing for them to act on."""
-        for key in ("encoding", "delimiter", "decimal", "thousands", "missing", "columns"):
+        for key in (
+            "encoding", "delimiter", "decimal", "thousands", "missing", "columns", "subgroups"
+        ):  # fmt: skip
             of_csv = key in ("encoding", "delimiter")
             default = type(self).model_fields[key].default
             if getattr(self, key) != default and self.format not in (

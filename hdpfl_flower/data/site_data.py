@@ -57,6 +57,8 @@ class UnitRecords(Redacted):
         held_out: whether the record's unit is held out of training, bool, shape ``(n,)``; no unit
             has records on both sides.
         copies: records of the same content, or unit, have the same number, int64, shape ``(n,)``.
+        positions: the row of the table of each record, from 0, int64, shape ``(n,)``; None where
+            the records are in no table.
     """
 
     records: Records
@@ -64,6 +66,7 @@ class UnitRecords(Redacted):
     first: Mask
     held_out: Mask
     copies: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64] | None = None
 
 
 def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData:
@@ -85,7 +88,7 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
         without ids, on its own content) alone, so adding a record moves no other one. The number
         of records may be 0.
     """
-    records, summary, ids = _read(source, task, schema_text)
+    records, summary, ids, _ = _read(source, task, schema_text)
     if source.holdout == 0:
         return SiteData(records, None, summary, ids)
     out = _held_out(records, ids, source.holdout)
@@ -102,24 +105,25 @@ def read_unit_records(source: DataSource, task: Task, schema_text: str) -> UnitR
         ``records`` where ``first & ~held_out`` are the ``train`` of :func:`read_site_data`, in its
         order.
     """
-    records, _, ids = _read(source, task, schema_text, every_record=True)
+    records, _, ids, positions = _read(source, task, schema_text, every_record=True)
     contents = list(_contents(records, ids))
     copies = _numbered(contents)
     units = np.arange(len(records)) if ids is None else copies
     first = np.zeros(len(records), dtype=bool)
     first[np.unique(units, return_index=True)[1]] = True
-    return UnitRecords(records, units, first, _held_out(records, ids, source.holdout), copies)
+    held_out = _held_out(records, ids, source.holdout)
+    return UnitRecords(records, units, first, held_out, copies, positions)
 
 
-Read = tuple[Records, Summary, tuple[bytes, ...] | None]
+Read = tuple[Records, Summary, tuple[bytes, ...] | None, npt.NDArray[np.int64] | None]
 
 
 def _read(source: DataSource, task: Task, schema_text: str, *, every_record: bool = False) -> Read:
     if source.format == "npz":
-        return *_read_npz(source.path, task), None
+        return *_read_npz(source.path, task), None, None
     if source.format == "images":
         records, rows, left_out = read_images(source.path, task)
-        return records, Summary(rows, left_out), None
+        return records, Summary(rows, left_out), None, None
     if not schema_text:
         raise DataError(
             "'data.format' names a table, which needs the run's 'schema'; the server must give "
@@ -135,7 +139,7 @@ def _read(source: DataSource, task: Task, schema_text: str, *, every_record: boo
         )
     own = OwnTable.of(source)
     table = read_table(source.path, source.format, schema, own, every_record=every_record)
-    return table.records, table.summary, table.ids
+    return table.records, table.summary, table.ids, table.positions
 
 
 def _held_out(records: Records, ids: tuple[bytes, ...] | None, share: float) -> Mask:

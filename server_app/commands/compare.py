@@ -148,7 +148,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     finally:
         if comparison.rounds:
             _show_all(comparison, todo, folder, as_json)
-            _write_csv(comparison, csv)
+            _write_csv(comparison, {job.key: folder / job.terms.run_id for job in todo}, csv)
 
 
 def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_json: bool) -> None:
@@ -159,22 +159,34 @@ def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_j
         typer.echo((folder / "comparison.json").read_text(encoding="utf-8"), nl=False)
         return
     _show(comparison, folder)
-    _show_alone(comparison, {job.key: folder / job.terms.run_id for job in todo})
+    folders = {job.key: folder / job.terms.run_id for job in todo}
+    _show_final(comparison, folders)
+    _show_alone(comparison, folders)
     runs = {job.terms.strategy: folder / job.terms.run_id for job in reversed(todo)}
     _show_promises(comparison, {name: runs[name] for name in comparison.names})
 
 
-def _write_csv(comparison: Comparison, path: Path | None) -> None:
-    """Write a row a strategy, seed, round and measure, if ``path`` is given."""
+def _write_csv(
+    comparison: Comparison, folders: dict[tuple[str, int], Path], path: Path | None
+) -> None:
+    """Write a row a strategy, seed, round and measure, if ``path`` is given.
+
+    The final model's measures follow those of the rounds, with their intervals, as round "final".
+    """
     if path is None:
         return
+    from server_app.run.final_measures import read_final_measures
+
     lines = io.StringIO()
     table = csv_writer(lines, lineterminator="\n")
-    table.writerow(("strategy", "seed", "round", "measure", "value"))
+    table.writerow(("strategy", "seed", "round", "measure", "value", "low", "high"))
     for (name, seed), events in sorted(comparison.rounds.items()):
         for number, event in enumerate(events, 1):
             for measure, value in event["metrics"].items():
-                table.writerow((name, seed, event.get("round", number), measure, value))
+                table.writerow((name, seed, event.get("round", number), measure, value, "", ""))
+        for measure, one in read_final_measures(folders[name, seed]).get("measures", {}).items():
+            row = (one[key] for key in ("value", "low", "high"))
+            table.writerow((name, seed, "final", measure, *row))
     replace_file(path, lines.getvalue().encode())
     typer.echo(str(path), err=True)
 
@@ -222,6 +234,13 @@ def _draw(comparison: Comparison, folder: Path) -> str:
     if not no_picture:
         plot_panels(panels, folder / "comparison.png", _title(comparison), label)
     return no_picture
+
+
+def _show_final(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
+    from server_app.commands.comparison_tables import final_table
+
+    if table := final_table(comparison, folders):
+        console.print(table)
 
 
 def _show_alone(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 from rich.table import Table
 
 from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.measures.clinical import SPECIFICITY, WORDS
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.simulation.groups import MINORITY
 from server_app.reports.spread import mean_and_sd
+from server_app.run.final_measures import read_final_measures
 from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 
 if TYPE_CHECKING:
@@ -39,6 +41,46 @@ def measure_tables(comparison: Comparison, title: str) -> Iterator[Table]:
         yield _sites_table(comparison, f"{title}: {SITES}")
     if comparison.terms.evaluation == "server":
         yield _pooled_table(comparison, f"{title}: {POOLED}")
+
+
+def final_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path]) -> Table | None:
+    """Return every measure of the final models, a column a strategy; None where none was measured.
+
+    Of one seed each with its interval of 95 %, of several the mean and the standard deviation.
+
+    Args:
+        comparison: of finished runs.
+        folders: (strategy, seed) → the run's folder.
+    """
+    found = {
+        strategy: [
+            facts["measures"]
+            for name, seed in sorted(comparison.rounds)
+            if name == strategy and (facts := read_final_measures(folders[name, seed]))
+        ]
+        for strategy in comparison.strategies()
+    }
+    known = {measure for runs in found.values() for one in runs for measure in one}
+    names = [name for name in WORDS if name in known]
+    if not names:
+        return None
+    spread = "interval of 95 %" if max(map(len, found.values())) == 1 else "± sd over the seeds"
+    table = Table(title=f"Final models on the public test set, {spread}")
+    table.add_column("measure")
+    for strategy in found:
+        table.add_column(strategy, justify="right")
+    for name in names:
+        at = f" at {100 * SPECIFICITY:g} % specificity" if name == "sensitivity" else ""
+        table.add_row(f"{WORDS[name]}{at}", *(_cell(runs, name) for runs in found.values()))
+    return table
+
+
+def _cell(runs: Sequence[Mapping[str, Mapping[str, float]]], name: str) -> str:
+    """Return a measure over the seeds that have it, or of one seed with its interval."""
+    values = [run[name] for run in runs if name in run]
+    if len(values) == 1 and None not in values[0].values():
+        return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**values[0])
+    return mean_and_sd(np.array([one["value"] for one in values] or [np.nan]))
 
 
 def counted_lines(comparison: Comparison) -> Iterator[str]:

@@ -20,6 +20,7 @@ from server_app.plots import plot_run, why_no_picture
 from server_app.reports.clusters import found_clusters, has_clusters, sites_clusters
 from server_app.reports.influence import site_shares
 from server_app.reports.run_template import PAGE
+from server_app.run.final_measures import EVENT, measure_rows
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
 Cell = str | float | int
@@ -45,7 +46,8 @@ def make_report(folder: Path) -> str:
     return PAGE.render(
         name=name,
         status=_status(events, rounds, starts),
-        results=list(_results(rounds)),
+        measures=list(_measures(events)),
+        results=list(_results(rounds, is_regression="mse" in rounds[-1]["metrics"])),
         missing=list(_not_counted(rounds[-1])),
         picture="" if no_picture else _picture(events),
         no_picture=no_picture,
@@ -108,7 +110,16 @@ def _when(events: Sequence[Event]) -> str:
     return f"{first:%-d %b %Y, %H:%M} to {end} UTC ({length})"
 
 
-def _results(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+def _measures(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+    """Yield the final measures with their intervals; nothing of a run that tested none."""
+    said = next((event for event in reversed(events) if event["event"] == EVENT), {})
+    try:
+        yield from measure_rows(said)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise DataError("the journal is damaged: its final measures are not whole") from None
+
+
+def _results(rounds: Sequence[Event], *, is_regression: bool = False) -> Iterable[tuple[Cell, ...]]:
     last = rounds[-1]
     for name in dict.fromkeys(n for event in rounds for n in event["metrics"]):
         found = [(e["metrics"][name], e["round"]) for e in rounds if name in e["metrics"]]
@@ -117,7 +128,8 @@ def _results(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
         if finite and not name.endswith("-variance"):  # of which none is best
             value, number = (min if is_error(name) else max)(finite)
             best = f"{value:.4f} (round {number})"
-        yield name, last["metrics"].get(name, ""), best, _counted(last, name)
+        shown = name.replace("accuracy", "R²") if is_regression else name
+        yield shown, last["metrics"].get(name, ""), best, _counted(last, name)
     yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", "", ""
     without = sum("gauges" not in event for event in rounds)
     yield "rounds without a quorum", without, "", ""

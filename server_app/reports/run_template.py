@@ -46,6 +46,12 @@ _PAGE = """\
 <body>
 <h1>Run {{ name }}</h1>
 <p>{{ status }}</p>
+{% if measures %}
+<h2>Measures of the final model</h2>
+<p>On the public test set, each with an interval of 95 % that resamples its records. Of several
+classes: the mean of each class against the rest.</p>
+{{ table(("measure", "value", "interval"), measures) }}
+{% endif %}
 <h2>Result</h2>
 {{ table(("", "last round", "best round", "sites counted"), results) }}
 {% if missing %}

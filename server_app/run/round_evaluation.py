@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -83,6 +84,18 @@ class RoundEvaluation:
         )
         return strategy.tested
 
+    def final(self, models: Sequence[Arrays], of_site: Mapping[str, int]) -> dict[str, Any]:
+        """Return every measure of the run's last models, see :func:`final_measures`.
+
+        Args:
+            models: those that the run reports, decoded.
+            of_site: site → its model; one that is not there uses the first.
+
+        Returns:
+            Nothing where the server has no test of them.
+        """
+        return self._central.final(models, of_site) if self._central is not None else {}
+
 
 class CentralTest:
     """A test of a run's models, round after round.
@@ -147,6 +160,15 @@ class CentralTest:
             {site: NOTHING_LIKE_IT for site in here if site not in found},
             found,
         )
+
+    def final(self, models: Sequence[Arrays], of_site: Mapping[str, int]) -> dict[str, Any]:
+        """Return the facts of :func:`final_measures`; nothing without a test set."""
+        from server_app.run.final_measures import final_measures
+
+        test, spec = self._data.test, self._config.terms.model
+        if test is None or not len(test):
+            return {}
+        return final_measures(spec, self._data.task, models, of_site, test, self._groups)
 
 
 def own_tests_of(config: RunConfig, num_sites: int) -> OwnTests | None:

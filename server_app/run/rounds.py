@@ -38,6 +38,7 @@ from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.versions import versions
 from server_app.run.checkpointing import CheckpointPolicy, NoCheckpoints
+from server_app.run.final_measures import EVENT
 from server_app.run.resume import engine_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
 from server_app.run.round_evaluation import RoundEvaluation
@@ -76,6 +77,8 @@ class RunResult:
         models: under strategies with several models, the one that each site uses.
         by_site: simulated site → metrics of the model it uses, on records like its own, after the
             last round.
+        measures: of the final model on the public test set, with intervals, as the journal's last
+            ``measures`` event has them; empty without such a set.
     """
 
     run_id: str
@@ -86,6 +89,7 @@ class RunResult:
     sent: RunTerms | None = None
     models: dict[str, int] = field(default_factory=dict)
     by_site: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    measures: Mapping[str, Any] = field(default_factory=dict)
 
 
 def finalize_terms(config: RunConfig) -> RunConfig:
@@ -191,7 +195,7 @@ def run(
         broadcast = wire.write_model(arrays if at is None else at.model)
         RoundLoop(grid, strategy, evaluation, checkpoints, record, result, broadcast).run(last)
         result.sent = strategy.terms
-        _distribute(grid, strategy, result)
+        _conclude(grid, strategy, evaluation, result, record)
         # The journal first: a crash between the two leaves a complete run with a checkpoint, which
         # open_run refuses. The other way round a run could be neither complete nor resumed.
         record("run-finished", status="completed")
@@ -441,8 +445,20 @@ def round_times(laps: list[float]) -> dict[str, Any]:
     }
 
 
-def _distribute(grid: Grid, strategy: HDPStrategy, result: RunResult) -> None:
-    """Send every site the final model; a site that does not answer gets it with the next run."""
+def _conclude(
+    grid: Grid,
+    strategy: HDPStrategy,
+    evaluation: RoundEvaluation,
+    result: RunResult,
+    record: Record,
+) -> None:
+    """Measure the final model where there is a public test set, and send every site the model.
+
+    A site that does not answer gets it with the next run.
+    """
+    result.measures = evaluation.final(*strategy.models_by_site(result.arrays))
+    if result.measures:
+        record(EVENT, **result.measures)
     messages = strategy.finish_messages(wire.write_model(result.arrays), grid)
     grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
 
@@ -465,5 +481,6 @@ def write_result(result: RunResult, config: RunConfig) -> None:
         **({"tested": last["tested"]} if "tested" in last else {}),
         **({"privacy": result.privacy} if result.privacy else {}),
         **({"models": result.models} if result.models else {}),
+        **({EVENT: result.measures} if result.measures else {}),
     }
     (result.folder / "result.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-_BOOT, _INTERVALS = "client_app/worth/bootstrap.py", "client_app/worth/test_bootstrap.py::test_"
+_BOOT = "hdpfl_flower/measures/bootstrap.py"
+_INTERVALS = "hdpfl_flower/measures/test_bootstrap.py::test_"
 _WORDS = "client_app/worth/test_comparison.py::test_"
 _SITE = "client_app/commands/test_worth.py::test_"
 _HOME = "client_app/worth/test_home_model.py::test_"

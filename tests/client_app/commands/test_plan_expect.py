@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from client_app.worth import expectation
-from client_app.worth.bootstrap import Estimate
 from client_app.worth.candidates import CONSTANT, HOME
 from client_app.worth.comparison import Comparison, Judged
 from client_app.worth.expectation import ALONE, Expectation, expect, in_words
 from client_app.worth.judgement import Question
 from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.privacy.plan import make_plan
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.commands.test_worth import files, prepare
@@ -21,7 +21,7 @@ QUICK = Question(folds=2, most_epochs=4)
 
 @pytest.fixture(autouse=True)
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.worth.bootstrap.DRAWS", 500)
+    monkeypatch.setattr("hdpfl_flower.measures.bootstrap.DRAWS", 500)
     monkeypatch.setattr("client_app.worth.home_model.RATES", (0.1, 1.0))
 
 

@@ -29,7 +29,7 @@ QUICK = ("--folds", "2", "--epochs", "2")
 @pytest.fixture(autouse=True)
 def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test here needs many resamples."""
-    monkeypatch.setattr("client_app.worth.bootstrap.DRAWS", 1000)
+    monkeypatch.setattr("hdpfl_flower.measures.bootstrap.DRAWS", 1000)
 
 
 def prepare(site, records: int = 160, flipped: int = 0, noise: int = 0) -> None:

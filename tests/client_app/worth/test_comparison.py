@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client_app.worth import bootstrap
-from client_app.worth.bootstrap import Estimate, paired
 from client_app.worth.candidates import CONSTANT, HOME, constant
 from client_app.worth.comparison import compare
 from client_app.worth.scores import Scored
 from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH, verdict, verdict_on_run
 from client_app.worth.wording import facts, rows
+from hdpfl_flower.measures import bootstrap
+from hdpfl_flower.measures.bootstrap import Estimate, paired
 from hdpfl_flower.models.task import Task
 
 UP, DOWN, AROUND = Estimate(0.2, 0.1, 0.3), Estimate(-0.2, -0.3, -0.1), Estimate(0, -0.1, 0.1)

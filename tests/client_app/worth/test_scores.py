@@ -7,8 +7,9 @@ import pytest
 import torch
 from sklearn import metrics
 
-from client_app.worth.scores import auroc, deciding_measures, gain, scored
+from client_app.worth.scores import deciding_measures, gain, scored
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.measures.ranks import auroc
 from hdpfl_flower.models.evaluation import measures
 from hdpfl_flower.models.task import Records, Task
 

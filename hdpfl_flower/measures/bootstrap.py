@@ -53,18 +53,21 @@ class Estimate:
         return self.high < 0
 
 
-def resampled(units: npt.NDArray[np.int64], statistic: Statistic, seed: int) -> Floats:
-    """Return a statistic on :data:`DRAWS` resamples of the units, shape ``(DRAWS, k)``.
+def resampled(
+    units: npt.NDArray[np.int64], statistic: Statistic, seed: int, number_of_draws: int = 0
+) -> Floats:
+    """Return a statistic on resamples of the units, shape ``(draws, k)``.
 
     Args:
         units: the unit of each record, shape ``(n,)``, n ≥ 1.
         statistic: of what is drawn; k values.
         seed: of the draws; one seed draws the same units, so that differences are paired.
+        number_of_draws: resamples; 0: :data:`DRAWS`.
     """
     members, number = np.unique(units, return_inverse=True)
     random = np.random.default_rng(seed)
     values = []
-    for count in _portions(len(units)):
+    for count in _portions(len(units), number_of_draws or DRAWS):
         # A unit is drawn whole: each of its records counts as often as it.
         drawn = random.integers(len(members), size=(count, len(members)))
         drawn += len(members) * np.arange(count)[:, None]
@@ -78,7 +81,7 @@ def interval(value: float, draws: Floats, units: int, level: float) -> Estimate:
 
     Args:
         value: of the records as they are.
-        draws: of the resamples, shape ``(DRAWS,)``; NaN are left out.
+        draws: of the resamples, shape ``(draws,)``; NaN are left out.
         units: their number; fewer than 2 limit nothing.
         level: such as 0.95.
     """
@@ -106,7 +109,7 @@ def paired(
     Args:
         gains: of each record, shape ``(n,)``: above 0 where the one is better than the other.
         units: the unit of each record, shape ``(n,)``.
-        draws: the mean gain on the resamples, shape ``(DRAWS,)``.
+        draws: the mean gain on the resamples, shape ``(draws,)``.
         level: such as 0.95.
         seed: of the flips.
         largest: the most that a gain can be, where different models may score alike on all of few
@@ -143,15 +146,15 @@ def chance_of_sign(gains: Floats, units: npt.NDArray[np.int64], seed: int) -> fl
         return 1.0
     random, least = np.random.default_rng(seed), abs(moving.sum()) * (1 - 1e-9)
     as_far = 1
-    for count in _portions(len(moving)):
+    for count in _portions(len(moving), DRAWS):
         signs = random.integers(2, size=(count, len(moving)), dtype=np.int8) * 2 - 1
         as_far += int((np.abs(signs @ moving) >= least).sum())
     return as_far / (DRAWS + 1)
 
 
-def _portions(records: int) -> Iterator[int]:
-    """Yield numbers of resamples whose weights fit in memory; their sum is :data:`DRAWS`."""
-    most, left = max(1, _AT_ONCE // records), DRAWS
+def _portions(records: int, draws: int) -> Iterator[int]:
+    """Yield numbers of resamples whose weights fit in memory; their sum is ``draws``."""
+    most, left = max(1, _AT_ONCE // records), draws
     while left > 0:
         yield min(most, left)
         left -= most

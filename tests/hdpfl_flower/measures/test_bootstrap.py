@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client_app.worth import bootstrap
-from client_app.worth.bootstrap import chance_of_sign, interval, paired, resampled
+from hdpfl_flower.measures import bootstrap
+from hdpfl_flower.measures.bootstrap import chance_of_sign, interval, paired, resampled
 
 LEVEL = 0.95
 FALSE_ALARM = 1e-4

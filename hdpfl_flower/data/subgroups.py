@@ -1,0 +1,105 @@
+"""The subgroup of each record of a site's table, for measures that stay at the site.
+
+A column of categories has a group a category, with the schema's name; a column of numbers has three
+of about the same size, cut between different values. The cuts depend on the records: a group's name
+is private as its measures are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.data.columns import Texts
+from hdpfl_flower.data.own_table import OwnTable, categories_of
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.table_reader import RawTable, Wanted, load_table
+
+MOST = 12
+"""Different values beyond which a column of numbers is cut into three."""
+MISSING, OTHER = "missing", "other"
+"""Groups of cells without a value, and of those with none of the schema's."""
+
+
+def read_subgroups(
+    source: DataSource, schema: Schema, positions: npt.NDArray[np.int64]
+) -> dict[str, list[str]]:
+    """Return column → the group of each record, n of them.
+
+    Args:
+        source: whose ``subgroups`` name columns of the schema, in its units and categories, or
+            else of the table.
+        schema: of the run.
+        positions: the row of the table of each record, shape ``(n,)``.
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column.
+    """
+    own, found = OwnTable.of(source), {}
+    for name in source.subgroups:
+        known = [(schema.label.column, schema.label), *((one.name, one) for one in schema.columns)]
+        column = dict(known).get(name)
+        aliases = column.aliases if column else ()
+        wanted = [own.wanted(name, aliases)]
+        if column and (reference := own.reference(name)):
+            wanted.append(reference)
+        if column is None:
+            wanted = [Wanted((name,), f"'{name}' ('data.subgroups')")]
+        raw = load_table(source.path, source.format, wanted, own.form)
+        rows = np.searchsorted(raw.positions, positions)
+        if column is None:
+            texts = raw.columns[wanted[0]].texts() or Texts.of([b""] * len(raw.positions))
+            marks = (*schema.missing, *own.missing)
+            missing = raw.columns[wanted[0]].cells(own.form.notation).missing(marks)
+            numbers = raw.columns[wanted[0]].cells(own.form.notation).numbers
+            names = _names(texts)
+            found[name] = _groups(numbers[rows], [names[at] for at in rows], missing[rows])
+            continue
+        found[name] = _of_schema(raw, own, schema, name, aliases, categories_of(column), rows)
+    return found
+
+
+def _of_schema(
+    raw: RawTable,
+    own: OwnTable,
+    schema: Schema,
+    name: str,
+    aliases: Sequence[str],
+    categories: Sequence[Sequence[str]],
+    rows: npt.NDArray[np.int64],
+) -> list[str]:
+    """Return the group of each of ``rows`` by a column of the schema."""
+    marks = next((one.missing for one in schema.columns if one.name == name), ())
+    cells, missing = own.read(raw, name, aliases, (*schema.missing, *marks))
+    if not categories:
+        return _groups(cells.numbers[rows], [OTHER] * len(rows), missing[rows])
+    texts, places = own.choices(name, categories)
+    at = cells.lookup(texts)[rows]
+    named = [categories[places[one]][0] if one >= 0 else OTHER for one in at]
+    return [MISSING if gone else one for one, gone in zip(named, missing[rows], strict=True)]
+
+
+def _groups(
+    numbers: npt.NDArray[np.float64], texts: Sequence[str], missing: npt.NDArray[np.bool_]
+) -> list[str]:
+    """Return a group a value, or where most of many are numbers three by size."""
+    known = np.unique(numbers[~missing & np.isfinite(numbers)])
+    if len(known) <= MOST:
+        named = [f"{x:g}" if np.isfinite(x) else t for x, t in zip(numbers, texts, strict=True)]
+        return [MISSING if gone else one for one, gone in zip(named, missing, strict=True)]
+    first, second = np.quantile(numbers[~missing & np.isfinite(numbers)], [1 / 3, 2 / 3])
+    third = np.where(numbers <= first, 0, np.where(numbers <= second, 1, 2))
+    words = (f"≤ {first:g}", f"> {first:g}, ≤ {second:g}", f"> {second:g}")
+    return [
+        MISSING if gone else words[at] if np.isfinite(x) else OTHER
+        for x, at, gone in zip(numbers, third, missing, strict=True)
+    ]
+
+
+def _names(texts: Texts) -> list[str]:
+    """Return the text of each row, at most 40 characters of it."""
+    known = [text.decode(errors="replace")[:40] for text in texts.values]
+    return [known[at] for at in texts.rows.tolist()]

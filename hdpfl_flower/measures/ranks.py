@@ -1,0 +1,101 @@
+"""Measures of how scores order records: AUROC, average precision, sensitivity at a specificity.
+
+Every measure takes weights, so that one order of the scores serves all resamples of a bootstrap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hdpfl_flower.measures.bootstrap import Floats
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, repr=False)
+class Curve:
+    """Weight at each different score, in ascending order.
+
+    Attributes:
+        ones: of records of the class, shape ``(c, g)``, g different scores.
+        zeros: of the others, likewise.
+    """
+
+    ones: Floats
+    zeros: Floats
+
+    def auroc(self) -> Floats:
+        """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
+
+        The chance that a record of the class scores above another one, a tie counted as half
+        (Hanley and McNeil, Radiology 1982).
+        """
+        below = np.cumsum(self.zeros, axis=1) - self.zeros / 2
+        pairs = self.ones.sum(1) * self.zeros.sum(1)
+        return _ratio((self.ones * below).sum(1), pairs)
+
+    def average_precision(self) -> Floats:
+        """Return the area under the precision-recall curve, shape ``(c,)``; NaN as above.
+
+        The mean of the precision over the records of the class, without interpolation (Davis and
+        Goadrich, ICML 2006, on why not to interpolate). Without a model it is the class's share.
+        """
+        hits = np.cumsum(self.ones[:, ::-1], axis=1)
+        chosen = hits + np.cumsum(self.zeros[:, ::-1], axis=1)
+        precision = np.divide(hits, chosen, out=np.zeros_like(hits), where=chosen > 0)
+        area = _ratio((self.ones[:, ::-1] * precision).sum(1), hits[:, -1])
+        return np.where(self.zeros.sum(1) > 0, area, np.nan)
+
+    def sensitivity(self, specificity: float) -> Floats:
+        """Return the largest share of the class found, shape ``(c,)``; NaN as above.
+
+        Args:
+            specificity: the least share of the others that lies at or below the threshold; the
+                threshold is chosen on the same records.
+        """
+        others, total = np.cumsum(self.zeros, axis=1), self.zeros.sum(1, keepdims=True)
+        # The lowest threshold that is specific enough: at it and below nobody is found.
+        enough = others >= (specificity - _ROUNDING) * total
+        at = enough.argmax(1)[:, None]
+        missed = np.take_along_axis(np.cumsum(self.ones, axis=1), at, 1)[:, 0]
+        found = 1 - _ratio(missed, self.ones.sum(1))
+        return np.where(total[:, 0] > 0, np.clip(found, 0, 1), np.nan)
+
+
+class Ranking:
+    """Records in the order of one score, equal scores together."""
+
+    def __init__(self, scores: Floats, positive: npt.NDArray[np.bool_]) -> None:
+        """Sort the records.
+
+        Args:
+            scores: finite, shape ``(n,)``, n ≥ 1.
+            positive: whether a record is of the class, shape ``(n,)``.
+        """
+        self._order = np.argsort(scores, kind="stable")
+        self._starts = np.flatnonzero(np.diff(scores[self._order], prepend=-np.inf))
+        self._positive = positive[self._order]
+
+    def curve(self, weights: Floats) -> Curve:
+        """Return the curve of records that count ``weights`` times, shape ``(c, n)``."""
+        ordered = weights[:, self._order]
+        ones = np.add.reduceat(ordered * self._positive, self._starts, axis=1)
+        return Curve(ones, np.add.reduceat(ordered, self._starts, axis=1) - ones)
+
+
+def auroc(ranks: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Floats:
+    """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
+
+    Args:
+        ranks: shape ``(n,)``.
+        positive: whether a record is of class 1, shape ``(n,)``.
+        weights: shape ``(c, n)``.
+    """
+    return Ranking(ranks, positive).curve(weights).auroc()
+
+
+def _ratio(above: Floats, below: Floats) -> Floats:
+    return np.divide(above, below, out=np.full_like(below, np.nan), where=below > 0)

@@ -1,0 +1,124 @@
+"""The measures of a run's model on the public test set, with intervals, once at its end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.measures.bootstrap import Floats
+from hdpfl_flower.measures.clinical import (
+    SPECIFICITY,
+    WORDS,
+    How,
+    Statistic,
+    measure,
+    measures_of,
+    with_intervals,
+)
+from hdpfl_flower.models.evaluation import predict
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.simulation.groups import Groups, seen_by
+
+EVENT = "measures"
+"""The journal's event, and the key of ``result.json``."""
+_HOW = How(draws=300)
+"""Resamples of the test records: enough for intervals of 95 %, and a fraction of a second."""
+PUBLIC = "public test set"
+
+
+def final_measures(
+    spec: str,
+    task: Task,
+    models: Sequence[Arrays],
+    of_site: Mapping[str, int],
+    test: Records,
+    groups: Groups | None,
+) -> dict[str, Any]:
+    """Return the facts of the final event: every measure of the models, with an interval of 95 %.
+
+    Of several models, and of groups that see the test set differently, the mean over the sites; its
+    interval resamples the test records for all of them at once.
+
+    Args:
+        spec: of the models.
+        task: what they learn.
+        models: one or more.
+        of_site: site → its model; one that is not there uses the first.
+        test: the records, as the data set has them.
+        groups: the run's, or None.
+
+    Raises:
+        ModelError: a model cannot be built.
+    """
+    try:
+        used = _used(models, of_site, groups)
+        scored = []
+        for (model, group), sites in used.items():
+            seen = seen_by(test, groups, group, task)
+            outputs = predict(spec, task, models[model], seen.features)
+            scored.append((outputs, seen.targets, sites))
+        if len(scored) == 1:
+            outputs, targets, _ = scored[0]
+            found = measure(task, outputs, targets, how=_HOW)
+            return {"on": PUBLIC, **found.facts()}
+        parts = [(measures_of(task, outputs, y), sites) for outputs, y, sites in scored]
+        missing = {name: why for one, _ in parts for name, why in one.missing.items()}
+        mean = with_intervals(_Mean(parts), np.arange(len(test)), missing, _HOW)
+        at = {"specificity": SPECIFICITY} if task.classes else {}
+        return {"on": PUBLIC, **mean.facts(), **at}
+    except DataError as reason:
+        return {"on": PUBLIC, "records": len(test), "measures": {}, "missing": {"all": str(reason)}}
+
+
+class _Mean:
+    """The mean of the same measures of several models, each weighted by its sites."""
+
+    def __init__(self, parts: Sequence[tuple[Statistic, int]]) -> None:
+        self.names, self._parts = parts[0][0].names, parts
+
+    def __call__(self, weights: Floats) -> Floats:
+        total: Floats = sum(sites * one(weights) for one, sites in self._parts)  # type: ignore[assignment]
+        return total / sum(sites for _, sites in self._parts)
+
+
+def _used(
+    models: Sequence[Arrays], of_site: Mapping[str, int], groups: Groups | None
+) -> Counter[tuple[int, int]]:
+    """Return (model, group) → number of sites."""
+    if groups is None:
+        return Counter((model, 0) for model in (of_site.values() if len(models) > 1 else [0]))
+    ends = [0, *accumulate(groups.sizes)]
+    return Counter(
+        (of_site.get(str(site), 0), group)
+        for group, (start, end) in enumerate(pairwise(ends))
+        for site in range(start, end)
+    )
+
+
+def read_final_measures(folder: Path) -> dict[str, Any]:
+    """Return the final measures in the ``result.json`` of a run's folder; empty without any."""
+    path = folder / "result.json"
+    found = json.loads(path.read_text()).get(EVENT) if path.is_file() else None
+    return found if isinstance(found, dict) else {}
+
+
+def measure_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return a row a measure: its name in words, its value and its interval."""
+    rows = []
+    for name, one in facts.get("measures", {}).items():
+        at = f" at {100 * facts['specificity']:g} % specificity" if name == "sensitivity" else ""
+        ends = ["?" if one[end] is None else f"{one[end]:.3f}" for end in ("low", "high")]
+        rows.append(
+            (f"{WORDS.get(name, name)}{at}", f"{one['value']:.3f}", f"{ends[0]} to {ends[1]}")
+        )
+    for name, why in facts.get("missing", {}).items():
+        rows.append((WORDS.get(name, name), "–", str(why)))
+    return rows

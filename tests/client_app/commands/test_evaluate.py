@@ -1,0 +1,129 @@
+"""``hdpfl-site evaluate``: measures of the kept model on this site's own records."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.data.site_data import read_site_data
+from tests.client_app.commands.test_model import keep
+
+HELD_OUT = ('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5')
+
+
+def prepare(site, *more: str, records: int = 200, header: str = "y,a,c,ward") -> None:
+    """Write records whose label is mostly whether column a is above 5."""
+    site.write_profile((HELD_OUT[0], "\n".join([HELD_OUT[1], *more])))
+    random = np.random.default_rng(1)
+    numbers = random.uniform(0, 10, records)
+    labels = (numbers + random.normal(0, 2, records) > 5).astype(int)
+    rows = [
+        f"{y},{a:.4f},{'xz'[i % 2]},{'west' if i % 4 else 'east'}"
+        for i, (y, a) in enumerate(zip(labels, numbers, strict=True))
+    ]
+    (site.folder / "records.csv").write_text("\n".join([header, *rows]) + "\n")
+    keep(site, (3, 0, 0), 0)
+
+
+def asked(site, *words: object) -> dict:
+    result = site("evaluate", "--json", *words)
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_the_measures_are_of_the_held_out_records(site) -> None:
+    prepare(site)
+    test = read_site_data(site.profile.data, task_for(site.terms), site.schema).test
+    right = (3 * test.features[:, 0] > 0) == test.targets
+    found = asked(site)
+    assert found["which"] == "held-out"
+    assert found["records"] == found["units"] == len(test)
+    accuracy = found["measures"]["accuracy"]
+    assert accuracy["value"] == pytest.approx(right.mean())
+    assert accuracy["low"] < accuracy["value"] < accuracy["high"]
+    assert asked(site, "--all")["records"] == 200
+
+
+def test_the_table_names_what_it_shows(site) -> None:
+    prepare(site)
+    shown = site("evaluate", "run-1", "--specificity", "0.8")
+    assert shown.code == 0, shown.err
+    for words in ("AUROC", "sensitivity at 80 % specificity", "calibration slope", "95 % intervals",
+                  "no ε covers them"):  # fmt: skip
+        assert words in shown.out
+    assert "not of 'run-2'" in site("evaluate", "run-2").error()
+
+
+def test_subgroups_are_by_schema_and_by_the_sites_own_columns(site) -> None:
+    prepare(site, 'subgroups = ["c", "ward", "a"]', "subgroup-minimum = 10")
+    found = asked(site)
+    assert list(found["subgroups"]["c"]) == ["x", "z"]
+    assert set(found["subgroups"]["ward"]) == {"east", "west"}
+    assert len(found["subgroups"]["a"]) == 3
+    for groups in found["subgroups"].values():
+        assert sum(one["records"] for one in groups.values()) == found["records"]
+    shown = site("evaluate")
+    assert "by ward:" in shown.out and "west" in shown.out
+
+
+def test_a_small_subgroup_is_not_shown(site) -> None:
+    prepare(site, 'subgroups = ["ward"]', "subgroup-minimum = 40")
+    found = asked(site)
+    assert list(found["subgroups"]["ward"]) == ["west"]
+    assert found["subgroups-too-small"] == {"ward": 1}
+    shown = site("evaluate").out
+    assert "by ward; 1 with fewer than 40 units not shown:" in shown
+    assert "east" not in shown
+
+
+def test_the_default_minimum_is_20_units(site) -> None:
+    prepare(site, 'subgroups = ["ward"]', records=60)
+    found = asked(site)
+    assert all(one["units"] >= 20 for one in found["subgroups"]["ward"].values())
+    assert found["subgroup-minimum"] == 20
+
+
+def test_another_table_and_a_file(site) -> None:
+    prepare(site)
+    later = site.folder / "later.csv"
+    later.write_text("y,a,c\n" + "\n".join(f"{i % 2},{i % 10},x" for i in range(40)) + "\n")
+    found = asked(site, "--table", later)
+    assert (found["which"], found["records"]) == ("table", 40)
+    out = site.folder / "measures.json"
+    assert site("evaluate", "--json", "--out", out).code == 0
+    assert json.loads(out.read_text())["run"] == "run-1"
+    assert "exists already" in site("evaluate", "--out", out).error()
+
+
+def test_a_regression_is_measured_in_the_labels_units(site) -> None:
+    site.write_profile(HELD_OUT)
+    site.write_terms(schema=site.regression)
+    rows = [f"{7 * (i % 10)},{i % 10 + i / 1000:.4f}" for i in range(100)]
+    (site.folder / "records.csv").write_text("y,a\n" + "\n".join(rows) + "\n")
+    keep(site, (0,), 0)  # predicts 0: R² below 0
+    found = asked(site)["measures"]
+    test = read_site_data(site.profile.data, task_for(site.terms), site.regression).test
+    assert found["mae"]["value"] == pytest.approx(70 * test.targets.mean(), rel=1e-5)
+    assert found["r2"]["value"] < 0
+    assert "R²" in site("evaluate").out
+
+
+def test_what_is_missing_is_said(site) -> None:
+    assert "has finished no run yet" in site("evaluate").error()
+    keep(site, (1, 0, 0), 0)
+    assert "--all" in site("evaluate").error()
+    prepare(site, 'subgroups = ["wards"]')
+    assert "no column 'wards' ('data.subgroups')" in site("evaluate").error()
+
+
+def test_a_person_is_one_unit_of_the_intervals(site) -> None:
+    site.write_profile((HELD_OUT[0], HELD_OUT[1] + '\nid = "p"'))
+    site.write_terms(schema='id = "p"\n' + site.schema)
+    rows = [f"{i % 2},{i % 10},x,person{i // 5}" for i in range(200)]
+    (site.folder / "records.csv").write_text("y,a,c,p\n" + "\n".join(rows) + "\n")
+    keep(site, (1, 0, 0), 0)
+    found = asked(site)
+    assert found["records"] == 5 * found["units"]
