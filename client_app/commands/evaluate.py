@@ -99,7 +99,8 @@ def _lines(run_id: str, found: OwnMeasures) -> Iterator[str]:
         yield ""
         note = f"; {small} with fewer than {found.minimum} units not shown" if small else ""
         yield printable(f"by {column}{note}:")
-        yield from in_columns([*_by_group(found.whole, groups)])
+        if groups:
+            yield from in_columns([*_by_group(groups)])
     for name, why in found.whole.missing.items():
         yield f"no {_word(name, found.whole)}: {why}"
     yield ""
@@ -111,13 +112,13 @@ def _rows(found: Measured) -> Iterator[tuple[str, ...]]:
         yield _word(name, found), f"{one.value:.3f}", _interval(one)
 
 
-def _by_group(whole: Measured, groups: Mapping[str, Measured]) -> Iterator[tuple[str, ...]]:
-    names = [*whole.found]
-    yield ("group", "records", "units", *(_word(name, whole) for name in names))
-    for group, one in [("all", whole), *groups.items()]:
-        cells = (one.found.get(name) for name in names)
+def _by_group(groups: Mapping[str, Measured]) -> Iterator[tuple[str, ...]]:
+    """Yield a row a measure, a column a group."""
+    yield ("measure", *(f"{group} ({_size(one)})" for group, one in groups.items()))
+    for name in dict.fromkeys(name for one in groups.values() for name in one.found):
+        cells = (one.found.get(name) for one in groups.values())
         values = (f"{each.value:.3f} {_interval(each)}" if each else "–" for each in cells)
-        yield group, str(one.records), str(one.units), *values
+        yield _word(name, next(iter(groups.values()))), *values
 
 
 def _word(name: str, found: Measured) -> str:
