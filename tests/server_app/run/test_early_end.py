@@ -23,9 +23,10 @@ def test_a_run_ends_complete_when_its_participations_are_used(tmp_path: Path) ->
     events = read_journal(tmp_path / "capped" / "journal.jsonl")
     assert [len(event["accepted"]) for event in result.rounds] == [2] * len(result.rounds)
     assert sum(len(event["accepted"]) for event in result.rounds) == 8
-    assert events[-2]["event"] == "budgets-used-up"
-    assert events[-2]["after_round"] == len(result.rounds)
-    assert events[-2]["reason"] == "the sites' budgets are used up"
+    assert events[-3]["event"] == "budgets-used-up"
+    assert events[-3]["after_round"] == len(result.rounds)
+    assert events[-3]["reason"] == "the sites' budgets are used up"
+    assert events[-2]["event"] == "measures"
     assert (events[-1]["event"], events[-1]["status"]) == ("run-finished", "completed")
 
 
