@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.plan_expectation import expectation_lines
+from client_app.commands.worth import expectation_lines
 from client_app.reports.client_level import client_level_lines
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
 from client_app.reports.ledger_view import (
