@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.system.proxies import VARIABLE, proxy_for
 
 SECONDS = 20.0
 """Patience with the network."""
@@ -36,7 +37,8 @@ def connect(
 ) -> None:
     """Ask the coordinator for its health over TLS, and compare the clocks.
 
-    One line says what is wrong, for the log of whoever starts the SuperNode.
+    Goes through the forward proxy in HTTPS_PROXY, but to the hosts in NO_PROXY. One line says
+    what is wrong, for the log of whoever starts the SuperNode.
     """
     # From the right: an IPv6 address has colons of its own.
     host, _, port = superlink.rpartition(":")
@@ -48,7 +50,11 @@ def connect(
     except OSError as error:  # also of a file that holds no certificate
         reason = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise DeploymentError(f"{root_certificates} cannot be read: {reason}") from None
-    connection = http.client.HTTPSConnection(host, int(port), timeout=SECONDS, context=context)
+    proxy = proxy_for(host)
+    first = (proxy.host, proxy.port) if proxy else (host, int(port))
+    connection = http.client.HTTPSConnection(*first, timeout=SECONDS, context=context)
+    if proxy:
+        connection.set_tunnel(host, int(port), proxy.headers)
     try:
         connection.connect()
         end = _end_of(connection.sock)
@@ -64,6 +70,12 @@ def connect(
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if proxy:
+            raise DeploymentError(
+                f"{superlink} is not reached through the proxy {proxy} ({reason}); have it allow "
+                f"CONNECT to this address, check the credentials in {VARIABLE}, or name the host "
+                "in NO_PROXY"
+            ) from None
         raise DeploymentError(
             f"nobody answers at {superlink} ({reason}); check address, port and firewall"
         ) from None
@@ -75,7 +87,8 @@ def connect(
             "does not reach it"
         )
     _compare_clocks(reply.headers.get("Date", ""))
-    typer.echo(f"{superlink} answers; its certificate is valid until {end:%Y-%m-%d}")
+    through = f" through the proxy {proxy}" if proxy else ""
+    typer.echo(f"{superlink} answers{through}; its certificate is valid until {end:%Y-%m-%d}")
     if (left := (end - datetime.now(UTC)).days) < WARN_DAYS:
         typer.echo(f"warning: that is in {left} days; the coordinator should renew it")
 

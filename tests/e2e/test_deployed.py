@@ -32,12 +32,21 @@ def make_key(federation: Federation, name: str) -> Path:
 
 
 def start_node(
-    federation: Federation, key: Path, config: str, folder: Path, number: int = 1
+    federation: Federation,
+    key: Path,
+    config: str,
+    folder: Path,
+    number: int = 1,
+    host: str = "127.0.0.1",
+    **more: str,
 ) -> Node:
-    """Start a SuperNode beside the four, the ``number``-th; its log is ``folder/log``."""
+    """Start a SuperNode beside the four, the ``number``-th; its log is ``folder/log``.
+
+    It calls the SuperLink ``host``; ``more`` is added to its environment.
+    """
     (folder / "node.toml").write_text(config)
     command = [
-        str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{federation.port}",
+        str(BIN / "flower-supernode"), "--superlink", f"{host}:{federation.port}",
         "--root-certificates", str(federation.folder / "certs" / "ca.crt"),
         "--auth-supernode-private-key", str(key), "--host", "127.0.0.1",
         "--port", str(federation.port + SITES + number),
@@ -50,6 +59,7 @@ def start_node(
         "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        **more,
     }
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)

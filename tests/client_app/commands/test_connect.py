@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.server
+import select
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -144,3 +146,72 @@ def test_a_ca_that_is_none(
     done = site.bare("connect", "localhost:1", "--root-certificates", path)
     assert f"{path} cannot be read: " in done.error()
     assert words in done.err
+
+
+class Tunnel(socketserver.StreamRequestHandler):
+    """A forward proxy: CONNECT for one user, to any port of this machine."""
+
+    def handle(self) -> None:
+        line = self.rfile.readline().decode()
+        headers = list(iter(lambda: self.rfile.readline().strip(), b""))
+        if b"Proxy-Authorization: Basic c2l0ZTpwNHNz" not in headers:
+            self.wfile.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            return
+        port = int(line.split()[1].rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as there:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            self.server.tunnels.append(port)  # type: ignore[attr-defined]
+            ways = {self.connection: there, there: self.connection}
+            while True:
+                for ready in select.select(list(ways), [], [], 20)[0]:
+                    if not (data := ready.recv(65536)):
+                        return
+                    ways[ready].sendall(data)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socketserver.ThreadingTCPServer]:
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Tunnel)
+    server.tunnels = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_coordinator_behind_a_proxy_is_reached_with_its_credentials(
+    serve: Serve, connect: Callable[[int], Result], proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, port = f"127.0.0.1:{proxy.server_address[1]}", serve()
+    monkeypatch.setenv("HTTPS_PROXY", f"http://site:p4ss@{where}")
+    done = connect(port)
+    assert done.code == 0, done.err
+    assert f"answers through the proxy {where}; its certificate is valid until 20" in done.out
+    assert proxy.tunnels == [port]
+    monkeypatch.setenv("NO_PROXY", "localhost")
+    assert "through" not in connect(port).out
+    assert proxy.tunnels == [port]
+
+
+def test_a_proxy_that_refuses_is_named_with_the_remedy_and_without_the_password(
+    serve: Serve, connect: Callable[[int], Result], proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = f"127.0.0.1:{proxy.server_address[1]}"
+    monkeypatch.setenv("HTTPS_PROXY", f"http://site:WR0NG@{where}")
+    done = connect(serve())
+    assert done.code == 1
+    assert f"is not reached through the proxy {where} (Tunnel connection failed: 407" in done.err
+    assert "check the credentials in HTTPS_PROXY" in done.err
+    assert "WR0NG" not in done.err and not proxy.tunnels
+
+
+def test_a_proxy_that_is_not_there_is_named(
+    serve: Serve, connect: Callable[[int], Result], proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = proxy.server_address[1]
+    proxy.shutdown()
+    proxy.server_close()
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+    assert f"through the proxy 127.0.0.1:{port} (Connection refused)" in connect(serve()).err
