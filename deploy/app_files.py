@@ -36,5 +36,6 @@ def copy_app(root: Path, folder: Path) -> None:
 def app_alone(root: Path) -> Iterator[str]:
     """Yield a temporary folder with the app of ``root`` and nothing else."""
     with tempfile.TemporaryDirectory() as folder:
-        copy_app(root, Path(folder))
-        yield folder
+        # A temporary folder may have an underscore in its name: Flower builds no app there.
+        copy_app(root, Path(folder) / "app")
+        yield f"{folder}/app"

@@ -75,7 +75,9 @@ def main() -> int:
     up_parser.add_argument(
         "--pin", action="store_true", help="sites run the app as it is now, and no other"
     )
+    up_parser.add_argument("--app", type=Path, default=ROOT, help="with --pin: the app's folder")
     run_parser = commands.add_parser("run", help="run the app on it and follow the log")
+    run_parser.add_argument("--app", type=Path, default=ROOT, help="the app's folder")
     run_parser.add_argument("terms", type=Path, nargs="?", default=DEMO / "run.toml")
     commands.add_parser("status", help="say what is running")
     commands.add_parser("down", help="stop it; ledgers, models and runs stay")
@@ -83,12 +85,15 @@ def main() -> int:
     os.umask(0o077)  # of all that is written, by Flower, too
     try:
         if words.command == "run":
-            run(words.terms)
+            run(words.terms, words.app.absolute())
         elif words.command == "status":
             status()
         else:
             with _alone():
-                up(words.sites.absolute(), words.pin) if words.command == "up" else down()
+                if words.command == "up":
+                    up(words.sites.absolute(), words.pin, words.app.absolute())
+                else:
+                    down()
     except ProblemError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
@@ -104,7 +109,7 @@ def main() -> int:
 # --- up, down, status -----------------------------------------------------------------------
 
 
-def up(source: Path, pin: bool = False) -> None:
+def up(source: Path, pin: bool = False, app: Path = ROOT) -> None:
     """Start the SuperLink and a SuperNode for each folder in ``source``; wait until all are in.
 
     What runs already stays as it is. Names, ports, profiles and records are looked at before
@@ -128,7 +133,7 @@ def up(source: Path, pin: bool = False) -> None:
     try:
         if SUPERLINK not in running:
             write_connection(f"{HOST}:{port}")
-        _prepare(names, source, [name for name in names if pin and name not in running])
+        _prepare(names, source, [name for name in names if pin and name not in running], app)
         if SUPERLINK not in running:
             print(f"starting the SuperLink on {HOST}:{port}", flush=True)
             started.append(SUPERLINK)
@@ -176,24 +181,24 @@ def status() -> None:
 # --- run ------------------------------------------------------------------------------------
 
 
-def run(terms: Path) -> None:
+def run(terms: Path, app: Path = ROOT) -> None:
     """Run the app under ``terms``, follow its log to the end, and say where everything lies."""
     if not processes.find(SUPERLINK, PIDS):
         raise ProblemError("the federation is not running; start it with: make up")
-    folder, ended = submit(terms)
+    folder, ended = submit(terms, app)
     print(f"\nlogs: {LOGS}\nthe run's folder: {folder}", flush=True)
     conclude(folder, ended)
     for site in _sites():
         print(f"{site}: {BIN}/hdpfl-site report --profile {SITES / site / 'profile.toml'}")
 
 
-def submit(terms: Path) -> tuple[Path, dict[str, Any]]:
-    """Run the app under ``terms`` and follow its log; return its folder and Flower's record of it.
+def submit(terms: Path, root: Path = ROOT) -> tuple[Path, dict[str, Any]]:
+    """Run the app of ``root`` under ``terms``; return its folder and Flower's record of it.
 
     ``flwr run`` reports success as soon as the run was taken; how it ended is asked for here.
     """
-    config, run_id = _named_terms(terms)
-    with app_alone(ROOT) as app:
+    config, run_id = _named_terms(terms, root)
+    with app_alone(root) as app:
         number = str(flwr("run", app, LINK, "--run-config", str(config))["run-id"])
     print(f"run {run_id} has started (Flower's id {number}); Ctrl-C leaves it running", flush=True)
     try:
@@ -235,14 +240,14 @@ def promises(folder: Path) -> Iterator[str]:
         yield f"no privacy: {', '.join(without)} (opted out)"
 
 
-def _named_terms(terms: Path) -> tuple[Path, str]:
+def _named_terms(terms: Path, root: Path = ROOT) -> tuple[Path, str]:
     """Return a copy of ``terms`` with a run id, which names the run's folder, and that id."""
     try:
         config = dict(_flat(tomllib.loads(terms.read_text())))
     except ValueError as error:
         raise ProblemError(f"{terms} is not valid TOML: {error}") from None
-    for key in config.keys() - _declared():  # Flower would not say which key it is
-        close = get_close_matches(key, _declared(), n=1)
+    for key in config.keys() - _declared(root):  # Flower would not say which key it is
+        close = get_close_matches(key, _declared(root), n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ProblemError(f"{terms}: '{key}' is not a key of the run config{hint}")
     schema = str(config.get("schema", ""))
@@ -257,9 +262,9 @@ def _named_terms(terms: Path) -> tuple[Path, str]:
     return copy, str(config["run-id"] or resumed)
 
 
-def _declared() -> set[str]:
+def _declared(root: Path) -> set[str]:
     """Return the keys that ``flwr run`` lets a user set."""
-    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    content = tomllib.loads((root / "pyproject.toml").read_text())
     return {key for key, _ in _flat(content["tool"]["flwr"]["app"]["config"])}
 
 
@@ -284,13 +289,13 @@ def _end_of(number: str) -> dict[str, Any]:
 # --- parts ----------------------------------------------------------------------------------
 
 
-def _prepare(names: list[str], source: Path, pinned: list[str]) -> None:
+def _prepare(names: list[str], source: Path, pinned: list[str], app: Path) -> None:
     """Make what the nodes need before they start; ``pinned`` sites run approved apps alone."""
     make_certificates(names)
     for name in names:
         prepare_site(name, source / name)
     if pinned:
-        approve_app(pinned)
+        approve_app(pinned, app)
 
 
 def _sites() -> list[str]:

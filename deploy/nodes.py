@@ -114,9 +114,9 @@ def make_secret(folder: Path) -> Path:
     return secret
 
 
-def approve_app(names: list[str]) -> None:
-    """Approve the app as it is now at each of these sites; they run no other from then on."""
-    with tempfile.TemporaryDirectory() as folder, app_alone(ROOT) as source:
+def approve_app(names: list[str], root: Path = ROOT) -> None:
+    """Approve the app in ``root`` as it is now at these sites; they run no other from then on."""
+    with tempfile.TemporaryDirectory() as folder, app_alone(root) as source:
         call("flwr", "build", "--app", source, folder=Path(folder))
         (app,) = Path(folder).glob("*.fab")
         call("hdpfl-site", "approve", str(app), "--to", str(APPROVED), "--yes")

@@ -31,7 +31,7 @@ TEMPLATE = Path(__file__).parent / "template"
 
 _ROOT = Path(__file__).parents[1]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,38}")
-_MODULES = ("__init__.py", "model.py", "strategy.py")
+_MODULES = ("__init__.py", "data.py", "model.py", "strategy.py")
 
 
 def package_of(name: str) -> str:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-APPROVED = Path(__file__).resolve().parents[2]
+APPROVED = Path(__file__).resolve().parents[1]
 INSTALLS = "--allow-runtime-dependency-installation"
 """Flower's option that lets a server have packages of its choice installed."""
 

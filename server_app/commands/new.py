@@ -1,4 +1,4 @@
-"""``hdpfl new``: write a project with a model and a strategy of one's own."""
+"""``hdpfl new``: write a project with data, a model and a strategy of one's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def new(
         ),
     ] = False,
 ) -> None:
-    """Write a project: model.py, strategy.py, tests, and the app that sites approve."""
+    """Write a project: data.py, model.py, strategy.py, tests, and the app that sites approve."""
     from server_app.project import renew_app, write_project
 
     if renew:
@@ -30,7 +30,7 @@ def new(
         return
     package = write_project(folder)
     console.print(
-        f"{folder}: {package}/model.py, {package}/strategy.py, tests, run.toml\n"
+        f"{folder}: {package}/data.py, {package}/model.py, {package}/strategy.py, tests, run.toml\n"
         f"cd {folder}\n"
         f"hdpfl compare --terms run.toml --strategies {package}.strategy:InverseLength,fedavg "
         "--clients 5 --seeds 1",

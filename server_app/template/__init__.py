@@ -1,1 +1,1 @@
-"""Your model and strategy: the modules of a project that ``hdpfl new`` writes."""
+"""Your data, model and strategy: the modules of a project that ``hdpfl new`` writes."""

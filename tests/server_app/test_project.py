@@ -46,7 +46,7 @@ def called(*words: object, cwd: Path, home: Path) -> subprocess.CompletedProcess
 def test_its_own_tests_pass(project: Path, tmp_path: Path) -> None:
     done = called(sys.executable, "-m", "pytest", "-q", cwd=project, home=tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "8 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
 def test_a_strategy_that_breaks_its_contract_fails_the_projects_tests(
@@ -66,7 +66,7 @@ def test_its_bundle_is_the_app_with_the_users_modules(project: Path, tmp_path: P
     (file,) = tmp_path.glob("*.fab")
     bundle = read_bundle(file)
     assert bundle.app == "me/heart-risk", done.stderr
-    own = {f"heart_risk/{module}.py" for module in ("__init__", "model", "strategy")}
+    own = {f"heart_risk/{module}.py" for module in ("__init__", "data", "model", "strategy")}
     assert own <= bundle.files.keys()
     apps = {p.relative_to(ROOT).as_posix() for name in APP for p in (ROOT / name).rglob("*.py")}
     assert apps <= bundle.files.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import stat
 import subprocess
 import sys
@@ -62,6 +63,19 @@ def test_an_approved_app_runs_from_the_sites_own_folder(pinned: ModuleType, tmp_
     digest = hashlib.sha256(fab).hexdigest()
     assert found == str(tmp_path / "approved" / "apps" / digest / "own_app.py")
     assert not (tmp_path / "flwr").exists(), "what was sent is not even unpacked"
+
+
+def test_the_launcher_looks_for_apps_where_approve_puts_them(
+    tmp_path: Path, site: SiteFolder
+) -> None:
+    """From the file itself, in its place; the other tests name the folder to it."""
+    fab, folder = bundle("own_app", VERSION), tmp_path / "approved"
+    assert site.bare("approve", written(tmp_path, fab), "--to", folder, "--yes").code == 0
+    own = runpy.run_path(str(folder / "bin" / "flwr-clientapp"), run_name="launcher")
+    assert own["APPROVED"] == folder.resolve()
+    apps = own["APPROVED"] / "apps"
+    assert own["refusal"](apps / hashlib.sha256(fab).hexdigest()) == ""
+    assert "is not approved" in own["refusal"](apps / hashlib.sha256(b"other").hexdigest())
 
 
 def test_a_changed_app_does_not_run(
