@@ -150,8 +150,9 @@ def find_request(site: Profile, name: str) -> RunRequest:
 
 def request_lines(site: Profile, request: RunRequest) -> Iterator[str]:
     """Yield what an operator decides by."""
-    terms, at = request.terms, f"{request.first[:16]} to {request.last[:16]} UTC"
-    yield f"{terms.run_id}    request {request.digest[:SHORT]}, asked {at.replace('T', ' ')}"
+    terms = request.terms
+    first, last = (at[:16].replace("T", " ") for at in (request.first, request.last))
+    yield (f"{terms.run_id}    request {request.digest[:SHORT]}, asked {first} to {last} UTC")
     yield f"  who asks   {terms.coordinator or '(not said)'} (by the server's word)"
     yield f"  purpose    {terms.purpose or '(not said)'}"
     yield f"  app        SHA-256 {request.app}"
