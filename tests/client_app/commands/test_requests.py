@@ -56,7 +56,8 @@ def test_a_request_shows_all_that_an_operator_decides_by(asked: Asked) -> None:
     shown = asked.site("requests")
     assert shown.code == 0, shown.err
     for words in (
-        "run-1 ", f"request {asked.digest[:12]}, asked 20", " UTC\n", "Dr. Ada, ada@example.org (by the server's word)",
+        "run-1 ", f"request {asked.digest[:12]}, asked 20", " UTC\n",
+        "Dr. Ada, ada@example.org (by the server's word)",
         "Risk of stroke", app_digest(), "strategy mmse, model logreg", "rounds 3", "noise records",
         "if the strategy asks: epsilon", "ε 1.235, δ 1e-05, of ε 4, δ 0.0001 left",
     ):  # fmt: skip
