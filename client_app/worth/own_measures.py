@@ -130,7 +130,7 @@ def measure_here(
     for column, of_record in _subgroups(source, every, schema_text).items():
         named = np.array(of_record, dtype=object)[rows]
         groups[column] = {}
-        for group in sorted(set(named)):
+        for group in sorted(set(named), key=_in_order):
             chosen = np.flatnonzero(named == group)
             if len(np.unique(units[chosen])) < source.subgroup_minimum:
                 small[column] += 1
@@ -145,3 +145,8 @@ def _subgroups(source: DataSource, every: UnitRecords, schema_text: str) -> dict
     if not source.subgroups or every.positions is None:
         return {}
     return read_subgroups(source, Schema.load(schema_text), every.positions)
+
+
+def _in_order(group: str) -> tuple[int, str]:
+    """Return the key of the order of groups: thirds of a number from the lowest, else by name."""
+    return 2 - group.startswith("≤") - ("≤" in group), group
