@@ -39,4 +39,5 @@ def local_metrics(site: Site, instructions: Instructions) -> bytes:
     if own is not None:
         found = evaluate(spec, task, unflatten(own, arrays), records)
         metrics |= {f"personal-{name}": value for name, value in found.items()}
-    return wire.encode_metrics(metrics)
+    # Concordance is of pairs of records, and no message has a place for it.
+    return wire.encode_metrics({k: v for k, v in metrics.items() if k in wire.METRIC_KEYS})

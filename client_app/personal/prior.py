@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from hdpfl_flower import wire
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import predict_apart
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
@@ -82,6 +83,8 @@ def sum_residuals(
         One record more or less changes the sum by at most 1: a Gaussian mechanism of multiplier
         z_h, whatever the model is.
     """
+    if task.intervals:
+        raise DataError("'personal-prior' is of classes or a regression, and survival is neither")
     total = 0.0
     if len(records):
         outputs = predict_apart(spec, task, arrays, records.features)[:, 0].astype(np.float64)

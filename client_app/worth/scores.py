@@ -64,7 +64,8 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
     """Return the scores of ``outputs``, shape ``(n, task.outputs)``, on ``records``.
 
     Classes have ``accuracy`` (1 or 0; a logit above 0, or the first largest one, decides) and
-    ``log-loss`` (nats), a regression ``mse`` and ``mae``, in units of the target.
+    ``log-loss`` (nats), a regression ``mse`` and ``mae``, in units of the target, and survival
+    ``log-loss``.
 
     Args:
         task: names the loss.
@@ -78,6 +79,13 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
     numbers, targets = outputs.astype(np.float64), records.targets
     if not np.isfinite(numbers).all():
         raise DataError(f"the {name} predicts what is not finite; it cannot be compared")
+    if task.intervals:
+        import torch
+
+        from hdpfl_flower.models.losses import record_losses
+
+        losses = record_losses(task, torch.from_numpy(numbers), torch.from_numpy(targets))
+        return Scored({"log-loss": losses.numpy()}, None, targets)
     if not task.classes:
         errors = numbers[:, 0] - targets
         return Scored({"mse": errors**2, "mae": np.abs(errors)}, None, targets)
@@ -95,6 +103,8 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
 
 def deciding_measures(task: Task) -> Sequence[str]:
     """Return the measures that a verdict may rest on, the usual one first: means over records."""
+    if task.intervals:
+        return ("log-loss",)
     return ("accuracy", "log-loss") if task.classes else ("mse", "mae")
 
 

@@ -19,6 +19,19 @@ def target_shape(task: Task) -> tuple[int, ...]:
     return (2,) if task.intervals else ()
 
 
+def targets_wanted(task: Task) -> str:
+    """Return what the targets of ``task`` are, for errors.
+
+    >>> targets_wanted(Task.classification((3,), 10))
+    'whole numbers from 0 to 9'
+    """
+    if task.intervals:
+        return f"pairs: the last interval observed, 0 to {task.intervals - 1}, and 0 or 1 for event"
+    if task.classes:
+        return f"whole numbers from 0 to {task.classes - 1}"
+    return "finite numbers"
+
+
 def targets_in(y: npt.NDArray[Any], task: Task) -> tuple[Targets, Mask]:
     """Return each record's target, and whether it is one of the task's.
 

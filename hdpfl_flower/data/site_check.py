@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.config.data_source import TABLES, DataSource
+from hdpfl_flower.data.array_targets import targets_wanted
 from hdpfl_flower.data.columns import Mask
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Column, Label, Schema
@@ -74,6 +75,7 @@ def check_site_data(
                 f"error: {summary.left_out[reason]} records have {reason}: the schema protects "
                 "one record an id; give each its own id, or merge those of one unit"
             )
+    lines += _about_arrays(source, summary, task)
     lines += _about_labels(data, task)
     return lines + list(_against_declared(data, declared_records))
 
@@ -205,6 +207,18 @@ def _counted(column: Any, rows: Mask) -> Counter[str]:
         shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
         found[shown] += int(counts[at])
     return found
+
+
+def _about_arrays(source: DataSource, summary: Summary, task: Task) -> Iterator[str]:
+    """Yield the error about records without a schema of which too many are none of the task's."""
+    for reason, remedy in (
+        ("no known label", f"'y' must hold {targets_wanted(task)}"),
+        ("in no class folder", f"the subfolders must be named 0 to {task.classes - 1}"),
+        ("features not finite", "'x' must hold finite numbers; fill or remove the others"),
+    ):
+        count = summary.left_out.get(reason, 0)
+        if source.format not in TABLES and count > MOST_UNREADABLE * summary.rows:
+            yield f"error: left out: {count} of {summary.rows} records, {reason}: {remedy}"
 
 
 def _about_labels(data: SiteData, task: Task) -> Iterator[str]:

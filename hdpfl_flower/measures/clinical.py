@@ -199,6 +199,8 @@ def measures_of(
     """Return the measures of ``task``; arguments and errors as of :class:`ClassMeasures`."""
     if task.classes:
         return ClassMeasures(task, outputs, targets, specificity)
+    if task.intervals:
+        raise DataError("survival has concordance and loss, both without an interval")
     return NumberMeasures(outputs, targets)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.measures.concordance import concordance, risk_of
 from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import Arrays, build_model
@@ -56,10 +57,14 @@ def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, 
     Returns:
         ``accuracy`` and ``loss`` (mean). For a regression ``accuracy`` is R², the explained share
         of the variance, and is missing where the targets do not vary; there are also ``mse``, the
-        mean squared error, and ``mae``, the mean absolute error, in units of the target.
+        mean squared error, and ``mae``, the mean absolute error, in units of the target. Survival
+        has ``loss`` and ``concordance``, which is missing where no two records can be compared.
     """
     found, wanted = torch.from_numpy(outputs), torch.from_numpy(targets)
     loss = float(total_loss(task, found, wanted)) / max(len(wanted), 1)
+    if task.intervals:
+        ranked = concordance(risk_of(outputs), targets)
+        return {**({"concordance": ranked} if np.isfinite(ranked) else {}), "loss": loss}
     if task.loss != "squared":
         return {"accuracy": _accuracy(task, found, wanted), "loss": loss}
     errors = (found.squeeze(1) - wanted).double()
@@ -96,7 +101,9 @@ def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> in
         ModelError: the model cannot be built.
     """
     if not task.classes:
-        raise DataError("correct records can be counted for classes alone, not for a regression")
+        raise DataError(
+            "correct records can be counted for classes alone, not for a regression or survival"
+        )
     if not len(records):
         return 0
     outputs = predict_apart(spec, task, arrays, records.features)

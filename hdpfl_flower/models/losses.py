@@ -17,8 +17,10 @@ def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torc
     Args:
         task: names the loss.
         outputs: shape ``(b, task.outputs)``.
-        targets: shape ``(b,)``; int64 classes, or float32 for regression.
+        targets: shape ``(b,)``; int64 classes, float32 for regression, or of survival.
     """
+    if task.loss == "hazard":
+        return _hazard_losses(outputs, targets).sum()
     if task.loss == "softmax":
         return functional.cross_entropy(outputs, targets, reduction="sum")
     if task.loss == "logistic":
@@ -30,6 +32,8 @@ def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torc
 
 def record_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the loss of each record, shape ``(b,)``; their sum is :func:`total_loss`."""
+    if task.loss == "hazard":
+        return _hazard_losses(outputs, targets).sum(1)
     if task.loss == "softmax":
         return functional.cross_entropy(outputs, targets, reduction="none")
     if task.loss == "logistic":
@@ -46,7 +50,39 @@ def output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) ->
         residual = torch.softmax(outputs, dim=1)
         residual[torch.arange(len(targets), device=targets.device), targets] -= 1
         return residual
+    if task.loss == "hazard":
+        at_risk, event = _at_risk(outputs, targets)
+        # As below: a row of numbers that torch computes at once, at an address of its own.
+        missing = -outputs.shape[1] % _LANES
+        hazard = torch.sigmoid(functional.pad(outputs, (0, missing)))[:, : outputs.shape[1]]
+        # Zeros, not products: an output that is not finite after the last interval is no one's.
+        return torch.where(at_risk, hazard - event.to(outputs.dtype), 0.0)
     logistic = task.loss == "logistic"
     # Of b numbers the last ones would be computed one by one, and rounded otherwise.
     expected = torch.sigmoid(outputs.expand(-1, _LANES))[:, :1] if logistic else outputs
     return expected - targets.to(outputs.dtype).unsqueeze(1)
+
+
+def _at_risk(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where a record is at risk, and where its event is; bool, of the shape of ``outputs``.
+
+    ``targets`` are those of :func:`hdpfl_flower.models.task.survival_targets`.
+    """
+    interval = torch.arange(outputs.shape[-1], device=outputs.device)
+    last = torch.div(targets, 2, rounding_mode="floor").unsqueeze(-1)
+    return interval <= last, (interval == last) & (targets % 2 == 1).unsqueeze(-1)
+
+
+def _hazard_losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the binary cross-entropy of each interval at risk, else 0, shape ``(b, T)``.
+
+    −Σ over the intervals at risk is the log-likelihood of a discrete hazard (Singer and Willett,
+    J. Educ. Stat. 1993, eq. 8).
+    """
+    at_risk, event = _at_risk(outputs, targets)
+    # Replaced before the loss: its gradient there would be NaN · 0 for what is not finite.
+    counted = torch.where(at_risk, outputs, 0.0)
+    losses = functional.binary_cross_entropy_with_logits(
+        counted, event.to(outputs.dtype), reduction="none"
+    )
+    return torch.where(at_risk, losses, 0.0)

@@ -16,7 +16,7 @@ SITE, PERSONAL, WORST = "site-", "personal-", "-worst"
 """What begins the name of a metric of the model that a site uses, and of its personal model, both
 on records like the site's own; and what ends the name of the worst tenth."""
 
-METRICS = ("accuracy", "loss", "mse", "mae")
+METRICS = ("accuracy", "concordance", "loss", "mse", "mae")
 """What is measured of a model on records, in the order of tables."""
 
 

@@ -7,8 +7,8 @@ records:
 
     natural, contiguous   stratum = natural owner, where the data set has owners: a site of one
                           owner is tested on that owner's test records alone, each counting the same
-    every other split     stratum = class; for a regression, which no split sorts by target, all
-                          records are one stratum
+    every other split     stratum = class; for a regression or survival, which no split sorts by
+                          target, all records are one stratum
 
 No record is taken from training for it.
 """
@@ -64,8 +64,8 @@ class OwnTests:
             targets: of the test set, as the sites see them, shape ``(n,)``.
 
         Returns:
-            ``accuracy`` and ``loss``; for a regression ``loss``, ``mse`` and ``mae``. NaN in a
-            stratum without a test record.
+            ``accuracy`` and ``loss``; for a regression ``loss``, ``mse`` and ``mae``; for survival
+            ``loss``, since its concordance is of pairs. NaN in a stratum without a test record.
         """
         import torch
 
@@ -76,7 +76,7 @@ class OwnTests:
         if self.task.classes:
             chosen = found.argmax(1) if self.task.loss == "softmax" else (found[:, 0] > 0).long()
             values["accuracy"] = (chosen == wanted).double().numpy()
-        else:
+        elif not self.task.intervals:
             errors = (found[:, 0] - wanted).double()
             values["mse"], values["mae"] = errors.square().numpy(), errors.abs().numpy()
         return {name: self._by_stratum(value) for name, value in values.items()}
@@ -98,7 +98,7 @@ class OwnTests:
         if not len(there):
             return {}
         found = {name: float(share[there] @ means[there]) for name, means in measured.items()}
-        if not self.task.classes and self._variances[site] > 1e-12:
+        if "mse" in found and self._variances[site] > 1e-12:
             # R² over the site's own distribution.
             found["accuracy"] = 1 - found["mse"] / float(self._variances[site])
         return found
@@ -106,8 +106,10 @@ class OwnTests:
     def of_constant(self, site: int) -> dict[str, float]:
         """Return what the site has without any model, as :meth:`of_site` does.
 
-        Its most frequent class, whose loss is not defined, or its mean target.
+        Its most frequent class, whose loss is not defined, or its mean target; empty for survival.
         """
+        if self.task.intervals:
+            return {}
         constant = self.targets[site]
         if not self.task.classes:
             outputs = np.full((len(self.test), 1), constant, np.float32)

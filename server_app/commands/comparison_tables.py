@@ -109,7 +109,7 @@ def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path])
         comparison: of finished runs.
         folders: (strategy, seed) → the run's folder.
     """
-    metric = "accuracy" if task_for(comparison.terms).classes else "mse"
+    metric = _by_record(comparison)
     seeds = sorted(seed for name, seed in comparison.rounds if name == ALONE)
     alone = {seed: read_site_metrics(folders[ALONE, seed]) for seed in seeds}
     others = [name for name in comparison.strategies() if name != ALONE]
@@ -134,14 +134,21 @@ def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path])
 def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
     """Return what a picture of the rounds shows: what its axis is called, and panel → metric.
 
-    For a regression the mean squared error: R² has no lower end.
+    For a regression the mean squared error: R² has no lower end. For survival the loss: each record
+    has one, while concordance is of pairs.
     """
-    metric = "accuracy" if task_for(comparison.terms).classes else "mse"
+    metric = _by_record(comparison)
     known = comparison.metrics()
     panels = {SITES: f"{SITE}{metric}"} if f"{SITE}{metric}" in known else {}
     if comparison.terms.evaluation == "server" or not panels:
         panels[POOLED] = metric
-    return {"accuracy": "accuracy", "mse": "mean squared error"}[metric], panels
+    return {"mse": "mean squared error"}.get(metric, metric), panels
+
+
+def _by_record(comparison: Comparison) -> str:
+    """Return the metric that is a mean over records, and so over a site's own distribution."""
+    task = task_for(comparison.terms)
+    return "accuracy" if task.classes else "loss" if task.intervals else "mse"
 
 
 def _sites_table(comparison: Comparison, title: str) -> Table:
@@ -165,14 +172,16 @@ def _sites_table(comparison: Comparison, title: str) -> Table:
 
 def _pooled_table(comparison: Comparison, title: str) -> Table:
     known = comparison.metrics()
-    columns = ["accuracy", *(name for name in (MINORITY, *METRICS[1:]) if name in known)]
+    first = "concordance" if task_for(comparison.terms).intervals else "accuracy"
+    others = (name for name in (MINORITY, *METRICS) if name in known and name != "accuracy")
+    columns = list(dict.fromkeys([first, *others]))
     table = Table(title=title)
     table.add_column("strategy")
     for column in (*(_heading(comparison, column) for column in columns), "best round", "seeds"):
         table.add_column(column, justify="right")
     for strategy in comparison.strategies():
         values = [comparison.last(strategy, column) for column in columns]
-        rounds = comparison.metric(strategy)
+        rounds = comparison.metric(strategy, first)
         means = rounds.mean(0)
         best = str(int(np.nanargmax(means)) + 1) if np.isfinite(means).any() else "–"
         table.add_row(strategy, *map(mean_and_sd, values), best, str(len(rounds)))

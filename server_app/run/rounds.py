@@ -119,6 +119,11 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
             "models of their own: a site's updates have no one global path to differ from; leave "
             "it out"
         )
+    if terms.personal_prior and task_for(terms).intervals:
+        raise TermsError(
+            "run config: 'personal-prior' counts classes or sums residuals, and survival has "
+            "neither; set it to 0"
+        )
     if terms.needs_head:
         parts_of(terms.model, task_for(terms))
     return strategy

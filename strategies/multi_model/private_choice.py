@@ -91,7 +91,7 @@ def plan_choices(terms: RunTerms) -> RunTerms:
     if selections and not task_for(terms).classes:
         raise StrategyError(
             f"'{terms.strategy}': sites choose by the records that a model gets right, and a "
-            "regression has none; set 'selection-share' to 0"
+            "regression or survival has none; set 'selection-share' to 0"
         )
     return terms.updated(selections=selections)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-SITE, STATED, TARGETS = (
+SITE, STATED, TARGETS, LOSSES = (
     "client_app/site/site.py",
     "hdpfl_flower/data/stated_task.py",
     "hdpfl_flower/data/array_targets.py",
+    "hdpfl_flower/models/losses.py",
 )
+HAZARD = "hdpfl_flower/models/test_hazard.py::"
 GUARD = "if is_own(terms.dataset) and not may_draw(context):"
 DEPLOYED = (
     "client_app/test_own_records.py::test_a_deployed_site_opens_and_imports_nothing_that_terms_name"
@@ -49,5 +51,19 @@ MUTANTS = (
         "(values >= 0) & (values < below)",
         "(values >= 0)",
         "client_app/test_own_records.py::test_labels_outside_of_the_classes_stop_no_run",
+    ),
+    Mutant(
+        "the hazard's gradient is NaN where an output after the last interval is",
+        LOSSES,
+        "torch.where(at_risk, hazard - event.to(outputs.dtype), 0.0)",
+        "at_risk * (hazard - event.to(outputs.dtype))",
+        HAZARD + "test_what_is_not_finite_after_the_last_interval_counts_for_nothing",
+    ),
+    Mutant(
+        "a censored record is at risk after it was seen last",
+        LOSSES,
+        "return interval <= last, ",
+        "return interval <= last + 1, ",
+        HAZARD + "test_the_gradient_is_that_of_the_loss_and_zero_after_the_last_interval",
     ),
 )

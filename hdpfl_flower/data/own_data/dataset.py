@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.terms import AUTO, RunTerms
-from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in
+from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in, targets_wanted
 from hdpfl_flower.data.datasets import Dataset, load_dataset, task_for
 from hdpfl_flower.data.own_data.source import OwnArrays, call_function, read_file
 from hdpfl_flower.data.stated_task import is_own, states_task
@@ -223,17 +223,9 @@ def _records(
     if not known.all():
         raise DataError(
             f"{named_y} has {int((~known).sum())} of {len(known)} targets that are none: "
-            f"{_wanted(task)}"
+            f"they must be {targets_wanted(task)}"
         )
     return Records(features, encoded)
-
-
-def _wanted(task: Task) -> str:
-    if task.intervals:
-        return f"the last interval observed, 0 to {task.intervals - 1}, and 0 or 1 for the event"
-    if task.classes:
-        return f"classes are whole numbers from 0 to {task.classes - 1}; correct or set 'classes'"
-    return "numbers must be finite"
 
 
 def _owners(

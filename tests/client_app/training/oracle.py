@@ -32,6 +32,7 @@ TASKS = {
     "classes": Task.classification(IMAGE, 10),
     "binary": Task.classification(IMAGE, 2),
     "regression": Task.regression(IMAGE),
+    "survival": Task.survival(IMAGE, 5),
 }
 ENGINES: dict[str, type[Engine]] = {
     "linear": LinearEngine,
@@ -123,7 +124,7 @@ def draw(task: Task, count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Ten
     x = torch.randn(count, *task.input_shape, generator=generator)
     if task.loss == "squared":
         return x, torch.randn(count, generator=generator)
-    return x, torch.randint(0, task.classes, (count,), generator=generator)
+    return x, torch.randint(0, task.target_values, (count,), generator=generator)
 
 
 def sum_of(

@@ -22,6 +22,7 @@ TASKS = {
     "softmax": Task.classification((3, 4), 3),
     "logistic": Task.classification((INPUTS,), 2),
     "squared": Task.regression((INPUTS,)),
+    "hazard": Task.survival((INPUTS,), 5),
 }
 
 
@@ -37,8 +38,8 @@ def jobs_of(network: Network, pull: float | None = None) -> list[LocalJob]:
     for number, (count, batch, epochs) in enumerate(SIZES):
         features = draws.standard_normal((count, *task.input_shape), np.float32)
         targets = draws.standard_normal(count).astype(np.float32)
-        if task.classes:
-            targets = draws.integers(0, task.classes, count)
+        if task.target_values:
+            targets = draws.integers(0, task.target_values, count)
         stream = RandomStream(bytes(31) + bytes([number]))
         batches = tuple(shuffled_batches(count, batch, epochs, 0, stream))
         own = start + draws.standard_normal(len(start), np.float32) / 8
