@@ -90,7 +90,7 @@ def test_the_texts_do_get_as_far_as_the_log(
         send(node, wire.TRAIN, message)
         if FORGED in caplog.text:
             reached.add(name)
-    assert reached >= {"an unknown key", "dataset = …", "schema: key"}
+    assert reached >= {"an unknown key", "model = …", "schema: key"}
 
 
 def test_a_personal_models_trouble_is_one_line(
