@@ -13,10 +13,10 @@ import client_app
 from client_app.approval.fab import Bundle, install, read_bundle
 from client_app.commands.options import ProfileOption, open_profile
 from client_app.commands.requests import ByOption, approve_run
+from client_app.site.app_digest import PACKAGES
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.system.printable import printable
 
-PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
 SHIPPED = (".py", ".toml")
 
 

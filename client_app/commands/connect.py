@@ -37,8 +37,8 @@ def connect(
 ) -> None:
     """Ask the coordinator for its health over TLS, and compare the clocks.
 
-    Goes through the forward proxy in HTTPS_PROXY, but to the hosts in NO_PROXY. One line says
-    what is wrong, for the log of whoever starts the SuperNode.
+    Connects through the forward proxy in HTTPS_PROXY, except to the hosts in NO_PROXY. An error is
+    one line, for the log of whoever starts the SuperNode.
     """
     # From the right: an IPv6 address has colons of its own.
     host, _, port = superlink.rpartition(":")

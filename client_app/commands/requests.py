@@ -1,4 +1,4 @@
-"""``hdpfl-site requests``: the runs that ask for this site, each with its price; and decisions."""
+"""``hdpfl-site requests`` and ``refuse``: runs that wait for approval, each with its price."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def find_request(site: Profile, name: str) -> RunRequest:
     if len(found) == 1:
         return found[0]
     if found:  # a run can be named like the digits of another one
-        raise DataError(f"'{printable(name)}' names several requests; give more of their digits")
+        raise DataError(f"'{printable(name)}' names several requests; type more of their digits")
     known = ", ".join(f"'{each.run_id}' ({each.digest[:SHORT]})" for each in waiting) or "none"
     raise DataError(
         f"no run '{printable(name)}' waits for approval; waiting: {printable(known)}; for an app: "

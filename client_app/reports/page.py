@@ -117,8 +117,8 @@ def _in_short(facts: dict[str, Any]) -> Iterator[tuple[str, Iterator[str]]]:
         "What cannot be undone?",
         iter(
             [
-                "What has left stays with whoever received it. To end a run stops further updates; "
-                "it calls none back and restores no budget."
+                "What has left stays with whoever received it. Ending a run stops further updates; "
+                "it recalls none and restores no budget."
             ]
         ),
     )

@@ -23,9 +23,9 @@ from hdpfl_flower.privacy.policy import FREE_TERMS
 MOST_RUNS = 20
 """Runs that the file holds; the one that was asked for longest ago makes room."""
 MOST_BYTES = 256_000
-"""Of a run's terms; no longer ones wait here."""
+"""Bytes of a run's terms, at most; longer ones are declined."""
 MAY_CHANGE = FREE_TERMS | {"epsilon-cap"}
-"""Terms that an approval leaves open: the free ones, and a cap, which makes a run cost less."""
+"""Terms that an approval leaves open: the free ones, and the cap, which some strategies lower."""
 
 _SECONDS_BUSY = 5.0
 _SCHEMA = """
@@ -68,10 +68,11 @@ class RunRequest:
 def request_digest(terms: RunTerms, app: str) -> str:
     """Return the SHA-256 of what an approval is bound to: the terms, the run's name, the app.
 
-    >>> one = request_digest(RunTerms(run_id="a"), "app")
-    >>> one == request_digest(RunTerms(run_id="a", epsilon_cap=0.5), "app")
+    >>> terms = RunTerms().updated(run_id="a")
+    >>> one = request_digest(terms, "app")
+    >>> one == request_digest(terms.updated(epsilon_cap=0.5), "app")
     True
-    >>> one == request_digest(RunTerms(run_id="a", rounds=21), "app")
+    >>> one == request_digest(terms.updated(rounds=21), "app")
     False
     """
     bound = {key: value for key, value in terms.as_config().items() if key not in MAY_CHANGE}
@@ -89,12 +90,14 @@ def file_request(ledger: Path, terms: RunTerms, app: str) -> None:
     The file is made, mode 0600, where it is not there.
 
     Raises:
-        TermsError: the terms are longer than people read.
+        TermsError: the terms are longer than :data:`MOST_BYTES`.
         sqlite3.Error, OSError: the file cannot be written.
     """
     text, path = terms.to_json(), inbox_path(ledger)
     if len(text.encode()) > MOST_BYTES:
-        raise TermsError(f"the terms are longer than {MOST_BYTES} bytes")
+        raise TermsError(
+            f"the terms are longer than {MOST_BYTES} bytes; ask the coordinator to shorten them"
+        )
     # Made here, since SQLite would make it with the mode that the umask leaves.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     now = datetime.now(UTC).isoformat(timespec="microseconds")

@@ -69,7 +69,7 @@ def source_of(site: Profile, table: Path | None, *, every: bool) -> tuple[DataSo
         ProfileError: there is no ``[data]``, or it holds no record out and ``every`` is not set.
     """
     if site.data is None:
-        raise ProfileError("profile: [data] is missing; say where the site's records lie")
+        raise ProfileError("profile: [data] is missing; set 'data.format' and 'data.path'")
     if table is not None:
         if site.data.format not in TABLES:
             raise ProfileError("'--table' needs the 'data.format' csv or parquet in the profile")
@@ -104,7 +104,8 @@ def measure_here(
         how: level and so on.
 
     Raises:
-        DataError: the records cannot be read, none is left, or an output is not finite.
+        DataError: the records cannot be read, none is left, an output is not finite, or the task
+            is survival.
     """
     every = read_unit_records(source, task, schema_text)
     rows = np.flatnonzero(every.held_out) if which == HELD_OUT else np.arange(len(every.units))

@@ -37,7 +37,7 @@ def targets_in(y: npt.NDArray[Any], task: Task) -> tuple[Targets, Mask]:
 
     Args:
         y: floats, shape ``(n, *target_shape(task))``; for survival the last interval in which the
-            record was observed, from 0, and 1 where the event came in it, else 0.
+            record was observed, from 0, and 1 where the event occurred in it, else 0.
         task: what is learned.
 
     Returns:

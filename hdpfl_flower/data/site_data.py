@@ -75,8 +75,8 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
     Args:
         source: the profile's ``[data]``; ``csv`` and ``parquet`` need a schema, ``npz`` holds
             arrays ``x``, a row of the task's input shape a record, taken as they are, and ``y``
-            (n,), for survival (n, 2): the last interval observed, and 1 where the event came in
-            it; ``images`` is a folder with a subfolder a class, named ``0`` to ``C-1``.
+            (n,), for survival (n, 2): the last interval observed, and 1 where the event
+            occurred in it; ``images`` is a folder with a subfolder a class, named ``0`` to ``C-1``.
         task: shapes and classes, from the run's terms.
         schema_text: the run's ``schema``: TOML text, or a built-in name; empty for the others.
 

@@ -181,7 +181,7 @@ class Account:
 
         Raises:
             Declined: it is closed.
-            Refused: its operator refused it, perhaps since the message was let in.
+            Refused: its operator refused it, perhaps after the message was accepted.
         """
         if request.run_id in self.refused:
             raise Refused("the run was refused at this site")

@@ -162,7 +162,7 @@ class ClassMeasures:
             of_two = [name for name in (*RANKS, *CALIBRATION) if name in self.names]
             return [(name, "the records are of one class") for name in of_two]
         if not any(math.isfinite(one.slope) for one in self._calibrated):
-            return [(CALIBRATION[0], "a threshold tells the classes apart, or all scores are one")]
+            return [(CALIBRATION[0], "a threshold separates the classes, or all scores are equal")]
         return []
 
 
@@ -196,11 +196,17 @@ class NumberMeasures:
 def measures_of(
     task: Task, outputs: Outputs, targets: Targets, specificity: float = SPECIFICITY
 ) -> ClassMeasures | NumberMeasures:
-    """Return the measures of ``task``; arguments and errors as of :class:`ClassMeasures`."""
+    """Return the measures of ``task``; arguments as of :class:`ClassMeasures`.
+
+    Raises:
+        DataError: an output is not finite, or the task is survival.
+    """
     if task.classes:
         return ClassMeasures(task, outputs, targets, specificity)
     if task.intervals:
-        raise DataError("survival has concordance and loss, both without an interval")
+        raise DataError(
+            "survival has no measures with intervals; see concordance and loss of the rounds"
+        )
     return NumberMeasures(outputs, targets)
 
 
@@ -236,12 +242,12 @@ def measure(
     Args:
         task: of the model.
         outputs: shape ``(n, task.outputs)``, n ≥ 1.
-        targets: shape ``(n,)``.
+        targets: classes, or numbers of a regression, shape ``(n,)``.
         units: the unit of each record, shape ``(n,)``; None: each record is one.
         how: level and so on.
 
     Raises:
-        DataError: an output is not finite.
+        DataError: an output is not finite, or the task is survival.
     """
     statistic = measures_of(task, outputs, targets, how.specificity)
     units = np.arange(len(targets)) if units is None else units
@@ -301,7 +307,9 @@ def _smaller_class(targets: Targets, units: npt.NDArray[np.int64]) -> int:
 
 def _checked(outputs: Outputs) -> Floats:
     if not np.isfinite(outputs).all():
-        raise DataError("the model predicts what is not finite; it cannot be measured")
+        raise DataError(
+            "the model predicts what is not finite; lower 'learning-rate' in the next run"
+        )
     return outputs.astype(np.float64)
 
 

@@ -90,7 +90,7 @@ def auroc(ranks: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Fl
     """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
 
     Args:
-        ranks: shape ``(n,)``.
+        ranks: scores, finite, shape ``(n,)``.
         positive: whether a record is of class 1, shape ``(n,)``.
         weights: shape ``(c, n)``.
     """

@@ -59,7 +59,7 @@ class Task:
     def survival(input_shape: tuple[int, ...], intervals: int) -> Task:
         """Return the task of predicting the hazard of an event in each of ``intervals``.
 
-        The hazard of an interval is the chance of the event in it where it has not come before; its
+        The hazard of an interval is the chance of the event in it where none occurred before; its
         logit is an output of the model (Singer and Willett, J. Educ. Stat. 1993; Gensheimer and
         Narasimhan, PeerJ 2019).
         """
@@ -94,7 +94,7 @@ def survival_targets(
 
     Args:
         last: the last interval in which each record was observed, from 0, shape ``(n,)``.
-        events: whether the event came in it; if not, the record survived it and was censored.
+        events: whether the event occurred in it; if not, the record survived it and was censored.
 
     >>> survival_targets(np.array([0, 3]), np.array([True, False])).tolist()
     [1, 6]

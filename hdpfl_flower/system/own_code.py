@@ -43,7 +43,7 @@ def load_own(spec: str, key: str, refuse: Callable[[str], HDPFLError], kind: str
 
     Raises:
         HDPFLError: by ``refuse``; it names the key and the file or the folders that were searched.
-            Where the module itself raises, that exception is its cause.
+            Where the module itself raises, that exception is the error's cause.
     """
     found = _NAME.fullmatch(spec)
     if found is None:
@@ -66,11 +66,12 @@ def load_own(spec: str, key: str, refuse: Callable[[str], HDPFLError], kind: str
         ) from None
     except Exception as error:
         raise refuse(
-            f"'{key}': '{spec}': module '{module}' cannot be imported: {type(error).__name__}"
+            f"'{key}': '{spec}': module '{module}' cannot be imported: {type(error).__name__}; "
+            "correct it"
         ) from error
     where = getattr(loaded, "__file__", None) or module
     if not hasattr(loaded, name):
-        raise refuse(f"'{key}': '{spec}': {where} has no {kind} '{name}'")
+        raise refuse(f"'{key}': '{spec}': {where} has no {kind} '{name}'; correct the name")
     return getattr(loaded, name)
 
 

@@ -1,4 +1,4 @@
-"""What a run's report says of influence: each site's share of the model, and how it came about."""
+"""What a run's report says of influence: each site's share of the model, and its causes."""
 
 from __future__ import annotations
 

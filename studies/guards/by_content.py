@@ -137,7 +137,7 @@ def rows_of(options: Options) -> tuple[str, ...]:
 
 
 def result_of(job: RunJob, events: Sequence[Event]) -> Result:
-    """Return what became of a run; its folder holds the final model."""
+    """Return the end of a run; its folder holds the final model."""
     refused = refused_in(events)
     lied = {str(site) for site in (job.attack.sites if job.attack else ())}
     return Result(final_accuracy(events), recall_of(job), len(refused & lied), len(refused - lied))

@@ -1,7 +1,7 @@
 """A user's own data set in a simulation: ``file:PATH.npz``, or ``module:function``.
 
-Only the process of whoever starts a simulation reads it: a deployed site opens no path and imports
-no module that terms name (``client_app/site/site.py``). What is learned is found once, where the
+Only the process of whoever starts a simulation reads it: for ``dataset`` a deployed site opens no
+path and imports no module (``client_app/site/site.py``). What is learned is found once, where the
 run config is read, and stands in the terms from then on (``stated_task.py``).
 """
 
@@ -26,7 +26,7 @@ from hdpfl_flower.models.task import Records, Task
 
 FILE = "file:"
 HELD_OUT = 5
-"""Where there is no test set every 5th record is for the test; of each owner, if there are any."""
+"""Where there is no test set, every 5th record of each owner, if any, is for the test."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _kind(
         if y.ndim != 2 or y.shape[1] != 2:
             raise DataError(
                 f"{where}: for survival 'y' must be of shape (n, 2): the last interval observed, "
-                "from 0, and 1 where the event came in it, else 0"
+                "from 0, and 1 where the event occurred in it, else 0"
             )
         return {"task": kind, "intervals": terms.intervals or _most(found, where, column=0)}
     classes = terms.classes or _most(found, where)
@@ -162,8 +162,8 @@ def load_own_dataset(source: OwnSource) -> Dataset:
     """Return a user's own data set, the same object for the same source; do not write into it.
 
     Raises:
-        DataError: it is not there, or its arrays are none of the task's: shapes, labels outside of
-            the classes, numbers that are not finite; or there are fewer than 5 records and no test
+        DataError: it is not there; its arrays do not fit the task: shapes, labels outside of the
+            classes, numbers that are not finite; or no owner has 5 records and there is no test
             set.
     """
     found, where = _arrays(source.name, source.stamp), f"'dataset' '{source.name}'"
