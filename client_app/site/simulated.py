@@ -22,7 +22,7 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.data.datasets import load_dataset, task_of
 from hdpfl_flower.data.own_data.dataset import OwnSource, load_own_dataset, own_source
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import is_user_code
@@ -211,8 +211,10 @@ def _parts(
     number: int,
     own: OwnSource | None,
 ) -> tuple[Records, ...]:
+    # Groups that the task cannot have are refused before its files are looked for.
+    task = task_of(dataset) if own is None else load_own_dataset(own).task
+    groups = parse_groups(spec, task) if spec else None
     data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
-    groups = parse_groups(spec, data.task) if spec else None
     of_site = [groups.of_site(site, number) if groups else 0 for site in range(number)]
     rows = rows_of_sites(dataset, data_dir, partition, seed, number, own)
     return tuple(

@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write a run, finished or not, as one page: results, figures, sites, terms, versions.
 
-    Of a folder of `hdpfl compare` the page has each strategy's results and the picture.
+    Of a comparison's folder the page has each strategy's results and the picture.
     """
     from server_app.reports.comparison_page import is_comparison, make_comparison_report
     from server_app.reports.run_page import make_report

@@ -62,7 +62,9 @@ def read_notes(path: Path) -> dict[Key, list[str]]:
     """Return the digests of the payloads noted in ``path``, by release."""
     notes: dict[Key, list[str]] = defaultdict(list)
     if path.exists():
-        for line in path.read_text().splitlines():
+        for line in path.read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):
+                continue  # being written
             entry: dict[str, Any] = json.loads(line)
             payload = bytes.fromhex(entry["payload"])
             notes[tuple(entry["key"])].append(hashlib.sha256(payload).hexdigest())

@@ -56,7 +56,7 @@ def test_policy_lets_pass_what_it_allows(policy: dict[str, Any], change: dict[st
 
 
 def other_value(key: str, value: Any) -> Any:
-    given = {"evaluation": "none", "delta": 1e-6,
+    given = {"evaluation": "none", "delta": 1e-6, "task": "survival",
              "calibration": "pfa", "noise": "client", "first-batch": "full",
              "selection-mechanism": "gumbel", "selection-share": 0.3,
              "personal-noise": "records", "prox-lambda": 0.5,
