@@ -10,7 +10,7 @@ import sqlite3
 from datetime import date
 
 from client_app.site.app_digest import app_digest
-from client_app.site.inbox import file_request, request_digest
+from client_app.site.inbox import covering_digests, file_request
 from client_app.site.site import Site
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
@@ -45,7 +45,7 @@ def check_consent(site: Site, *, ask: bool = True) -> None:
     if standing:
         return
     app = app_digest()
-    if request_digest(terms, app) in account.approved.get(terms.run_id, ()):
+    if covering_digests(terms, app) & set(account.approved.get(terms.run_id, ())):
         return
     if ask and profile.ledger is not None:
         try:

@@ -24,9 +24,6 @@ MOST_RUNS = 20
 """Runs that the file holds; the one that was asked for longest ago makes room."""
 MOST_BYTES = 256_000
 """Bytes of a run's terms, at most; longer ones are declined."""
-MAY_CHANGE = FREE_TERMS | {"epsilon-cap"}
-"""Terms that an approval leaves open: the free ones, and the cap, which some strategies lower."""
-
 _SECONDS_BUSY = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (run_id TEXT PRIMARY KEY, digest TEXT NOT NULL,
@@ -68,15 +65,26 @@ class RunRequest:
 def request_digest(terms: RunTerms, app: str) -> str:
     """Return the SHA-256 of what an approval is bound to: the terms, the run's name, the app.
 
+    The terms are those that no message may change (``FREE_TERMS``).
+
     >>> terms = RunTerms().updated(run_id="a")
     >>> one = request_digest(terms, "app")
-    >>> one == request_digest(terms.updated(epsilon_cap=0.5), "app")
+    >>> one == request_digest(terms.updated(clip_norm=2), "app")
     True
-    >>> one == request_digest(terms.updated(rounds=21), "app")
+    >>> one == request_digest(terms.updated(epsilon_cap=0.5), "app")
     False
     """
-    bound = {key: value for key, value in terms.as_config().items() if key not in MAY_CHANGE}
+    bound = {key: value for key, value in terms.as_config().items() if key not in FREE_TERMS}
     return hashlib.sha256(json.dumps([bound, app], sort_keys=True).encode()).hexdigest()
+
+
+def covering_digests(terms: RunTerms, app: str) -> set[str]:
+    """Return the digests whose approval is one of ``terms``: their own, and without a cap.
+
+    A cap makes a run cost less, and some strategies set one once all sites have joined. An
+    approval of a cap is one of that cap alone: without it the run would cost more.
+    """
+    return {request_digest(each, app) for each in (terms, terms.updated(epsilon_cap=0.0))}
 
 
 def inbox_path(ledger: Path) -> Path:

@@ -48,6 +48,13 @@ MUTANTS = (
         _SITE + "a_refused_run_stays_refused_under_whatever_terms",
     ),
     Mutant(
+        "an approval of a cap that is one of any cap, and of none",
+        "client_app/site/inbox.py",
+        "if key not in FREE_TERMS}",
+        'if key not in FREE_TERMS | {"epsilon-cap"}}',
+        _SITE + "changed_terms_need_a_new_approval",
+    ),
+    Mutant(
         "a refusal that an approval outweighs",
         "client_app/site/consent.py",
         "    if terms.run_id in account.refused:\n",

@@ -88,12 +88,20 @@ def test_an_approved_run_trains_and_the_request_shows_what_was_asked(profile: Pa
 
 @pytest.mark.parametrize(
     "change",
-    [{"rounds": 4}, {"purpose": "another"}, {"run-id": "run-2"}, {"model": "mlp:4"}],
+    [
+        {"rounds": 4},
+        {"purpose": "another"},
+        {"run-id": "run-2"},
+        {"model": "mlp:4"},
+        {"epsilon-cap": 0.0},
+        {"epsilon-cap": 0.6},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_changed_terms_need_a_new_approval(profile: Path, change: dict[str, object]) -> None:
-    approve(profile, terms_of(purpose="one"))
-    changed = terms_of(**{"purpose": "one", **change})
+    approved = {"purpose": "one", "epsilon-cap": 0.5 if "epsilon-cap" in change else 0.0}
+    approve(profile, terms_of(**approved))
+    changed = terms_of(**{**approved, **change})
     assert code_of(ask(profile, changed)) == wire.PENDING
     (request,) = inbox.read_requests(ledger_of(profile))
     assert request.terms == changed
