@@ -184,6 +184,7 @@ def spent_site(folder: Path) -> Path:
     cost = {"epsilon": 1.0, "delta": 1e-5}
     profile = folder / "profile.toml"
     profile.write_text(to_toml({
+        "approval": "standing",
         "budget": cost, "run": cost, "training": {"batch-size": 8, "declared-records": 40},
         "data": {"format": "npz", "path": "data.npz"}, "ledger": {"path": "ledger"},
     }))  # fmt: skip

@@ -72,6 +72,7 @@ def test_a_site_takes_part_through_a_forward_proxy(
     folder = tmp_path / "site"
     terms = seeded_terms(rounds=1, **{"run-id": "proxied", "min-sites": SITES + 1})
     write_seeded_site(folder, terms, 0, SITES)
+    (folder / "profile.toml").chmod(0o600)
     config = f"profile = {json.dumps(str(folder / 'profile.toml'))}\n"
     config += (folder / "node.toml").read_text()
     key = make_key(federation, "proxied")

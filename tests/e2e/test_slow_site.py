@@ -17,7 +17,7 @@ from flwr.app import Message
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.run.rounds import run
 from server_app.simulation.grid import LocalGrid
 from tests.e2e.engines import SITES, Done, Federation, digest, rounds_of, seeded_terms
@@ -29,7 +29,6 @@ TIMEOUT = 20.0
 STEADY, DYING, SLOW, OTHER = ALL = [str(site) for site in range(SITES)]
 TOO_LATE = "no reply in time"
 MISSED = {(1, SLOW), (2, DYING)}
-# Robust-HDP asks sites for no facts: a site that hangs would make the start wait for its answer.
 TERMS = seeded_terms(
     strategy="robust-hdp", rounds=2, quorum=2, **{"round-timeout": TIMEOUT, "run-id": "slow"}
 )
@@ -50,27 +49,32 @@ def signal_site(federation: Federation, site: str, number: signal.Signals) -> No
     os.killpg(note["pid"], number)  # deploy/processes.py starts it in a session of its own
 
 
-def wait_for_round(folder: Path, number: int) -> None:
+def wait_for(folder: Path, kind: str) -> None:
+    """Wait for the first event of a kind in the journal of the run in ``folder``."""
     deadline = time.monotonic() + 240
     while True:
         try:
-            if len(rounds_of(folder)) >= number:
+            if any(event["event"] == kind for event in read_journal(folder / "journal.jsonl")):
                 return
         except DataError:
             pass
-        assert time.monotonic() < deadline, f"round {number} did not end"
+        assert time.monotonic() < deadline, f"the journal has no '{kind}'"
         time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
 def ended(federation: Federation) -> Ended:
-    """The last run of the shared federation: no file of tests that follows may use it."""
+    """The last run of the shared federation: no file of tests that follows may use it.
+
+    All sites answer at the start, which waits for them; the slow one stops before round 1.
+    """
     folder, done = federation.home / "runs" / TERMS.terms.run_id, []
     running = threading.Thread(target=lambda: done.append(federation.run(TERMS)[1]))
+    running.start()
+    wait_for(folder, "privacy")  # what is promised, which all sites have said
     signal_site(federation, SLOW, signal.SIGSTOP)
     try:
-        running.start()
-        wait_for_round(folder, 1)
+        wait_for(folder, "round")
     finally:
         signal_site(federation, SLOW, signal.SIGCONT)
     signal_site(federation, DYING, signal.SIGKILL)
