@@ -71,7 +71,8 @@ def test_a_site_takes_part_through_a_forward_proxy(
     """Beside four sites without one; the proxy allows the SuperLink's port, and no other."""
     folder = tmp_path / "site"
     terms = seeded_terms(rounds=1, **{"run-id": "proxied", "min-sites": SITES + 1})
-    write_seeded_site(folder, terms, 0, SITES)
+    drawn = seeded_terms(epsilons="2", **{"batch-sizes": "16"})
+    write_seeded_site(folder, drawn, SITES, SITES + 1)
     (folder / "profile.toml").chmod(0o600)
     config = f"profile = {json.dumps(str(folder / 'profile.toml'))}\n"
     config += (folder / "node.toml").read_text()
