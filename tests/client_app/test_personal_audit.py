@@ -35,6 +35,7 @@ from client_app.audit_personal import (
 )
 from client_app.personal import prior
 from client_app.training import dpsgd
+from hdpfl_flower.config.profile import Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.models.task import Task
@@ -67,12 +68,17 @@ def test_an_honest_rule_is_not_refuted(rule: str) -> None:
     assert finding.bound(CONFIDENT) > 0.5, "the attack sees what is released"
 
 
+def refuted(rule: str, training: Training) -> bool:
+    """Whether one of four attacks finds it: one alone misses a head's noise in about 15 of 100."""
+    return any(attack_rule(rule, training).violates for _ in range(4))
+
+
 @pytest.mark.parametrize("rule", some_slow(HONEST))
 def test_a_rule_with_a_third_of_the_noise_is_refuted(
     monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     monkeypatch.setattr(dpsgd, "add_noise", noise_of(lambda _: 1 / 3))
-    assert attack_rule(rule, default_training()).violates
+    assert refuted(rule, default_training())
 
 
 @pytest.mark.parametrize("rule", some_slow(["fedrep", "dsu, global-magnitude"]))
@@ -80,7 +86,7 @@ def test_a_head_without_noise_is_refuted_where_it_may_be_shown(
     monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     monkeypatch.setattr(dpsgd, "add_noise", noise_of(lambda size: float(size > WIDTH + 1)))
-    assert attack_rule(rule, default_training()).violates
+    assert refuted(rule, default_training())
 
 
 def test_tuning_that_is_not_paid_for_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +97,7 @@ def test_tuning_that_is_not_paid_for_is_refuted(monkeypatch: pytest.MonkeyPatch)
         return replace(made, noise_std=made.noise_std / 4)
 
     monkeypatch.setattr(Plan, "tuning_round", cheap)
-    assert attack_rule("tuning, head", default_training()).violates
+    assert refuted("tuning, head", default_training())
 
 
 def test_a_number_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
