@@ -104,6 +104,6 @@ class ServerTerms(Settings):
     )
     noise_floor: NotNegative = Field(
         0.0,
-        description="Guard evidence: least standard deviation of an honest update's noise, a "
-        "coordinate; 0: not known.",
+        description="Guards evidence and content: least standard deviation of an honest update's "
+        "noise, a coordinate; 0: not known.",
     )

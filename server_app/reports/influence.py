@@ -18,6 +18,7 @@ BOUNDED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "capped": ("capped", lambda value: value > 0),
     "clipped_to": ("clipped", lambda value: value < 1),
     "shortened_to": ("shortened", lambda value: value < 1),
+    "precision_bounded": ("precision bounded", lambda value: value > 0),
     "noise_raised": ("noise raised to its claim", lambda value: value > 0),
 }
 """Gauge with a number a site → what was done to the site, in words, and by which numbers."""

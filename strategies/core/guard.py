@@ -5,7 +5,8 @@
 one. ``evidence``: and a site is refused for what it sent over the rounds, see ``evidence.py``, and
 its part in the model since the evidence against it began to rise is taken out again. ``content``:
 and for what its class rows say of public records, see ``content.py``; its part in these rows is
-taken out whole, and the head is rebuilt from those who stay.
+taken out whole, and the head is rebuilt from those who stay. Both refuse what ``proof.py`` proves;
+the votes of ``evidence`` are no part of ``content``, for under label skew they refuse the honest.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from strategies.guards.content import (
     judge_content,
 )
 from strategies.guards.evidence import LASTING, Evidence, EvidenceState, weigh_evidence
+from strategies.guards.proof import Floor, ProofState, refuse_proven
 from strategies.guards.public_records import PublicRecords
 from strategies.noise_aware.local_steps import facts_needed, local_steps
 
@@ -61,6 +63,7 @@ class GuardState:
         heads: under ``content``, site → its part in the head so far, times the server's rate,
             float32, shape ``(d − head.start,)``.
         noise: what is kept of the uploads to estimate their noise, under ``content``.
+        proof: what is proven, and proofs rest on, under ``content``.
         coefficients: site → by how much its updates were multiplied in ``given``, summed.
         head_coefficients: likewise in ``heads``.
     """
@@ -72,6 +75,7 @@ class GuardState:
     content: ContentState = field(default_factory=ContentState)
     heads: Parts = field(default_factory=dict)
     noise: NoiseMemory = field(default_factory=NoiseMemory)
+    proof: ProofState = field(default_factory=ProofState)
     coefficients: dict[str, float] = field(default_factory=dict)
     head_coefficients: dict[str, float] = field(default_factory=dict)
 
@@ -153,7 +157,8 @@ class Guard:
         self._gauges = {}
         kept = _without(updates, self.refused)
         if self._public is not None and kept.sites:
-            return self._judge(kept, self._public, model or {})
+            kept = self._without_proven(kept)
+            return self._judge(kept, self._public, model or {}) if kept.sites else kept
         if self.kind != "evidence" or not kept.sites:
             return kept
         evidence, found, gauges = weigh_evidence(
@@ -164,6 +169,14 @@ class Guard:
         self._gauges = {name: values[stay] for name, values in gauges.items()}
         self.refused |= found
         return _without(kept, found)
+
+    def _without_proven(self, updates: RoundUpdates) -> RoundUpdates:
+        floor = Floor(self._settings.rounds, self._settings.noise_floor)
+        proof, found = refuse_proven(
+            self.state.proof, updates.sites, updates.updates, floor, updates.head
+        )
+        self.state, self.refused = replace(self.state, proof=proof), self.refused | found
+        return _without(updates, found)
 
     def _judge(self, updates: RoundUpdates, records: PublicRecords, model: Arrays) -> RoundUpdates:
         """Return the updates that content speaks for, with the noise that their weights may use.
@@ -207,7 +220,9 @@ class Guard:
         suspects = most - int(np.count_nonzero(self.state.content.refused))
         if updates.noise is None or not updates.sites:
             return updates
-        variances = bounded_precision(updates.noise.variances, suspects)
+        estimated = updates.noise.variances
+        variances = bounded_precision(estimated, suspects)
+        self._gauges["precision_bounded"] = (variances > estimated).astype(np.float64)
         return replace(updates, noise=replace(updates.noise, variances=variances))
 
     def reweigh(self, outcome: Outcome, kept: RoundUpdates, rate: float = 1.0) -> Outcome:

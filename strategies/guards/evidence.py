@@ -13,20 +13,16 @@ a site with little noise counts for more, and no site decides alone.
   normal, so a single zᵢ beyond its quantile is enough at once. The site with most against it goes
   first and the others are judged again without its votes: a liar has n − f sites against it, an
   honest one f.
-- **Shared noise.** Honest noise is independent. Where the model has a softmax head the updates'
-  silent sums (``softmax_head.py``) are noise and nothing else, and where the terms state a floor
-  two updates differ by that much noise at least: both prove it. Elsewhere a pair that is nearer to
-  each other than the signal that they share with the rest explains is suspect.
+- **Likeness.** Where no head separates noise from signal, a pair that is nearer to each other than
+  the signal that they share with the rest explains is suspect.
 - **Gain.** A site whose step along the pilot is far shorter or longer than the mean of the
   others' would take all the weight of a strategy that weighs by noise, and stop the learning, or
   blow it up.
-- **No noise at all**: below the floor that the run's terms state, or hardly changed since the last
-  upload.
 
-What is proven, at a rate of false alarms that is stated, is refused however many there are: no
-noise at all, and shared noise. Votes, gains and unexplained likeness are suspicion: honest sites
-can be outvoted, so ``max-liars`` bounds them, and they never refuse half of those who are left.
-Where the proven are too many the round has no quorum, and the model stays as it was.
+What ``proof.py`` proves comes first, and is refused however many there are. Votes, gains and
+unexplained likeness are suspicion: honest sites can be outvoted, so ``max-liars`` bounds them, and
+they never refuse half of those who are left. Where the proven are too many the round has no quorum,
+and the model stays as it was.
 
 Known limits: under label skew honest sites disagree, and may be refused; an honest site with 32
 times fewer or 64 times more steps than the others, and little noise, is refused for its gain.
@@ -41,12 +37,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.estimators.noise_level import sample_coordinates
-from hdpfl_flower.estimators.softmax_head import Head, silent_sums
+from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.linalg.sums import inner_products
 from hdpfl_flower.linalg.types import Matrix, Vector
-from strategies.guards.bounds import REPEATS, Rows, cap_weights
-from strategies.guards.shared_noise import shared_noise, too_alike, too_near
+from strategies.guards.bounds import Rows, cap_weights
+from strategies.guards.proof import SHARED, SURE, Floor, ProofState, refuse_proven
+from strategies.guards.shared_noise import too_alike
 
 Ints = npt.NDArray[np.int64]
 
@@ -62,16 +58,7 @@ SLACK = 1.0
 SHORT, LONG = 32.0, 64.0
 """Steps along the pilot so many times shorter or longer than the mean of the others are refused: a
 short step with little noise gets all the weight, a long one is no worse than its length."""
-SURE = 5.0
-"""Standard deviations of every test of a single number: 3e-7 a side."""
-STILL = 1e-4
-"""Less than this share of an upload's square changed since the last one: no noise was drawn."""
-SKETCH = 1024
-"""Coordinates kept of each site's last upload, drawn by a hash of what all sent."""
-
-QUIET = "guard: less noise than the run's floor"
 AGAINST = "guard: evidence, it works against the others"
-SHARED = "guard: evidence, its noise is another site's"
 STRENGTH = "guard: evidence, its step is far from the others' in length"
 ALIKE = "guard: evidence, more like another site's than the rest explains"
 LASTING = (AGAINST, SHARED, STRENGTH, ALIKE)
@@ -90,8 +77,7 @@ class EvidenceState:
         lengths: rounds since then, shape ``(m,)``.
         gains: sums of the steps along the pilot, of their variances, and rounds, shape (m, 3).
         refused: 0, or 1 + the index of the reason in ``LASTING``, shape ``(m,)``.
-        coordinates: of an update, those that sketches consist of; None before the first round.
-        sketches: site → its last upload at these coordinates.
+        proof: what is proven, and proofs rest on.
     """
 
     places: dict[str, int] = field(default_factory=dict)
@@ -99,8 +85,7 @@ class EvidenceState:
     lengths: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     gains: Matrix = field(default_factory=lambda: np.zeros((0, 3)))
     refused: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    coordinates: Ints | None = None
-    sketches: dict[str, Vector] = field(default_factory=dict)
+    proof: ProofState = field(default_factory=ProofState)
 
     def with_places(self, sites: Sequence[str]) -> EvidenceState:
         """Return a state with places for ``sites`` too; its arrays of m rows are copies."""
@@ -184,13 +169,13 @@ def weigh_evidence(
         noise is proven to be another site's is refused, whatever the limit. Who was refused for
         either stays so.
     """
-    silent = None if head is None else silent_sums(updates, head)
-    after, refused = _still(state.with_places(sites), sites, updates)
-    refused |= _quiet(sites, updates if silent is None else silent, settings.noise_floor)
-    at = np.array([after.places[site] for site in sites])
     gram = inner_products(updates)
+    floor = Floor(settings.rounds, settings.noise_floor)
     # Of all updates: the noise of a site that is refused already proves a new one's, too.
-    after.refused[at[_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN
+    proof, refused = refuse_proven(state.proof, sites, updates, floor, head, gram)
+    after = replace(state.with_places(sites), proof=proof)
+    at = np.array([after.places[site] for site in sites])
+    after.refused[[after.places[site] for site in proof.shared]] = _PROVEN
     refused |= {s: LASTING[int(after.refused[i]) - 1] for s, i in zip(sites, at, strict=True)
                 if after.refused[i]}  # fmt: skip
     kept = np.array([site not in refused for site in sites], dtype=np.bool_)
@@ -199,7 +184,7 @@ def weigh_evidence(
     if kept.sum() > 2:
         rows = np.flatnonzero(kept)
         found = _Round(after, at[rows], gram[np.ix_(rows, rows)], updates.shape[1], settings)
-        found.judge(silent is None)
+        found.judge(head is None)
         gauges["evidence"][rows], gauges["alignment"][rows] = found.sums, found.alignment
         for row in rows[~found.kept]:
             refused[sites[int(row)]] = LASTING[int(after.refused[at[row]]) - 1]
@@ -340,41 +325,3 @@ def means_of_others(mean: Vector, error: Vector) -> tuple[Vector, Vector]:
     doubt = np.sqrt(np.sum((shares * error) ** 2) - (shares * error) ** 2) / rest
     # The weighted mean without i: (Σ aⱼ·mⱼ − aᵢ·mᵢ) / (1 − aᵢ).
     return (shares @ mean - shares * mean) / rest, doubt
-
-
-def _proven(
-    gram: Matrix, size: int, silent: Rows | None, settings: Evidence
-) -> npt.NDArray[np.bool_]:
-    """Return whose noise is proven to be another site's, shape ``(n,)``."""
-    pairs = too_near(gram, size, settings.noise_floor, settings.rounds)
-    if silent is not None:
-        pairs += shared_noise(silent, np.sqrt(np.diag(gram)), settings.rounds)
-    found = np.zeros(len(gram), dtype=np.bool_)
-    found[[i for pair in pairs for i in pair]] = True
-    return found
-
-
-def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
-    """Return whose mean square lies below the floor's, by more than chance explains."""
-    if not floor:
-        return {}
-    # The mean square of p normals of variance σ² deviates by σ²·√(2/p).
-    least = floor**2 * (1 - SURE * math.sqrt(2 / noise.shape[1]))
-    levels = [float(np.mean(np.square(row, dtype=np.float64))) for row in noise]
-    return {site: QUIET for site, level in zip(sites, levels, strict=True) if level < least}
-
-
-def _still(
-    state: EvidenceState, sites: Sequence[str], updates: Rows
-) -> tuple[EvidenceState, dict[str, str]]:
-    """Return the state with this round's sketches, and who hardly moved since its last upload."""
-    chosen, sketches, refused = state.coordinates, dict(state.sketches), {}
-    if chosen is None:
-        chosen = sample_coordinates(updates, SKETCH).astype(np.int64)
-    for site, row in zip(sites, updates, strict=True):
-        now, before = row[chosen].astype(np.float64), sketches.get(site)
-        # Fresh noise changes an upload by about twice its noise's square, wherever the signal is.
-        if before is not None and np.sum((now - before) ** 2) < STILL * np.sum(now**2):
-            refused[site] = REPEATS
-        sketches[site] = now
-    return replace(state, coordinates=chosen, sketches=sketches), refused

@@ -1,4 +1,4 @@
-"""Which two sites' updates share their noise: part of the guard ``evidence``.
+"""Which two sites' updates share their noise: part of the guards ``evidence`` and ``content``.
 
 Honest noise is drawn by each site for itself. A jittered copy of another's update is no exact copy,
 and to factor analysis it looks free of noise.
@@ -29,7 +29,7 @@ NEAR, ABOVE = 0.2, 3.0
 SAME = 0.999
 """A cosine that no two honest updates reach, if nothing is known of the common signal."""
 HUSH = 1e-4
-"""Silent sums below this share of their update hold rounding alone: the site adds no noise.
+"""Silent sums below this share of their head hold rounding alone: the site adds no noise.
 Measured: 4e-6 at most of sites without noise, .04 at least of private ones, at ε = 1,000 too."""
 _ROUNDING = 1e-12
 """Cosines this near to 1 count as equal: of two or three sums nothing can be proven."""
@@ -43,7 +43,7 @@ def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) ->
 
     Args:
         silent: the updates' silent sums, shape ``(n, p)``, p ≥ 2.
-        norms: ‖u‖ of each update, shape ``(n,)``.
+        norms: of the head's coordinates in each update, shape ``(n,)``.
         rounds: of the run.
 
     Guarantees:

@@ -216,4 +216,32 @@ MUTANTS = (
         "heads.pop(site, np.float32(0))",
         _RUNS + "test_what_a_liar_gave_is_taken_out_at_the_rates_of_its_rounds",
     ),
+    Mutant(
+        "content without proofs",
+        _CORE,
+        "kept = self._without_proven(kept)",
+        "pass",
+        _RUNS + "test_what_is_proven_is_refused_whatever_the_limit_and_stays_so",
+    ),
+    Mutant(
+        "what is proven is forgotten",
+        "strategies/guards/proof.py",
+        "tuple(sorted({*state.shared, *found}))",
+        "tuple(sorted(found))",
+        _RUNS + "test_what_is_proven_is_refused_whatever_the_limit_and_stays_so",
+    ),
+    Mutant(
+        "content without a floor",
+        _CORE,
+        "Floor(self._settings.rounds, self._settings.noise_floor)",
+        "Floor(self._settings.rounds)",
+        _RUNS + "test_an_upload_without_new_noise_is_refused",
+    ),
+    Mutant(
+        "a bounded precision is not shown",
+        _CORE,
+        "(variances > estimated).astype(np.float64)",
+        "(variances < estimated).astype(np.float64)",
+        _RUNS + "test_weights_use_the_noise_that_the_guard_believes",
+    ),
 )

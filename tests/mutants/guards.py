@@ -163,8 +163,8 @@ MUTANTS = (
     ),
     Mutant(
         "shared noise is not looked for",
-        "strategies/guards/evidence.py",
-        "pairs += shared_noise(silent, np.sqrt(np.diag(gram)), settings.rounds)",
+        "strategies/guards/proof.py",
+        "pairs += shared_noise(silent, lengths, floor.rounds)",
         "pass",
         "strategies/guards/test_evidence.py::test_both_liars_are_refused_in_the_end_and_nobody_else_ever",
     ),
@@ -184,10 +184,9 @@ MUTANTS = (
     ),
     Mutant(
         "a proof within the limit alone",
-        "strategies/guards/evidence.py",
-        "    found[[i for pair in pairs for i in pair]] = True\n",
-        "    alike = {i for pair in pairs for i in pair}\n"
-        "    found[list(alike) if len(alike) <= settings.max_liars else []] = True\n",
+        "strategies/guards/proof.py",
+        "    found = {sites[i] for pair in pairs for i in pair}\n",
+        "    found = {sites[i] for pair in pairs for i in pair} if len(pairs) < 2 else set()\n",
         "strategies/guards/test_shared_noise.py::test_all_that_share_their_noise_are_refused_whatever_the_limit",
     ),
     Mutant(
@@ -199,9 +198,9 @@ MUTANTS = (
     ),
     Mutant(
         "the floor proves nothing",
-        "strategies/guards/evidence.py",
-        "too_near(gram, size, settings.noise_floor, settings.rounds)",
-        "too_near(gram, size, 0.0, settings.rounds)",
+        "strategies/guards/proof.py",
+        "too_near(gram, updates.shape[1], floor.noise, floor.rounds)",
+        "too_near(gram, updates.shape[1], 0.0, floor.rounds)",
         "strategies/guards/test_shared_noise.py::test_without_a_head_the_floor_proves_it",
     ),
     Mutant(
@@ -275,9 +274,9 @@ MUTANTS = (
     ),
     Mutant(
         "shared noise is read from the signal",
-        "strategies/guards/evidence.py",
-        "_proven(gram, updates.shape[1], silent, settings)]] = _PROVEN",
-        "_proven(gram, updates.shape[1], updates if head else None, settings)]] = _PROVEN",
+        "strategies/guards/proof.py",
+        "shared_noise(silent, lengths,",
+        "shared_noise(updates, lengths,",
         "strategies/guards/test_shared_noise.py::test_precise_honest_sites_may_look_alike",
     ),
     Mutant(
@@ -289,21 +288,21 @@ MUTANTS = (
     ),
     Mutant(
         "a jittered repetition passes",
-        "strategies/guards/evidence.py",
+        "strategies/guards/proof.py",
         "STILL = 1e-4",
         "STILL = 1e-12",
         "strategies/guards/test_evidence.py::test_who_hardly_changes_its_upload_is_refused_though_it_jitters",
     ),
     Mutant(
         "the floor is no floor",
-        "strategies/guards/evidence.py",
+        "strategies/guards/proof.py",
         "if level < least}",
         "if level < least / 5}",
         "strategies/guards/test_evidence.py::test_less_noise_than_the_floor_is_refused",
     ),
     Mutant(
         "the floor leaves chance no room",
-        "strategies/guards/evidence.py",
+        "strategies/guards/proof.py",
         "(1 - SURE * math.sqrt(2 / noise.shape[1]))",
         "(1 + 0 * math.sqrt(2 / noise.shape[1]))",
         "strategies/guards/test_evidence.py::test_less_noise_than_the_floor_is_refused",

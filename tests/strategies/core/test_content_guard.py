@@ -20,7 +20,9 @@ from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import make_strategy
 from strategies.core.guard import Guard
+from strategies.guards.bounds import REPEATS
 from strategies.guards.content import QUIETEST, UNDONE
+from strategies.guards.proof import QUIET, SHARED
 from strategies.guards.public_records import PublicRecords
 from strategies.noise_aware.robust_hdp import RobustHDP
 
@@ -147,6 +149,57 @@ def test_weights_use_the_noise_that_the_guard_believes() -> None:
     state, estimate = rule.estimate_noise(rule.initial_state(), kept)
     assert state == rule.initial_state()
     assert estimate is kept.noise
+    found = guard.reweigh(Outcome(kept.updates[0], np.full(N, 1 / N)), kept)
+    assert np.flatnonzero(np.asarray(found.gauges["precision_bounded"])).tolist() == [0]
+
+
+def test_what_is_proven_is_refused_whatever_the_limit_and_stays_so() -> None:
+    """Three of eight share their noise, where one may lie; nobody's labels are wrong."""
+    guard = Guard(terms_of(**{"max-liars": 1}), sums=True)
+    for server_round in (1, 2):
+        updates, colluders = updates_of(server_round, lies=False), ("site-0", "site-4", "site-6")
+        if server_round == 1:
+            for i in (4, 6):
+                jitter = 1e-3 * np.random.default_rng(i).standard_normal(650)
+                updates.updates[i] = updates.updates[0] + jitter.astype(np.float32)
+        kept = guard.screen(updates)
+        assert guard.refused == dict.fromkeys(colluders, SHARED)
+        assert kept.sites == tuple(s for s in updates.sites if s not in colluders)
+        assert not guard.state.content.refused.any()
+        guard.reweigh(Outcome(kept.updates[0], np.full(5, 1 / 5)), kept)
+    assert guard.state.content.places.keys() == set(kept.sites)
+
+
+def test_what_a_colluder_gave_before_the_proof_is_taken_out_of_the_head() -> None:
+    guard, moved = Guard(terms_of(), sums=True), np.zeros(650)
+    for server_round in (1, 2):
+        updates = updates_of(server_round, lies=False)
+        if server_round == 2:
+            updates.updates[5] = updates.updates[1] + np.float32(1e-3) * updates.updates[2]
+        kept = guard.screen(updates)
+        weights = np.full(len(kept.sites), 1 / N)
+        moved += guard.reweigh(Outcome(weighted_sum(weights, kept.updates), weights), kept).update
+    assert guard.refused == {"site-1": SHARED, "site-5": SHARED}
+    stay = [i for i in range(N) if i not in (1, 5)]
+    first, second = (updates_of(r, lies=False).updates[stay].sum(axis=0) for r in (1, 2))
+    np.testing.assert_allclose(moved, (8 / 6 * first + second) / N, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("floor", "why"), [(0.0, {"site-3": REPEATS}), (0.9 * SIGMA, {"site-3": QUIET})]
+)
+def test_an_upload_without_new_noise_is_refused(floor: float, why: dict[str, str]) -> None:
+    """The same upload but for a jitter; with a floor it is too quiet in the first round already."""
+    guard = Guard(terms_of(**{"noise-floor": floor}), sums=True)
+    for server_round in (1, 2):
+        updates = updates_of(server_round, lies=False)
+        if floor:
+            noise = np.random.default_rng(100 + server_round).standard_normal(650)
+            updates.updates[3] = learnt(3) + 0.1 * SIGMA * noise
+        elif server_round == 2:
+            updates.updates[3] = np.float32(1 + 1e-5) * updates_of(1, lies=False).updates[3]
+        guard.screen(updates)
+        assert guard.refused == (why if floor or server_round == 2 else {})
 
 
 def test_who_is_refused_is_out_of_the_rows_and_of_their_noise() -> None:

@@ -25,7 +25,8 @@ from strategies.core.base import State
 from strategies.core.guard import Guard, GuardState
 from strategies.core.strategy_state import load_state, save_state
 from strategies.guards.bounds import COPY, ZEROS
-from strategies.guards.evidence import AGAINST, SHARED
+from strategies.guards.evidence import AGAINST
+from strategies.guards.proof import SHARED
 from tests.federation import ScriptedGrid, Site, sends
 
 GUARDS = ("none", "cap", "centred-clipping", "evidence", "content")

@@ -23,8 +23,6 @@ from strategies.guards.bounds import REPEATS
 from strategies.guards.evidence import (
     AGAINST,
     ALIKE,
-    QUIET,
-    SHARED,
     STRENGTH,
     Evidence,
     EvidenceState,
@@ -32,6 +30,7 @@ from strategies.guards.evidence import (
     alarm_level,
     weigh_evidence,
 )
+from strategies.guards.proof import QUIET, SHARED
 
 Rows = npt.NDArray[np.float32]
 N, CLASSES, INPUTS = 20, 10, 199
@@ -312,7 +311,7 @@ def test_sites_come_and_go_and_the_refused_stay_refused() -> None:
     assert list(state.places) == [str(i) for i in turns[0]] + [
         str(i) for i in range(N) if i not in turns[0]
     ]
-    assert state.sketches.keys() == state.places.keys()
+    assert state.proof.sketches.keys() == state.places.keys()
     assert np.isfinite(state.votes).all()
     assert np.isfinite(state.gains).all()
 

@@ -11,13 +11,8 @@ from scipy.stats import binom
 
 from hdpfl_flower.estimators.softmax_head import silent_sums
 from strategies.guards import shared_noise as collusion
-from strategies.guards.evidence import (
-    AGAINST,
-    ALIKE,
-    SHARED,
-    Evidence,
-    weigh_evidence,
-)
+from strategies.guards.evidence import AGAINST, ALIKE, Evidence, weigh_evidence
+from strategies.guards.proof import SHARED
 from strategies.guards.shared_noise import HUSH, shared_noise, too_alike, too_near
 from tests.strategies.guards.test_evidence import (
     EMPTY,
