@@ -198,7 +198,7 @@ def _new_folder() -> Path:
 
 
 def _show(comparison: Comparison, folder: Path) -> None:
-    from server_app.commands.comparison_tables import (
+    from server_app.reports.comparison_tables import (
         counted_lines,
         deciding_lines,
         measure_tables,
@@ -223,7 +223,7 @@ def _title(comparison: Comparison) -> str:
 
 def _draw(comparison: Comparison, folder: Path) -> str:
     """Write the picture; return why there is none, empty where there is."""
-    from server_app.commands.comparison_tables import picture_of
+    from server_app.reports.comparison_tables import picture_of
 
     label, metrics = picture_of(comparison)
     panels = {
@@ -237,14 +237,14 @@ def _draw(comparison: Comparison, folder: Path) -> str:
 
 
 def _show_final(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
-    from server_app.commands.comparison_tables import final_table
+    from server_app.reports.comparison_tables import final_table
 
     if table := final_table(comparison, folders):
         console.print(table)
 
 
 def _show_alone(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
-    from server_app.commands.comparison_tables import alone_table
+    from server_app.reports.comparison_tables import alone_table
 
     if table := alone_table(comparison, folders):
         console.print(table)

@@ -16,7 +16,7 @@ from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.simulation.groups import Groups
-from server_app.commands.comparison_tables import final_table
+from server_app.reports.comparison_tables import final_table
 from server_app.reports.run_page import make_report
 from server_app.run.final_measures import EVENT, final_measures, measure_rows
 from server_app.simulation.comparison import Comparison

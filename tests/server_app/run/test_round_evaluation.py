@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from server_app.commands.comparison_tables import measure_tables
+from server_app.reports.comparison_tables import measure_tables
 from server_app.simulation.comparison import Comparison
 from server_app.simulation.in_process_run import run_in_process
 
