@@ -91,7 +91,7 @@ COMPILE = uv pip compile pyproject.toml --universal --python-version 3.11 --gene
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet
 
 lock:
-	$(COMPILE) --all-extras $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(COMPILE) --extra dev --extra tensorboard --extra mlflow $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 	sed -n 's/^\([A-Za-z0-9._-]*==[^ ;\\]*\).*/\1/p' requirements.lock > constraints.txt
 	$(COMPILE) --extra metrics --constraint constraints.txt --output-file requirements-site.lock
 

@@ -40,9 +40,13 @@ def test_constraints_are_those_of_the_lock() -> None:
 
 
 def test_the_lock_satisfies_every_dependency_of_the_project() -> None:
+    """But for the GPL packages of the benchmark: whoever runs it installs the one exact version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = dict(project["optional-dependencies"])
+    exact = [Requirement(text) for text in extras.pop("bench") if "==" in text]
     locked = entries()
+    assert not {canonicalize_name(one.name) for one in exact} & locked.keys(), AGAIN
+    asked = [project["dependencies"], *extras.values()]
     for requirement in map(Requirement, itertools.chain(*asked)):
         if requirement.name == project["name"]:  # an extra made of others
             assert requirement.extras <= set(project["optional-dependencies"])

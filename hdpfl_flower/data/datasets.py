@@ -1,6 +1,7 @@
 """Named public data sets: what a simulation splits over its sites, and the server's test set.
 
-None of this is downloaded: what is not bundled with scikit-learn lies in the folder ``data-dir``.
+None of this is downloaded: what is not bundled with scikit-learn, and is no table of an installed
+package (``federations/``), lies in the folder ``data-dir``.
 Scaling uses the constants written here (or in a schema of this package), never statistics of the
 records.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.federations.catalog import FEDERATIONS
 from hdpfl_flower.data.stated_task import is_own, stated_task, states_task
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.networks import import_torchvision
@@ -90,7 +92,7 @@ _IMAGES = {
 }
 """Sets of images; EMNIST is its split 'balanced', scaled as MNIST is."""
 
-NAMES = ("digits", *_IMAGES, "heart", "school")
+NAMES = ("digits", *_IMAGES, "heart", "school", *FEDERATIONS)
 """Every named data set."""
 
 
@@ -109,10 +111,10 @@ def task_of(name: str) -> Task:
         return Task.classification((1, 8, 8), 10)
     if name == "school":
         return Task.regression((28,))
-    if name == "heart":
+    if name == "heart" or name in FEDERATIONS:
         from hdpfl_flower.data.schema import Schema
 
-        return Schema.load("heart").task
+        return Schema.load(name).task
     raise DataError(
         f"'dataset' is '{name}'; choose {', '.join(NAMES)}, or site; in simulations your own, as "
         "file:PATH.npz or module:function"
@@ -136,16 +138,23 @@ def load_dataset(name: str, data_dir: str) -> Dataset:
             * ``school``: exam marks of 139 schools, in ``school/school.mat``. The two percentages
               are scaled to [-1, 1], the other 26 features are 0 or 1, the target is mark/70.
 
-            Every 5th record of each hospital and of each school is for the test.
-        data_dir: folder of the data sets; ``digits`` needs none.
+            * the natural federations of ``federations/``, out of installed packages.
+
+            Every 5th record of each hospital, school and other site is for the test.
+        data_dir: folder of the data sets; ``digits`` and the natural federations need none.
 
     Raises:
         DataError: no such name, or its files are missing or damaged.
+        InstallationError: the package of a natural federation is not installed.
         ModelError: torchvision is needed and cannot be imported.
     """
     task = task_of(name)
     if name == "digits":
         return _digits(task)
+    if name in FEDERATIONS:
+        from hdpfl_flower.data.federations.read import read_federation
+
+        return _of_owners(task, list(read_federation(name).records))
     if not data_dir:
         raise DataError(f"'data-dir' is empty; set it to the folder that holds '{name}'")
     folder = Path(data_dir).expanduser()

@@ -94,6 +94,13 @@ def read_table(
     """
     own.check(schema)
     raw = load_table(path, file_format, own.all_wanted(schema), own.form)
+    return records_of(raw, schema, own, every_record=every_record)
+
+
+def records_of(
+    raw: RawTable, schema: Schema, own: OwnTable, *, every_record: bool = False
+) -> TableRead:
+    """Return the records of columns that are read already; see :func:`read_table`."""
     features, summary = _encode(raw, schema, own)
     targets, labelled, missing = targets_of(raw, schema, own, summary)
     summary = replace(summary, unknown_labels=int((~labelled & ~missing).sum()))

@@ -10,7 +10,15 @@ from typing import Literal
 from hdpfl_flower.errors import InstallationError
 
 Extra = Literal[
-    "simulation", "plots", "metrics", "tables", "images", "opacus", "tensorboard", "mlflow"
+    "simulation",
+    "plots",
+    "metrics",
+    "tables",
+    "images",
+    "opacus",
+    "bench",
+    "tensorboard",
+    "mlflow",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import VERSION
+from server_app.commands.bench import bench
 from server_app.commands.certs import certs
 from server_app.commands.compare import compare
 from server_app.commands.contract import contract
@@ -25,6 +26,7 @@ app = new_app(
 app.command()(demo)
 app.command()(compare)
 app.command("list")(list_names)
+app.command()(bench)
 app.command()(contract)
 app.command()(new)
 app.command()(reproduce)

@@ -18,7 +18,7 @@ from server_app.plots import check_pictures
 from server_app.progress import console
 
 if TYPE_CHECKING:
-    from studies.framework.study import Options
+    from studies.framework.study import Options, Study
 
 
 class Device(StrEnum):
@@ -85,7 +85,6 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     an interrupted study is resumed, and more seeds add only their own.
     """
     from studies import STUDIES
-    from studies.framework.output import save, show
     from studies.framework.study import Options
 
     if list_ or not name:
@@ -94,31 +93,37 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
     if name not in STUDIES:
         raise TermsError(f"study '{name}' is not known; choose one of {', '.join(STUDIES)}")
     _use(device)
-    check_pictures()
     options = Options(
         full=full,
         seeds=seeds,
         rounds=rounds,
-        strategies=_items(strategies),
-        columns=_items(columns),
-        learning_rates=tuple(_rate(text) for text in _items(learning_rate)),
-        noises=_items(noise),
+        strategies=items(strategies),
+        columns=items(columns),
+        learning_rates=tuple(_rate(text) for text in items(learning_rate)),
+        noises=items(noise),
         model=model,
         dataset=dataset,
         data_dir=data_dir,
         processes=jobs,
     )
-    folder = (out or runs_dir() / f"reproduce-{name}").absolute()
+    conduct(STUDIES[name], options, out, as_json)
+
+
+def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> None:
+    """Conduct a study in a folder, by default its own; store and print what it found."""
+    from studies.framework.output import save, show
+
+    check_pictures()
+    folder = (out or runs_dir() / f"reproduce-{study.name}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    study = STUDIES[name]
     findings = study.conduct(options, folder)
-    save(study, findings, folder, _command(name, options))
+    save(study, findings, folder, _command(study.name, options))
     if as_json:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
         return
     console.print(f"[bold]{study.title}[/bold]  ({study.source})")
     show(findings)
-    console.print(f"{folder}: table.md, results.json, {name}.png", soft_wrap=True)
+    console.print(f"{folder}: table.md, results.json, {study.name}.png", soft_wrap=True)
 
 
 def _list(as_json: bool) -> None:
@@ -172,7 +177,12 @@ def _command(name: str, options: Options) -> str:
     return shlex.join([*words, *(str(w) for pair in given if pair[1] for w in pair)])
 
 
-def _items(text: str) -> tuple[str, ...]:
+def items(text: str) -> tuple[str, ...]:
+    """Return what stands between the commas of an option.
+
+    >>> items("fedavg, mmse,")
+    ('fedavg', 'mmse')
+    """
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -75,10 +75,18 @@ def finished_run(job: RunJob) -> list[Event] | None:
     return events if len(events) == rounds else None
 
 
-def keep(job: RunJob, on_round: OnRound) -> list[Event]:
+def keep(
+    job: RunJob, on_round: OnRound, verify: Callable[[Path], None] = lambda _: None
+) -> list[Event]:
     """Run a job and keep it under its name; what an interruption left there goes first.
 
     A run that ends for want of a quorum is a result, too: it keeps the rounds that it had.
+
+    Args:
+        job: the run.
+        on_round: called after every round.
+        verify: is given the run's folder, with its sites' ledgers; where it raises, the run is not
+            kept.
 
     Raises:
         HDPFLError: the job cannot run.
@@ -95,6 +103,7 @@ def keep(job: RunJob, on_round: OnRound) -> list[Event]:
         if not events:
             raise
         why = str(error)
+    verify(folder)
     shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
     # Personal models are tested after the journal's last line.
     facts = {"rounds": len(events), "ended-early": why, "metrics": events[-1]["metrics"]}

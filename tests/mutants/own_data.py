@@ -66,4 +66,19 @@ MUTANTS = (
         "return interval <= last + 1, ",
         HAZARD + "test_the_gradient_is_that_of_the_loss_and_zero_after_the_last_interval",
     ),
+    Mutant(
+        "a package's table may name anything",
+        "hdpfl_flower/data/federations/restricted_pickle.py",
+        "if (plain, name) not in _TYPES:",
+        "if not name:",
+        "hdpfl_flower/data/federations/test_restricted_pickle.py"
+        "::test_what_is_more_than_a_table_runs_nothing[a command]",
+    ),
+    Mutant(
+        "every year of a person is a record",
+        "hdpfl_flower/data/federations/read.py",
+        "read = records_of(raw, schema, own)",
+        "read = records_of(raw, schema, own, every_record=True)",
+        "hdpfl_flower/data/federations/test_read.py::test_a_person_is_one_record_of_its_site",
+    ),
 )

@@ -7,6 +7,7 @@ from tests.mutants.runner import Mutant
 STUDIES = "studies/framework/test_studies.py::test_"
 PAPER = "hdpfl_flower/simulation/test_paper_formulas.py::test_"
 SPLIT = "hdpfl_flower/simulation/test_partitions.py::test_"
+NATURAL = "studies/natural/test_natural.py::test_"
 WHICH = "studies/which_rule/test_which_rule.py::test_"
 _ELSE = "a_runs_name_changes_with_all_else_that_makes_it"
 _COST = "dp_accounting_gives_the_same_cost"
@@ -122,5 +123,26 @@ MUTANTS = (
         "for seed in range(self.tasks[self.task(place)].searches)",
         "for seed in self.seeds(place, options)",
         WHICH + "the_search_has_seeds_of_its_own_and_chooses_alone",
+    ),
+    Mutant(
+        "a run on the leaderboard is not recounted",
+        "studies/framework/kept_runs.py",
+        "    verify(folder)\n",
+        "",
+        NATURAL + "a_run_that_costs_more_than_it_charged_is_not_kept",
+    ),
+    Mutant(
+        "rates of the leaderboard chosen by the reported records",
+        "studies/natural/federation.py",
+        "outer.train.take(tests)",
+        "outer.test.take(tests)",
+        NATURAL + "the_search_tests_every_fifth_training_record_of_each_site_and_no_other",
+    ),
+    Mutant(
+        "a site counts whatever its records",
+        "studies/natural/scores.py",
+        "weights=weights",
+        "weights=None",
+        NATURAL + "a_score_counts_a_site_by_its_test_records",
     ),
 )

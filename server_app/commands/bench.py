@@ -1,0 +1,118 @@
+"""``hdpfl bench``: the natural federations, where records lie at sites of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from hdpfl_flower.data.federations.catalog import FEDERATIONS
+from hdpfl_flower.data.federations.sizes import Sizes, sizes_of
+from hdpfl_flower.errors import HDPFLError
+from server_app.commands.reproduce import conduct, items
+from server_app.progress import console
+
+
+def bench(  # noqa: PLR0913, PLR0917 - options of a command line
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Federations to run; none: they are listed.", show_default=False),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the federations and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the list, or results.json, as JSON.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="At every ε of the leaderboard.")] = False,
+    seeds: Annotated[int, typer.Option(help="Runs of each cell; 0: three.", min=0)] = 0,
+    strategies: Annotated[
+        str, typer.Option(help="Rules to run, with commas between.", show_default=False)
+    ] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="Folder of the data set heart.", show_default=False)
+    ] = "",
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for runs and results; a second call continues in it.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """List the natural federations, or compare the rules on some of them.
+
+    Their records come from packages of the extra 'bench'. Rates are searched on training records
+    alone, and every run's ledgers are recounted; finished runs are kept in the folder and reused.
+    """
+    if names and not list_:
+        from studies.framework.study import Options
+        from studies.natural.study import NATURAL
+
+        options = Options(
+            full=full,
+            seeds=seeds,
+            strategies=items(strategies),
+            columns=tuple(names),
+            data_dir=data_dir,
+            processes=jobs,
+        )
+        conduct(NATURAL, options, out, as_json)
+        return
+    rows = [_facts(name) for name in FEDERATIONS]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    table = Table(title="natural federations: hdpfl bench NAME")
+    for column in ("name", "sites", "records a site", "constant"):
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    console.print(table)
+    console.print("records a site: least / median / most; constant: accuracy of the larger class")
+    for row in rows:
+        control = "; a negative control, no signal is expected" if row["control"] else ""
+        words = f"{row['predicts']}; a record is {row['unit']}{control}"
+        console.print(f"{row['name']}: {words}", soft_wrap=True)
+        if why := row.get("missing"):
+            console.print(f"{row['name']}: {why}", soft_wrap=True, markup=False)
+
+
+def _facts(name: str) -> dict[str, object]:
+    one = FEDERATIONS[name]
+    facts: dict[str, object] = {
+        "name": name,
+        "predicts": one.what,
+        "sites-are": one.site_is,
+        "unit": one.unit,
+        "package": f"{one.package}=={one.version}",
+        "source": one.source,
+        "licence-of-package": one.licence,
+        "control": one.control,
+    }
+    try:
+        found = sizes_of(name)
+    except HDPFLError as reason:
+        return {**facts, "missing": str(reason)}
+    return {**facts, **_as_facts(found)}
+
+
+def _as_facts(found: Sizes) -> dict[str, object]:
+    return {
+        "sites": found.sites,
+        "records": found.records,
+        "least": found.least,
+        "median": found.median,
+        "most": found.most,
+        "constant": found.constant,
+        "constant-log-loss": found.log_loss,
+    }
+
+
+def _cells(row: dict[str, object]) -> list[str]:
+    sizes, constant, sites = "–", "–", str(row["sites-are"])
+    if "missing" not in row:
+        sizes = f"{row['least']} / {row['median']:g} / {row['most']}"
+        constant, sites = f"{row['constant']:.3f}", f"{row['sites']} {sites}"
+    return [str(row["name"]), sites, sizes, constant]

@@ -1,0 +1,1 @@
+"""Natural federations: rules at sites that nobody drew, beside training alone and a constant."""

