@@ -105,10 +105,13 @@ def train(  # noqa: PLR0913 - the last by name
     engine.theta.copy_(begin)
     total = torch.empty_like(engine.theta)
     granule = settle(engine, plan.divisor, physical_batch)
-    with _exact_arithmetic(int.from_bytes(streams.sampling.bytes(7), "big")):
+    seed = int.from_bytes(streams.sampling.bytes(7), "big")
+    with _exact_arithmetic(seed if engine.draws else None):
         for phase in phases:
             # The anchor, too: else the pull would move what the mask excludes.
             place, keep = phase.place, _masked(phase, engine.theta, anchor)
+            # Several steps' noise in one pass of its stream: the bits are those of step by step.
+            streams.noise.draw_ahead(len(engine.theta[place]), phase.steps)
             with engine.only(place):
                 for _ in range(phase.steps):
                     # A Poisson batch: each record by a coin of its own with probability q, as the
@@ -121,7 +124,7 @@ def train(  # noqa: PLR0913 - the last by name
                         # Row numbers: only the records of this part are copied, shape
                         # (rows, *input_shape).
                         at = torch.from_numpy(filled_up(part, granule)).to(device)
-                        x, y = features[at], targets[at]
+                        x, y = features.index_select(0, at), targets.index_select(0, at)
                         engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
                     # In every step, an empty batch's included: its absence would show that nobody
                     # was drawn. On every coordinate that the step may move.
@@ -233,8 +236,16 @@ def rehearsal_size(divisor: float, physical_batch: int) -> int:
 
 
 @contextlib.contextmanager
-def _exact_arithmetic(seed: int) -> Iterator[None]:
-    """Multiply in full float32, and seed torch's own generator, for dropout alone."""
+def _exact_arithmetic(seed: int | None) -> Iterator[None]:
+    """Multiply in full float32, and seed torch's own generator, for dropout alone.
+
+    Without a seed, for a model that draws nothing, the generator is left alone: to save and restore
+    it costs as much as a step of a small model.
+    """
+    if seed is None:
+        with exact_arithmetic():
+            yield
+        return
     with exact_arithmetic(), torch.random.fork_rng():
         torch.manual_seed(seed)
         yield

@@ -36,6 +36,12 @@ _WANTED, _LARGEST, _NUMBERS = 4, 256, 2**26
 """Before :meth:`Engine.settle`: rows that batches are multiples of, rows in memory, and the
 numbers of their gradients (256 MB)."""
 
+_DRAWLESS = frozenset({
+    nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm,
+    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+})  # fmt: skip
+"""Modules that draw no random numbers; of a class of their own nobody knows."""
+
 
 class Engine(ABC):
     """A model whose trainable parameters are views of one vector.
@@ -43,11 +49,13 @@ class Engine(ABC):
     Attributes:
         theta: the parameters, float32, shape ``(d,)``; write to it to set them.
         proof: the numbers of rows that are proven.
+        draws: whether the model may draw from torch's own generator, as dropout does.
         place: the coordinates that are trained, a range of whole parameters; see :meth:`only`.
     """
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
         """Move ``model`` to ``device``, align it and make its parameters views of ``theta``."""
+        self.draws = may_draw(model)
         self.model, self.task = align(model.to(device).train()), task
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         self.theta = torch.cat([p.detach().reshape(-1) for _, p in named])
@@ -381,6 +389,17 @@ def is_linear(model: nn.Module) -> bool:
         and last.bias is not None
         and all(p.requires_grad for p in last.parameters())
         and all(type(m) in (nn.Flatten, nn.Identity) for m in before)
+    )
+
+
+def may_draw(model: nn.Module) -> bool:
+    """Return whether ``model`` may draw random numbers: unless all of it is known not to."""
+    return any(
+        type(module) not in _DRAWLESS
+        or "forward" in vars(module)
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        for module in model.modules()
     )
 
 

@@ -70,6 +70,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "hdpfl_flower/privacy/test_noise_rules.py",
         "hdpfl_flower/privacy/test_noise.py",
         "hdpfl_flower/privacy/test_noise_batches.py",
+        "hdpfl_flower/privacy/test_noise_ahead.py",
         "client_app/training/test_dpsgd_noise.py",
         "hdpfl_flower/privacy/test_noisy_max.py",
         "hdpfl_flower/privacy/test_exponential_mechanism.py",
@@ -117,6 +118,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "client_app/training/dpsgd.py": (
         "client_app/training/test_dpsgd_rules.py",
         "client_app/training/test_dpsgd_settings.py",
+        "client_app/training/test_dpsgd_bits.py",
         "client_app/training/test_dpsgd_pull.py",
         "client_app/training/test_dpsgd.py",
         "client_app/training/test_dpsgd_noise.py",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
+AHEAD = "hdpfl_flower/privacy/test_noise_ahead.py::test_"
+BITS = "client_app/training/test_dpsgd_bits.py::test_"
 REPLAY = "privacy/test_replay.py::test_"
 APP = "client_app/test_app.py::test_"
 NOISE = "hdpfl_flower/privacy/test_noise.py::test_"
@@ -171,5 +173,26 @@ MUTANTS = (
         "    refuse_mixing_layers(model)\n",
         "",
         "client_app/training/test_engine_choice.py::test_batch_statistics_are_refused",
+    ),
+    Mutant(
+        "noise drawn ahead is returned in every step",
+        "hdpfl_flower/privacy/noise.py",
+        "self._drawn = iter(self._normals(calls, count))",
+        "self._drawn = iter(self._normals(1, count).repeat(calls, 1))",
+        AHEAD + "numbers_drawn_ahead_have_the_bits_of_those_drawn_one_by_one[650-7]",
+    ),
+    Mutant(
+        "noise of one number more than is asked for",
+        "hdpfl_flower/privacy/noise.py",
+        "        if count == self._count:\n",
+        "        if self._count:\n            count = self._count\n",
+        AHEAD + "a_call_for_another_count_takes_other_bytes_and_returns_no_number_twice",
+    ),
+    Mutant(
+        "a model of a class of its own is taken for one that draws nothing",
+        "client_app/training/engines.py",
+        "        type(module) not in _DRAWLESS\n",
+        "        not isinstance(module, tuple(_DRAWLESS))\n",
+        BITS + "a_model_that_might_draw_counts_as_one_that_does[<lambda>2]",
     ),
 )

@@ -1,0 +1,68 @@
+"""Noise of several calls in one pass of its stream: the bits, and the stream, of call by call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hdpfl_flower.privacy import noise
+from hdpfl_flower.privacy.noise import RandomStream
+
+KEY = bytes(range(32))
+BLOCK = 16_384
+
+
+@pytest.mark.parametrize("calls", [1, 2, 7, 30])
+@pytest.mark.parametrize("count", [1, 2, 5, 13, 14, 650, 651, 7850, BLOCK, BLOCK + 3])
+def test_numbers_drawn_ahead_have_the_bits_of_those_drawn_one_by_one(
+    count: int, calls: int
+) -> None:
+    ahead, alone = RandomStream(KEY), RandomStream(KEY)
+    ahead.draw_ahead(count, calls)
+    for _ in range(calls):
+        assert torch.equal(ahead.normal(count), alone.normal(count))
+    assert ahead.position == alone.position
+    assert torch.equal(ahead.normal(count), alone.normal(count))  # beyond what was announced
+    assert ahead.bytes(16) == alone.bytes(16)
+
+
+def test_numbers_are_drawn_a_bounded_number_of_calls_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise, "_AHEAD", 20)
+    stream, alone = RandomStream(KEY), RandomStream(KEY)
+    stream.draw_ahead(6, 5)
+    assert stream.position == 0  # nothing before it is asked for
+    taken = []
+    for _ in range(5):
+        assert torch.equal(stream.normal(6), alone.normal(6))
+        taken.append(stream.position)
+    assert taken == [144, 144, 144, 240, 240]  # three calls, then the two that are left
+
+
+def test_a_call_for_another_count_takes_other_bytes_and_returns_no_number_twice() -> None:
+    stream = RandomStream(KEY)
+    stream.draw_ahead(4, 3)
+    found = [stream.normal(4), stream.normal(2), stream.normal(4), stream.normal(4)]
+    found.append(stream.normal(4))
+    numbers = torch.cat(found).tolist()
+    assert len(set(numbers)) == len(numbers) == 18
+    assert stream.position == 3 * 32 + 16 + 32
+
+
+def test_numbers_that_a_caller_changes_are_its_own() -> None:
+    stream, alone = RandomStream(KEY), RandomStream(KEY)
+    stream.draw_ahead(5, 3)
+    for _ in range(3):
+        assert torch.equal(stream.normal(5).mul_(2), alone.normal(5) * 2)
+
+
+def test_what_was_announced_last_counts() -> None:
+    stream, alone = RandomStream(KEY), RandomStream(KEY)
+    stream.draw_ahead(4, 0)
+    assert torch.equal(stream.normal(4), alone.normal(4))
+    stream.draw_ahead(4, 2)
+    stream.draw_ahead(3, 2)
+    for count in (4, 3, 3, 4):
+        assert torch.equal(stream.normal(count), alone.normal(count))
+    assert stream.position == alone.position
