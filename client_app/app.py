@@ -159,7 +159,7 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     trainer.keep(replayed=released.replayed, plan=plan)
     if not released.replayed:
         _train_personal(site, instructions, trainer.start)
-    return wire.write_update(released.payload, trainer.size, choice)
+    return wire.write_update(released.payload, trainer.size, choice, terms.upload)
 
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:

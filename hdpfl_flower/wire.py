@@ -3,13 +3,15 @@
 The only module of ``hdpfl_flower`` that imports Flower. Both sides read with equal distrust: a
 shape, a dtype or a key that is not expected raises :class:`WireError` before anything is allocated.
 
-    server → site   "model":        parameters by name, float32
+    server → site   "model":        parameters by name, float32; for training in the form that the
+                                    terms name (``rounding.py``)
                     "instructions": the format, the terms (JSON) and the round; in PFA+ also the
                                     model that a site is to have kept; else what "others" are for
                     "others":       more models, to choose from or to be pulled to; or what a
                                     site is to add to its model over the round (SCAFFOLD)
-    site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked
-                                    for that, its one number along the model's last step, (1,)
+    site → server   "update":       one noisy vector, shape (d,), in the form that the terms name;
+                                    or, where it is asked for that, its one number along the
+                                    model's last step, float32, (1,)
                     "choice":       the model that it chose privately, where it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
@@ -38,10 +40,20 @@ from hdpfl_flower.config.recorded_terms import recorded_terms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import WireError as WireError  # noqa: PLC0414 - exported
 from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.rounding import (
+    FLOAT32,
+    Draw,
+    Form,
+    read_rounded,
+    round_vector,
+    rounded_numbers,
+)
 
 Item = TypeVar("Item")
 NUMPY = "numpy.ndarray"
 """Flower's name for the form in which arrays are sent."""
+ROUNDED = "hdpfl.rounded"
+"""Ours, of what ``rounding.py`` writes: the bytes of its form, and no header."""
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: a round; a test of the model; who are you; here is the final model."""
 
@@ -206,18 +218,21 @@ def encode_choice(model: int) -> bytes:
     return b"%d" % model
 
 
-def write_update(payload: bytes, size: int, choice: bytes | None = None) -> RecordDict:
+def write_update(
+    payload: bytes, size: int, choice: bytes | None = None, form: Form = FLOAT32
+) -> RecordDict:
     """Return the reply that carries a sealed payload of ``size`` numbers, or of one number.
 
     Args:
         payload: of the update.
         size: d.
         choice: the sealed payload of the choice, where one was asked for.
+        form: in which the payload was sealed; one number alone is always float32.
     """
     # A header is padded to a multiple of 64 bytes, so that the length determines the count.
-    if len(payload) == len(numpy_header((1,))) + 4:
+    if form == FLOAT32 and len(payload) == len(numpy_header((1,))) + 4:
         size = 1
-    array = Array("float32", (size,), NUMPY, payload)
+    array = Array(form, (size,), NUMPY if form == FLOAT32 else ROUNDED, payload)
     reply = RecordDict({_UPDATE: ArrayRecord({_UPDATE: array})})
     if choice is not None:
         reply[_CHOICE] = ConfigRecord({_CHOICE: int(choice)})
@@ -235,12 +250,17 @@ def read_choice(content: RecordDict, models: int) -> int:
 
 
 def read_update(
-    content: RecordDict, size: int, *, may_be_projected: bool = False, with_choice: bool = False
+    content: RecordDict,
+    size: int,
+    *,
+    may_be_projected: bool = False,
+    with_choice: bool = False,
+    form: Form = FLOAT32,
 ) -> npt.NDArray[np.float32]:
     """Return the update in a reply, shape ``(size,)``; ``(1,)``, where it may be projected and is.
 
     Raises:
-        WireError: anything but one finite float32 vector of that size under its key, and a choice
+        WireError: anything but one finite vector of that size and form under its key, and a choice
             beside it where one was asked for.
     """
     record, keys = content.get(_UPDATE), {_UPDATE, _CHOICE} if with_choice else {_UPDATE}
@@ -251,7 +271,7 @@ def read_update(
     # One number is accepted only where it was asked for; else d numbers, no fewer.
     array = record[_UPDATE]
     projected = may_be_projected and tuple(array.shape) == (1,)
-    return decode(array, (1,) if projected else (size,))
+    return decode(array, (1,), FLOAT32) if projected else decode(array, (size,), form)
 
 
 def write_site(disclosed: Mapping[str, int | float]) -> RecordDict:
@@ -336,15 +356,27 @@ def encode(array: npt.NDArray[np.float32]) -> bytes:
     return numpy_header(array.shape) + array.astype("<f4", copy=False).tobytes()
 
 
-def read_model(record: ArrayRecord, like: Arrays) -> Arrays:
+def round_model(record: ArrayRecord, form: Form, draw: Draw) -> ArrayRecord:
+    """Return the model in a record of :func:`write_model`'s, rounded to the grid of ``form``."""
+    rounded = ArrayRecord()
+    for name, array in record.items():
+        shape = tuple(array.shape)
+        data = round_vector(_view(array, shape).ravel(), form, draw)
+        rounded[name] = Array(form, shape, ROUNDED, data)
+    return rounded
+
+
+def read_model(record: ArrayRecord, like: Arrays, form: Form = FLOAT32) -> Arrays:
     """Return the model in ``record``, which must have the names and shapes of ``like``.
+
+    Sent in ``form``, that of the run's terms or float32, and in no other.
 
     Raises:
         WireError: names, shapes or types differ, or a number is not finite.
     """
     if list(record) != list(like):
         raise WireError("model: unexpected parameter names")
-    return {name: decode(record[name], array.shape) for name, array in like.items()}
+    return {name: decode(record[name], array.shape, form) for name, array in like.items()}
 
 
 def read_own(record: ArrayRecord) -> Arrays:
@@ -397,8 +429,12 @@ def model_digest(model: ArrayRecord) -> str:
     return digest.hexdigest()
 
 
-def decode(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Return the numbers of ``array``, checked against ``shape`` before they are touched."""
+def decode(array: Array, shape: tuple[int, ...], form: Form = FLOAT32) -> npt.NDArray[np.float32]:
+    """Return the numbers of ``array``, checked against shape and form before they are touched."""
+    if form != FLOAT32:
+        if array.stype != ROUNDED or array.dtype != form or tuple(array.shape) != shape:
+            raise WireError("array: unexpected type or shape")
+        return read_rounded(array.data, math.prod(shape), form).reshape(shape)
     values = _view(array, shape)
     if not np.isfinite(values).all():
         raise WireError("array: not finite")
@@ -436,10 +472,12 @@ def read_sealed(payload: bytes) -> npt.NDArray[np.float32]:
     return decode(Array("float32", (size,), NUMPY, payload), (size,))
 
 
-def numbers_in(payload_bytes: int) -> int:
-    """Return how many numbers a sealed update of ``payload_bytes`` holds.
+def numbers_in(payload_bytes: int, form: Form = FLOAT32) -> int:
+    """Return how many numbers an update of ``payload_bytes``, sealed in ``form``, holds.
 
     >>> numbers_in(len(numpy_header((650,))) + 4 * 650)
     650
     """
+    if form != FLOAT32:
+        return rounded_numbers(payload_bytes, form)
     return (payload_bytes - len(numpy_header((1,)))) // 4

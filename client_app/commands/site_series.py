@@ -126,12 +126,13 @@ class SiteSeries:
         yield metrics.RUN_EPSILON.reads(frozen.epsilon, run)
         yield metrics.RUN_DELTA.reads(frozen.delta, run)
         updates = [release for key, release in releases.items() if key[2] == "update"]
-        for release in reversed(updates):
-            length = chain.blob_size(release.seq)
-            if length is not None and (size := numbers_in(length)) > 1:
-                self._sizes[run] = size
-                break
         with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
+            form = frozen.read_terms().upload
+            for release in reversed(updates):
+                length = chain.blob_size(release.seq)
+                if length is not None and (size := numbers_in(length, form)) > 1:
+                    self._sizes[run] = size
+                    break
             yield from _plan(frozen, run, len(updates), self._sizes.get(run))
 
     def _refusals(self) -> Iterator[Reading]:

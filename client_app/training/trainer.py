@@ -22,8 +22,12 @@ from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
+from hdpfl_flower.rounding import FLOAT32, Form, round_vector
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
+
+ROUNDING = "rounding"
+"""What the randomness that rounds a release is for."""
 
 
 class Trainer:
@@ -39,14 +43,17 @@ class Trainer:
         """Check the incoming models and prepare the engine; no record is read.
 
         Raises:
-            Declined: the message is larger than the policy allows, or has an offset where a part
-                of the model stays here.
+            Declined: the message is larger than the policy allows, has an offset where a part of
+                the model stays here, or asks for one number of a rounded update.
             WireError: names, shapes or types differ, or a number is not finite.
             ModelError: the model cannot be trained record by record.
             DataError: the schema is wrong.
             TermsError: ``prox-lambda`` is too large for the learning rate.
         """
         terms, training = instructions.terms, site.profile.training
+        # The same number must come of an update sent whole, to the bit.
+        if instructions.project is not None and terms.upload != FLOAT32:
+            raise Declined(Reason.TERMS, "one number of an update goes with 'upload' = 'float32'")
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         size = sum(array.size for array in self.models[0].values())
@@ -105,7 +112,9 @@ class Trainer:
             self._after = own.after(update, self.start, step_std, phases[-1].steps)
             update = own.sent(update)
         # After the noise: a function of the noisy update costs nothing.
-        return wire.encode_update(self._direction.project(update) if self._direction else update)
+        if self._direction:
+            return wire.encode_update(self._direction.project(update))
+        return payload_of(self._site, self._instructions, update)
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; called once the release is sealed.
@@ -154,13 +163,34 @@ class Trainer:
         )
 
 
+def payload_of(site: Site, instructions: Instructions, update: Vector) -> bytes:
+    """Return the payload that is sealed of a noisy update, in the form that the terms name.
+
+    Args:
+        site: whose update it is.
+        instructions: of the round.
+        update: after the noise, shape ``(d,)``; nothing else may be rounded here.
+    """
+    form = instructions.terms.upload
+    if form == FLOAT32:
+        return wire.encode_update(update)
+    # Drawn apart from the batches and the noise: what is sent is the noisy update and chance.
+    stream = site.streams(instructions.server_round, ROUNDING).sampling
+    return round_vector(update, form, stream.bytes)
+
+
 def read_model(site: Site, instructions: Instructions) -> Arrays:
-    """Return the first model of a message; raises as :func:`read_models`."""
-    return read_models(site, instructions)[0]
+    """Return the one model of a test, or of the end of a run, float32; as :func:`read_models`."""
+    return read_models(site, instructions, FLOAT32)[0]
 
 
-def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
+def read_models(site: Site, instructions: Instructions, form: Form | None = None) -> list[Arrays]:
     """Return every model of a message, checked.
+
+    Args:
+        site: that it is sent to.
+        instructions: of the message.
+        form: in which the models are sent; None: the terms', for training.
 
     Raises:
         Declined: the message is larger than the policy allows.
@@ -168,10 +198,13 @@ def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
         ModelError: the terms name no model that can be built.
     """
     limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
-    # On the encoded bytes: what is too large is refused before its models take memory, too.
-    if sum(len(array.data) for record in records for array in record.values()) > limit:
+    form = form or instructions.terms.download
+    # Before its models take memory: what is sent, and the float32 numbers that are made of it.
+    decoded = 4 * len(records) * sum(array.size for array in site.layout.values())
+    sent = sum(len(array.data) for record in records for array in record.values())
+    if max(sent, 0 if form == FLOAT32 else decoded) > limit:
         raise Declined(Reason.POLICY, TOO_LARGE)
-    return [wire.read_model(record, site.layout) for record in records]
+    return [wire.read_model(record, site.layout, form) for record in records]
 
 
 def use_threads(count: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hdpfl_flower.config.personal_lambda import check_lambdas
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.rounding import FLOAT32
 
 
 def check_up_front(terms: RunTerms) -> None:
@@ -22,6 +23,7 @@ def check_up_front(terms: RunTerms) -> None:
     """
     check_lambdas(terms)
     check_unit(terms)
+    check_upload(terms)
     _check_pull(terms)
     check_personal(terms)
     if terms.shared_mask == "published" and terms.dataset == "site":
@@ -99,6 +101,21 @@ def check_unit(terms: RunTerms) -> None:
         raise TermsError(
             f"run config: {' and '.join(found)} follows the noise of a site's steps, and under "
             f"'noise' = '{terms.noise}' they have none; leave it out"
+        )
+
+
+def check_upload(terms: RunTerms) -> None:
+    """Refuse to round what leaves a site without noise.
+
+    Raises:
+        TermsError: names the keys.
+    """
+    # Rounding may lengthen an update beyond the S that the server's noise is made for.
+    if terms.upload != FLOAT32 and terms.noise == "server":
+        raise TermsError(
+            f"run config: 'upload' = '{terms.upload}' rounds noisy updates, and under 'noise' = "
+            "'server' they leave without noise and no longer than 'clip-norm', which rounding "
+            "would exceed; set 'upload' to 'float32', or take 'noise' = 'records' or 'client'"
         )
 
 

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, PlainValidator, field_validator
 
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.rounding import Form
 
 AUTO: Final = "auto"
 """What a term holds that is left to the rule; an explicit 0 is no such thing."""
@@ -217,6 +218,18 @@ class RunTerms(Settings):
         "",
         description="Simulation: the ε of every simulated site, in place of 'epsilons'; set by "
         "'maximum' and 'non-private', which violate what the sites ask for.",
+    )
+
+    upload: Form = Field(
+        "float32",
+        description="How a round's noisy updates are sent: float32, or rounded at random to "
+        "bfloat16 (2 bytes a number) or int8 (1 byte, and 2 a block of 64), after the noise, which "
+        "costs no ε.",
+    )
+    download: Form = Field(
+        "float32",
+        description="How models are sent for training: float32, bfloat16 or int8, as 'upload'; "
+        "tests and the final model are of float32.",
     )
 
     purpose: Line = Field(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hdpfl_flower.config.feasibility import (
     check_personal,
+    check_upload,
     reasons_for_equal_rounds,
     unlike_rounds,
 )
@@ -46,6 +47,7 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     check_unit(profile, terms)
     _check_equal_steps(terms)
     _check_personal(profile, terms)
+    _check_upload(terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined(Reason.POLICY, "'strategy' is not in 'policy.strategies'")
     # A user's function is code that runs at the site, beside its records.
@@ -96,6 +98,14 @@ def _check_personal(profile: Profile, terms: RunTerms) -> None:
             f"'{asked[0]}' asks for more than noisy steps of rounds, and "
             "'policy.extra-releases' is false",
         )
+
+
+def _check_upload(terms: RunTerms) -> None:
+    """Refuse to round updates that leave without noise: the server's rests on their length."""
+    try:
+        check_upload(terms)
+    except TermsError as reason:
+        raise Declined(Reason.TERMS, str(reason)) from None
 
 
 def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:

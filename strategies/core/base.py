@@ -391,7 +391,7 @@ class HDPStrategy(Strategy):
         requests = {site: self.request(self.state, server_round, site, kind) for site in sites}
         # One content for all sites of the same request: models are encoded once.
         contents = {
-            request: self._record.message(self.terms, server_round, request)
+            request: self._record.message(self.terms, server_round, request, kind)
             for request in sorted(set(requests.values()), key=str)
         }
         if kind == wire.TRAIN:
@@ -472,13 +472,13 @@ class HDPStrategy(Strategy):
         request, models = self._requests[site], len(self._record.models)
         chooses = request.use == wire.CHOOSE and models > 1
         update = read_checked(
-            reply, size, may_be_projected=request.along is not None, with_choice=chooses
-        )
+            reply, size, may_be_projected=request.along is not None, with_choice=chooses,
+            form=self.terms.upload,
+        )  # fmt: skip
         model = wire.read_choice(reply.content, models) if chooses else request.model
         if request.along is None or size == 1:
             return update, model, False
-        # Before the projection: what is multiplied is bounded.
-        check_norm(update)
+        check_norm(update)  # before the projection: what is multiplied is bounded
         is_number = len(update) == 1
         # A site that lost its model sends the whole: the number that it would have sent, to the bit
         number = float(update[0]) if is_number else float(request.along.project(update)[0])

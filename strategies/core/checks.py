@@ -12,6 +12,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
+from hdpfl_flower.rounding import FLOAT32, Form
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
 
 MAX_NORM = 1e6
@@ -61,7 +62,12 @@ def rejection_of(error: wire.WireError | int) -> Rejected:
 
 
 def read_checked(
-    reply: Message, size: int, *, may_be_projected: bool = False, with_choice: bool = False
+    reply: Message,
+    size: int,
+    *,
+    may_be_projected: bool = False,
+    with_choice: bool = False,
+    form: Form = FLOAT32,
 ) -> npt.NDArray[np.float32]:
     """Return the update in ``reply``, shape ``(size,)``; a projected one is its one number.
 
@@ -72,7 +78,7 @@ def read_checked(
     """
     _check_delivered(reply)
     return wire.read_update(
-        reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
+        reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice, form=form
     )
 
 

@@ -24,9 +24,10 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOptions, track
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.rounding import FLOAT32, LARGEST_ERROR, LEAST_KNOWN_APART
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.weights import by_rows, part_of, weighted_rows
-from strategies.guards.bounds import CAP, Digests, cap_weights, clip_around, refuse_copies
+from strategies.guards.bounds import CAP, FEW, Digests, cap_weights, clip_around, refuse_copies
 from strategies.guards.content import (
     REASONS,
     Content,
@@ -115,9 +116,14 @@ class Guard:
                 "'none', or another strategy"
             )
         self._screens = config.terms.noise != "server"
+        form = config.terms.upload
         self._settings = Evidence(
-            config.server.max_liars, config.terms.rounds, config.server.noise_floor
+            config.server.max_liars,
+            config.terms.rounds,
+            config.server.noise_floor,
+            LARGEST_ERROR[form],
         )
+        self._apart = FEW if form == FLOAT32 else LEAST_KNOWN_APART
         judges = self.kind == "content" and self._screens
         self._public = PublicRecords(config) if judges else None
         self._terms = config.terms
@@ -152,7 +158,9 @@ class Guard:
         """
         if not self._screens:
             return updates
-        digests, self.refused = refuse_copies(self.state.digests, updates.sites, updates.updates)
+        digests, self.refused = refuse_copies(
+            self.state.digests, updates.sites, updates.updates, self._apart
+        )
         self.state = replace(self.state, digests=digests)
         self._gauges = {}
         kept = _without(updates, self.refused)
@@ -171,7 +179,8 @@ class Guard:
         return _without(kept, found)
 
     def _without_proven(self, updates: RoundUpdates) -> RoundUpdates:
-        floor = Floor(self._settings.rounds, self._settings.noise_floor)
+        settings = self._settings
+        floor = Floor(settings.rounds, settings.noise_floor, settings.rounding)
         proof, found = refuse_proven(
             self.state.proof, updates.sites, updates.updates, floor, updates.head
         )

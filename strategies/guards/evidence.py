@@ -111,11 +111,13 @@ class Evidence:
         max_liars: f, sites refused at most on suspicion over the run.
         rounds: of the run, for the threshold.
         noise_floor: least noise of an honest update, standard deviation a coordinate; 0: unknown.
+        rounding: what updates may hold of rounding, over their norms, see ``LARGEST_ERROR``.
     """
 
     max_liars: int
     rounds: int
     noise_floor: float = 0.0
+    rounding: float = 0.0
 
 
 def alarm_level(sites: int, rounds: int) -> float:
@@ -170,7 +172,7 @@ def weigh_evidence(
         either stays so.
     """
     gram = inner_products(updates)
-    floor = Floor(settings.rounds, settings.noise_floor)
+    floor = Floor(settings.rounds, settings.noise_floor, settings.rounding)
     # Of all updates: the noise of a site that is refused already proves a new one's, too.
     proof, refused = refuse_proven(state.proof, sites, updates, floor, head, gram)
     after = replace(state.with_places(sites), proof=proof)

@@ -35,7 +35,9 @@ _ROUNDING = 1e-12
 """Cosines this near to 1 count as equal: of two or three sums nothing can be proven."""
 
 
-def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) -> Pairs:
+def shared_noise(
+    silent: npt.NDArray[np.float32], norms: Matrix, rounds: int, hush: float = HUSH
+) -> Pairs:
     """Return the pairs of rows whose silent sums are alike, which proves that they share noise.
 
     Silent sums hold no signal, whatever two sites have in common. The cosine of two directions that
@@ -45,6 +47,8 @@ def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) ->
         silent: the updates' silent sums, shape ``(n, p)``, p ≥ 2.
         norms: of the head's coordinates in each update, shape ``(n,)``.
         rounds: of the run.
+        hush: share of its head below which silent sums may hold rounding alone, which is larger in
+            some coordinates than in others; see ``LARGEST_ERROR`` for updates sent rounded.
 
     Guarantees:
         Of honest sites no pair is found in a run, but with probability ``FALSE_ALARMS``; sites
@@ -52,7 +56,7 @@ def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) ->
     """
     rows = silent.astype(np.float64)
     lengths = np.sqrt(np.sum(rows**2, axis=1))
-    audible = lengths > HUSH * norms
+    audible = lengths > hush * norms
     # Rows of unit length; a row without noise becomes zeros, which are like nobody.
     unit = np.where(audible, 1 / np.where(audible, lengths, 1), 0)[:, None] * rows
     found: Matrix = unit @ unit.T

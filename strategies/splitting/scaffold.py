@@ -53,6 +53,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import BLOCK, exact_sum
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.rounding import FLOAT32
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
@@ -162,7 +163,18 @@ class Scaffold(HDPStrategy):
 
     @classmethod
     def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them."""
+        """Return the terms as the strategy that weighs completes them.
+
+        Raises:
+            TermsError: a rounded ``download``.
+        """
+        # The displacement is taken out of the update again: what was added must be the same bits.
+        if terms.download != FLOAT32:
+            raise TermsError(
+                f"run config: 'download' = '{terms.download}' rounds the displacement that sites "
+                "add to their updates and 'scaffold' takes out again; leave 'download' at "
+                "'float32' ('upload' may be rounded), or take a strategy without '+scaffold'"
+            )
         return cls.weighting.complete_terms(terms)
 
     def declare(self) -> Declaration:

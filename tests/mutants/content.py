@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "content without a floor",
         _CORE,
-        "Floor(self._settings.rounds, self._settings.noise_floor)",
-        "Floor(self._settings.rounds)",
+        "Floor(settings.rounds, settings.noise_floor, settings.rounding)",
+        "Floor(settings.rounds, 0.0, settings.rounding)",
         _RUNS + "test_an_upload_without_new_noise_is_refused",
     ),
     Mutant(

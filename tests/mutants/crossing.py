@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "num-examples sent",
         "client_app/app.py",
-        "    return wire.write_update(released.payload, trainer.size, choice)",
+        "    return wire.write_update(released.payload, trainer.size, choice, terms.upload)",
         "    reply = wire.write_update(released.payload, trainer.size)\n"
         "    from flwr.app import MetricRecord\n"
         "    reply['metrics'] = MetricRecord({'num-examples': len(site.training_records())})\n"

@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "shared noise is not looked for",
         "strategies/guards/proof.py",
-        "pairs += shared_noise(silent, lengths, floor.rounds)",
+        "pairs += shared_noise(silent, lengths, floor.rounds, max(HUSH, floor.rounding))",
         "pass",
         "strategies/guards/test_evidence.py::test_both_liars_are_refused_in_the_end_and_nobody_else_ever",
     ),
@@ -221,8 +221,8 @@ MUTANTS = (
     Mutant(
         "rounding taken for shared noise",
         "strategies/guards/shared_noise.py",
-        "audible = lengths > HUSH * norms",
-        "audible = lengths > HUSH * float(np.median(lengths))",
+        "audible = lengths > hush * norms",
+        "audible = lengths > hush * float(np.median(lengths))",
         "strategies/guards/test_shared_noise.py::test_sites_without_noise_share_none",
     ),
     Mutant(
