@@ -46,8 +46,8 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     check_client_noise(profile, terms)
     check_unit(profile, terms)
     _check_equal_steps(terms)
-    _check_personal(profile, terms)
     _check_upload(terms)
+    _check_personal(profile, terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined(Reason.POLICY, "'strategy' is not in 'policy.strategies'")
     # A user's function is code that runs at the site, beside its records.

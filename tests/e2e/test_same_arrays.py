@@ -26,7 +26,7 @@ FEDREP = {"model": "mlp:8", "personal-part": "head", "personal-training": "alter
             "own_strategies:FirstTwice+adam",
             {"groups": "rotation:1:3", "evaluation": "server", "average": "ergodic"},
         ),
-        ("robust-hdp", FEDREP),
+        ("robust-hdp", {**FEDREP, "upload": "int8", "download": "bfloat16"}),
         pytest.param("scaffold", {}, marks=pytest.mark.wards),
         pytest.param("ppsgd", {"model": "mlp:8", "personal-part": "head"}, marks=pytest.mark.wards),
     ],

@@ -92,7 +92,7 @@ def test_what_is_rounded_is_the_noisy_update_alone(
     )
     profile = make_site(tmp_path, more=CLIENT_NOISE)
     payload = sent(ask(profile, terms_of(upload=form, noise=noise, model="mlp:40")))
-    ((update, std),) = noisy
+    update, std = noisy[0]
     assert std > 0
     assert payload == round_vector(update, form, np.random.default_rng(1).bytes)
     assert len(payload) == rounded_bytes(len(update), form)
