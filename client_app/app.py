@@ -279,7 +279,8 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
         facts["declared-records"] = profile.training.declared_records
     if "epsilon" in disclose:
         facts["epsilon"] = profile.run.epsilon
-    if "noise-std" in disclose and site.simulated and instructions.terms.noise == "records":
+    noise = "noise-std" in disclose and (site.asked is None or "noise-std" in site.asked)
+    if noise and site.simulated and instructions.terms.noise == "records":
         terms = instructions.terms
         with contextlib.suppress(Declined):  # no plan, no noise: it declines to train, too
             plan, _ = site.plan

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ from hdpfl_flower.simulation.partitions import rows_of_sites
 from hdpfl_flower.system.paths import available_cores, runs_dir
 
 _TEST_EVERY = 5
+_MANY = 64
+"""Sites that take the same steps from which on a table of their noise pays off: it takes a dozen
+searches, and then a fifth of one a site."""
 
 
 Relabel = Callable[[Records, Task], Records]
@@ -49,10 +53,13 @@ class InProcessContext(Context):
         ledger_in_file: whether its ledger outlives the process, however that ends.
         poison: what it makes of its training records, where it is a liar; None: nothing. Test
             records stay as they are.
+        asked: facts that the run's strategy reads; None: all that the profile discloses. What its
+            noise would be is a search for each site, which is made for a strategy that reads it.
     """
 
     ledger_in_file = False
     poison: Relabel | None = None
+    asked: frozenset[str] | None = None
 
     @property
     def trained(self) -> Trained:
@@ -111,20 +118,15 @@ def _simulation(drawn: tuple[tuple[str, Value], ...]) -> SimulationTerms:
 def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
     """Return the profile of simulated site ``index`` of ``number``, drawn by the public seed."""
     terms, simulation = config.terms, config.simulation
-    rows = len(simulated_records(config, index, number)[0])
-    epsilons = terms.simulated_epsilon or simulation.epsilons
-    budget = {
-        "epsilon": float(_epsilons(epsilons, number, simulation.seed)[index]),
-        "delta": terms.delta,
-    }
-    batch_size = int(_batch_sizes(simulation.batch_sizes, number, simulation.seed)[index])
+    sizes = _sizes_of(config, number)
+    budget = {"epsilon": float(_epsilons_of(config, number)[index]), "delta": terms.delta}
     return Profile.parse(
         {
             "budget": budget,
             "run": budget,
             "training": {
-                "batch-size": min(batch_size, rows),
-                "declared-records": rows,
+                "batch-size": int(sizes.batch_size[index]),
+                "declared-records": int(sizes.records[index]),
                 "torch-threads": simulation.torch_threads or _actor_cpus(),
             },
             "simulation": {"seed": simulation.seed},
@@ -144,17 +146,39 @@ def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
     )
 
 
+def check_draws(config: RunConfig, number: int) -> None:
+    """Refuse what cannot be drawn for ``number`` sites, before a round.
+
+    Their profiles differ by ε and sizes alone: those with the extremes are drawn here, and the
+    others when their sites are first asked.
+
+    Raises:
+        TermsError, DataError, ModelError, ProfileError: what the configuration draws is not there,
+            or makes no profile.
+    """
+    sizes = _sizes_of(config, number)
+    drawn = (sizes.records, sizes.batch_size, _epsilons_of(config, number))
+    for index in {int(end) for one in drawn for end in (one.argmin(), one.argmax())}:
+        draw_profile(config, index, number)
+
+
+def has_many_alike(config: RunConfig, index: int, number: int) -> bool:
+    """Return whether so many sites take the steps of ``index`` that a table serves them all.
+
+    It follows from the configuration, so that every engine plans a site alike.
+    """
+    if number < _MANY or config.terms.noise == "client":  # one release a round, whatever the sizes
+        return number >= _MANY
+    return bool(_sizes_of(config, number).alike[index] >= _MANY)
+
+
 def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Records, Records | None]:
     """Return (training, test) records of simulated site ``index``: its part of a data set.
 
     A site of a group sees its part as its group does (``groups``, split before that by the data
     set's own labels). Where the terms test at the sites, every fifth record is for that.
     """
-    own = config.simulation
-    source = own_source(config.terms)
-    records = _parts(
-        config.terms.dataset, own.data_dir, own.partition, own.groups, own.seed, number, source
-    )[index]
+    records = _parts(*_source_of(config, number))[index]
     if config.terms.evaluation != "sites":
         return records, None
     # By position, not by chance: a site has the same test records under every strategy.
@@ -197,30 +221,75 @@ def nominal_noise(profile: Profile, terms: RunTerms) -> Callable[[int], float] |
     return formula
 
 
+_Source = tuple[str, str, str, str, int, int, OwnSource | None]
+"""Data set, its folder, split, groups, seed, number of sites, and what names one's own data set."""
 _epsilons = lru_cache(maxsize=8)(draw_epsilons)
-_batch_sizes = lru_cache(maxsize=8)(draw_batch_sizes)
+
+
+def _epsilons_of(config: RunConfig, number: int) -> npt.NDArray[np.float64]:
+    """Return every site's ε, shape ``(number,)``."""
+    spec = config.terms.simulated_epsilon or config.simulation.epsilons
+    return _epsilons(spec, number, config.simulation.seed)
+
+
+def _source_of(config: RunConfig, number: int) -> _Source:
+    own, dataset = config.simulation, config.terms.dataset
+    source = own_source(config.terms)
+    return dataset, own.data_dir, own.partition, own.groups, own.seed, number, source
+
+
+class _Parts:
+    """The records of each site of a simulation, taken out of the data set when first asked for."""
+
+    def __init__(self, source: _Source) -> None:
+        dataset, data_dir, partition, spec, seed, self.number, own = source
+        # Groups that the task cannot have are refused before its files are looked for.
+        task = task_of(dataset) if own is None else load_own_dataset(own).task
+        self._groups = parse_groups(spec, task) if spec else None
+        self._data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
+        self.rows = rows_of_sites(dataset, data_dir, partition, seed, self.number, own)
+        self._taken: dict[int, Records] = {}
+
+    def __getitem__(self, site: int) -> Records:
+        if site not in self._taken:
+            own, groups = self._data.train.take(self.rows[site]), self._groups
+            group = groups.of_site(site, self.number) if groups else 0
+            self._taken[site] = seen_by(own, groups, group, self._data.task)
+        return self._taken[site]
 
 
 @lru_cache(maxsize=2)
-def _parts(
-    dataset: str,
-    data_dir: str,
-    partition: str,
-    spec: str,
-    seed: int,
-    number: int,
-    own: OwnSource | None,
-) -> tuple[Records, ...]:
-    # Groups that the task cannot have are refused before its files are looked for.
-    task = task_of(dataset) if own is None else load_own_dataset(own).task
-    groups = parse_groups(spec, task) if spec else None
-    data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
-    of_site = [groups.of_site(site, number) if groups else 0 for site in range(number)]
-    rows = rows_of_sites(dataset, data_dir, partition, seed, number, own)
-    return tuple(
-        seen_by(data.train.take(part), groups, group, data.task)
-        for part, group in zip(rows, of_site, strict=True)
-    )
+def _parts(*source: *_Source) -> _Parts:
+    return _Parts(source)
+
+
+class _Sizes(NamedTuple):
+    """What decides the steps of each site, int64, each shape ``(number,)``.
+
+    Attributes:
+        records: to train on.
+        batch_size: expected.
+        alike: how many sites have the same two.
+    """
+
+    records: npt.NDArray[np.int64]
+    batch_size: npt.NDArray[np.int64]
+    alike: npt.NDArray[np.int64]
+
+
+def _sizes_of(config: RunConfig, number: int) -> _Sizes:
+    tested = config.terms.evaluation == "sites"
+    return _sizes(tested, config.simulation.batch_sizes, *_source_of(config, number))
+
+
+@lru_cache(maxsize=8)
+def _sizes(tested: bool, batch_sizes: str, *source: *_Source) -> _Sizes:
+    records = np.array([len(rows) for rows in _parts(*source).rows])
+    records -= records // _TEST_EVERY if tested else 0
+    batch_size = np.minimum(draw_batch_sizes(batch_sizes, source[5], source[4]), records)
+    both = np.stack([records, batch_size])
+    _, kind, count = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    return _Sizes(records, batch_size, count[kind.ravel()])
 
 
 def _actor_cpus() -> int:

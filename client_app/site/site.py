@@ -18,6 +18,7 @@ from client_app.site.simulated import (
     Relabel,
     Trained,
     draw_profile,
+    has_many_alike,
     may_draw,
     node_index,
     nominal_noise,
@@ -61,6 +62,7 @@ class Site:
         config: what a simulated site is drawn from, and the folder of its run; else None.
         trained: local SGD that such a process has done already; empty anywhere else.
         poison: what a simulated liar in such a process makes of its training records; else None.
+        asked: facts that the strategy reads of such a site; None: all that it discloses.
     """
 
     profile: Profile
@@ -71,6 +73,7 @@ class Site:
     config: RunConfig | None = None
     trained: Trained = field(default_factory=dict, compare=False)
     poison: Relabel | None = field(default=None, compare=False)
+    asked: frozenset[str] | None = None
 
     @property
     def simulated(self) -> bool:
@@ -117,9 +120,19 @@ class Site:
             check_unchanged(frozen.read_terms(), self.terms, plan)
             return plan, frozen
         plan = make_plan(
-            self.profile, self.terms, nominal_noise=nominal_noise(self.profile, self.terms)
+            self.profile,
+            self.terms,
+            nominal_noise=nominal_noise(self.profile, self.terms),
+            among_many=self._has_many_alike,
         )
         return plan, ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
+
+    @property
+    def _has_many_alike(self) -> bool:
+        """Whether it is one of many simulated sites with the same steps."""
+        if self.index is None or self.config is None or self.profile.data is not None:
+            return False
+        return has_many_alike(self.config, *self.index)
 
     def streams(self, server_round: int, kind: str) -> ReleaseStreams:
         """Return fresh randomness for one release; from the seed in a simulation alone."""
@@ -225,14 +238,14 @@ def _at(
     config: RunConfig | None = None,
 ) -> Site:
     if isinstance(context, InProcessContext):
-        in_memory = not context.ledger_in_file
         return Site(
-            profile, terms, index, context.state, in_memory, config, context.trained, context.poison
-        )
+            profile, terms, index, context.state, not context.ledger_in_file, config,
+            context.trained, context.poison, context.asked,
+        )  # fmt: skip
     return Site(profile, terms, index, context.state, config=config)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16384)
 def _drawn(terms: RunTerms, simulation: SimulationTerms, index: int, number: int) -> Profile:
     return draw_profile(RunConfig(terms, simulation=simulation), index, number)
 

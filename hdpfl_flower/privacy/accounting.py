@@ -10,7 +10,6 @@ frozen plan never pays for it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -21,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from hdpfl_flower.config.profile import MIN_DELTA
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.system.files import replace_file
-from hdpfl_flower.system.paths import cache_dir
+from hdpfl_flower.privacy.calibration_cache import cached
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -94,7 +92,7 @@ def event_of(
     if any(one.count < 0 for one in beside):
         raise AccountingError("a count must be >= 0")
     events: list[dp_accounting.DpEvent] = []
-    for steps in _merged(schedule):
+    for steps in merge(schedule):
         event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
         if steps.sampling_prob < 1:
             event = dp_accounting.PoissonSampledDpEvent(steps.sampling_prob, event)
@@ -199,7 +197,7 @@ def calibrate(
     if not epsilon > 0:
         raise AccountingError("epsilon must be positive")
     _check_delta(delta)
-    merged, beside = tuple(_merged(schedule)), tuple(one for one in beside if one.count)
+    merged, beside = tuple(merge(schedule)), tuple(one for one in beside if one.count)
     # Verified first: no noise of the steps could bring the cost of the rest below ε.
     if beside:
         alone = epsilon_of(event_of((), 1.0, beside), delta, interval_for(epsilon, 1))
@@ -215,8 +213,25 @@ def calibrate(
 def _calibrate(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...]
 ) -> float:
-    # All that z depends on, the accountant's version too: another version is another key.
-    key = json.dumps(
+    key = cache_key(schedule, epsilon, delta, beside)
+    return cached(key, lambda: _search(schedule, epsilon, delta, beside))
+
+
+def cache_key(
+    schedule: Sequence[Steps],
+    epsilon: float | str,
+    delta: float,
+    beside: Sequence[ExtraRelease] = (),
+) -> str:
+    """Return all that z depends on, the accountant's version too: another one is another key.
+
+    Args:
+        schedule: merged.
+        epsilon: the target; or a word for all of them, where each has its own line.
+        delta: target δ.
+        beside: releases that are no steps.
+    """
+    return json.dumps(
         [
             _CACHE_VERSION,
             version("dp-accounting"),
@@ -226,45 +241,56 @@ def _calibrate(
             *((*_label(one), one.count) for one in beside),
         ]
     )
-    folder = cache_dir() / "noise-multipliers"
-    folder.mkdir(exist_ok=True, mode=0o700)
-    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-    try:
-        text = path.read_text()
-        value = float(json.loads(text)[1])
-        # Key and checksum are compared as a whole, so a damaged file counts as none.
-        if text == _entry(key, value):
-            return value
-    except (OSError, ValueError, TypeError, LookupError):
-        pass  # not computed yet, or damaged: compute it
-    value = _search(schedule, epsilon, delta, beside)
-    replace_file(path, _entry(key, value).encode())
-    return value
-
-
-def _entry(key: str, value: float) -> str:
-    """Return the text of a cache file; a flipped digit must not pass for less noise."""
-    return json.dumps([key, value, hashlib.sha256(f"{key} {value!r}".encode()).hexdigest()])
 
 
 def _search(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...] = ()
 ) -> float:
     """Find the least sufficient z: on a coarse grid first, on the right one at the end."""
-
-    def cost_at(interval: float) -> _Cost:
-        return cache(lambda z: epsilon_of(event_of(schedule, z, beside), delta, interval))
-
-    interval = interval_for(epsilon, sum(steps.count for steps in schedule))
     # Both grids are pessimistic. The coarse one is cheaper and takes most of the search.
-    coarse, fine = cost_at(10 * interval), cost_at(interval)
+    coarse = _cost_on(10, schedule, epsilon, delta, beside)
+    fine = _cost_on(1, schedule, epsilon, delta, beside)
     low, high = _bracket(coarse, epsilon, start=_gaussian_guess(schedule, epsilon, delta, beside))
     low, high = _narrow(coarse, epsilon, low, high, 20 * _TOLERANCE)
-    confirmed = _confirm(fine, epsilon, high, _slope(coarse, low, high))
-    if confirmed:
-        return confirmed
+    found = _confirm(fine, epsilon, high, _slope(coarse, low, high))
+    if found:
+        return found
     low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
     return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]
+
+
+def confirmed(
+    schedule: tuple[Steps, ...], epsilon: float, delta: float, guess: float, slope: float
+) -> float:
+    """Return a z that costs at most ε, from a guess of the least such z; 0 where none is found.
+
+    Args:
+        schedule: merged.
+        epsilon: target ε, finite.
+        delta: target δ.
+        guess: of the least z, positive.
+        slope: how fast the cost falls there: −d log ε / d log z.
+
+    Guarantees:
+        What is not 0 is rounded up, was itself found to cost at most ε on the grid of
+        :func:`interval_for`, and lies by the slope within the tolerance of the least z, whatever
+        the guess.
+    """
+    # Half of the tolerance above: a guess that errs by less to either side costs one evaluation.
+    z = guess * (1 + _TOLERANCE / 2)
+    return _confirm(_cost_on(1, schedule, epsilon, delta, ()), epsilon, z, slope)
+
+
+def _cost_on(
+    coarseness: float,
+    schedule: Schedule,
+    epsilon: float,
+    delta: float,
+    beside: Sequence[ExtraRelease],
+) -> _Cost:
+    """Return z → ε, on the grid that belongs to the target ε or a coarser one."""
+    interval = coarseness * interval_for(epsilon, sum(steps.count for steps in schedule))
+    return cache(lambda z: epsilon_of(event_of(schedule, z, beside), delta, interval))
 
 
 def _slope(cost: _Cost, low: float, high: float) -> float:
@@ -348,8 +374,12 @@ def _narrow(
     return low, high
 
 
-def _merged(schedule: Schedule) -> list[Steps]:
-    """Return the schedule with equal probabilities summed, checked: composition has no order."""
+def merge(schedule: Schedule) -> list[Steps]:
+    """Return the schedule with equal probabilities summed: composition has no order.
+
+    Raises:
+        AccountingError: a probability outside (0, 1], or a negative count.
+    """
     counts: dict[float, int] = {}
     for steps in schedule:
         if not 0 < steps.sampling_prob <= 1 or steps.count < 0:

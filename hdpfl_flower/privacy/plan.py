@@ -28,6 +28,7 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
 )
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
+from hdpfl_flower.privacy.plan_table import calibrate_among_many
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -235,7 +236,11 @@ def charged_terms(plan: str, terms: str) -> RunTerms:
 
 
 def make_plan(
-    profile: Profile, terms: RunTerms, *, nominal_noise: NominalNoise | None = None
+    profile: Profile,
+    terms: RunTerms,
+    *,
+    nominal_noise: NominalNoise | None = None,
+    among_many: bool = False,
 ) -> Plan:
     """Return the plan of ``terms`` at the site of ``profile``: q = b/N, k = ⌈K·N/b⌉ steps a round.
 
@@ -249,6 +254,8 @@ def make_plan(
         profile: the site's.
         terms: the run's.
         nominal_noise: of a simulated site whose terms name a paper's formula; else None.
+        among_many: whether many simulated sites take these steps, so that a table of their noise
+            is worth its searches; z may differ within the tolerance of the search.
 
     Guarantees:
         With ``noise = client`` (ε, δ) holds for any change of the site's records, one record or
@@ -299,7 +306,8 @@ def make_plan(
         # Of all models together: two models of a round share one (ε, δ).
         paid = (*schedule * models, *((tuning,) if tuning else ()))
         beside = [one for one in (choices, counts) if one and epsilon < math.inf]
-        noise_multiplier = calibrate(paid, epsilon, delta, beside)
+        find = calibrate_among_many if among_many else calibrate
+        noise_multiplier = find(paid, epsilon, delta, beside)
     return Plan(
         epsilon=epsilon,
         delta=delta,

@@ -74,6 +74,11 @@ class LocalGrid(Grid):
         for node in self._contexts.values():
             node.ledger_in_file = ledgers_in_files
 
+    def ask_for(self, facts: frozenset[str]) -> None:
+        """Let the nodes disclose these facts alone, of those that their profiles disclose."""
+        for node in self._contexts.values():
+            node.asked = facts
+
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes, named by their partition index."""
         return [NodeInfo(node_id=node, name=str(node - 2)) for node in self._contexts]

@@ -15,7 +15,7 @@ from client_app.personal.personal_model import (
     read_personal_model,
     simulated_model_path,
 )
-from client_app.site.simulated import draw_profile
+from client_app.site.simulated import check_draws, draw_profile
 from hdpfl_flower.config.personal_lambda import read_lambdas
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.own_data.dataset import dataset_of
@@ -28,7 +28,14 @@ from hdpfl_flower.simulation.groups import parse_groups, seen_by
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.round_evaluation import own_tests_of
-from server_app.run.rounds import OnEnd, OnEvent, RunResult, run, write_result
+from server_app.run.rounds import (
+    OnEnd,
+    OnEvent,
+    RunResult,
+    ready_strategy,
+    run,
+    write_result,
+)
 from server_app.simulation.grid import LocalGrid
 from server_app.simulation.liars import AttackGrid
 from server_app.simulation.metrics_by_site import write_site_metrics
@@ -167,8 +174,9 @@ def _run(
     on_end: OnEnd = lambda _: None,
 ) -> RunResult:
     """Run over ``grid`` with seeded randomness, test the personal models, close the ledgers."""
-    for index in range(grid.num_sites):
-        draw_profile(config, index, grid.num_sites)  # refuses what cannot be drawn before a round
+    check_draws(config, grid.num_sites)
+    strategy = ready_strategy(config)
+    grid.ask_for(strategy.needs | strategy.welcomes)
     # Fewer than 'min-sites' may be all there are: nobody waits for the rest.
     least = min(config.server.min_sites, len(list(grid.get_node_ids())))
     config = config.updated(min_sites=least)

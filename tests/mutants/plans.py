@@ -1,0 +1,68 @@
+"""Bugs of the table of plans and of the cache of noise multipliers."""
+
+from __future__ import annotations
+
+from tests.mutants.runner import Mutant
+
+TABLE = "hdpfl_flower/privacy/test_plan_table.py::test_"
+CACHE = "hdpfl_flower/privacy/test_calibration_cache.py::test_"
+_TABLE, _BOOK = "hdpfl_flower/privacy/plan_table.py", "hdpfl_flower/privacy/calibration_cache.py"
+_LOCKS = "hdpfl_flower/system/locks.py"
+MUTANTS = (
+    Mutant(
+        "a plan of the table that nothing confirmed",
+        _TABLE,
+        "found = confirmed(schedule, epsilon, delta, guess, slope)",
+        "found = guess",
+        TABLE + "a_wrong_table_costs_time_and_no_privacy",
+    ),
+    Mutant(
+        "a plan accepted above its epsilon",
+        "hdpfl_flower/privacy/accounting.py",
+        "if value <= epsilon and missing >= -_TOLERANCE:",
+        "if abs(missing) <= _TOLERANCE:",
+        TABLE + "a_wrong_table_costs_time_and_no_privacy",
+    ),
+    Mutant(
+        "a plan confirmed on the coarse grid",
+        "hdpfl_flower/privacy/accounting.py",
+        "_confirm(_cost_on(1, schedule, epsilon, delta, ()), epsilon, z, slope)",
+        "_confirm(_cost_on(0.1, schedule, epsilon, delta, ()), epsilon, z, slope)",
+        TABLE + "what_is_confirmed_is_confirmed_on_the_grid_of_its_epsilon",
+    ),
+    Mutant(
+        "releases beside the steps left out of a plan of the table",
+        _TABLE,
+        "if not merged or beside or not 0 < epsilon < math.inf:",
+        "if not merged or not 0 < epsilon < math.inf:",
+        TABLE + "a_plan_with_other_releases_is_searched_for_by_itself",
+    ),
+    Mutant(
+        "a table shared by other deltas",
+        _TABLE,
+        'cache_key(schedule, "by table", delta)',
+        'cache_key(schedule, "by table", 0.0)',
+        TABLE + "every_delta_has_a_table_of_its_own",
+    ),
+    Mutant(
+        "two processes that compute one plan",
+        _LOCKS,
+        "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        CACHE + "of_two_processes_one_computes_and_the_other_reads",
+    ),
+    Mutant(
+        "a lock that another has removed",
+        _LOCKS,
+        "if _is_file(descriptor, path):",
+        "if True:",
+        CACHE + "who_waited_for_a_removed_lock_takes_a_new_one",
+    ),
+    Mutant(
+        "a line of the cache that is not compared",
+        _BOOK,
+        "return value if text == _entry(key, value) else None",
+        "return value",
+        CACHE + "a_damaged_line_is_computed_again",
+    ),
+)
