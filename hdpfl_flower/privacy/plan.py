@@ -254,8 +254,8 @@ def make_plan(
         profile: the site's.
         terms: the run's.
         nominal_noise: of a simulated site whose terms name a paper's formula; else None.
-        among_many: whether many simulated sites take these steps, so that a table of their noise
-            is worth its searches; z may differ within the tolerance of the search.
+        among_many: of a simulated site: whether many of them take these steps, so that a table of
+            their noise is worth its searches; z may differ within the tolerance of the search.
 
     Guarantees:
         With ``noise = client`` (ε, δ) holds for any change of the site's records, one record or
@@ -306,7 +306,7 @@ def make_plan(
         # Of all models together: two models of a round share one (ε, δ).
         paid = (*schedule * models, *((tuning,) if tuning else ()))
         beside = [one for one in (choices, counts) if one and epsilon < math.inf]
-        find = calibrate_among_many if among_many else calibrate
+        find = calibrate_among_many if among_many and profile.simulated else calibrate
         noise_multiplier = find(paid, epsilon, delta, beside)
     return Plan(
         epsilon=epsilon,
