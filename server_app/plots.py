@@ -51,10 +51,16 @@ def check_pictures() -> None:
     """Check that pictures can be drawn, before the work whose pictures they are.
 
     Raises:
-        InstallationError: matplotlib is not installed.
+        InstallationError: matplotlib is not installed, or does not start: a notebook's kernel names
+            a backend that another environment may not have.
     """
     with extra("plots", "a picture"):
-        import matplotlib.figure  # noqa: F401
+        try:
+            import matplotlib.figure  # noqa: F401
+        except ValueError:
+            raise InstallationError(
+                "matplotlib does not have the backend that MPLBACKEND names; run: unset MPLBACKEND"
+            ) from None
 
 
 def plot_run(events: Sequence[Event], path: Path) -> None:

@@ -20,7 +20,10 @@ console = Console()
 
 @contextmanager
 def rounds_bar(total: int, title: str) -> Iterator[Callable[[], None]]:
-    """Show a bar over ``total`` rounds; yields what to call after each."""
+    """Show a bar over ``total`` rounds on a terminal; yields what to call after each.
+
+    A notebook asks programs for colours, and would show every state of the bar as a line.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,6 +34,7 @@ def rounds_bar(total: int, title: str) -> Iterator[Callable[[], None]]:
         TimeRemainingColumn(),
         TextColumn("to go"),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    on_terminal = console.file.isatty()
+    with Progress(*columns, console=console, transient=True, disable=not on_terminal) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)

@@ -306,6 +306,9 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
     assert {"index.html", "reference/terms.html", "reference/api/hdpfl_flower.privacy.html"} <= {
         str(page.relative_to(tmp_path)) for page in pages
     }
+    for name in ("site-day", "federation", "study"):
+        assert 'class="language-bash' in (tmp_path / "notebooks" / f"{name}.html").read_text()
+        assert '"stream"' in (tmp_path / "notebooks" / f"{name}.ipynb").read_text()
     loads = r"""<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*\bhref="""
     for page in pages:
         found = re.findall(rf"(?:{loads})['\"]?((?:https?:)?//[^'\" >]+)", page.read_text())

@@ -71,7 +71,7 @@ def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequen
     }
     command = ["flwr", "run", "."]
     engine = starts[0].get("engine") if starts else None
-    if engine == "deployment":
+    if engine in ("deployment", "rehearsal"):
         command += ["SUPERLINK"]
     elif sites := max((int(event.get("online", 0)) for event in rounds), default=0):
         command += ["--federation-config", f"num-supernodes={sites}"]

@@ -96,7 +96,10 @@ def recorded_privacy(before: Sequence[Event]) -> Event:
 
 
 def engine_of(grid: Grid) -> str:
-    """Return over what a grid runs: ``in-process``, ``simulation`` (Ray) or ``deployment``."""
+    """Return over what a grid runs.
+
+    ``in-process``, ``rehearsal`` (profiles in one process), ``simulation`` (Ray) or ``deployment``.
+    """
     own: str | None = getattr(grid, "engine", None)
     return own or ("simulation" if type(grid).__name__ == "InMemoryGrid" else "deployment")
 

@@ -80,8 +80,12 @@ class LocalGrid(Grid):
             node.asked = facts
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the nodes, named by their partition index."""
-        return [NodeInfo(node_id=node, name=str(node - 2)) for node in self._contexts]
+        """Return the nodes with their names."""
+        return [NodeInfo(node_id=node, name=self.name_of(node)) for node in self._contexts]
+
+    def name_of(self, node: int) -> str:
+        """Return a node's name: its partition index."""
+        return str(node - 2)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes' ids."""
