@@ -1,4 +1,4 @@
-"""The ClientApp: one guard around every handler, and the handlers of the four message types.
+"""The ClientApp: one guard around every handler, and the handlers of the five message types.
 
 A round's order: decode → consent → plan → read the records → reserve → train → seal → encode.
 Nothing but what ``wire.py`` lists leaves the site. Whatever goes wrong, the server receives one of
@@ -28,7 +28,14 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, STAYS, TUNING, check_policy
+from hdpfl_flower.privacy.policy import (
+    CLIPPED_UPDATE,
+    COUNTS,
+    SCORES,
+    STAYS,
+    TUNING,
+    check_policy,
+)
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
 
@@ -267,6 +274,33 @@ def evaluate(site: Site, instructions: Instructions) -> RecordDict:
     return wire.write_metrics(payload)
 
 
+def score(site: Site, instructions: Instructions) -> RecordDict:
+    """Answer with the run's one noisy histogram of scores, of the model that the message holds.
+
+    Raises:
+        Declined: no plan pays for it, the site took no part in the run, or it was released for
+            another model; a lost one stays lost.
+    """
+    from client_app.personal.final_model import took_part
+    from client_app.personal.score_histogram import count_scores
+
+    terms = instructions.terms
+    plan, charged = site.plan if terms.noise == "records" else (None, None)
+    if plan is None or plan.scores is None:
+        raise Declined(Reason.TERMS, "no 'score-share' is planned, and the server asks for scores")
+    if not took_part(site):  # else the end of a run would charge all of it for a histogram
+        raise Declined(Reason.TERMS, "this site took no part in the run whose scores are asked for")
+    noise = plan.scores
+    site.test_records()  # before the release: data that cannot be read costs no budget
+    # One place in the ledger for all of the run, whichever round the message names.
+    once = replace(instructions, server_round=terms.rounds)
+    payload = _release(
+        site, site.ledger, once, SCORES, charged,
+        lambda: count_scores(site, instructions, noise), noise.count,
+    ).payload  # fmt: skip
+    return wire.write_scores(payload)
+
+
 def join(site: Site, instructions: Instructions) -> RecordDict:
     """Answer with the constants that the profile discloses; no record is read."""
     disclose, profile = site.profile.disclose, site.profile
@@ -397,7 +431,7 @@ class SiteApp(ClientApp):
     """
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer ``message``; a type that is not exactly one of the four is refused."""
+        """Answer ``message``; a type that is not exactly one of the five is refused."""
         return guarded(_HANDLERS.get(message.metadata.message_type))(message, context)
 
 
@@ -406,5 +440,6 @@ _HANDLERS: dict[str, Handler] = {
     wire.EVALUATE: evaluate,
     wire.JOIN: join,
     wire.FINISH: finish,
+    wire.SCORES: score,
 }
 app = SiteApp()

@@ -56,10 +56,10 @@ class Format:
 
 
 LEDGER = Format("ledger", 3, LedgerError)
-PLAN = Format("plan in a ledger", 2, LedgerError)
-JOURNAL = Format("journal", 3, DataError)
+PLAN = Format("plan in a ledger", 3, LedgerError)
+JOURNAL = Format("journal", 4, DataError)
 CHECKPOINT = Format("checkpoint", 3, CheckpointError, unnumbered=1)
 PROFILE = Format("profile", 1, ProfileError, unnumbered=1)
-FINAL_MODEL = Format("final model", 2, DataError)
+FINAL_MODEL = Format("final model", 3, DataError)
 INSTRUCTIONS = Format("message from the server", 5, WireError)
 FORMATS = (LEDGER, PLAN, JOURNAL, CHECKPOINT, PROFILE, FINAL_MODEL, INSTRUCTIONS)

@@ -15,6 +15,8 @@ shape, a dtype or a key that is not expected raises :class:`WireError` before an
                     "choice":       the model that it chose privately, where it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
+                    "scores":       one noisy histogram of scores by class, float32, once a run
+                                    (query.scores)
                     or Error(120, "declined"), Error(121, "failed"), Error(122, "pending"),
                     Error(123, "refused")
 """
@@ -56,6 +58,8 @@ ROUNDED = "hdpfl.rounded"
 """Ours, of what ``rounding.py`` writes: the bytes of its form, and no header."""
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: a round; a test of the model; who are you; here is the final model."""
+SCORES = "query.scores"
+"""Message type: the charged histogram of the final model's scores."""
 
 DECLINED, FAILED = 120, 121
 """The two codes of a site that sends nothing: policy, budget or terms; anything else."""
@@ -66,6 +70,7 @@ REASONS = {DECLINED: "declined", FAILED: "failed", PENDING: "pending", REFUSED: 
 
 _MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
 _UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
+_SCORES = "scores"
 SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
 """What a site may say of itself when it joins; each but ``partition`` only if disclosed."""
 METRIC_KEYS = frozenset(
@@ -272,6 +277,26 @@ def read_update(
     array = record[_UPDATE]
     projected = may_be_projected and tuple(array.shape) == (1,)
     return decode(array, (1,), FLOAT32) if projected else decode(array, (size,), form)
+
+
+def write_scores(payload: bytes) -> RecordDict:
+    """Return the reply that carries a sealed histogram of scores."""
+    array = Array("float32", (numbers_in(len(payload)),), NUMPY, payload)
+    return RecordDict({_SCORES: ArrayRecord({_SCORES: array})})
+
+
+def read_scores(content: RecordDict, size: int) -> npt.NDArray[np.float32]:
+    """Return the histogram in a reply, shape ``(size,)``.
+
+    Raises:
+        WireError: anything but one finite float32 vector of that size under its key.
+    """
+    record = content.get(_SCORES)
+    if set(content) != {_SCORES} or not isinstance(record, ArrayRecord):
+        raise WireError("scores: unexpected keys")
+    if set(record) != {_SCORES}:
+        raise WireError("scores: unexpected array names")
+    return decode(record[_SCORES], (size,))
 
 
 def write_site(disclosed: Mapping[str, int | float]) -> RecordDict:

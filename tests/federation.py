@@ -58,7 +58,7 @@ def first_updates(grid: LocalGrid, terms: RunConfig) -> dict[str, npt.NDArray[np
     messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
     size = sum(array.size for array in model.values())
-    return {s: read_checked(r, size).copy() for s, r in strategy._match(replies)}
+    return {s: read_checked(r, size).copy() for s, r in strategy.match(replies)}
 
 
 class ScriptedGrid(LocalGrid):

@@ -384,6 +384,9 @@ FIELDS_OF_PLANS = {
     2: {"format", "epsilon", "delta", "noise_multiplier", "divisor", "steps", "min_clip_norm",
         "max_clip_norm", "last_round", "first_divisor", "models", "choices", "sensitivity",
         "tuning", "counts"},
+    3: {"format", "epsilon", "delta", "noise_multiplier", "divisor", "steps", "min_clip_norm",
+        "max_clip_norm", "last_round", "first_divisor", "models", "choices", "sensitivity",
+        "tuning", "counts", "scores"},
 }  # fmt: skip
 """Whoever adds a field adds a number, and a folder of files of the number before."""
 

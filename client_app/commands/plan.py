@@ -27,7 +27,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, TermsError
-from hdpfl_flower.privacy.accounting import calibrate
+from hdpfl_flower.privacy.accounting import ExtraRelease, calibrate
 from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy, check_unchanged
 from hdpfl_flower.system.printable import printable
@@ -237,14 +237,21 @@ def _beside_equal_steps(made: Plan) -> Iterator[tuple[str, str, str]]:
         noise = ceil_digits(made.counts.noise_multiplier)
         meaning = "noise of the one count a class (or residual) of the prior, never sent"
         yield "noise of the counts", noise, meaning
-        yield "what they cost", _cost_of_counts(made), "of the noise multiplier z, beside none"
+        cost = _cost_without(made, made.counts)
+        yield "what they cost", cost, "of the noise multiplier z, beside none"
+    if made.scores:
+        noise = ceil_digits(made.scores.noise_multiplier)
+        meaning = "noise of a count in the histogram of scores, sent once, after the last round"
+        yield "noise of the scores", noise, meaning
+        cost = _cost_without(made, made.scores)
+        yield "what they cost", cost, "of the noise multiplier z, beside none"
 
 
-def _cost_of_counts(made: Plan) -> str:
-    """Return by which share the counts of the prior raise the noise."""
+def _cost_without(made: Plan, release: ExtraRelease) -> str:
+    """Return by which share a release beside the steps raises the noise of these."""
     if math.isinf(made.epsilon):
         return "0 %"
-    beside = [made.choices] if made.choices else []
+    beside = [one for one in made.beside if one is not release]
     without = calibrate(made.schedule, made.epsilon, made.delta, beside)
     return f"{100 * max(0.0, made.noise_multiplier / without - 1):.1f} %"
 

@@ -171,6 +171,8 @@ def disclosed_by(site: Profile, terms: RunTerms) -> list[str]:
         leaves.append(f"if the strategy asks: {', '.join(constants)}")
     if terms.evaluation == "sites" and "metrics" in site.disclose:
         leaves.append("metrics on its own records after each round, which ε does not cover")
+    if terms.score_share:
+        leaves.append("one noisy histogram of scores on its own records held out, at the end")
     return leaves
 
 

@@ -37,7 +37,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.invariants import Assumption, check_entries
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, STAYS
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, SCORES, STAYS
 
 ADVERSARY = (
     "the server and everybody behind it: they see every byte this site ever sends, in all rounds "
@@ -94,6 +94,7 @@ def gather(source: Source) -> dict[str, Any]:
             view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
         ),
         "clipped-updates-opted-out": _clipped_for_nothing(view),
+        "scores-released": sum(view.count(s, kind=SCORES) for s in ("sealed", "sent")),
         "stays": {kind: view.count("sealed", kind=kind) for kind in sorted(STAYS)},
         "closed-runs": sorted(view.account.closed),
         "releases": list(_releases(view)),
@@ -179,6 +180,7 @@ def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
         "choices": plan.choices.count if plan.choices else 0,
         "tuning-steps": plan.tuning.count if plan.tuning else 0,
         "counts-noise": plan.counts.noise_multiplier if plan.counts else None,
+        "scores-noise": plan.scores.noise_multiplier if plan.scores else None,
         "epsilon-pld": found.pld,
         "epsilon-rdp": found.rdp,
     }

@@ -135,6 +135,9 @@ def _leaves(facts: dict[str, Any]) -> Iterator[str]:
         else f"{_count(left, 'model update')} of {_count(len(facts['runs']), 'run')}, not all of "
         "them with noise. No record leaves as such."
     )
+    if facts["scores-released"]:
+        found = _count(facts["scores-released"], "histogram")
+        yield f"{found} of a model's scores on records held out, with noise in each count."
     if facts["metrics-released"]:
         yield f"{_count(facts['metrics-released'], 'test result')} without noise."
     if facts["clipped-updates-released"]:

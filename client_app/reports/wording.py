@@ -168,6 +168,12 @@ def _spending(facts: dict[str, Any]) -> Iterator[Part]:
                 "Counts: each class of the labels is counted once a run, with noise of that z; the "
                 "numbers stay at the site. Their cost is in the run's ε."
             )
+        if any(run["plan"] and run["plan"]["scores-noise"] is not None for run in facts["runs"]):
+            yield Text(
+                "Scores: once a run the final model's predictions for the records held out, one a "
+                "unit, are counted by class in public bins, with noise of that z in each count, "
+                "and sent. Their cost is in the run's ε."
+            )
     else:
         yield Text("no run was charged yet")
     yield Text("A run is charged whole when it starts; nothing is given back if it ends early.")
@@ -220,6 +226,8 @@ def _events(runs: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
             yield (run["run-id"], f"tuning × {plan['tuning-steps']}", last, *numbers)
         if plan["counts-noise"] is not None:
             yield (run["run-id"], "counts", "1", ceil_digits(plan["counts-noise"]), *numbers[1:])
+        if plan["scores-noise"] is not None:
+            yield (run["run-id"], "scores", "1", ceil_digits(plan["scores-noise"]), *numbers[1:])
 
 
 def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
@@ -227,6 +235,10 @@ def _released(facts: dict[str, Any], every_release: bool) -> Iterator[Part]:
         words = _STATUS_WORDS[status].format(noisy=_noisy(facts["runs"]))
         yield Bullet(f"{status} {facts['updates'][status]}: {words}")
     yield Bullet(f"metrics {facts['metrics-released']}: released without noise, see 5")
+    if facts["scores-released"]:
+        yield Bullet(
+            f"histograms of scores {facts['scores-released']}: with noise, part of their runs' ε"
+        )
     if any(facts["stays"].values()):
         kept = ", ".join(f"{kind} {count}" for kind, count in facts["stays"].items() if count)
         yield Bullet(f"{kept}: sealed for this site's own model, with noise, and never sent")

@@ -176,10 +176,11 @@ def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Recor
     """Return (training, test) records of simulated site ``index``: its part of a data set.
 
     A site of a group sees its part as its group does (``groups``, split before that by the data
-    set's own labels). Where the terms test at the sites, every fifth record is for that.
+    set's own labels). Where the terms test at the sites, every fifth record is for that; or for
+    the histogram of scores.
     """
     records = _parts(*_source_of(config, number))[index]
-    if config.terms.evaluation != "sites":
+    if not _tested_at_sites(config):
         return records, None
     # By position, not by chance: a site has the same test records under every strategy.
     tests = np.arange(len(records)) % _TEST_EVERY == _TEST_EVERY - 1
@@ -277,9 +278,12 @@ class _Sizes(NamedTuple):
     alike: npt.NDArray[np.int64]
 
 
+def _tested_at_sites(config: RunConfig) -> bool:
+    return config.terms.evaluation == "sites" or config.terms.score_share > 0
+
+
 def _sizes_of(config: RunConfig, number: int) -> _Sizes:
-    tested = config.terms.evaluation == "sites"
-    return _sizes(tested, config.simulation.batch_sizes, *_source_of(config, number))
+    return _sizes(_tested_at_sites(config), config.simulation.batch_sizes, *_source_of(config, number))
 
 
 @lru_cache(maxsize=8)

@@ -26,6 +26,11 @@ def check_up_front(terms: RunTerms) -> None:
     check_upload(terms)
     _check_pull(terms)
     check_personal(terms)
+    if terms.score_share and terms.sent_part:
+        raise TermsError(
+            "run config: 'score-share' is of a model that all sites share, and 'personal-part' "
+            "keeps a part of it at each site; leave one of them out"
+        )
     if terms.shared_mask == "published" and terms.dataset == "site":
         raise TermsError(
             "run config: 'shared-mask' = 'published' releases a function of clean weights, so it "
@@ -126,6 +131,7 @@ def unlike_rounds(terms: RunTerms) -> list[str]:
         "selections": terms.selections > 0 and terms.selection_share > 0,
         "personal-noise": terms.personal_noise == "records" and bool(terms.personal_lambda),
         "personal-prior": terms.personal_prior > 0,
+        "score-share": terms.score_share > 0,
         # Elsewhere the steps are plain SGD that stays at home: no plan pays for them.
         "tuning-steps": terms.tuning_steps > 0 and terms.noise == "records",
     }

@@ -117,8 +117,8 @@ class Policy(RedactedModel):
     extra_releases: bool = Field(
         True,
         description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
-        "`personal-prior`, `tuning-steps` and `selections`. They are part of the run's ε either "
-        "way. With false the site declines such a run; other sites may take part.",
+        "`personal-prior`, `score-share`, `tuning-steps` and `selections`. They are part of the "
+        "run's ε either way. With false the site declines such a run; other sites may take part.",
     )
 
 

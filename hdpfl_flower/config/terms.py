@@ -203,6 +203,13 @@ class RunTerms(Settings):
         description="How much of its own summed deviation from the global model a site adds to "
         "its personal model, each tensor shrunk by the site's noise; costs no ε; 0: none.",
     )
+    score_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="Share of a site's ε that one noisy histogram of scores by class alone would "
+        "cost: of the final model, on one record of each person that the site holds out of "
+        "training. AUROC and calibration over all sites are estimated from it; two classes alone; "
+        "0: no histogram.",
+    )
     epsilon_cap: NotNegative = Field(
         0.0, description="No site spends more than this ε; 0: no cap (the rule 'minimum' sets it)."
     )

@@ -15,7 +15,7 @@ from hdpfl_flower.ledger.account import APPROVED, CLOSED, REFUSED, ChargedPlan, 
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, TUNING
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, SCORES, TUNING
 
 UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
 """Kinds of release that no plan pays for: ε does not cover them, and the report says so."""
@@ -195,9 +195,8 @@ def _paid(plan: Plan, kind: str) -> int:
         return plan.rounds
     if kind == "choice":
         return plan.choices.count if plan.choices else 0
-    return int(
-        (kind == COUNTS and plan.counts is not None) or (kind == TUNING and bool(plan.tuning))
-    )
+    once = {COUNTS: plan.counts, SCORES: plan.scores, TUNING: plan.tuning}
+    return int(once.get(kind) is not None)
 
 
 def _models(text: str) -> int:

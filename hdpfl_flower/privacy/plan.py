@@ -80,6 +80,7 @@ class Plan:
         choices: private choices of a model that are paid for beside the steps, and their noise.
         tuning: steps on the site's own records after the last round; None: there are none.
         counts: the one release of noisy counts for the personal prior; None: there is none.
+        scores: the one release of a noisy histogram of scores; None: there is none.
         sensitivity: s, by how many C what is released moves: ``OF_A_RECORD`` for the sums of
             DP-SGD and ``OF_AN_UPDATE`` for a client's update. A plan in a ledger that does not
             say it is of a version that planned every release with 1.
@@ -99,6 +100,7 @@ class Plan:
     sensitivity: float = OF_A_RECORD
     tuning: Steps | None = None
     counts: Gaussians | None = None
+    scores: Gaussians | None = None
 
     def __post_init__(self) -> None:
         """Raise ``AccountingError`` for another sensitivity, or rounds of which it matters which.
@@ -126,7 +128,7 @@ class Plan:
     @property
     def beside(self) -> tuple[ExtraRelease, ...]:
         """What is released, or kept as if it were, besides the steps."""
-        return tuple(one for one in (self.choices, self.counts) if one)
+        return tuple(one for one in (self.choices, self.counts, self.scores) if one)
 
     def covers(self, server_round: int) -> bool:
         """Return whether ``server_round`` may be one of the rounds that the plan pays for."""
@@ -197,8 +199,9 @@ def _parse_plan(text: str) -> Plan:
         data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
         if data.get("tuning"):
             data["tuning"] = Steps(**data["tuning"])
-        if data.get("counts"):
-            data["counts"] = Gaussians(**data["counts"])
+        for key in ("counts", "scores"):
+            if data.get(key):
+                data[key] = Gaussians(**data[key])
         if data.get("choices"):
             # The two kinds of choices differ by their fields alone.
             gaussian = "noise_multiplier" in data["choices"]
@@ -298,14 +301,17 @@ def make_plan(
         schedule = (Steps(1.0, terms.local_epochs + _mask_steps(terms)), *schedule[1:])
         first_divisor = float(training.declared_records)
     models, delta = _models(terms), profile.run.delta
-    choices, counts = None, None
+    choices, counts, scores = None, None, None
     if nominal is not None:
         noise_multiplier = noise_multiplier or nominal(rounds)
     elif not noise_multiplier:
-        choices, counts = _choices(terms, epsilon, delta), _counts(terms, epsilon, delta)
+        choices = _choices(terms, epsilon, delta)
+        # Every record counts, so that no sampling amplifies; one more or less moves one count by 1.
+        counts = _once(terms.personal_prior, epsilon, delta)
+        scores = _once(terms.score_share, epsilon, delta)
         # Of all models together: two models of a round share one (ε, δ).
         paid = (*schedule * models, *((tuning,) if tuning else ()))
-        beside = [one for one in (choices, counts) if one and epsilon < math.inf]
+        beside = [one for one in (choices, counts, scores) if one and epsilon < math.inf]
         find = calibrate_among_many if among_many and profile.simulated else calibrate
         noise_multiplier = find(paid, epsilon, delta, beside)
     return Plan(
@@ -323,6 +329,7 @@ def make_plan(
         sensitivity=sensitivity,
         tuning=tuning,
         counts=counts,
+        scores=scores,
     )
 
 
@@ -395,14 +402,9 @@ def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | No
     )  # fmt: skip
 
 
-def _counts(terms: RunTerms, epsilon: float, delta: float) -> Gaussians | None:
-    """Return the noise of the counts of the personal prior, which alone would cost their share.
-
-    Every record counts, so that no sampling amplifies; one more or less moves one count by 1.
-    """
-    if not terms.personal_prior:
-        return None
-    return Gaussians(calibrate([Steps(1.0, 1)], terms.personal_prior * epsilon, delta), 1)
+def _once(share: float, epsilon: float, delta: float) -> Gaussians | None:
+    """Return one release of counts, which alone would cost ``share`` of ε; None of nothing."""
+    return Gaussians(calibrate([Steps(1.0, 1)], share * epsilon, delta), 1) if share else None
 
 
 def _leave_early(

@@ -28,6 +28,8 @@ noise and keeps the account."""
 COUNTS, TUNING = "counts", "tuning"
 """The kinds of what is sealed for the site alone: noisy counts of its labels, and its model after
 the steps that follow the last round. A plan pays for one of each; neither is sent."""
+SCORES = "scores"
+"""The kind of the one noisy histogram of scores a run, which a plan pays for and which is sent."""
 STAYS = frozenset({COUNTS, TUNING})
 """Kinds of release that are sealed and never sent."""
 
@@ -71,8 +73,9 @@ def _check_equal_steps(terms: RunTerms) -> None:
     if unlike_rounds(terms) and reasons_for_equal_rounds(terms):
         raise Declined(
             Reason.TERMS,
-            "'first-batch', 'selections', 'personal-noise', 'personal-prior' and 'tuning-steps' go "
-            "with noise = 'records', noise of the site's own and all rounds alone",
+            "'first-batch', 'selections', 'personal-noise', 'personal-prior', 'score-share' and "
+            "'tuning-steps' go with noise = 'records', noise of the site's own and all rounds "
+            "alone",
         )
 
 
@@ -88,6 +91,7 @@ def _check_personal(profile: Profile, terms: RunTerms) -> None:
         )
     extra = {
         "personal-prior": terms.personal_prior > 0,
+        "score-share": terms.score_share > 0,
         "tuning-steps": terms.tuning_steps > 0,
         "selections": terms.selections > 0 and terms.selection_share > 0,
     }

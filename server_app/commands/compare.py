@@ -171,11 +171,13 @@ def _write_csv(
 ) -> None:
     """Write a row a strategy, seed, round and measure, if ``path`` is given.
 
-    The final model's measures follow those of the rounds, with their intervals, as round "final".
+    The final model's measures follow those of the rounds, with their intervals, as round "final";
+    those of noisy histograms after ``federated-``.
     """
     if path is None:
         return
-    from server_app.run.final_measures import read_final_measures
+    from server_app.run.federated_measures import FEDERATED
+    from server_app.run.final_measures import EVENT, read_final_measures
 
     lines = io.StringIO()
     table = csv_writer(lines, lineterminator="\n")
@@ -184,9 +186,11 @@ def _write_csv(
         for number, event in enumerate(events, 1):
             for measure, value in event["metrics"].items():
                 table.writerow((name, seed, event.get("round", number), measure, value, "", ""))
-        for measure, one in read_final_measures(folders[name, seed]).get("measures", {}).items():
-            row = (one[key] for key in ("value", "low", "high"))
-            table.writerow((name, seed, "final", measure, *row))
+        for kind, prefix in ((EVENT, ""), (FEDERATED, "federated-")):
+            final = read_final_measures(folders[name, seed], kind).get("measures", {})
+            for measure, one in final.items():
+                row = (one[key] for key in ("value", "low", "high"))
+                table.writerow((name, seed, "final", f"{prefix}{measure}", *row))
     replace_file(path, lines.getvalue().encode())
     typer.echo(str(path), err=True)
 
@@ -237,10 +241,15 @@ def _draw(comparison: Comparison, folder: Path) -> str:
 
 
 def _show_final(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:
-    from server_app.reports.comparison_tables import final_table
+    from server_app.reports.comparison_tables import final_table, unmeasured_lines
+    from server_app.run.federated_measures import FEDERATED
+    from server_app.run.final_measures import EVENT
 
-    if table := final_table(comparison, folders):
-        console.print(table)
+    for event in (EVENT, FEDERATED):
+        if table := final_table(comparison, folders, event):
+            console.print(table)
+    for line in unmeasured_lines(comparison, folders):
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _show_alone(comparison: Comparison, folders: dict[tuple[str, int], Path]) -> None:

@@ -15,12 +15,14 @@ from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.simulation.groups import MINORITY
 from server_app.reports.spread import mean_and_sd
-from server_app.run.final_measures import read_final_measures
+from server_app.run.federated_measures import FEDERATED, HELD_OUT
+from server_app.run.final_measures import EVENT, PUBLIC, read_final_measures
 from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 
 if TYPE_CHECKING:
     from server_app.simulation.comparison import Comparison
 
+_ON = {EVENT: f"the {PUBLIC}", FEDERATED: f"{HELD_OUT} (noisy histograms)"}
 SITES = "mean over the sites, each on records like its own"
 POOLED = "pooled test set"
 ALONE = "local"
@@ -43,7 +45,9 @@ def measure_tables(comparison: Comparison, title: str) -> Iterator[Table]:
         yield _pooled_table(comparison, f"{title}: {POOLED}")
 
 
-def final_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path]) -> Table | None:
+def final_table(
+    comparison: Comparison, folders: Mapping[tuple[str, int], Path], event: str = EVENT
+) -> Table | None:
     """Return every measure of the final models, a column a strategy; None where none was measured.
 
     Of one seed each with its interval of 95 %, of several the mean and the standard deviation.
@@ -51,12 +55,13 @@ def final_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path])
     Args:
         comparison: of finished runs.
         folders: (strategy, seed) → the run's folder.
+        event: which measures: on the public test set, or :data:`FEDERATED`.
     """
     found = {
         strategy: [
             facts["measures"]
             for name, seed in sorted(comparison.rounds)
-            if name == strategy and (facts := read_final_measures(folders[name, seed]))
+            if name == strategy and (facts := read_final_measures(folders[name, seed], event))
         ]
         for strategy in comparison.strategies()
     }
@@ -65,7 +70,7 @@ def final_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path])
     if not names:
         return None
     spread = "interval of 95 %" if max(map(len, found.values())) == 1 else "± sd over the seeds"
-    table = Table(title=f"Final models on the public test set, {spread}")
+    table = Table(title=f"Final models on {_ON[event]}, {spread}")
     table.add_column("measure")
     for strategy in found:
         table.add_column(strategy, justify="right")
@@ -73,6 +78,31 @@ def final_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path])
         at = f" at {100 * SPECIFICITY:g} % specificity" if name == "sensitivity" else ""
         table.add_row(f"{WORDS[name]}{at}", *(_cell(runs, name) for runs in found.values()))
     return table
+
+
+def unmeasured_lines(
+    comparison: Comparison, folders: Mapping[tuple[str, int], Path]
+) -> Iterator[str]:
+    """Yield, for each run with histograms of scores, the sites without one and what is missing.
+
+    Args:
+        comparison: of finished runs.
+        folders: (strategy, seed) → the run's folder.
+    """
+    for name, seed in sorted(comparison.rounds):
+        facts = read_final_measures(folders[name, seed], FEDERATED)
+        pairs = [f"{site} ({why})" for site, why in facts.get("without", {}).items()]
+        if pairs:
+            yield f"{name}, seed {seed}: without a histogram of scores: {_some(pairs)}"
+        for why, measures in _by_reason(facts.get("missing", {})).items():
+            yield f"{name}, seed {seed}: {HELD_OUT}: no {', '.join(measures)}: {why}"
+
+
+def _by_reason(missing: Mapping[str, str]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for measure, why in missing.items():
+        found.setdefault(why, []).append(WORDS[measure])
+    return found
 
 
 def _cell(runs: Sequence[Mapping[str, Mapping[str, float]]], name: str) -> str:

@@ -20,6 +20,7 @@ from server_app.plots import plot_run, why_no_picture
 from server_app.reports.clusters import found_clusters, has_clusters, sites_clusters
 from server_app.reports.influence import site_shares
 from server_app.reports.run_template import PAGE
+from server_app.run.federated_measures import FEDERATED
 from server_app.run.final_measures import EVENT, measure_rows
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
@@ -46,7 +47,9 @@ def make_report(folder: Path) -> str:
     return PAGE.render(
         name=name,
         status=_status(events, rounds, starts),
-        measures=list(_measures(events)),
+        measures=list(_measures(events, EVENT)),
+        federated=list(_measures(events, FEDERATED)),
+        federated_facts=_federated_line(events),
         results=list(_results(rounds, is_regression="mse" in rounds[-1]["metrics"])),
         missing=list(_not_counted(rounds[-1])),
         picture="" if no_picture else _picture(events),
@@ -110,9 +113,30 @@ def _when(events: Sequence[Event]) -> str:
     return f"{first:%-d %b %Y, %H:%M} to {end} UTC ({length})"
 
 
-def _measures(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
+def _last(events: Sequence[Event], name: str) -> Event:
+    """Return the last event of that name; empty where there is none."""
+    return next((event for event in reversed(events) if event["event"] == name), {})
+
+
+def _federated_line(events: Sequence[Event]) -> str:
+    """Return what the federated measures rest on, in one sentence; empty without any."""
+    said = _last(events, FEDERATED)
+    if "noise" not in said:
+        return ""
+    try:
+        sites = int(said["sites"])
+        line = (
+            f"{sites} of {sites + len(said['without'])} sites, about "
+            f"{max(0, round(said['records']))} records, noise σ = {float(said['noise']):.3g} a cell"
+        )
+    except (LookupError, TypeError, ValueError):
+        raise DataError("the journal is damaged: its federated measures are not whole") from None
+    return line
+
+
+def _measures(events: Sequence[Event], name: str) -> Iterable[tuple[Cell, ...]]:
     """Yield the final measures with their intervals; nothing of a run that tested none."""
-    said = next((event for event in reversed(events) if event["event"] == EVENT), {})
+    said = _last(events, name)
     try:
         yield from measure_rows(said)
     except (LookupError, TypeError, ValueError, AttributeError):

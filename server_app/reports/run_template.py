@@ -52,6 +52,13 @@ _PAGE = """\
 classes: the mean of each class against the rest.</p>
 {{ table(("measure", "value", "interval"), measures) }}
 {% endif %}
+{% if federated %}
+<h2>Measures of the final model on records that sites hold out</h2>
+<p>Estimated from the sum of the sites' noisy histograms of scores{% if federated_facts %}
+({{ federated_facts }}){% endif %}; the intervals of 95 % hold that noise. No record left its
+site.</p>
+{{ table(("measure", "value", "interval"), federated) }}
+{% endif %}
 <h2>Result</h2>
 {{ table(("", "last round", "best round", "sites counted"), results) }}
 {% if missing %}

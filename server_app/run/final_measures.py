@@ -103,10 +103,15 @@ def _used(
     )
 
 
-def read_final_measures(folder: Path) -> dict[str, Any]:
-    """Return the final measures in the ``result.json`` of a run's folder; empty without any."""
+def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:
+    """Return the final measures in the ``result.json`` of a run's folder; empty without any.
+
+    Args:
+        folder: the run's.
+        event: which of them: on the public test set, or ``federated_measures.FEDERATED``.
+    """
     path = folder / "result.json"
-    found = json.loads(path.read_text()).get(EVENT) if path.is_file() else None
+    found = json.loads(path.read_text()).get(event) if path.is_file() else None
     return found if isinstance(found, dict) else {}
 
 

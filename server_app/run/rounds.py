@@ -38,6 +38,7 @@ from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.versions import versions
 from server_app.run.checkpointing import CheckpointPolicy, NoCheckpoints
+from server_app.run.federated_measures import FEDERATED, check_score_share, federated_measures
 from server_app.run.final_measures import EVENT
 from server_app.run.resume import engine_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
@@ -79,6 +80,7 @@ class RunResult:
             last round.
         measures: of the final model on the public test set, with intervals, as the journal's last
             ``measures`` event has them; empty without such a set.
+        federated: likewise by the sites' noisy histograms; empty without ``score-share``.
     """
 
     run_id: str
@@ -90,6 +92,7 @@ class RunResult:
     models: dict[str, int] = field(default_factory=dict)
     by_site: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     measures: Mapping[str, Any] = field(default_factory=dict)
+    federated: Mapping[str, Any] = field(default_factory=dict)
 
 
 def finalize_terms(config: RunConfig) -> RunConfig:
@@ -124,6 +127,7 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
             "run config: 'personal-prior' counts classes or sums residuals, and survival has "
             "neither; set it to 0"
         )
+    check_score_share(terms)
     if terms.needs_head:
         parts_of(terms.model, task_for(terms))
     return strategy
@@ -457,13 +461,17 @@ def _conclude(
     result: RunResult,
     record: Record,
 ) -> None:
-    """Measure the final model where there is a public test set, and send every site the model.
+    """Measure the final model, on public and on held-out records, and send every site the model.
 
     A site that does not answer gets it with the next run.
     """
     result.measures = evaluation.final(*strategy.models_by_site(result.arrays))
     if result.measures:
         record(EVENT, **result.measures)
+    # A site's ledger answers a repeated request of a resumed run with the same bytes.
+    result.federated = federated_measures(grid, strategy, result.arrays)
+    if result.federated:
+        record(FEDERATED, **result.federated)
     messages = strategy.finish_messages(wire.write_model(result.arrays), grid)
     grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
 
@@ -487,5 +495,6 @@ def write_result(result: RunResult, config: RunConfig) -> None:
         **({"privacy": result.privacy} if result.privacy else {}),
         **({"models": result.models} if result.models else {}),
         **({EVENT: result.measures} if result.measures else {}),
+        **({FEDERATED: result.federated} if result.federated else {}),
     }
     (result.folder / "result.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -305,7 +305,7 @@ class HDPStrategy(Strategy):
         """
         found: dict[str, dict[str, float]] = {}
         missing = dict.fromkeys(self.roster.joined(), NO_REPLY.words)
-        for site, reply in self._match(replies):
+        for site, reply in self.match(replies):
             try:
                 found[site] = read_test(reply)
                 del missing[site]
@@ -331,11 +331,13 @@ class HDPStrategy(Strategy):
         """Why the run is at its end before its last round; empty while it is not."""
         return self.sampler.used_up
 
-    def finish_messages(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
-        """Return the messages that bring the final model to every site that joined."""
+    def finish_messages(
+        self, arrays: ArrayRecord, grid: Grid, kind: str = wire.FINISH
+    ) -> Iterable[Message]:
+        """Return the messages, of ``kind``, with the final model for every site that joined."""
         self.roster.refresh(grid)
         last, nodes = self.report.server_round or self.terms.rounds, self.roster.joined()
-        return self._address(wire.FINISH, last, arrays, nodes)
+        return self._address(kind, last, arrays, nodes)
 
     def prepare(self, grid: Grid) -> None:
         """Wait for the sites, learn what they disclose and settle the terms; before round 1."""
@@ -401,14 +403,12 @@ class HDPStrategy(Strategy):
         nodes = {site: self.roster.nodes[site] for site in sites}
         self._exchange = Exchange(
             {site: contents[request] for site, request in requests.items()},
-            kind,
-            nodes,
-            server_round,
-            self.server.round_timeout,
-        )
+            kind, nodes, server_round, self.server.round_timeout,
+        )  # fmt: skip
         return self._exchange.messages
 
-    def _match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
+    def match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
+        """Yield (site, reply) of the last messages, the first reply of each site alone."""
         return self._exchange.match(replies) if self._exchange else ()
 
     def _accept(self, replies: Iterable[Message]) -> RoundUpdates:
@@ -423,7 +423,7 @@ class HDPStrategy(Strategy):
         rows = update_matrix(len(asked), size, runs_dir(self.server.runs_dir) / self.terms.run_id)
         squares, models = np.zeros(len(asked)), np.zeros(len(asked), np.int64)
         projected = np.zeros(len(asked), np.bool_)
-        for site, reply in self._match(replies):
+        for site, reply in self.match(replies):
             try:
                 if reply.has_content():
                     report.bytes_up += wire.content_bytes(reply.content)

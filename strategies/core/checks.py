@@ -11,6 +11,7 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
+from hdpfl_flower.measures.score_cells import CELLS
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from hdpfl_flower.rounding import FLOAT32, Form
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
@@ -90,6 +91,18 @@ def read_test(reply: Message) -> dict[str, float]:
     """
     _check_delivered(reply)
     return wire.read_metrics(reply.content)
+
+
+def read_scores(reply: Message) -> npt.NDArray[np.float32]:
+    """Return the noisy histogram of scores in ``reply``, shape ``(CELLS,)``.
+
+    Raises:
+        wire.WireError: the site sent a code instead, or something that cannot be used.
+    """
+    _check_delivered(reply)
+    cells = wire.read_scores(reply.content, CELLS)
+    check_norm(cells)
+    return cells
 
 
 def _check_delivered(reply: Message) -> None:

@@ -47,11 +47,13 @@ def test_gumbel_choices_are_charged_as_well() -> None:
     assert plan.choices != make_plan(profile(), terms(**CHOOSING)).choices
 
 
-def test_counts_are_charged_beside_the_steps() -> None:
+@pytest.mark.parametrize("field", ["counts", "scores"])
+def test_counts_are_charged_beside_the_steps(field: str) -> None:
     without = make_plan(profile(), terms())
+    key = {"counts": "personal_prior", "scores": "score_share"}[field]
     for share, most in ((0.1, 1.06), (0.5, 1.5)):
-        plan = make_plan(profile(), terms(personal_prior=share))
-        counts = plan.counts
+        plan = make_plan(profile(), terms(**{key: share}))
+        counts = getattr(plan, field)
         assert counts is not None
         alone = epsilon_of(event_of([], 1.0, [counts]), DELTA, interval_for(SECRET, 1))
         assert alone == pytest.approx(share * plan.epsilon, rel=0.01)
@@ -62,7 +64,18 @@ def test_counts_are_charged_beside_the_steps() -> None:
         assert 0.98 * plan.epsilon < cost_of(plan) <= plan.epsilon == SECRET
         assert 1 < plan.noise_multiplier / without.noise_multiplier <= most
         assert Plan.from_json(plan.to_json()) == plan
-    assert without.counts is None
+    assert getattr(without, field) is None
+
+
+def test_both_kinds_of_counts_are_charged_together() -> None:
+    plan = make_plan(profile(), terms(personal_prior=0.3, score_share=0.3))
+    assert plan.beside == (plan.counts, plan.scores)
+    for alone in ({"personal_prior": 0.3}, {"score_share": 0.3}):
+        assert plan.noise_multiplier > make_plan(profile(), terms(**alone)).noise_multiplier
+    assert plan.counts is not None
+    steps = [plan.round(r, 1.0).steps for r in range(1, plan.rounds + 1)]
+    event = event_of(steps, plan.noise_multiplier, [plan.counts, plan.counts])
+    assert epsilon_of(event, DELTA, interval_for(SECRET, 10)) <= 1.002 * plan.epsilon
 
 
 def test_tuning_is_charged_like_the_rounds() -> None:
@@ -104,8 +117,8 @@ def test_it_survives_json_and_an_older_plan_has_none_of_it() -> None:
 
 @pytest.mark.parametrize(
     "extra",
-    [CHOOSING, PERSONAL, FULL, {"personal_prior": 0.1}],
-    ids=["choices", "personal", "full", "prior"],
+    [CHOOSING, PERSONAL, FULL, {"personal_prior": 0.1}, {"score_share": 0.1}],
+    ids=["choices", "personal", "full", "prior", "scores"],
 )
 @pytest.mark.parametrize(
     "more",

@@ -1,0 +1,70 @@
+"""The public cells in which sites count the scores of a model, and the exact counts of records.
+
+A score is the logit of the predicted probability of class 1 of a binary task. Its range is cut
+at 2·sinh(.16·k): steps of a third of a logit around 0 and of a sixth of itself far out. So
+a weak model's scores around ½ (0.58 is the next border of the probability) and a rare disease's
+around 1 % (.4, .9, 1.8, 3.5 %) both fall into many bins. Nothing of the cells follows the data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.measures.bootstrap import Floats
+from hdpfl_flower.models.task import Task
+
+BINS = 24
+"""Bins of the score, for each of the two classes."""
+EMPTY = 32
+"""Cells that no record falls into: what stands in them is noise, whose size is estimated there."""
+CELLS = 2 * BINS + EMPTY
+"""Numbers that a site sends: class 0 by bin, class 1 by bin, then the empty ones."""
+_STEP = 0.16
+BORDERS: Floats = 2 * np.sinh(_STEP * np.arange(1 - BINS // 2, BINS // 2))
+"""Borders between the bins, logits, shape ``(BINS - 1,)``; a bin holds its upper one."""
+LOGITS: Floats = 2 * np.sinh(_STEP * (np.arange(BINS) - (BINS - 1) / 2))
+"""The score that stands for a bin, a logit, shape ``(BINS,)``: its middle on that scale."""
+MIDDLES: Floats = expit(LOGITS)
+"""The same as probabilities."""
+MOST = 2.0**24
+"""Largest count of a cell: up to it every whole number is a float32."""
+
+
+def check_binary(task: Task) -> None:
+    """Raise ``DataError`` where the task is not of two classes; the message ends an error's line.
+
+    Of more classes a record has a score for each: one record would fill several histograms.
+    """
+    if task.classes != 2:
+        what = f"{task.classes} classes" if task.classes else "numbers"
+        what = "survival" if task.intervals else what
+        raise DataError(f"'score-share' is for tasks of two classes, and this one is of {what}")
+
+
+def count_cells(
+    task: Task, outputs: npt.NDArray[np.float32], targets: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Return the exact counts of the records in the cells, shape ``(CELLS,)``.
+
+    Args:
+        task: of two classes.
+        outputs: logits, shape ``(n, task.outputs)``; a record whose score is NaN is not counted.
+        targets: classes, shape ``(n,)``.
+
+    Raises:
+        DataError: the task is not of two classes.
+
+    Guarantees:
+        One record more or less changes one cell by at most 1, and none of the empty ones.
+    """
+    check_binary(task)
+    with np.errstate(over="ignore", invalid="ignore"):  # hostile weights make any number
+        numbers = outputs.astype(np.float64)
+        scores = numbers[:, 0] if task.outputs == 1 else numbers[:, 1] - numbers[:, 0]
+    known = ~np.isnan(scores)
+    bins = np.searchsorted(BORDERS, scores[known], side="left")
+    cells = np.bincount(bins + BINS * (targets[known] == 1), minlength=CELLS)
+    return np.minimum(cells, MOST).astype(np.float32)

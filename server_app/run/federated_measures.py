@@ -1,0 +1,104 @@
+"""The measures of a run's model on records that sites hold out, of their charged noisy histograms.
+
+Once, after the last round: every site that took part is sent the final model and answers with its
+histogram of scores (``client_app/personal/score_histogram.py``), or not; the server sums what it
+receives, weights 1, and estimates AUROC and calibration (``hdpfl_flower/measures/from_cells.py``).
+What a site sends is its word: a liar can shift these figures, as it can shift metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.measures.from_cells import OF_CELLS, NoisyCells, measure_cells
+from hdpfl_flower.measures.score_cells import check_binary
+from hdpfl_flower.models.networks import Arrays
+from server_app.run.final_measures import measure_rows
+from strategies.core.base import HDPStrategy
+from strategies.core.checks import NO_REPLY, read_scores
+
+log = logging.getLogger("hdpfl.server")
+
+FEDERATED = "federated-measures"
+"""The journal's event, and the key of ``result.json``."""
+HELD_OUT = "records that sites hold out"
+_LEVEL = 0.95
+_NOBODY = "no site sent its histogram of scores"
+
+
+def check_score_share(terms: RunTerms) -> None:
+    """Refuse ``score-share`` where the task is not of two classes.
+
+    Raises:
+        TermsError: names the key and the remedy.
+    """
+    if not terms.score_share:
+        return
+    try:
+        check_binary(task_for(terms))
+    except DataError as reason:
+        raise TermsError(f"run config: {reason}; set it to 0") from None
+
+
+def federated_measures(grid: Grid, strategy: HDPStrategy, arrays: Arrays) -> dict[str, Any]:
+    """Return the facts of the event; nothing where the terms ask for no histogram.
+
+    Args:
+        grid: Flower's.
+        strategy: of the run, after its last round.
+        arrays: the final model, or models, as the run reports them.
+    """
+    if not strategy.terms.score_share:
+        return {}
+    messages = list(strategy.finish_messages(wire.write_model(arrays), grid, wire.SCORES))
+    replies = grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
+    without, counts = dict.fromkeys(strategy.roster.joined(), NO_REPLY.words), []
+    for site, reply in strategy.match(replies):
+        try:
+            counts.append(read_scores(reply))
+            del without[site]
+        except wire.WireError as error:
+            without[site] = str(error)
+    facts = facts_of(np.array(counts).reshape(len(counts), -1), without)
+    for name, value, ends in measure_rows(facts):
+        log.info("%s, %s: %s (%s)", name, HELD_OUT, value, ends)
+    return facts
+
+
+def facts_of(counts: np.ndarray, without: Mapping[str, str]) -> dict[str, Any]:
+    """Return the event's facts.
+
+    Args:
+        counts: of the sites that answered, shape ``(sites, CELLS)``.
+        without: site → why it is not counted.
+    """
+    facts: dict[str, Any] = {"on": HELD_OUT, "sites": len(counts), "without": dict(without)}
+    if not len(counts):
+        return {**facts, "measures": {}, "missing": dict.fromkeys(OF_CELLS, _NOBODY)}
+    cells = NoisyCells.of_sites(counts)
+    found = measure_cells(cells, _LEVEL)
+    return {
+        **facts,
+        "records": round(cells.records, 1),
+        "noise": round(cells.noise, 4),
+        "level": _LEVEL,
+        "measures": {
+            name: {key: _finite(getattr(one, key)) for key in ("value", "low", "high")}
+            for name, one in found.found.items()
+        },
+        **({"missing": found.missing} if found.missing else {}),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

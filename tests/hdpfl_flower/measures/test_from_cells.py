@@ -1,0 +1,211 @@
+"""Measures of noisy counts: exact without noise, unbiased with it, and intervals that hold it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit, logit
+from sklearn import metrics
+
+from hdpfl_flower.measures.bootstrap import Estimate
+from hdpfl_flower.measures.calibration import Calibration
+from hdpfl_flower.measures.from_cells import OF_CELLS, NoisyCells, _auroc, measure_cells
+from hdpfl_flower.measures.score_cells import BINS, CELLS, MIDDLES, count_cells
+from hdpfl_flower.models.task import Task
+
+FALSE_ALARM = 1e-6
+"""Chance that a statistical test below fails on right code (their streams are fixed)."""
+BINARY = Task.classification((1,), 2)
+LEVEL = 0.95
+
+
+def sample(records: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits and labels that are a little miscalibrated."""
+    draws = np.random.default_rng(seed)
+    x = draws.normal(-0.5, 1.5, records).astype(np.float32)
+    return x, (draws.random(records) < expit(0.2 + 0.8 * x)).astype(np.int64)
+
+
+def cells_of(x: np.ndarray, y: np.ndarray) -> NoisyCells:
+    return NoisyCells.of_sites(count_cells(BINARY, x[:, None], y)[None])
+
+
+def binned(x: np.ndarray) -> np.ndarray:
+    """Return the bin's middle in the place of each score."""
+    ones = np.ones(1, np.int64)
+    where = [count_cells(BINARY, np.array([[one]]), ones)[BINS : 2 * BINS].argmax() for one in x]
+    return MIDDLES[where]
+
+
+def test_without_noise_every_measure_is_that_of_the_binned_scores() -> None:
+    x, y = sample(600)
+    cells, scores = cells_of(x, y), binned(x)
+    assert (cells.variance, cells.freedom, cells.records) == (0.0, math.inf, 600)
+    found = measure_cells(cells).found
+    assert tuple(found) == OF_CELLS
+    fit = Calibration(logit(scores), y.astype(float))
+    expected = {
+        "auroc": metrics.roc_auc_score(y, scores),
+        "brier": metrics.brier_score_loss(y, scores),
+        "accuracy": metrics.accuracy_score(y, x > 0),
+    }
+    for name, value in expected.items():
+        # Less the bias of a ratio of counts, which for as many records is next to nothing.
+        assert found[name].value == pytest.approx(value, abs=1e-9), name
+    assert found["calibration-slope"].value == pytest.approx(fit.slope, abs=2e-3)
+    assert found["calibration-intercept"].value == pytest.approx(fit.intercept, abs=2e-3)
+    for one in found.values():
+        assert one.low < one.value < one.high
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "lost"),
+    [(1, 0, 0.003), (2, 0, 0.003), (1, -2.5, 0.006), (1, -4, 0.012), (0.3, 0, 0.02)],
+)
+def test_what_the_bins_take_from_the_measures(scale: float, shift: float, lost: float) -> None:
+    """Most where half of the scores are below 1 %, or all of them lie within one logit."""
+    x, y = sample(20_000, 1)
+    x = (scale * x + shift).astype(np.float32)
+    found = measure_cells(cells_of(x, y)).found
+    exact = metrics.roc_auc_score(y, x)
+    assert exact - lost < found["auroc"].value < exact
+    brier = metrics.brier_score_loss(y, expit(x))
+    assert found["brier"].value == pytest.approx(brier, abs=0.001)
+
+
+def test_the_interval_without_noise_is_that_of_the_records() -> None:
+    """As wide as DeLong's would be, here by a bootstrap of the records."""
+    x, y = sample(500)
+    one, scores, draws = measure_cells(cells_of(x, y)).found["auroc"], binned(x), []
+    random = np.random.default_rng(3)
+    for _ in range(300):
+        rows = random.integers(len(x), size=len(x))
+        draws.append(metrics.roc_auc_score(y[rows], scores[rows]))
+    assert (one.high - one.low) / 3.92 == pytest.approx(np.std(draws), rel=0.2)
+
+
+def noisy(sites: int, std: float, seed: int, exact: np.ndarray | None = None) -> np.ndarray:
+    """Return counts of ``sites``, of which the first holds the records."""
+    counts = np.random.default_rng(seed).normal(0, std, (sites, CELLS))
+    if exact is not None:
+        counts[0, : 2 * BINS] += exact
+    return counts
+
+
+def test_the_noise_is_estimated_from_the_empty_cells() -> None:
+    cells = NoisyCells.of_sites(noisy(40, 3.0, 1, np.full(2 * BINS, 500.0)))
+    assert cells.freedom == pytest.approx(40 * 32, rel=0.1)
+
+    def p_value(variance: float) -> float:
+        tail = stats.chi2.cdf(cells.variance / variance * 1280, 1280)
+        return float(2 * min(tail, 1 - tail))
+
+    assert p_value(40 * 9) > FALSE_ALARM
+    assert p_value(40 * 9 * 4 / 9) < FALSE_ALARM
+    assert p_value(40 * 9 * 9 / 4) < FALSE_ALARM
+
+
+def test_sites_of_unequal_noise_have_the_freedom_of_the_loudest() -> None:
+    rows = np.concatenate([noisy(1, 10.0, 1), noisy(30, 0.01, 2)])
+    assert NoisyCells.of_sites(rows).freedom == pytest.approx(32, rel=0.01)
+    reach = NoisyCells.of_sites(rows).reach(LEVEL)
+    assert reach == pytest.approx(stats.t.ppf(0.975, 32), rel=1e-3)
+
+
+def population() -> np.ndarray:
+    """Return the share of the records in each cell, class 0 first, shape (2·BINS,)."""
+    x, y = sample(400_000, 9)
+    return count_cells(BINARY, x[:, None], y)[: 2 * BINS].astype(float) / len(x)
+
+
+def truth() -> dict[str, Estimate]:
+    shares = 1e9 * population()
+    return measure_cells(NoisyCells(shares[:BINS], shares[BINS:], 0.0, math.inf)).found
+
+
+def holds(covered: int, trials: int) -> bool:
+    """Whether so many covers agree with the level, at the stated chance of a false alarm."""
+    return bool(
+        stats.binom.cdf(covered, trials, LEVEL) > FALSE_ALARM / 2
+        and stats.binom.sf(covered - 1, trials, LEVEL) > FALSE_ALARM / 2
+    )
+
+
+@pytest.mark.parametrize(("records", "std"), [(1000, 4.0), (5000, 1.0), (400, 0.0)])
+def test_intervals_cover_as_often_as_they_say_and_those_of_another_scale_do_not(
+    records: int, std: float
+) -> None:
+    trials, shares, real = 320, population(), truth()["auroc"].value
+    draws = np.random.default_rng(5)
+    scales = (1.0, 0.25, 4.0)  # of the variance: the noise itself, half of it, twice as much
+    covered, values = dict.fromkeys(scales, 0), []
+    for trial in range(trials):
+        cells = NoisyCells.of_sites(noisy(5, std, trial, draws.poisson(records * shares)))
+        for scale in scales:
+            reach = cells.reach(LEVEL)
+            one = _auroc(replace(cells, variance=scale * cells.variance), reach)
+            covered[scale] += one.low <= real <= one.high
+            if scale == 1:
+                values.append(one.value)
+    assert holds(covered[1.0], trials), covered
+    if std == 4:  # elsewhere the records' own variance is the larger one
+        assert not holds(covered[0.25], trials), covered
+        assert not holds(covered[4.0], trials), covered
+    # Unbiased, within what the mean of so many can show.
+    error = np.std(values) / math.sqrt(trials)
+    assert abs(np.mean(values) - real) < stats.norm.isf(FALSE_ALARM / 2) * error
+
+
+def test_a_ratio_of_noisy_counts_is_debiased() -> None:
+    """Each noise is taken with both signs, so that what is linear in it cancels in the mean."""
+    exact, real = 1000 * population(), truth()["auroc"].value
+    above, plain, found = np.tri(BINS, k=-1) + np.eye(BINS) / 2, [], []
+    for trial in range(400):
+        noise = noisy(1, 9.0, trial)
+        for sign in (1, -1):
+            rows = sign * noise
+            rows[0, : 2 * BINS] += exact
+            cells = NoisyCells.of_sites(rows)
+            pairs = cells.ones.sum() * cells.zeros.sum()
+            plain.append(float(cells.ones @ above @ cells.zeros) / pairs)
+            found.append(_auroc(cells, 2.0).value)
+    pairs_of_both = np.reshape(plain, (-1, 2)).mean(1)
+    error = np.std(pairs_of_both) / math.sqrt(len(pairs_of_both))
+    bias = np.mean(plain) - real
+    assert abs(bias) > 5 * error
+    assert abs(np.mean(found) - real) < abs(bias) / 4
+
+
+@pytest.mark.slow
+def test_every_measure_is_covered() -> None:
+    trials, shares, real = 200, population(), truth()
+    covered, draws = dict.fromkeys(OF_CELLS, 0), np.random.default_rng(6)
+    for trial in range(trials):
+        cells = NoisyCells.of_sites(noisy(4, 4.0, trial, draws.poisson(3000 * shares)))
+        for name, one in measure_cells(cells).found.items():
+            covered[name] += one.low <= real[name].value <= one.high
+    assert all(holds(number, trials) for number in covered.values()), covered
+
+
+def test_noise_that_hides_a_class_leaves_no_measure() -> None:
+    few = np.zeros(2 * BINS)
+    few[[3, 40]] = 30
+    found = measure_cells(NoisyCells.of_sites(noisy(3, 20.0, 1, few)))
+    assert found.found == {}
+    assert set(found.missing) == set(OF_CELLS)
+    assert "the noise hides" in found.missing["auroc"]
+    assert "'score-share'" in found.missing["auroc"]
+    nobody = measure_cells(NoisyCells.of_sites(np.zeros((2, CELLS))))
+    assert nobody.found == {}
+
+
+def test_what_no_slope_limits_is_missing_with_its_reason() -> None:
+    counts = np.zeros((1, CELLS))
+    counts[0, :8], counts[0, BINS + 16 : 2 * BINS] = 9, 9
+    found = measure_cells(NoisyCells.of_sites(counts))
+    assert found.found["auroc"].value == 1
+    assert "no value between -2 and 6" in found.missing["calibration-slope"]
