@@ -116,7 +116,7 @@ class Server:
                 self.reach("line torn")
 
     def _written(self, _: Any, __: Any, event: str, *___: Any) -> None:
-        if event in ("round", "run-finished"):
+        if event in ("round", "federated-measures", "run-finished"):
             self.reach(f"line of {event} written")
 
     def _answered(self, reply: Message, _: Any, message: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.crash.server import (
 from tests.privacy.sites import digits, make_site
 
 SITES = 3
+HEART = Path(__file__).parents[2] / "deploy" / "demo"
 POINTS = (
     "0: checkpoint written",
     "2: round opened",
@@ -159,6 +161,32 @@ def test_every_phase_with_simulated_sites(
 @pytest.mark.parametrize("point", POINTS)
 def test_every_phase_with_production_sites(folder: Path, point: str) -> None:
     production_sites(folder, point)
+
+
+@pytest.mark.parametrize(
+    "point", ["3: somebody answered query.scores", "3: line of federated-measures written"]
+)
+def test_a_histogram_of_scores_is_sent_again_bit_by_bit(folder: Path, point: str) -> None:
+    """The server dies after one site, or all, released theirs; nobody releases a second one."""
+    more = {"dataset": "heart", "data-dir": str(HEART), "partition": "natural",
+            "epsilons": "12", "score-share": 0.5, "strategy": "fedavg"}  # fmt: skip
+    found = []
+    for name, at in (("whole", ""), ("killed", point)):
+        runs = folder / name
+        runs.mkdir()
+        terms = terms_of(runs, **more)
+        killed, _ = in_a_child(Server(runs, at), lambda terms=terms: simulated(terms, 4))
+        assert killed == (SIGKILL if at else 0)
+        if at:
+            killed, _ = in_a_child(Server(runs), lambda terms=terms: simulated(terms, 4))
+            assert not killed
+        found.append(json.loads((runs / RUN_ID / "result.json").read_text()))
+        for site in range(4):
+            path = runs / RUN_ID / "sites" / str(site) / "ledger.sqlite"
+            releases = Ledger(path, durable=False).account().releases
+            assert [key for key in releases if key[2] == "scores"] == [(RUN_ID, 3, "scores")]
+    assert found[0]["federated-measures"] == found[1]["federated-measures"]
+    assert found[0]["federated-measures"]["sites"] == 4
 
 
 def test_the_points_are_the_phases_of_a_round(folder: Path) -> None:

@@ -21,8 +21,9 @@ def test_the_bins_are_public_fine_around_a_half_and_at_both_ends() -> None:
     np.testing.assert_array_equal(BORDERS, -BORDERS[::-1])
     np.testing.assert_allclose(MIDDLES, expit(LOGITS))
     steps = np.diff(BORDERS)
-    assert steps.min() == pytest.approx(0.32, abs=0.01)
-    assert np.all(steps[:4] < 0.2 * -BORDERS[:4])
+    assert steps.min() == pytest.approx(0.22, abs=0.01)
+    assert np.all(steps[:4] < 0.23 * -BORDERS[:4])
+    np.testing.assert_allclose(expit(BORDERS[:3]), [0.0038, 0.0115, 0.0279], atol=2e-4)
 
 
 def test_counts_by_hand() -> None:

@@ -1,0 +1,189 @@
+"""AUROC and calibration over sites: of their charged histograms, at the end of a run."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from client_app.site.simulated import simulated_records
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.ledger.invariants import check_entries
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.measures.score_cells import BINS, CELLS, count_cells
+from hdpfl_flower.models.evaluation import predict
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.monitoring.journal import read_journal
+from server_app.commands.compare import _write_csv
+from server_app.reports.comparison_tables import final_table, unmeasured_lines
+from server_app.reports.run_page import make_report
+from server_app.run.federated_measures import FEDERATED, facts_of
+from server_app.run.final_measures import EVENT
+from server_app.run.rounds import ready_strategy
+from server_app.simulation.comparison import Comparison
+from server_app.simulation.in_process_run import run_in_process
+from strategies.core.checks import read_scores
+
+HEART = Path(__file__).parents[3] / "deploy" / "demo"
+SITES = 4
+BINARY = Task.classification((13,), 2)
+
+
+def config_of(folder: Path, **more: Any) -> RunConfig:
+    return RunConfig.parse({
+        "dataset": "heart", "data-dir": str(HEART), "partition": "natural", "rounds": 6,
+        "strategy": "fedavg", "epsilons": "12", "runs-dir": str(folder), "run-id": "r",
+        "score-share": 0.5, **more,
+    })  # fmt: skip
+
+
+def held_out(config: RunConfig, arrays: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and labels of what the sites hold out, shapes ``(n,)``."""
+    tests = [simulated_records(config, site, SITES)[1] for site in range(SITES)]
+    targets = np.concatenate([test.targets for test in tests if test is not None])
+    scores = [predict("logreg", BINARY, arrays, t.features)[:, 0] for t in tests if t is not None]
+    return np.concatenate(scores), targets
+
+
+def test_a_noisy_auroc_holds_the_true_one_and_is_shown_beside_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    result = run_in_process(config, SITES)
+    folder = tmp_path / "r"
+    (event,) = [e for e in read_journal(folder / "journal.jsonl") if e["event"] == FEDERATED]
+    saved = json.loads((folder / "result.json").read_text())
+    assert {key: event[key] for key in saved[FEDERATED]} == saved[FEDERATED] == result.federated
+    scores, targets = held_out(config, result.arrays)
+    exact, found = roc_auc_score(targets, scores), event["measures"]["auroc"]
+    assert found["low"] < exact < found["high"]
+    assert found["low"] < found["value"] < found["high"]
+    assert found["value"] != pytest.approx(exact, abs=1e-6)
+    assert (event["sites"], event["without"]) == (SITES, {})
+    assert event["noise"] > 1
+    assert abs(event["records"] - len(targets)) < 5 * event["noise"] * np.sqrt(2 * BINS)
+    # Beside those of the public test set: in the report, in the tables and in the file.
+    assert saved[EVENT]["measures"]["auroc"]["value"] != found["value"]
+    page = make_report(folder)
+    for words in ("Measures of the final model</h2>", "on records that sites hold out</h2>",
+                  "4 of 4 sites, about", "noise σ = "):  # fmt: skip
+        assert words in page
+    compared = Comparison(config, SITES, {("fedavg", 1): result.rounds})
+    folders = {("fedavg", 1): folder}
+    for kind, title in ((EVENT, "public test set"), (FEDERATED, "sites hold out")):
+        table = final_table(compared, folders, kind)
+        assert table is not None
+        assert title in str(table.title)
+        assert table.columns[0]._cells[0] == "AUROC"
+    _write_csv(compared, folders, tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    (row,) = [row for row in rows if row["measure"] == "federated-auroc"]
+    assert (float(row["value"]), row["round"]) == (found["value"], "final")
+
+
+def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Path) -> None:
+    config = config_of(tmp_path, epsilons="inf")
+    result = run_in_process(config, SITES)
+    scores, targets = held_out(config, result.arrays)
+    cells = count_cells(BINARY, scores[:, None], targets)
+    assert result.federated == facts_of(cells[None], {}) | {"sites": SITES}
+    assert result.federated["noise"] == 0
+    assert result.federated["records"] == len(targets)
+    exact = roc_auc_score(targets, scores)
+    assert result.federated["measures"]["auroc"]["value"] == pytest.approx(exact, abs=0.01)
+    for site in range(SITES):
+        path = tmp_path / "r" / "sites" / str(site) / "ledger.sqlite"
+        releases = Ledger(path, durable=False).account().releases
+        assert [key for key in releases if key[2] == "scores"] == [("r", 6, "scores")]
+        with Chain(path).transaction() as entries:
+            assert not any(one.failures for one in check_entries(entries))
+
+
+def test_a_run_without_the_term_asks_for_nothing(tmp_path: Path) -> None:
+    result = run_in_process(config_of(tmp_path, **{"score-share": 0.0}), SITES)
+    assert result.federated == {}
+    assert FEDERATED not in (tmp_path / "r" / "journal.jsonl").read_text()
+    assert "hold out</h2>" not in make_report(tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"strategy": "mmse"},
+        {"strategy": "ifca", "ifca.clusters": 2},
+        {"strategy": "fedavg", "average": "tail"},
+        {"strategy": "ditto"},
+        {"strategy": "fedpi"},
+        {"strategy": "scaffold"},
+    ],
+    ids=lambda more: "-".join(map(str, more.values())),
+)
+def test_it_goes_with_other_rules(tmp_path: Path, more: dict[str, Any]) -> None:
+    config = config_of(tmp_path, epsilons="inf", rounds=2, **more)
+    found = run_in_process(config, SITES).federated
+    assert found["sites"] == SITES
+    assert 0.4 < found["measures"]["auroc"]["value"] < 1
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"dataset": "digits"}, "'score-share' is for tasks of two classes, and this one is of 10"),
+        ({"strategy": "fedrep", "model": "mlp:4"}, "'personal-part' keeps a part of it"),
+        ({"noise": "client"}, "'score-share' does not go with 'noise'"),
+        ({"participations": 2}, "'score-share' does not go with 'participations'"),
+    ],
+    ids=["digits", "fedrep", "client", "participations"],
+)
+def test_what_cannot_be_is_refused_up_front(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TermsError, match=f"run config: {words}|run config: .*{words}"):
+        ready_strategy(config_of(tmp_path, **more))
+
+
+class _Reply:
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def has_error(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [np.zeros(CELLS - 1), np.full(CELLS, np.nan), np.full(CELLS, np.inf), np.full(CELLS, 1e6)],
+    ids=["short", "nan", "inf", "huge"],
+)
+def test_a_histogram_that_cannot_be_one_is_rejected(cells: np.ndarray) -> None:
+    from hdpfl_flower import wire
+
+    good = wire.write_scores(wire.encode_update(np.ones(CELLS, np.float32)))
+    np.testing.assert_array_equal(read_scores(_Reply(good)), np.ones(CELLS))  # type: ignore[arg-type]
+    bad = wire.write_scores(wire.encode_update(cells.astype(np.float32)))
+    with pytest.raises(wire.WireError):
+        read_scores(_Reply(bad))  # type: ignore[arg-type]
+    good["more"] = good["scores"]
+    with pytest.raises(wire.WireError, match="unexpected keys"):
+        read_scores(_Reply(good))  # type: ignore[arg-type]
+
+
+def test_sites_without_a_histogram_are_named_and_nobody_is_no_measure(tmp_path: Path) -> None:
+    found = facts_of(np.zeros((0, CELLS)), {"a": "declined", "b": "no reply in time"})
+    assert found["measures"] == {}
+    assert set(found["missing"].values()) == {"no site sent its histogram of scores"}
+    folder = tmp_path / "r"
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps({FEDERATED: found}))
+    compared = Comparison(config_of(tmp_path), SITES, {("fedavg", 1): []})
+    lines = list(unmeasured_lines(compared, {("fedavg", 1): folder}))
+    assert lines[0] == (
+        "fedavg, seed 1: without a histogram of scores: a (declined), b (no reply in time)"
+    )
+    assert "no AUROC, Brier score" in lines[1]
+    assert final_table(compared, {("fedavg", 1): folder}, FEDERATED) is None
