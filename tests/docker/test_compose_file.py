@@ -147,7 +147,7 @@ def check_options(compose: Compose) -> None:
 def programs(command: list[str]) -> list[list[str]]:
     """Return the programs of a command, each with its words; those of a shell, too."""
     if command[:2] == ["/bin/sh", "-c"]:
-        lines = re.split(r"&&", command[2].replace("exec ", ""))
+        lines = re.split(r"&&", re.sub(r"\bexec ", "", command[2]))
         return [[Path(w[0]).name, *w[1:]] for w in map(shlex.split, lines)]
     return [[Path(command[0]).name, *command[1:]]] if command else []
 
