@@ -172,12 +172,19 @@ def profile_page() -> str:
 
 def schema_page() -> str:
     """Return the keys of a table's public schema, and the built-in one."""
-    from hdpfl_flower.data.schema import CategoryColumn, Label, NumberColumn, Schema
+    from hdpfl_flower.data.schema import (
+        CategoryColumn,
+        EventColumn,
+        Label,
+        NumberColumn,
+        Schema,
+    )
 
     heart = (ROOT / "hdpfl_flower/data/schemas/heart.toml").read_text()
     parts = {
         "Top level": Schema,
         "`[label]`": Label,
+        "`[label.event]`": EventColumn,
         '`[[columns]]` with `type = "number"`': NumberColumn,
         '`[[columns]]` with `type = "category"`': CategoryColumn,
     }

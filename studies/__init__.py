@@ -6,7 +6,7 @@ from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.framework.study import Study
 from studies.guards.guards import GUARD_STUDY
 from studies.guards.lying_sites import LYING
-from studies.natural.study import NATURAL
+from studies.natural.study import LEADERBOARD
 from studies.personal.dsu import DSU
 from studies.personal.sharing import PERSONAL
 from studies.pfa.mixgauss import MIXGAUSS
@@ -52,7 +52,7 @@ STUDIES: dict[str, Study] = {
         SERVER_STEPS,
         FOUND_RATE,
         WHICH_RULE,
-        NATURAL,
+        LEADERBOARD,
         *FIGURES,
     )
 }

@@ -14,6 +14,7 @@ import typer
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.measures.concordance import survival_of
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
@@ -298,10 +299,20 @@ def _as_csv(
     positions: np.ndarray,
     outputs: np.ndarray,
 ) -> str:
-    """Return the predictions as CSV text: row, prediction and, for classes, its probability."""
+    """Return the predictions as CSV text: row, prediction and, for classes, its probability.
+
+    For survival the probability to survive each edge of the schema.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     rows = (positions + 1).tolist()
+    if task.intervals:
+        writer.writerow(["row", *(f"survives-{edge:g}" for edge in schema.label.edges)])
+        shares = survival_of(outputs)
+        writer.writerows(
+            (row, *(f"{share:.4f}" for share in own)) for row, own in zip(rows, shares, strict=True)
+        )
+        return text.getvalue()
     if not task.classes:
         writer.writerow(["row", "prediction"])
         numbers = schema.label.unscale(outputs[:, 0])

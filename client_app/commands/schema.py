@@ -66,6 +66,8 @@ def check(
     schema = Schema.parse(read_schema(file))
     label = schema.label
     kind = f"{len(label.classes)} classes" if label.classes else "a number"
+    if label.event is not None:
+        kind = f"a time in {len(label.edges)} intervals, with the event in '{label.event.column}'"
     typer.echo(
         printable(
             f"ok       {len(schema.columns)} columns, {len(schema.feature_names)} features; the "

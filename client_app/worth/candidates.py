@@ -15,6 +15,7 @@ from client_app.personal.final_model import FinalModel
 from client_app.personal.kept_model import own_arrays
 from client_app.personal.personal_model import kept_model_path, read_personal_model
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.models.constant import constant_outputs
 from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Task
@@ -76,21 +77,6 @@ def network_candidate(
 
 
 def constant(task: Task, targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]) -> Candidate:
-    """Return the best constant for ``targets``, shape ``(n,)``: what needs no feature at all.
-
-    For classes the logarithms of their shares, one record added to each class so that none has
-    the share 0 (Laplace's rule of succession); for survival the hazard of each interval, likewise;
-    for a regression the mean.
-    """
-    if task.classes:
-        counts = np.bincount(targets.astype(np.int64), minlength=task.classes) + 1.0
-        logits = np.log(counts / counts.sum())
-        output = logits[1:] - logits[0] if task.loss == "logistic" else logits
-    elif task.intervals:
-        last, event = targets.astype(np.int64) // 2, targets % 2 == 1
-        at_risk = np.bincount(last, minlength=task.intervals)[::-1].cumsum()[::-1]
-        events = np.bincount(last[event], minlength=task.intervals)
-        output = np.log(events + 1.0) - np.log(at_risk - events + 1.0)
-    else:
-        output = np.array([targets.mean(dtype=np.float64)])
-    return Candidate(CONSTANT, "none", lambda x: np.tile(output.astype(np.float32), (len(x), 1)))
+    """Return the best constant for ``targets``, shape ``(n,)``; see :func:`constant_outputs`."""
+    output = constant_outputs(task, targets)
+    return Candidate(CONSTANT, "none", lambda x: np.tile(output, (len(x), 1)))

@@ -104,8 +104,7 @@ def measure_here(
         how: level and so on.
 
     Raises:
-        DataError: the records cannot be read, none is left, an output is not finite, or the task
-            is survival.
+        DataError: the records cannot be read, none is left, or an output is not finite.
     """
     every = read_unit_records(source, task, schema_text)
     rows = np.flatnonzero(every.held_out) if which == HELD_OUT else np.arange(len(every.units))
@@ -117,8 +116,8 @@ def measure_here(
         )  # fmt: skip
     records, units = every.records.take(rows), every.units[rows]
     outputs, targets = predict(records.features), records.targets
-    if not task.classes and schema_text:
-        label = Schema.load(schema_text).label
+    label = Schema.load(schema_text).label if schema_text else None
+    if label is not None and label.bounds is not None:
         outputs = label.unscale(outputs).astype(np.float32)
         targets = label.unscale(np.asarray(targets, np.float32)).astype(np.float32)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource, OwnColumn
 from hdpfl_flower.data.columns import Cells, Mask, Notation, value_key
-from hdpfl_flower.data.schema import CategoryColumn, Column, Label, Schema
+from hdpfl_flower.data.schema import CategoryColumn, Column, EventColumn, Label, Schema
 from hdpfl_flower.data.table_reader import AS_USUAL, Form, RawTable, Redacted, Wanted
 from hdpfl_flower.errors import DataError
 
@@ -64,7 +64,7 @@ class OwnTable(Redacted):
         """Return every column to be read, with or without the label's and the id's."""
         columns = [(column.name, column.aliases) for column in schema.columns]
         if label:
-            columns.insert(0, (schema.label.column, schema.label.aliases))
+            columns[:0] = [(one.column, one.aliases) for one in outcomes(schema)]
         found = [self.wanted(name, aliases) for name, aliases in columns]
         found += [each for name, _ in columns if (each := self.reference(name))]
         return found + ([self.wanted(schema.id)] if unit and schema.id else [])
@@ -76,11 +76,11 @@ class OwnTable(Redacted):
             DataError: a unit or a date for categories, values for a number or values of no
                 category, or a feature that is mapped to the column of the label or the id.
         """
-        label = schema.label
-        outcome = {*self.wanted(label.column, label.aliases).names}
-        unit = {*self.wanted(schema.id).names} if schema.id else set()
+        reserved = {one.column: self.wanted(one.column, one.aliases) for one in outcomes(schema)}
+        if schema.id:
+            reserved[schema.id] = self.wanted(schema.id)
         for name, groups in [
-            (label.column, label.classes),
+            *((one.column, categories_of(one)) for one in outcomes(schema)),
             (schema.id, ()),
             *((column.name, categories_of(column)) for column in schema.columns),
         ]:
@@ -99,10 +99,8 @@ class OwnTable(Redacted):
                     f"'{key}.values' names a value that '{name}' does not have in the run's "
                     "'schema'; write one of its categories or classes"
                 )
-            taken = (outcome if name != label.column else set()) | (
-                unit if name != schema.id else set()
-            )
-            if own.name in taken:
+            taken = (wanted.names for other, wanted in reserved.items() if other != name)
+            if any(own.name in names for names in taken):
                 raise DataError(
                     f"'{key}.name' is the column of the label or of the id; name another one"
                 )
@@ -162,8 +160,16 @@ class OwnTable(Redacted):
         return texts, np.array(places, dtype=np.int64)
 
 
-def categories_of(column: Column | Label) -> tuple[tuple[str, ...], ...]:
+def outcomes(schema: Schema) -> tuple[Label | EventColumn, ...]:
+    """Return the columns of what is predicted: the label, and for survival the event."""
+    label = schema.label
+    return (label,) if label.event is None else (label, label.event)
+
+
+def categories_of(column: Column | Label | EventColumn) -> tuple[tuple[str, ...], ...]:
     """Return the groups of values that mean the same; none for numbers."""
+    if isinstance(column, EventColumn):
+        return column.groups
     if isinstance(column, Label):
         return column.classes
     return column.categories if isinstance(column, CategoryColumn) else ()

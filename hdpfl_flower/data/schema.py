@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -160,27 +161,70 @@ class CategoryColumn(BaseModel):
 Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="type")]
 
 
-class Label(BaseModel):
-    """What is to be predicted: one of ``classes``, or a number within ``bounds``."""
+class EventColumn(BaseModel):
+    """Which records had their event at the label's time; the others were censored then."""
 
     model_config = FROZEN
 
     column: Name = Field(description="Name of the column.")
+    occurred: Annotated[Texts, Field(min_length=1)] = Field(
+        description="The values that mean that the event occurred at the time."
+    )
+    censored: Annotated[Texts, Field(min_length=1)] = Field(
+        description="The values that mean that it had not occurred when observation ended."
+    )
+    aliases: Names = _ALIASES
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _refuse_repeats("'event'", (value for values in self.groups for value in values))
+        return self
+
+    @property
+    def groups(self) -> tuple[Texts, Texts]:
+        """The values of no event, at index 0, and of the event."""
+        return self.censored, self.occurred
+
+
+class Label(BaseModel):
+    """What is to be predicted: one of ``classes``, a number in ``bounds``, or a time to an event.
+
+    Survival has a column of times, a column of events, and the public ``edges`` of intervals: the
+    model learns the hazard of the event in each (``Task.survival``).
+    """
+
+    model_config = FROZEN
+
+    column: Name = Field(description="Name of the column; for survival that of the time.")
     classes: Annotated[tuple[Texts, ...], AList] = Field(
         (), description="A class a list of the values that mean it."
     )
     bounds: Bounds | None = Field(
         None, description="Regression: clipped to these, then scaled to [0, 1]."
     )
+    edges: Annotated[tuple[Finite, ...], AList] = Field(
+        (),
+        description="Survival: the ends of the intervals, rising from above 0. A time on an end "
+        "lies in the interval that it ends; one beyond the last is censored there.",
+    )
+    event: EventColumn | None = Field(
+        None, description="Survival: the column of events: the table `[label.event]`."
+    )
     aliases: Names = _ALIASES
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if bool(self.classes) == (self.bounds is not None):
+        if bool(self.classes) + (self.bounds is not None) + bool(self.edges) != 1:
             raise ValueError(
-                "give either 'classes' (a list of lists of values) or 'bounds' (regression)"
+                "give either 'classes' (a list of lists of values), 'bounds' (regression) or "
+                "'edges' (survival)"
             )
-        if self.bounds is not None:
+        if bool(self.edges) != (self.event is not None):
+            raise ValueError("survival needs both 'edges' and the table 'label.event'; add one")
+        if self.edges:
+            if not all(low < high for low, high in pairwise((0.0, *self.edges))):
+                raise ValueError("'edges' must rise, the first from above 0")
+        elif self.bounds is not None:
             _refuse_empty("label", self.bounds)
         elif len(self.classes) < 2 or not all(self.classes):
             raise ValueError("'classes' needs at least two classes, each with a value")
@@ -224,7 +268,9 @@ class Schema(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        event = self.label.event
         names = [self.label.column, *self.label.aliases, *([self.id] if self.id else [])]
+        names += [event.column, *event.aliases] if event else []
         names += [name for column in self.columns for name in (column.name, *column.aliases)]
         for name, times in Counter(names).items():
             if times > 1:
@@ -237,9 +283,11 @@ class Schema(BaseModel):
             groups = column.categories if isinstance(column, CategoryColumn) else ()
             values = (value for values in groups for value in values)
             self._refuse_missing(f"column '{column.name}'", column.missing, values)
-        self._refuse_missing("label", (), (v for values in self.label.classes for v in values))
-        if len(self.feature_names) > MAX_FEATURES or len(self.label.classes) > MAX_FEATURES:
-            raise ValueError(f"more than {MAX_FEATURES} features or classes; use fewer")
+        groups = event.groups if event else self.label.classes
+        self._refuse_missing("label", (), (v for values in groups for v in values))
+        outputs = max(len(self.label.classes), len(self.label.edges))
+        if len(self.feature_names) > MAX_FEATURES or outputs > MAX_FEATURES:
+            raise ValueError(f"more than {MAX_FEATURES} features, classes or intervals; use fewer")
         return self
 
     def _refuse_missing(self, where: str, own: Texts, values: Iterable[str]) -> None:
@@ -255,8 +303,10 @@ class Schema(BaseModel):
 
     @property
     def task(self) -> Task:
-        """The public shape of what is learned: one row of features, classes or one number."""
+        """The public shape of what is learned: a row of features; classes, a number, intervals."""
         shape = (len(self.feature_names),)
+        if self.label.edges:
+            return Task.survival(shape, len(self.label.edges))
         if self.label.bounds is not None:
             return Task.regression(shape)
         return Task.classification(shape, len(self.label.classes))
@@ -314,6 +364,7 @@ def _in_words(error: ValidationError, data: dict[str, Any]) -> str:
     """Return the mistakes on one line, a column called by its name and not by its number."""
     models: dict[str, type[BaseModel]] = {
         "label": Label,
+        "event": EventColumn,
         "number": NumberColumn,
         "category": CategoryColumn,
     }

@@ -16,17 +16,27 @@ import numpy as np
 from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.data.array_targets import targets_wanted
 from hdpfl_flower.data.columns import Mask
-from hdpfl_flower.data.own_table import OwnTable
-from hdpfl_flower.data.schema import Column, Label, Schema
+from hdpfl_flower.data.own_table import OwnTable, outcomes
+from hdpfl_flower.data.schema import Column, EventColumn, Label, Schema
 from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.data.table_reader import RawTable, load_table
-from hdpfl_flower.data.table_records import Summary, encode_column, targets_of
+from hdpfl_flower.data.table_records import (
+    Summary,
+    encode_column,
+    event_of,
+    is_time,
+    outcomes_of,
+)
 from hdpfl_flower.models.task import Task
 
 MOST_UNREADABLE = 0.2
 """Share of a column's cells, of those that hold something, above which it is not what it says."""
 MOST_CLIPPED = 0.2
 """Share of a column's numbers outside of the bounds above which its unit is doubted."""
+MOST_BEYOND = 0.8
+"""Share of the times beyond the last edge of survival above which their unit is doubted: long
+follow-up is no mistake, days in place of months are."""
+_Any = Column | Label | EventColumn
 _SHOWN = 10
 _LONGEST = 40
 
@@ -82,7 +92,8 @@ def check_site_data(
 
 def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
     """Yield a warning for each column that the profile maps and the schema does not have."""
-    names = {schema.label.column, schema.id, *(column.name for column in schema.columns)}
+    names = {schema.id, *(one.column for one in outcomes(schema))}
+    names |= {column.name for column in schema.columns}
     for name in source.columns:
         if name not in names:
             yield f"warning: 'data.columns.{name}' is no column of the run's 'schema'"
@@ -97,9 +108,10 @@ def _about_columns(
     """
     uncut = summary.left_out["cannot be cut into cells"]
     rows = summary.rows - uncut
-    wrong: list[Column | Label] = []
-    if summary.unknown_labels > MOST_UNREADABLE * _held(summary, rows, schema.label):
-        wrong.append(schema.label)
+    held = _held(summary, rows, schema.label)
+    are_wrong = summary.unknown_labels > MOST_UNREADABLE * held
+    wrong: list[_Any] = [*outcomes(schema)] if are_wrong else []
+    yield from _about_times(schema.label, summary, 0 if are_wrong else held)
     for column in schema.columns:
         held, name = _held(summary, rows, column), column.name
         if summary.unreadable[name] > MOST_UNREADABLE * held:
@@ -125,8 +137,23 @@ def _about_columns(
         if is_ragged:
             yield "", _uncut(raw)
         for each in wrong:
-            name = each.column if isinstance(each, Label) else each.name
-            yield name, _unreadable(each, name, raw, schema, own)
+            name = each.column if isinstance(each, (Label, EventColumn)) else each.name
+            if line := _unreadable(each, name, raw, schema, own):
+                yield name, line
+
+
+def _about_times(label: Label, summary: Summary, held: int) -> Iterator[tuple[str, str]]:
+    """Yield the label's column and the line about times beyond the last edge, if any are."""
+    beyond = summary.clipped.get(label.column, 0) if label.edges and held else 0
+    line = f"column '{label.column}': {beyond} times beyond the last edge, censored there"
+    if beyond > MOST_BEYOND * held:
+        line = (
+            f"warning: column '{label.column}': {beyond} of {held} times lie beyond the last of "
+            "the schema's edges and are censored there; is the unit the schema's? Set "
+            f"'data.columns.{label.column}.factor'"
+        )
+    if beyond:
+        yield label.column, line
 
 
 def _held(summary: Summary, rows: int, column: Column | Label) -> int:
@@ -149,18 +176,27 @@ def _uncut(raw: RawTable) -> str:
     )
 
 
-def _unreadable(
-    column: Column | Label, name: str, raw: RawTable, schema: Schema, own: OwnTable
-) -> str:
-    """Return the error about a column of which too many cells cannot be read, with their texts."""
+def _unreadable(column: _Any, name: str, raw: RawTable, schema: Schema, own: OwnTable) -> str:
+    """Return the error about a column of which too many cells cannot be read, with their texts.
+
+    Empty for the one of survival's two columns that can be read.
+    """
     summary, rows = Summary(raw.rows), len(raw.positions)
-    if isinstance(column, Label):
-        _, known, missing = targets_of(raw, schema, own, summary)
-        bad = ~known & ~missing
+    if isinstance(column, EventColumn):
+        index, missing = event_of(raw, schema, own)
+        bad = (index < 0) & ~missing
+    elif isinstance(column, Label) and column.edges:
+        cells, missing = own.read(raw, name, column.aliases, schema.missing)
+        bad = ~is_time(cells.numbers) & ~missing
+    elif isinstance(column, Label):
+        found = outcomes_of(raw, schema, own, summary)
+        bad, missing = ~found.known & ~found.missing, found.missing
     else:
         block = np.zeros((rows, len(column.feature_names)), dtype=np.float32)
         filled, missing = encode_column(column, raw, schema, own, block, summary)
         bad = filled & ~missing
+    if not bad.any():
+        return ""
     texts = _texts(raw, name, column.aliases, schema.missing, own, bad)
     listed = "; ".join(f"'{text}' {count} times" for text, count in texts.most_common(_SHOWN))
     more = f"; and {len(texts) - _SHOWN} other texts" if len(texts) > _SHOWN else ""
@@ -191,7 +227,9 @@ def _texts(
     if reference is not None:
         found += _counted(raw.columns[reference], bad & dated & ~np.isfinite(since))
     late = int((bad & dated & np.isfinite(since)).sum())
-    return found + Counter({"(a date after 'reference')": late} if late else {})
+    # An age below 0, or a time to an event.
+    order = "after" if how.to == "age" else "before"
+    return found + Counter({f"(a date {order} 'reference')": late} if late else {})
 
 
 def _counted(column: Any, rows: Mask) -> Counter[str]:
@@ -234,6 +272,8 @@ def _about_labels(data: SiteData, task: Task) -> Iterator[str]:
             "warning: every label is of the same class: these records alone show no difference "
             "between the classes"
         )
+    elif task.intervals and not any((part.targets % 2).any() for part in parts):
+        yield "warning: no event occurs in these records: they show alone that it is rare"
 
 
 def _against_declared(data: SiteData, declared: int) -> Iterator[str]:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Texts
-from hdpfl_flower.data.own_table import OwnTable, categories_of
-from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.own_table import OwnTable, categories_of, outcomes
+from hdpfl_flower.data.schema import Column, EventColumn, Label, Schema
 from hdpfl_flower.data.table_reader import RawTable, Wanted, load_table
 
 MOST = 12
@@ -40,8 +40,11 @@ def read_subgroups(
     """
     own, found = OwnTable.of(source), {}
     for name in source.subgroups:
-        known = [(schema.label.column, schema.label), *((one.name, one) for one in schema.columns)]
-        column = dict(known).get(name)
+        known: dict[str, Column | Label | EventColumn] = {
+            **{one.column: one for one in outcomes(schema)},
+            **{one.name: one for one in schema.columns},
+        }
+        column = known.get(name)
         aliases = column.aliases if column else ()
         wanted = [own.wanted(name, aliases)]
         if column and (reference := own.reference(name)):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.columns import Cells, Mask
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import CategoryColumn, Column, NumberColumn, Schema
@@ -31,7 +32,7 @@ class Summary(Redacted):
         left_out: records left out, by reason.
         filled: cells filled because they were missing or unreadable, by column.
         unreadable: those of the filled cells that hold something, but no value of the schema.
-        clipped: numbers moved to the bounds, by column.
+        clipped: numbers moved to the bounds, by column; times beyond the last edge.
         unknown_labels: labels that hold something, but no value of the schema.
     """
 
@@ -48,7 +49,8 @@ class TableRead(Redacted):
     """A table as read.
 
     Attributes:
-        records: features float32 ``(n, d)``; targets int64 classes, or float32 in [0, 1].
+        records: features float32 ``(n, d)``; targets int64 classes or of survival, or float32 in
+            [0, 1].
         summary: the private counts.
         ids: the protected unit of each record, all different unless every record was asked for;
             None without ``id`` in the schema.
@@ -63,6 +65,7 @@ class TableRead(Redacted):
 
 
 AS_THE_SCHEMA_SAYS = OwnTable()
+EARLY = "censored in the first half of the first interval"
 
 
 def read_table(
@@ -102,9 +105,12 @@ def records_of(
 ) -> TableRead:
     """Return the records of columns that are read already; see :func:`read_table`."""
     features, summary = _encode(raw, schema, own)
-    targets, labelled, missing = targets_of(raw, schema, own, summary)
-    summary = replace(summary, unknown_labels=int((~labelled & ~missing).sum()))
-    summary.left_out["no known label"] = int((~labelled).sum())
+    found = outcomes_of(raw, schema, own, summary)
+    targets, labelled = found.targets, found.known & ~found.early
+    summary = replace(summary, unknown_labels=int((~found.known & ~found.missing).sum()))
+    summary.left_out["no known label"] = int((~found.known).sum())
+    if schema.label.edges:
+        summary.left_out[EARLY] = int(found.early.sum())
     kept, ids = labelled, None
     if schema.id:
         names = _ids(raw, schema, own)
@@ -204,22 +210,64 @@ def _encode_category(
     return filled
 
 
-def targets_of(
-    raw: RawTable, schema: Schema, own: OwnTable, summary: Summary
-) -> tuple[npt.NDArray[Any], Mask, Mask]:
-    """Return the targets (n,) of all rows of ``raw``, which are known, and which are missing."""
+@dataclass(frozen=True, repr=False, eq=False)
+class Outcomes(Redacted):
+    """What the label says of each row of a table.
+
+    Attributes:
+        targets: as ``Records`` has them, shape ``(n,)``; arbitrary where not known.
+        known: bool, shape ``(n,)``.
+        missing: of those that are not known, which hold nothing; the others cannot be read.
+        early: of those that are known, which were censored before they say anything.
+    """
+
+    targets: npt.NDArray[Any]
+    known: Mask
+    missing: Mask
+    early: Mask
+
+
+def outcomes_of(raw: RawTable, schema: Schema, own: OwnTable, summary: Summary) -> Outcomes:
+    """Return the outcomes of all rows of ``raw``; what is clipped is counted in ``summary``."""
     label = schema.label
     cells, missing = own.read(raw, label.column, label.aliases, schema.missing)
+    none = np.zeros(len(missing), dtype=bool)
+    if label.event is not None:
+        index, no_event = event_of(raw, schema, own)
+        timed, missing = is_time(cells.numbers) & ~missing, missing | no_event
+        known = timed & (index >= 0) & ~no_event
+        times = np.where(known, cells.numbers, 0.0)
+        summary.clipped[label.column] = int((times > label.edges[-1]).sum())
+        targets, counts = targets_of_times(times, index == 1, label.edges)
+        return Outcomes(targets, known, missing, known & ~counts)
     if label.bounds is not None:
         known = ~(missing | np.isnan(cells.numbers))
         values = np.where(known, cells.numbers, label.bounds[0])
         outside = (values < label.bounds[0]) | (values > label.bounds[1])
         summary.clipped[label.column] = int(outside.sum())
-        return label.scale(values), known, missing
+        return Outcomes(label.scale(values), known, missing, none)
     texts, classes = own.choices(label.column, label.classes)
     index = cells.lookup(texts)
     # An index of −1 takes some class, and the mask leaves the record out.
-    return classes[index], ~missing & (index >= 0), missing
+    return Outcomes(classes[index], ~missing & (index >= 0), missing, none)
+
+
+def is_time(numbers: npt.NDArray[np.float64]) -> Mask:
+    """Return which numbers (n,) are times of an event: not NaN, and none below 0."""
+    with np.errstate(invalid="ignore"):
+        found: Mask = numbers >= 0
+    return found
+
+
+def event_of(raw: RawTable, schema: Schema, own: OwnTable) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Return 1 for an event, 0 for none, −1 for another value, and which rows have no value."""
+    event = schema.label.event
+    if event is None:
+        raise ValueError("the schema's label is no time")
+    cells, missing = own.read(raw, event.column, event.aliases, schema.missing)
+    texts, groups = own.choices(event.column, event.groups)
+    index = cells.lookup(texts)
+    return np.where(index >= 0, groups[index], -1), missing
 
 
 def _ids(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:

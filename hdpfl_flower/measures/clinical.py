@@ -19,6 +19,7 @@ from scipy.special import expit, log_softmax, logsumexp
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.bootstrap import Estimate, Floats, interval, resampled
 from hdpfl_flower.measures.calibration import Calibration
+from hdpfl_flower.measures.concordance import Concordance, risk_of
 from hdpfl_flower.measures.ranks import Ranking
 from hdpfl_flower.models.task import Task
 
@@ -33,13 +34,15 @@ OF_CLASSES = (
     *RANKS, "brier", *CALIBRATION, "accuracy", "balanced-accuracy", "macro-f1", "log-loss"
 )  # fmt: skip
 OF_NUMBERS = ("r2", "mse", "mae")
-SHARES = frozenset({*RANKS, "accuracy", "balanced-accuracy", "macro-f1"})
+OF_SURVIVAL = ("concordance",)
+SHARES = frozenset({*RANKS, *OF_SURVIVAL, "accuracy", "balanced-accuracy", "macro-f1"})
 """Measures from 0 to 1, of which 1 is the best."""
 WORDS: Mapping[str, str] = {
     "auroc": "AUROC", "auprc": "AUPRC", "sensitivity": "sensitivity", "brier": "Brier score",
     "calibration-slope": "calibration slope", "calibration-intercept": "calibration intercept",
     "accuracy": "accuracy", "balanced-accuracy": "balanced accuracy", "macro-f1": "macro-F1",
-    "log-loss": "log loss (nats)", "r2": "R²", "mse": "MSE", "mae": "MAE",
+    "concordance": "concordance", "log-loss": "log loss (nats)",
+    "r2": "R²", "mse": "MSE", "mae": "MAE",
 }  # fmt: skip
 """Measure → what tables call it."""
 FEWEST, MOST, AT_MOST = 200, 2000, 2_000_000
@@ -65,7 +68,7 @@ class Measured:
         records: their number.
         units: number of units (a person, or a record) that the intervals resample.
         level: of the intervals, such as 0.95.
-        specificity: at which ``sensitivity`` is measured; 0 for a regression.
+        specificity: at which ``sensitivity`` is measured; 0 without classes.
         found: measure → value and interval; in the order of tables.
         missing: measure → why it has no value on these records.
     """
@@ -193,20 +196,34 @@ class NumberMeasures:
         return np.stack([r2, mse, mae], axis=1)
 
 
+class SurvivalMeasures:
+    """:data:`OF_SURVIVAL` on records of a survival task."""
+
+    names: Sequence[str] = OF_SURVIVAL
+
+    def __init__(self, outputs: Outputs, targets: Targets) -> None:
+        """Score the records; arguments and errors as of :class:`ClassMeasures`."""
+        self._concordance = Concordance(risk_of(_checked(outputs)), targets)
+        known = np.isfinite(self._concordance(np.ones((1, len(targets)))))[0]
+        self.missing = {} if known else {"concordance": "no event lies before another record's end"}
+
+    def __call__(self, weights: Floats) -> Floats:
+        """Return the measures, shape ``(c, k)``; see :class:`Statistic`."""
+        return self._concordance(weights)[:, None]
+
+
 def measures_of(
     task: Task, outputs: Outputs, targets: Targets, specificity: float = SPECIFICITY
-) -> ClassMeasures | NumberMeasures:
+) -> ClassMeasures | NumberMeasures | SurvivalMeasures:
     """Return the measures of ``task``; arguments as of :class:`ClassMeasures`.
 
     Raises:
-        DataError: an output is not finite, or the task is survival.
+        DataError: an output is not finite.
     """
     if task.classes:
         return ClassMeasures(task, outputs, targets, specificity)
     if task.intervals:
-        raise DataError(
-            "survival has no measures with intervals; see concordance and loss of the rounds"
-        )
+        return SurvivalMeasures(outputs, targets)
     return NumberMeasures(outputs, targets)
 
 
@@ -242,17 +259,19 @@ def measure(
     Args:
         task: of the model.
         outputs: shape ``(n, task.outputs)``, n ≥ 1.
-        targets: classes, or numbers of a regression, shape ``(n,)``.
+        targets: classes, numbers of a regression, or of survival, shape ``(n,)``.
         units: the unit of each record, shape ``(n,)``; None: each record is one.
         how: level and so on.
 
     Raises:
-        DataError: an output is not finite, or the task is survival.
+        DataError: an output is not finite.
     """
     statistic = measures_of(task, outputs, targets, how.specificity)
     units = np.arange(len(targets)) if units is None else units
     found = with_intervals(statistic, units, statistic.missing, how)
     smaller = _smaller_class(targets, units) if task.classes else 0
+    if task.intervals:
+        smaller = len(np.unique(units[targets % 2 == 1]))  # those with an event
     return replace(
         found,
         specificity=how.specificity if task.classes else 0.0,

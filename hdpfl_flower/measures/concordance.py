@@ -5,26 +5,34 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_ROWS = 1024
-"""Records that are compared with all others at a time: memory is _ROWS · n bytes."""
+from hdpfl_flower.measures.bootstrap import Floats
 
 
-def risk_of(outputs: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Return minus the expected number of intervals survived, shape ``(n,)``.
+def survival_of(outputs: npt.NDArray[np.floating]) -> Floats:
+    """Return the probability to survive each interval and all before it, shape ``(n, T)``.
 
     Args:
         outputs: logits of the hazard in each interval, shape ``(n, T)``.
 
+    >>> survival_of(np.zeros((1, 2)))
+    array([[0.5 , 0.25]])
+    """
+    # log(1 − σ(z)) = −log(1 + e^z); S(t) = Π over the intervals up to t.
+    found: Floats = np.exp(-np.cumsum(np.logaddexp(0, outputs.astype(np.float64)), axis=1))
+    return found
+
+
+def risk_of(outputs: npt.NDArray[np.floating]) -> Floats:
+    """Return minus the expected number of intervals survived, shape ``(n,)``.
+
     >>> risk_of(np.zeros((1, 2)))
     array([-0.75])
     """
-    # log(1 − σ(z)) = −log(1 + e^z); S(t) = Π over the intervals up to t.
-    survived = np.exp(-np.cumsum(np.logaddexp(0, outputs.astype(np.float64)), axis=1))
-    risks: npt.NDArray[np.float64] = -survived.sum(axis=1)
+    risks: Floats = -survival_of(outputs).sum(axis=1)
     return risks
 
 
-def concordance(risks: npt.NDArray[np.float64], targets: npt.NDArray[np.generic]) -> float:
+def concordance(risks: Floats, targets: npt.NDArray[np.generic]) -> float:
     """Return the share of comparable pairs in which the sooner event has the higher risk.
 
     A pair is comparable where one record has its event in an interval that the other survived; a
@@ -38,17 +46,34 @@ def concordance(risks: npt.NDArray[np.float64], targets: npt.NDArray[np.generic]
     >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1, 3, 4]))
     1.0
     """
-    last, event = np.asarray(targets, dtype=np.int64) // 2, np.asarray(targets) % 2 == 1
-    # Censored in an interval is survived through it: after an event in the same one.
-    end = 2 * last + ~event
-    if np.isnan(risks).any():
-        return float("nan")
-    pairs, right = 0, 0.0
-    with_event = np.flatnonzero(event)
-    for first in range(0, len(with_event), _ROWS):
-        some = with_event[first : first + _ROWS]
-        later = end[None, :] > end[some, None]
-        higher, same = risks[some, None] > risks[None, :], risks[some, None] == risks[None, :]
-        pairs += int(later.sum())
-        right += int((later & higher).sum()) + int((later & same).sum()) / 2
-    return right / pairs if pairs else float("nan")
+    return float(Concordance(risks, targets)(np.ones((1, len(risks))))[0])
+
+
+class Concordance:
+    """:func:`concordance` of records that are weighted: a pair counts by both weights' product."""
+
+    def __init__(self, risks: Floats, targets: npt.NDArray[np.generic]) -> None:
+        """Rank the records once; arguments as above."""
+        whole = np.asarray(targets, dtype=np.int64)
+        self._last, self._event = whole // 2, whole % 2 == 1
+        self._known = not np.isnan(risks).any()
+        # The number of each different risk, from the lowest: ties share one.
+        self._rank = np.unique(risks, return_inverse=True)[1] if self._known else whole
+        self._ranks = int(self._rank.max(initial=0)) + 1
+
+    def __call__(self, weights: Floats) -> Floats:
+        """Return the concordance, shape ``(c,)``, of weights ``(c, n)``; NaN for no value."""
+        return np.array([self._of(own) if self._known else np.nan for own in weights])
+
+    def _of(self, weights: Floats) -> float:
+        pairs = right = 0.0
+        for interval in np.unique(self._last[self._event]):
+            now = self._event & (self._last == interval)
+            # Censored in an interval is survived through it: after an event in the same one.
+            later = (self._last > interval) | ((self._last == interval) & ~self._event)
+            same = np.bincount(self._rank[later], weights[later], self._ranks)
+            lower = np.cumsum(same) - same
+            at = self._rank[now]
+            right += float(weights[now] @ (lower[at] + same[at] / 2))
+            pairs += float(weights[now].sum() * weights[later].sum())
+        return right / pairs if pairs else float("nan")

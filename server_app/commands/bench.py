@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hdpfl_flower.data.federations.catalog import FEDERATIONS
+from hdpfl_flower.data.federations.catalog import NATURAL
 from hdpfl_flower.data.federations.sizes import Sizes, sizes_of
 from hdpfl_flower.errors import HDPFLError
 from server_app.commands.reproduce import conduct, items
@@ -31,7 +31,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         str, typer.Option(help="Rules to run, with commas between.", show_default=False)
     ] = "",
     data_dir: Annotated[
-        str, typer.Option(help="Folder of the data set heart.", show_default=False)
+        str, typer.Option(help="Folder of the data sets heart and school.", show_default=False)
     ] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
     out: Annotated[
@@ -48,7 +48,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
     """
     if names and not list_:
         from studies.framework.study import Options
-        from studies.natural.study import NATURAL
+        from studies.natural.study import LEADERBOARD
 
         options = Options(
             full=full,
@@ -58,9 +58,9 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
             data_dir=data_dir,
             processes=jobs,
         )
-        conduct(NATURAL, options, out, as_json)
+        conduct(LEADERBOARD, options, out, as_json)
         return
-    rows = [_facts(name) for name in FEDERATIONS]
+    rows = [_facts(name, data_dir) for name in NATURAL]
     if as_json:
         typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
@@ -70,29 +70,34 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
     for row in rows:
         table.add_row(*_cells(row))
     console.print(table)
-    console.print("records a site: least / median / most; constant: accuracy of the larger class")
+    console.print(
+        "records a site: least / median / most; constant: accuracy of the larger class, mean "
+        "squared error of the mean, or log loss of the share of events in each interval"
+    )
     for row in rows:
         control = "; a negative control, no signal is expected" if row["control"] else ""
         words = f"{row['predicts']}; a record is {row['unit']}{control}"
+        words += f". {row['source']}. Licence: {row['licence']}"
         console.print(f"{row['name']}: {words}", soft_wrap=True)
         if why := row.get("missing"):
             console.print(f"{row['name']}: {why}", soft_wrap=True, markup=False)
 
 
-def _facts(name: str) -> dict[str, object]:
-    one = FEDERATIONS[name]
+def _facts(name: str, data_dir: str) -> dict[str, object]:
+    one = NATURAL[name]
     facts: dict[str, object] = {
         "name": name,
         "predicts": one.what,
         "sites-are": one.site_is,
         "unit": one.unit,
-        "package": f"{one.package}=={one.version}",
+        "package": f"{one.package}=={one.version}" if one.package else "",
+        "files": "" if one.package else one.file,
         "source": one.source,
-        "licence-of-package": one.licence,
+        "licence": one.licence,
         "control": one.control,
     }
     try:
-        found = sizes_of(name)
+        found = sizes_of(name, data_dir)
     except HDPFLError as reason:
         return {**facts, "missing": str(reason)}
     return {**facts, **_as_facts(found)}
@@ -106,7 +111,8 @@ def _as_facts(found: Sizes) -> dict[str, object]:
         "median": found.median,
         "most": found.most,
         "constant": found.constant,
-        "constant-log-loss": found.log_loss,
+        "measure": found.measure,
+        "constant-loss": found.loss,
     }
 
 
@@ -114,5 +120,11 @@ def _cells(row: dict[str, object]) -> list[str]:
     sizes, constant, sites = "–", "–", str(row["sites-are"])
     if "missing" not in row:
         sizes = f"{row['least']} / {row['median']:g} / {row['most']}"
-        constant, sites = f"{row['constant']:.3f}", f"{row['sites']} {sites}"
+        words = {"accuracy": "", "mse": "MSE ", "loss": "log loss "}
+        constant = f"{words[str(row['measure'])]}{row['constant']:.{_digits(row)}f}"
+        sites = f"{row['sites']} {sites}"
     return [str(row["name"]), sites, sizes, constant]
+
+
+def _digits(row: dict[str, object]) -> int:
+    return 5 if row["measure"] == "mse" else 3

@@ -227,7 +227,7 @@ def _folder(job: RunJob) -> Path:
     return Path(job.config.server.runs_dir) / job.terms.run_id
 
 
-NATURAL = NaturalStudy(
+LEADERBOARD = NaturalStudy(
     name="natural",
     title="Natural federations: log loss at the sites",
     source="ours (no paper); the data sets' sources: hdpfl bench --json",

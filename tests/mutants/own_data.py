@@ -10,6 +10,7 @@ SITE, STATED, TARGETS, LOSSES = (
     "hdpfl_flower/data/array_targets.py",
     "hdpfl_flower/models/losses.py",
 )
+SURVIVAL = "hdpfl_flower/data/test_survival_table.py::"
 HAZARD = "hdpfl_flower/models/test_hazard.py::"
 GUARD = "if is_own(terms.dataset) and not may_draw(context):"
 DEPLOYED = (
@@ -80,5 +81,26 @@ MUTANTS = (
         "read = records_of(raw, schema, own)",
         "read = records_of(raw, schema, own, every_record=True)",
         "hdpfl_flower/data/federations/test_read.py::test_a_person_is_one_record_of_its_site",
+    ),
+    Mutant(
+        "whoever is censored survives the whole interval: hazards are too low",
+        TARGETS,
+        'np.searchsorted(middles, times, side="right") - 1',
+        'np.searchsorted(ends, times, side="left").clip(max=len(ends) - 1)',
+        SURVIVAL + "test_hazards_of_exponential_times_are_found_under_censoring",
+    ),
+    Mutant(
+        "an event at a negative time is trained on",
+        "hdpfl_flower/data/table_records.py",
+        "found: Mask = numbers >= 0",
+        "found: Mask = ~np.isnan(numbers)",
+        SURVIVAL + "test_what_is_no_time_or_event_is_left_out_alone",
+    ),
+    Mutant(
+        "a feature may be the column of the event",
+        "hdpfl_flower/data/own_table.py",
+        "self.wanted(one.column, one.aliases) for one in outcomes(schema)}",
+        "self.wanted(one.column, one.aliases) for one in [schema.label]}",
+        SURVIVAL + "test_a_site_writes_times_and_events_its_own_way",
     ),
 )

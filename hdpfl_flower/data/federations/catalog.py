@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Federation:
-    """A table of a Python package whose records lie at sites of their own.
+    """A table whose records lie at sites of their own: of a Python package, or of ``data-dir``.
 
     Attributes:
         name: of the data set, and of its schema.
         what: what is predicted of whom.
-        package: on PyPI; none of it is shipped with this one.
+        package: on PyPI; none of it is shipped with this one. Empty: files in ``data-dir``.
         version: that its columns were read in.
-        file: of the table, in the package's folder.
-        site: column of the sites.
+        file: of the table, in the package's folder or in ``data-dir``.
+        site: column of the sites; empty where each has a file or an array.
         site_is: what a site is, in the plural.
         unit: what a record is of: the unit of ε.
         source: who made the data, and where they are described.
-        licence: of the package.
+        licence: of the package, or of the files.
         control: whether nothing can be learned under differential privacy: a negative control.
     """
 
@@ -96,6 +96,55 @@ FEDERATIONS = {
             "medicaldata::opt",
             control=True,
         ),
+        Federation(
+            "dialysis",
+            "death in each half-year after the first dialysis",
+            "SurvSet",
+            "0.2.11",
+            "resources/pickles/Dialysis.pickle",
+            site="fac_center",
+            site_is="dialysis centres",
+            unit="a person",
+            source="Sá Carvalho and others, International Journal for Quality in Health Care 15 "
+            "(2003); RcmdrPlugin.survival::Dialysis",
+            licence="GPL-3",
+        ),
     )
 }
 """Every natural federation that comes from a package, by its name."""
+
+OF_FILES = {
+    one.name: one
+    for one in (
+        Federation(
+            "heart",
+            "heart disease",
+            "",
+            "",
+            "heart/processed.{cleveland,hungarian,switzerland,va}.data",
+            site="",
+            site_is="hospitals",
+            unit="a patient",
+            source="Janosi, Steinbrunn, Pfisterer and Detrano, UCI Machine Learning Repository, "
+            "Heart Disease (1988)",
+            licence="CC BY 4.0",
+        ),
+        Federation(
+            "school",
+            "a pupil's examination mark, as a share of the best",
+            "",
+            "",
+            "school/school.mat",
+            site="",
+            site_is="schools",
+            unit="a pupil",
+            source="Inner London Education Authority 1985 to 1987, as in Argyriou, Evgeniou and "
+            "Pontil, Machine Learning 73 (2008)",
+            licence="not stated by its authors",
+        ),
+    )
+}
+"""Every natural federation of files that lie in ``data-dir``, by its name."""
+
+NATURAL = {**OF_FILES, **FEDERATIONS}
+"""Every natural federation, by its name."""

@@ -255,6 +255,22 @@ def test_predict_gives_a_number_in_the_units_of_the_label(site) -> None:
     assert result.out.split() == ["row,prediction", "1,52.5", "2,17.5", "3,35"]
 
 
+def test_predict_gives_the_probability_to_survive_each_edge(site) -> None:
+    label = '[label]\ncolumn = "months"\nedges = [6, 12.5]\n[label.event]\ncolumn = "died"\n'
+    label += 'occurred = ["1"]\ncensored = ["0"]\n'
+    site.write_terms(schema=label + site.regression[site.regression.index("[[columns]]") :])
+    terms = site.terms
+    arrays = arrays_of(build_model(terms.model, task_for(terms), seed=0))
+    for array in arrays.values():
+        array[...] = 0  # a hazard of one half in both intervals
+    keep_final_model(
+        Site(site.profile, terms, None), Instructions(terms, 0, wire.write_model(arrays), "", "")
+    )
+    (site.folder / "new.csv").write_text("a\n10\n")
+    result = site("model", "predict", site.folder / "new.csv")
+    assert result.out.split() == ["row,survives-6,survives-12.5", "1,0.5000,0.2500"]
+
+
 def test_predict_says_what_is_wrong_with_a_table(site) -> None:
     keep(site, (1, 0, 0), 0)
     (site.folder / "new.csv").write_text("a,PATIENT-123\n1,x\n")

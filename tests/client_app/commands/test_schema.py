@@ -14,6 +14,7 @@ from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import read_table
+from tests.hdpfl_flower.data.test_survival_table import TEXT as SURVIVAL
 
 ROOT = Path(__file__).parents[3]
 
@@ -129,6 +130,14 @@ def test_a_schema_of_numbers_without_an_id(opened) -> None:
     path.write_text(opened.regression.replace("[0, 70]", f'["{TO_CHOOSE}", 70]'))
     assert "still to be chosen: 'label.bounds'" in opened.bare("schema", "check", path).error()
     assert Schema.parse(opened.regression)
+
+
+def test_a_schema_of_survival_says_its_intervals_and_its_event(opened) -> None:
+    path = opened.folder / "s.toml"
+    path.write_text(SURVIVAL)
+    result = opened.bare("schema", "check", path)
+    assert result.code == 0
+    assert "the label 'months' is a time in 3 intervals, with the event in 'died'" in result.out
 
 
 def test_the_schema_and_the_profile_of_the_page_read_its_table(tmp_path: Path) -> None:

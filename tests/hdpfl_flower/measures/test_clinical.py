@@ -11,10 +11,11 @@ from sklearn.linear_model import LogisticRegression
 
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.clinical import OF_CLASSES, How, measure, measures_of
+from hdpfl_flower.measures.concordance import risk_of
 from hdpfl_flower.models.task import Task
 
 BINARY, MANY = Task.classification((2,), 2), Task.classification((2,), 4)
-NUMBER = Task.regression((2,))
+NUMBER, SURVIVAL = Task.regression((2,)), Task.survival((2,), 3)
 
 
 def drawn(task: Task, count: int = 90, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -179,3 +180,41 @@ def test_huge_logits_overflow_nowhere() -> None:
     outputs = np.array([[3e38], [-3e38], [3e38], [0]], np.float32)
     found = measure(BINARY, outputs, np.array([0, 1, 1, 0]))
     assert all(np.isfinite(one.value) for one in found.found.values())
+
+
+def pairs_of(risks: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
+    """Return Harrell's concordance pair by pair."""
+    right = total = 0.0
+    for i, first in enumerate(targets):
+        for j, second in enumerate(targets):
+            later = second // 2 > first // 2 or (second // 2 == first // 2 and second % 2 == 0)
+            if first % 2 == 0 or not later or i == j:
+                continue
+            pair = weights[i] * weights[j]
+            total += pair
+            right += pair * (0.5 if risks[i] == risks[j] else float(risks[i] > risks[j]))
+    return right / total
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_concordance_counts_weighted_pairs(weighted: bool) -> None:
+    random = np.random.default_rng(4)
+    outputs = random.normal(0, 1, (60, 3)).round(0).astype(np.float32)
+    targets = random.integers(6, size=60)
+    weights = random.integers(3, size=60).astype(float) if weighted else np.ones(60)
+    found = values(SURVIVAL, outputs, targets, weights)["concordance"]
+    assert found == pytest.approx(pairs_of(risk_of(outputs), targets, weights))
+
+
+def test_survival_is_measured_with_an_interval_or_a_reason() -> None:
+    random = np.random.default_rng(5)
+    outputs, targets = np.zeros((80, 3), np.float32), random.integers(6, size=80)
+    outputs[:, 0] = -(targets // 2 * 2 + 1 - targets % 2)  # the sooner the end, the higher
+    found = measure(SURVIVAL, outputs, targets, how=How(draws=200))
+    assert found.found["concordance"].value > 0.99
+    assert 0.8 < found.found["concordance"].low < found.found["concordance"].value
+    assert "specificity" not in found.facts()
+    none = measure(SURVIVAL, outputs, np.zeros(80, np.int64), how=How(draws=200))
+    assert none.missing == {"concordance": "no event lies before another record's end"}
+    with pytest.raises(DataError, match="not finite"):
+        measure(SURVIVAL, np.full_like(outputs, np.nan), targets)

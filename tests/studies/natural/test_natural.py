@@ -22,7 +22,7 @@ from studies.natural import study
 from studies.natural.federation import Split, inner_split, write_split
 from studies.natural.recount import keep_recounted, recount
 from studies.natural.scores import Score, constant_score, score_of_sites
-from studies.natural.study import FEDAVG, NATURAL, POOLED, Place
+from studies.natural.study import FEDAVG, LEADERBOARD, POOLED, Place
 from studies.natural.tables import Cell, board, regret
 
 DEMO = Path(__file__).parents[3] / "deploy" / "demo"
@@ -61,9 +61,9 @@ def test_a_written_split_is_a_data_set_of_ones_own(tmp_path: Path) -> None:
 
 def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
     names = set()
-    places = NATURAL.places(Options(full=True))
+    places = LEADERBOARD.places(Options(full=True))
     for place in places:
-        job = NATURAL.job(place, 0.1, 11, a_split(20, 3), Options(), Path("x"),
+        job = LEADERBOARD.job(place, 0.1, 11, a_split(20, 3), Options(), Path("x"),
                           {"dataset": place.federation})  # fmt: skip
         make_strategy(job.config)
         drawn = job.config.simulation
@@ -77,7 +77,7 @@ def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
 def test_columns_are_federations_or_one_of_their_budgets() -> None:
     def columns(*asked: str, full: bool = False) -> set[str]:
         options = Options(full=full, columns=asked, strategies=(FEDAVG,))
-        return {place.column for place in NATURAL.places(options)}
+        return {place.column for place in LEADERBOARD.places(options)}
 
     assert columns("opt") == {"opt ε 1", "opt ε 0.3 to 8"}
     assert columns("opt ε 3") == {"opt ε 3"}
@@ -86,7 +86,7 @@ def test_columns_are_federations_or_one_of_their_budgets() -> None:
     with pytest.raises(TermsError, match="--columns: 'optic' is not in this study"):
         columns("optic")
     with pytest.raises(TermsError, match="leave them out"):
-        NATURAL.places(Options(model="cnn"))
+        LEADERBOARD.places(Options(model="cnn"))
 
 
 def test_a_score_counts_a_site_by_its_test_records(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_small_board_from_search_to_table(
         columns=("heart ε 1",), strategies=("local", FEDAVG, POOLED), learning_rates=(0.1, 1.0),
         seeds=2, data_dir=str(DEMO), processes=1,
     )  # fmt: skip
-    found = NATURAL.conduct(options, tmp_path)
+    found = LEADERBOARD.conduct(options, tmp_path)
     assert {row[0] for row in found.tables[1].rows} == {"local", FEDAVG, POOLED, "constant"}
     for cell in found.numbers["cells"]:
         assert cell["learning-rate"] in (0.1, 1.0)

@@ -1,0 +1,175 @@
+"""Survival in a table: a time and an event become intervals whose edges are public."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.config.data_source import OwnColumn
+from hdpfl_flower.data import array_targets
+from hdpfl_flower.data.array_targets import targets_of_times
+from hdpfl_flower.data.own_table import OwnTable
+from hdpfl_flower.data.schema import Schema
+from hdpfl_flower.data.site_check import check_site_data
+from hdpfl_flower.data.table_records import EARLY, read_table
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.task import Task
+from tests.hdpfl_flower.data.test_site_data import SECRET, source, write_csv
+
+TEXT = """
+[label]
+column = "months"
+edges = [6, 12, 24]
+[label.event]
+column = "died"
+occurred = ["1", "dead"]
+censored = ["0", "alive"]
+[[columns]]
+name = "a"
+type = "number"
+bounds = [0, 10]
+"""
+HEADER = "a,months,died"
+
+
+def read(tmp_path: Path, *rows: str, own: OwnTable | None = None, text: str = TEXT):  # type: ignore[no-untyped-def]
+    path = write_csv(tmp_path / "t.csv", list(rows), HEADER)
+    return read_table(path, "csv", Schema.parse(text), own or OwnTable())
+
+
+def check(tmp_path: Path, *rows: str, declared: int) -> list[str]:
+    path = write_csv(tmp_path / "t.csv", list(rows), HEADER)
+    return check_site_data(source(path, "csv"), Schema.parse(TEXT).task, TEXT, declared)
+
+
+def test_the_task_has_an_interval_an_edge() -> None:
+    assert not doctest.testmod(array_targets).failed
+    assert Schema.parse(TEXT).task == Task.survival((1,), 3)
+
+
+def test_a_row_becomes_its_last_interval_and_the_event(tmp_path: Path) -> None:
+    """On an edge: the interval that it ends. Censored: the second half of an interval counts."""
+    rows = ["1,0,1", "1,6,1", "1,6.1,dead", "1,24,1", "1,24.1,1", "1,999,0",
+            "1,3,0", "1,8.9,alive", "1,9,0", "1,18,0"]  # fmt: skip
+    found = read(tmp_path, *rows)
+    expected = [(0, 1), (0, 1), (1, 1), (2, 1), (2, 0), (2, 0), (0, 0), (0, 0), (1, 0), (2, 0)]
+    assert [divmod(int(one), 2) for one in found.records.targets] == expected
+    assert found.summary.clipped["months"] == 2
+
+
+def test_what_is_no_time_or_event_is_left_out_alone(tmp_path: Path) -> None:
+    bad = ["1,-1,1", "1,?,1", "1,soon,0", "1,4,", "1,4,2", "1,nan,1", "1,1e999,1"]
+    good = ["2,5,1", "3,5,0"]
+    found = read(tmp_path, *good, *bad, "1,2.9,0")
+    assert found.records.targets.tolist() == [1, 0]
+    assert found.summary.left_out["no known label"] == len(bad)
+    assert found.summary.left_out[EARLY] == 1
+    assert found.summary.unknown_labels == 5
+    alone = read(tmp_path, *good)
+    np.testing.assert_array_equal(found.records.features, alone.records.features)
+
+
+def test_hazards_of_exponential_times_are_found_under_censoring() -> None:
+    """Half of a first interval of a follow-up that ends at random: biased neither way.
+
+    Counting every censored record as a survivor of its interval, or none, misses by more than the
+    bound of five standard errors.
+    """
+    random, n, rate = np.random.default_rng(3), 200_000, 0.05
+    times, ends = random.exponential(1 / rate, n), random.uniform(0, 48, n)
+    events, seen = times <= ends, np.minimum(times, ends)
+    edges = (6.0, 12.0, 24.0)
+    targets, known = targets_of_times(seen, events, edges)
+    last, event = targets[known] // 2, targets[known] % 2 == 1
+    for at, (low, high) in enumerate(zip((0.0, *edges[:-1]), edges, strict=True)):
+        risk = last >= at
+        found = float((event & (last == at)).sum() / risk.sum())
+        hazard = 1 - np.exp(-rate * (high - low))
+        error = np.sqrt(hazard * (1 - hazard) / risk.sum())
+        # The rule is exact for hazards that are small within an interval: 2 % of it is its own.
+        assert abs(found - hazard) < 5 * error + 0.02 * hazard
+    whole = np.searchsorted(np.array(edges), seen).clip(max=2)
+    naive = float((events & (seen <= 6)).sum() / (whole >= 0).sum())
+    assert abs(naive - (1 - np.exp(-6 * rate))) > 0.05 * naive
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("edges = [6, 12, 24]", "edges = [6, 6, 24]"), "'edges' must rise"),
+        (("edges = [6, 12, 24]", "edges = [0, 6]"), "the first from above 0"),
+        (("edges = [6, 12, 24]", "edges = [nan]"), "edges"),
+        (("edges = [6, 12, 24]", ""), "'classes'.*'bounds'.*'edges'"),
+        (("edges = [6, 12, 24]", "bounds = [0, 24]"), "needs both 'edges' and the table"),
+        (("edges = [6, 12, 24]", "edges = [6]\nbounds = [0, 24]"), "give either"),
+        (('"1", "dead"', '"1", "0"'), "the same value"),
+        (('occurred = ["1", "dead"]\n', ""), "occurred' is missing"),
+        (('column = "died"', 'column = "months"'), "named twice"),
+        (('"0", "alive"', '"0", "NA"'), "also a mark in 'missing'"),
+        (("edges = [6, 12, 24]", "edges = ['<choose>']"), "still to be chosen: 'label.edges'"),
+        (('censored = ["0"', 'censoring = ["0"'), "censoring' is not a known key"),
+    ],
+)
+def test_a_wrong_label_is_refused_in_one_line(change: tuple[str, str], words: str) -> None:
+    text = TEXT.replace(*change)
+    assert text != TEXT
+    with pytest.raises(DataError, match=words) as caught:
+        Schema.parse(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_site_writes_times_and_events_its_own_way(tmp_path: Path) -> None:
+    """Days in place of months, ja and nein in place of 1 and 0."""
+    own = OwnTable(columns={
+        "months": OwnColumn(name="Tage", factor=1 / 30.4375),
+        "died": OwnColumn(name="verstorben", values={"ja": "1", "nein": "0"}),
+    })  # fmt: skip
+    path = write_csv(tmp_path / "t.csv", ["1,200,ja", "1,365,nein"], "a,Tage,verstorben")
+    found = read_table(path, "csv", Schema.parse(TEXT), own)
+    assert found.records.targets.tolist() == [3, 2]
+    with pytest.raises(DataError, match=r"'data.columns.died' has 'factor'"):
+        OwnTable(columns={"died": OwnColumn(factor=2)}).check(Schema.parse(TEXT))
+    with pytest.raises(DataError, match=r"'data.columns.a.name' is the column of the label"):
+        OwnTable(columns={"a": OwnColumn(name="died")}).check(Schema.parse(TEXT))
+
+
+def test_a_time_may_be_a_date_after_another(tmp_path: Path) -> None:
+    own = OwnTable(columns={
+        "months": OwnColumn(name="last", to="days", factor=1 / 30.4375, reference="first",
+                            **{"date-formats": ("%Y-%m-%d",)}),
+    })  # fmt: skip
+    rows = ["1,2020-01-01,2020-07-30,1", "1,2020-01-01,2019-12-31,1"]
+    path = write_csv(tmp_path / "t.csv", rows, "a,first,last,died")
+    found = read_table(path, "csv", Schema.parse(TEXT), own)
+    assert found.records.targets.tolist() == [3]
+    assert found.summary.left_out["no known label"] == 1
+
+
+def test_the_check_shows_times_and_events_that_cannot_be_read(tmp_path: Path) -> None:
+    good = ["1,5,1"] * 6
+    lines = check(tmp_path, *good, "1,-7,1", "1,later,0", "1,5,lost", declared=6)
+    errors = [line for line in lines if line.startswith("error:")]
+    assert len(errors) == 2
+    assert "column 'months': 2 of 9 cells" in errors[0]
+    assert "'-7' 1 times; 'later' 1 times" in errors[0]
+    assert "column 'died': 1 of 9 cells" in errors[1]
+    assert "'lost' 1 times" in errors[1]
+    only = check(tmp_path, *good, "1,5,lost", "1,5,lost", declared=6)
+    assert [line.split("'")[1] for line in only if line.startswith("error:")] == ["died"]
+
+
+def test_the_check_says_what_counts_for_nothing_and_doubts_the_unit(tmp_path: Path) -> None:
+    lines = check(tmp_path, "1,5,1", "1,99,0", "1,1,0", declared=2)
+    assert lines == [
+        "records: 3 found, 2 for training",
+        f"left out: 1, {EARLY}",
+        "column 'months': 1 times beyond the last edge, censored there",
+    ]
+    days = check(tmp_path, *["1,300,0"] * 9, "1,5,0", declared=10)
+    assert "9 of 10 times lie beyond" in days[1]
+    assert "is the unit the schema's? Set 'data.columns.months.factor'" in days[1]
+    assert days[-1].startswith("warning: no event occurs")
+    assert not any(SECRET in line for line in (*lines, *days))
