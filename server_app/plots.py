@@ -302,9 +302,10 @@ def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> 
     first, last = min(numbers), max(numbers)
     # NaN stays white: no update is not a weight of 0.
     weights = np.full((len(sites), last - first + 1), np.nan)
+    row = {site: number for number, site in enumerate(sites)}
     for event in rounds:
         for site, weight in zip(event["accepted"], event["weights"], strict=False):
-            weights[sites.index(site), event["round"] - first] = weight
+            weights[row[site], event["round"] - first] = weight
     image = axes.imshow(
         weights, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0,
         extent=(first - 0.5, last + 0.5, len(sites) - 0.5, -0.5),

@@ -247,6 +247,8 @@ class _Parts:
         # Groups that the task cannot have are refused before its files are looked for.
         task = task_of(dataset) if own is None else load_own_dataset(own).task
         self._groups = parse_groups(spec, task) if spec else None
+        if self._groups:
+            self._groups.of_site(0, self.number)  # refuses groups of other sizes
         self._data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
         self.rows = rows_of_sites(dataset, data_dir, partition, seed, self.number, own)
         self._taken: dict[int, Records] = {}

@@ -120,4 +120,5 @@ def in_brief(event: Mapping[str, Any]) -> str:
 
 
 def _names(found: Mapping[str, Mapping[str, float]]) -> list[str]:
-    return [name for name in METRICS if any(name in facts for facts in found.values())]
+    known = set().union(*found.values())
+    return [name for name in METRICS if name in known]

@@ -24,6 +24,7 @@ find the same shares.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ _ROUNDING = 1e-9
 
 _NAMED = 10
 """Sites that a line names."""
+MOST_SHARES = 100
+"""Sites whose shares a round's line in the journal has: the largest ones, where there are more."""
 
 Parts = dict[str, float]
 """Site → what it has of a model, in any unit."""
@@ -110,17 +113,27 @@ class Influence:
             return found
         return {**dict.fromkeys(sorted(self._asked - found.keys()), 0.0), **found}
 
+    def largest_shares(self, model: int) -> Parts:
+        """Return :meth:`shares`; of more than ``MOST_SHARES`` sites the largest ones alone."""
+        parts = self.models[model]
+        known = len(parts if len(self.models) > 1 else self._asked | parts.keys())
+        if known <= MOST_SHARES:
+            return self.shares(model)
+        total = sum(parts.values())
+        most = heapq.nlargest(MOST_SHARES, parts.items(), key=lambda pair: pair[1])
+        return {site: part / total if total > 0 else 0.0 for site, part in most}
+
     def deciding(self) -> Iterator[Decides]:
         """Yield who decides more than half: of the last round's step, and of a model so far.
 
         A model of fewer than ``LEAST_SITES`` sites is passed over.
         """
-        for model in range(len(self.models)):
-            known = self.shares(model)
-            if len(known) < LEAST_SITES:
+        for model, known in enumerate(self.models):
+            sites = len(known) if len(self.models) > 1 else len(self._asked | known.keys())
+            if sites < LEAST_SITES:
                 continue
             for of, parts in (("round", self.last.get(model, {})), ("model", known)):
-                site, share = largest(shares_of(parts))
+                site, share = largest(parts)
                 if share > HALF + _ROUNDING:
                     yield Decides(of, model, site, share)
 
@@ -208,9 +221,15 @@ def shares_of(parts: Mapping[str, float]) -> Parts:
     return {site: part / total if total > 0 else 0.0 for site, part in parts.items()}
 
 
-def largest(shares: Mapping[str, float]) -> tuple[str, float]:
-    """Return the site with the largest share, and it; of equal ones the first."""
-    return max(shares.items(), key=lambda pair: pair[1], default=("", 0.0))
+def largest(parts: Mapping[str, float]) -> tuple[str, float]:
+    """Return the site with the largest part, and its share of all; of equal ones the first.
+
+    >>> largest({"a": 3.0, "b": 1.0})
+    ('a', 0.75)
+    """
+    site, part = max(parts.items(), key=lambda pair: pair[1], default=("", 0.0))
+    total = sum(parts.values())
+    return site, part / total if total > 0 else 0.0
 
 
 def _scale(event: Mapping[str, Any], gauges: Mapping[str, Any]) -> float:

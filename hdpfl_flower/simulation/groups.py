@@ -11,7 +11,7 @@ Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
@@ -174,11 +174,7 @@ def evaluate_models(
         targets = views[group].targets
         return measures(task, outputs, targets), own.measures(outputs, targets) if own else {}
 
-    by_site = {}
-    for number in range(len(own.shares)) if own else ():
-        group = groups.of_site(number, len(own.shares)) if groups and own else 0
-        measured = tested(of_site.get(str(number), 0), group)[1]
-        by_site[str(number)] = own.of_site(number, measured) if own else {}
+    by_site = _by_site(own, of_site, groups, tested) if own else {}
     if groups is None:
         # Each model weighs by the number of sites that use it.
         counts = np.bincount(list(of_site.values()) or [0], minlength=len(models))
@@ -205,6 +201,24 @@ def evaluate_models(
         **(summary(accuracies, groups) if accuracies else {}),
         **{m: float(np.average(values, weights=groups.sizes)) for m, values in means.items()},
     }, by_site
+
+
+def _by_site(
+    own: OwnTests,
+    of_site: Mapping[str, int],
+    groups: Groups | None,
+    tested: Callable[[int, int], tuple[dict[str, float], dict[str, Vector]]],
+) -> dict[str, dict[str, float]]:
+    """Return each site's metrics, all sites of one model and group at once."""
+    number = len(own.shares)
+    alike: dict[tuple[int, int], list[int]] = {}
+    for site in range(number):
+        group = groups.of_site(site, number) if groups else 0
+        alike.setdefault((of_site.get(str(site), 0), group), []).append(site)
+    found: dict[int, dict[str, float]] = {}
+    for key, sites in alike.items():
+        found.update(zip(sites, own.of_sites(sites, tested(*key)[1]), strict=True))
+    return {str(site): found[site] for site in range(number)}
 
 
 def summary(accuracies: list[float], groups: Groups) -> dict[str, float]:

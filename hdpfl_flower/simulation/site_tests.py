@@ -92,15 +92,26 @@ class OwnTests:
             The metrics of ``evaluation.measures``, over the site's own distribution. For a
             regression ``accuracy`` is R², missing where the targets of the test do not vary.
         """
-        share = self.shares[site]
-        # Only strata with a share: elsewhere the mean may be NaN, and 0·NaN is NaN.
-        there = np.flatnonzero(share)
-        if not len(there):
-            return {}
-        found = {name: float(share[there] @ means[there]) for name, means in measured.items()}
-        if "mse" in found and self._variances[site] > 1e-12:
-            # R² over the site's own distribution.
-            found["accuracy"] = 1 - found["mse"] / float(self._variances[site])
+        return self.of_sites([site], measured)[0]
+
+    def of_sites(
+        self, sites: Sequence[int], measured: Mapping[str, Vector]
+    ) -> list[dict[str, float]]:
+        """Return :meth:`of_site` of each of ``sites``, all at once."""
+        shares = self.shares[np.asarray(sites, np.int64)]
+        # Where the mean is NaN no test record is: no site has a share there, but 0·NaN is NaN.
+        known = {name: np.nan_to_num(means) for name, means in measured.items()}
+        columns = {name: (shares * means).sum(1).tolist() for name, means in known.items()}
+        found: list[dict[str, float]] = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+        if "mse" in columns:
+            for facts, variance in zip(found, self._variances[list(sites)].tolist(), strict=True):
+                if variance > 1e-12:
+                    # R² over the site's own distribution.
+                    facts["accuracy"] = 1 - facts["mse"] / variance
+        for place in np.flatnonzero(~shares.any(axis=1)):
+            found[place] = {}
         return found
 
     def of_constant(self, site: int) -> dict[str, float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from hdpfl_flower.monitoring.influence import influence_of
 from hdpfl_flower.monitoring.journal import Event
@@ -33,29 +33,53 @@ def site_shares(rounds: Sequence[Event]) -> Iterator[tuple[Cell, ...]]:
     """
     found = influence_of(rounds)
     several = len(found.models) > 1
-    facts = {site: _facts(rounds, site) for event in rounds for site in event["asked"]}
+    used = _used(rounds)
     rows = [
         (model, site, share)
         for model in range(len(found.models))
         for site, share in found.shares(model).items()
     ]
+    totals = {model: sum(step.values()) for model, step in found.last.items()}
     for model, site, share in sorted(rows, key=lambda row: (row[0], -row[2])):
-        step = found.last.get(model, {})
-        total = sum(step.values())
+        step, total = found.last.get(model, {}), totals.get(model, 0.0)
         of_step: Cell = step[site] / total if site in step and total else ""
-        yield site, model if several else "", share, of_step, *facts[site]
+        yield site, model if several else "", share, of_step, *_facts(used[site], site)
 
 
-def _facts(rounds: Sequence[Event], site: str) -> tuple[Cell, ...]:
-    used = [(event, event["accepted"].index(site)) for event in rounds if site in event["accepted"]]
+class _Used(NamedTuple):
+    """The rounds of one site.
+
+    Attributes:
+        asked: in which it was asked, or a guard took back what it had.
+        accepted: those whose update was used, its row in them, and the median length there.
+    """
+
+    asked: list[Event]
+    accepted: list[tuple[Event, int, float]]
+
+
+def _used(rounds: Sequence[Event]) -> Mapping[str, _Used]:
+    """Return the rounds of each site, in one pass over them."""
+    found: dict[str, _Used] = defaultdict(lambda: _Used([], []))
+    for event in rounds:
+        for site in {*event["asked"], *event.get("taken-back", {})}:
+            found[site].asked.append(event)
+        middle = _middle(event.get("norms"))
+        for row, site in enumerate(event["accepted"]):
+            found[site].accepted.append((event, row, middle))
+    return found
+
+
+def _facts(of: _Used, site: str) -> tuple[Cell, ...]:
+    used = of.accepted
     of_gauge = {
-        name: [_at(event.get("gauges", {}).get(name), row) for event, row in used]
+        name: [_at(event.get("gauges", {}).get(name), row) for event, row, _ in used]
         for name in ("noise_std", "steps", *BOUNDED)
     }
     lengths = [
         own / middle
-        for event, row in used
-        if (own := _at(event.get("norms"), row)) and (middle := _middle(event["norms"]))
+        for event, row, middle in used
+        if middle and (own := _at(event.get("norms"), row))
     ]
     # 0 says of a noise that it is not known.
     noise = [value for value in of_gauge["noise_std"] if value]
@@ -63,8 +87,8 @@ def _facts(rounds: Sequence[Event], site: str) -> tuple[Cell, ...]:
         words: sum(value is not None and holds(value) for value in of_gauge[name])
         for name, (words, holds) in BOUNDED.items()
     })  # fmt: skip
-    done["refused"] = sum(rejections_in(event).get(site) is Rejection.GUARD for event in rounds)
-    done["taken back"] = sum(site in event.get("taken-back", {}) for event in rounds)
+    done["refused"] = sum(rejections_in(event).get(site) is Rejection.GUARD for event in of.asked)
+    done["taken back"] = sum(site in event.get("taken-back", {}) for event in of.asked)
     return (
         len(used),
         _median(noise),
@@ -82,8 +106,9 @@ def _whole(value: Cell) -> Cell:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _middle(values: Iterable[Any]) -> float:
-    known = [float(value) for value in values]
+def _middle(values: object) -> float:
+    places = range(len(values)) if isinstance(values, list) else ()
+    known = [value for place in places if (value := _at(values, place)) is not None]
     return statistics.median(known) if known else 0.0
 
 

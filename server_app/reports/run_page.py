@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,8 @@ from server_app.run.final_measures import EVENT, measure_rows
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
 Cell = str | float | int
+MOST_ROWS = 200
+"""Rows of a table of sites; the journal has the others."""
 
 
 def make_report(folder: Path) -> str:
@@ -51,15 +54,15 @@ def make_report(folder: Path) -> str:
         federated=list(_measures(events, FEDERATED)),
         federated_facts=_federated_line(events),
         results=list(_results(rounds, is_regression="mse" in rounds[-1]["metrics"])),
-        missing=list(_not_counted(rounds[-1])),
+        missing=_some(_not_counted(rounds[-1])),
         picture="" if no_picture else _picture(events),
         no_picture=no_picture,
         privacy=list(_privacy(events)),
-        sites=[*_sites(rounds), *_sites_not_asked(events, rounds)],
-        shares=list(site_shares(rounds)),
+        sites=_some([*_sites(rounds), *_sites_not_asked(events, rounds)]),
+        shares=_some(site_shares(rounds)),
         warnings=list(warning_lines(rounds)),
         clusters=list(found_clusters(rounds)) if clusters else [],
-        cluster_sites=list(sites_clusters(rounds)) if clusters else [],
+        cluster_sites=_some(sites_clusters(rounds)) if clusters else [],
         configuration=folded(terms),
         versions=list(_versions(starts)),
         command=command_of(terms, rounds, starts),
@@ -185,23 +188,30 @@ def _privacy(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
 
 
 def _sites(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
-    for site in dict.fromkeys(site for event in rounds for site in event["asked"]):
-        asked = sum(site in event["asked"] for event in rounds)
-        used = sum(site in event["accepted"] for event in rounds)
-        weights = [
-            weight
-            for event in rounds
-            for name, weight in zip(event["accepted"], event["weights"], strict=False)
-            if name == site
-        ]
-        reasons: dict[str, int] = {}
-        for event in rounds:
-            why = event.get("rejected", {}).get(site)
+    asked, weights = Counter[str](), defaultdict[str, list[float]](list)
+    used, reasons = Counter[str](), defaultdict[str, Counter[str]](Counter)
+    for event in rounds:
+        asked.update(set(event["asked"]))
+        used.update(set(event["accepted"]))
+        for site, weight in zip(event["accepted"], event["weights"], strict=False):
+            weights[site].append(weight)
+        for site, why in event.get("rejected", {}).items():
             if why is not None:
-                reasons[str(why)] = reasons.get(str(why), 0) + 1
-        mean = sum(weights) / len(weights) if weights else ""
-        words = "; ".join(f"{why} ({count} ×)" for why, count in reasons.items())
-        yield site, asked, used, mean, weights[-1] if weights else "", words
+                reasons[site][str(why)] += 1
+    for site in dict.fromkeys(site for event in rounds for site in event["asked"]):
+        own = weights[site]
+        mean = sum(own) / len(own) if own else ""
+        words = "; ".join(f"{why} ({count} ×)" for why, count in reasons[site].items())
+        yield site, asked[site], used[site], mean, own[-1] if own else "", words
+
+
+def _some(rows: Iterable[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+    """Return the first rows, and how many more there are: a page of thousands is none."""
+    shown = list(rows)
+    rest = len(shown) - MOST_ROWS
+    if rest <= 0:
+        return shown
+    return [*shown[:MOST_ROWS], (f"and {rest:,} more, in the journal",)]
 
 
 def _sites_not_asked(

@@ -342,7 +342,7 @@ class RoundLoop:
                 warn_of(facts["round"], one, named=named, several=len(self._influence.models) > 1)
         self._deciding = set(map(_who, found))
         models = self._influence.models
-        shares = [self._influence.shares(model) for model in range(len(models))]
+        shares = [self._influence.largest_shares(model) for model in range(len(models))]
         return {"shares": [{s: round(p, 6) for s, p in of.items()} for of in shares]}
 
     def _note_decision(self, site: str, status: str) -> None:

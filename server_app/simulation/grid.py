@@ -73,6 +73,7 @@ class LocalGrid(Grid):
         }
         for node in self._contexts.values():
             node.ledger_in_file = ledgers_in_files
+        self._nodes = [NodeInfo(node_id=node, name=str(node - 2)) for node in self._contexts]
 
     def ask_for(self, facts: frozenset[str]) -> None:
         """Let the nodes disclose these facts alone, of those that their profiles disclose."""
@@ -81,11 +82,7 @@ class LocalGrid(Grid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes with their names."""
-        return [NodeInfo(node_id=node, name=self.name_of(node)) for node in self._contexts]
-
-    def name_of(self, node: int) -> str:
-        """Return a node's name: its partition index."""
-        return str(node - 2)
+        return self._nodes
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes' ids."""

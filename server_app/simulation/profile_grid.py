@@ -12,6 +12,7 @@ from typing import cast
 
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
+from flwr.proto.node_pb2 import NodeInfo
 
 from server_app.simulation.grid import LocalGrid
 
@@ -33,7 +34,8 @@ class ProfileGrid(LocalGrid):
             profiles: name of the site → its ``profile.toml``.
         """
         super().__init__(0)
-        self._names = dict(enumerate(profiles, start=2))  # node 1 is the server itself
+        names = dict(enumerate(profiles, start=2))  # node 1 is the server itself
+        self._nodes = [NodeInfo(node_id=node, name=name) for node, name in names.items()]
         self._contexts: dict[int, Context] = {  # type: ignore[assignment]
             node: Context(
                 run_id=1,
@@ -42,9 +44,5 @@ class ProfileGrid(LocalGrid):
                 state=RecordDict(),
                 run_config={},
             )
-            for node, name in self._names.items()
+            for node, name in names.items()
         }
-
-    def name_of(self, node: int) -> str:
-        """Return the name of a node's site."""
-        return self._names[node]

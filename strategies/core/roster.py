@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
@@ -61,19 +61,26 @@ class Roster:
     _pause: float = FIRST_PAUSE
     _ask_again_at: float = 0.0
     _names: dict[int, str] = field(default_factory=dict)
+    _online: list[int] = field(default_factory=list)
 
     def eligible(self) -> list[str]:
         """Return the sites online that approved the run and disclosed what is needed, in order."""
-        return [s for s in self.joined() if self.needed <= set(self.disclosed.get(s, {}))]
+        if not self.needed:
+            return self.joined()
+        known, needed, nothing = self.disclosed, self.needed, dict[str, float]()
+        return [s for s in self.joined() if needed <= known.get(s, nothing).keys()]
 
     def joined(self) -> list[str]:
         """Return the sites online but those whose operators have not approved the run, in order."""
+        if not self.undecided:
+            return list(self.nodes)
         return [site for site in self.nodes if site not in self.undecided]
 
     def left_out(self) -> dict[str, list[str]]:
         """Return the others that joined, each with the names of the facts that are missing."""
-        missing = {s: sorted(self.needed - set(self.disclosed.get(s, {}))) for s in self.joined()}
-        return {site: facts for site, facts in missing.items() if facts}
+        there = set(self.eligible())
+        left = [site for site in self.joined() if site not in there]
+        return {site: sorted(self.needed - set(self.disclosed.get(site, {}))) for site in left}
 
     def why_left_out(self, site: str) -> str:
         """Return why a site takes no part, and what its operator can do about it.
@@ -144,20 +151,27 @@ class Roster:
         if new and (has_operators or self.needed or self.welcome or not all(new.values())):
             self._ask(grid, new, LONGEST_ASK)
         self._names.update({node: name for node, name in new.items() if name})
-        by_name: dict[str, int] = {}
-        for node in online:
-            name = self._names[node]
-            # Two nodes of one name: the second gets its id too, so that neither hides the other.
-            by_name[name if name not in by_name else f"{name}@{node}"] = node
-        self.nodes = {site: by_name[site] for site in sorted(by_name, key=site_order)}
+        if self._online != list(online):  # mostly the same as in the last round, in thousands
+            self._online, self.nodes = list(online), self._in_order(online)
         if (pending := self._pending()) and time.monotonic() >= self._ask_again_at:
             again = {self.nodes[site]: self._names[self.nodes[site]] for site in pending}
             self._ask(grid, again, LONGEST_PAUSE)
             self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
             self._ask_again_at = time.monotonic() + self._pause
 
+    def _in_order(self, online: Iterable[int]) -> dict[str, int]:
+        """Return site → node id of the nodes, in the one order."""
+        by_name: dict[str, int] = {}
+        for node in online:
+            name = self._names[node]
+            # Two nodes of one name: the second gets its id too, so that neither hides the other.
+            by_name[name if name not in by_name else f"{name}@{node}"] = node
+        return {site: by_name[site] for site in sorted(by_name, key=site_order)}
+
     def _pending(self) -> list[str]:
         """Return the sites online whose operators have not decided; those who refused have."""
+        if not self.undecided:
+            return []
         return [site for site in self.nodes if self.undecided.get(site) is Rejection.PENDING]
 
     def _why_too_few(self) -> str:
@@ -198,6 +212,7 @@ class Roster:
         timeout = min(self.config.server.join_timeout, longest)
         replies = grid.send_and_receive(exchange.messages, timeout=timeout)
         facts: dict[int, dict[str, float]] = {}
+        self._online = []  # what a node answers may name it anew
         silent = dict.fromkeys(nodes, NO_REPLY)
         for key, reply in exchange.match(replies):
             node = int(key)

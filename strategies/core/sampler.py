@@ -138,9 +138,11 @@ class Sampler:
 
     def _why_used_up(self, public: set[str]) -> str:
         """Return why the run is at its end; sites that are away still count as left."""
+        if not (self.terms.participations or self.state.left):
+            return ""  # nobody is used up: a lack of sites has another reason
         left = {site for site in self.state.known if not self._spent(site)}
         if len(left) == len(self.state.known):
-            return ""  # nobody is used up: a lack of sites has another reason
+            return ""
         if not left:
             return "the sites' budgets are used up"
         if len(left) < self.server.quorum:
