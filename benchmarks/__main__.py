@@ -27,6 +27,7 @@ NAMES = (
     "robust_pca",
     "memory",
     "noise",
+    "rounding",
     "accounting",
 )
 

@@ -8,6 +8,7 @@ docs/concepts/threat-model.md.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import os
@@ -31,9 +32,23 @@ def main() -> None:
     if INSTALLS in sys.argv:
         sys.exit(f"error: {INSTALLS} installs what a server names; start the SuperNode without it")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
-    cli = importlib.import_module("flwr.supernode.cli")
-    pin(importlib.import_module("flwr.supernode.runtime.run_clientapp"))
+    cli, runtime = _import_flower()
+    pin(runtime)
     cli.flwr_clientapp()
+
+
+def _import_flower() -> tuple[Any, Any]:
+    """Return Flower's command line and runtime, imported with the garbage collector at rest.
+
+    A tenth of a message's CPU time: it scans what is made, none of it garbage, again and again.
+    """
+    gc.disable()
+    try:
+        cli = importlib.import_module("flwr.supernode.cli")
+        return cli, importlib.import_module("flwr.supernode.runtime.run_clientapp")
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pin(runtime: Any) -> None:

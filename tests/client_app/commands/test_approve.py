@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import runpy
 import stat
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -151,6 +152,30 @@ def test_the_launcher_refuses_to_install_what_a_server_names(
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("error: --allow-runtime-dependency-installation installs")
+
+
+def test_the_collector_rests_while_the_launcher_imports_flower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def importing(name: str) -> SimpleNamespace:
+        seen.append((name, gc.isenabled()))
+        return SimpleNamespace(flwr_clientapp=answer, get_load_client_app_fn=None)
+
+    def answer() -> None:
+        seen.append(("answers", gc.isenabled()))
+
+    monkeypatch.setattr(launcher, "importlib", SimpleNamespace(import_module=importing))
+    monkeypatch.setattr(gc, "freeze", lambda: seen.append(("frozen", gc.isenabled())))
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    launcher.main()
+    assert seen == [
+        ("flwr.supernode.cli", False),
+        ("flwr.supernode.runtime.run_clientapp", False),
+        ("frozen", False),
+        ("answers", True),
+    ]
 
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
