@@ -285,7 +285,9 @@ def _tested_at_sites(config: RunConfig) -> bool:
 
 
 def _sizes_of(config: RunConfig, number: int) -> _Sizes:
-    return _sizes(_tested_at_sites(config), config.simulation.batch_sizes, *_source_of(config, number))
+    return _sizes(
+        _tested_at_sites(config), config.simulation.batch_sizes, *_source_of(config, number)
+    )
 
 
 @lru_cache(maxsize=8)
