@@ -15,8 +15,10 @@ read is the same on every machine: q·s has 15 bits, and float32 holds 24.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -111,6 +113,26 @@ def rounded_numbers(length: int, form: Form) -> int:
     [1, 64, 65, 650]
     """
     return length // 2 if form == BFLOAT16 else length - 2 * math.ceil(length / (BLOCK + 2))
+
+
+def numbers_in(payload_bytes: int, form: Form = FLOAT32) -> int:
+    """Return how many numbers an update of ``payload_bytes``, sealed in ``form``, holds.
+
+    >>> numbers_in(len(numpy_header((650,))) + 4 * 650)
+    650
+    """
+    if form != FLOAT32:
+        return rounded_numbers(payload_bytes, form)
+    return (payload_bytes - len(numpy_header((1,)))) // 4
+
+
+@lru_cache(maxsize=256)
+def numpy_header(shape: tuple[int, ...]) -> bytes:
+    """Return what ``numpy.save`` writes before the numbers of a float32 array of ``shape``."""
+    stream = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, fields)
+    return stream.getvalue()
 
 
 def _blocks(size: int) -> int:

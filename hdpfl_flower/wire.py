@@ -24,13 +24,11 @@ shape, a dtype or a key that is not expected raises :class:`WireError` before an
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -46,9 +44,10 @@ from hdpfl_flower.rounding import (
     FLOAT32,
     Draw,
     Form,
+    numbers_in,
+    numpy_header,
     read_rounded,
     round_vector,
-    rounded_numbers,
 )
 
 Item = TypeVar("Item")
@@ -482,27 +481,7 @@ def _view(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     return np.frombuffer(array.data, dtype="<f4", offset=len(header)).reshape(shape)
 
 
-@lru_cache(maxsize=256)
-def numpy_header(shape: tuple[int, ...]) -> bytes:
-    """Return what ``numpy.save`` writes before the numbers of a float32 array of ``shape``."""
-    stream = io.BytesIO()
-    fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, fields)
-    return stream.getvalue()
-
-
 def read_sealed(payload: bytes) -> npt.NDArray[np.float32]:
     """Return the vector that :func:`encode_update` wrote, shape ``(d,)``; raises ``WireError``."""
     size = numbers_in(len(payload))
     return decode(Array("float32", (size,), NUMPY, payload), (size,))
-
-
-def numbers_in(payload_bytes: int, form: Form = FLOAT32) -> int:
-    """Return how many numbers an update of ``payload_bytes``, sealed in ``form``, holds.
-
-    >>> numbers_in(len(numpy_header((650,))) + 4 * 650)
-    650
-    """
-    if form != FLOAT32:
-        return rounded_numbers(payload_bytes, form)
-    return (payload_bytes - len(numpy_header((1,)))) // 4

@@ -21,11 +21,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hdpfl_flower.versions": set(),
     "hdpfl_flower.linalg": set(),
     "hdpfl_flower.system": set(),
-    "hdpfl_flower.config": set(),
+    "hdpfl_flower.rounding": set(),
+    "hdpfl_flower.config": {"hdpfl_flower.rounding"},
     "hdpfl_flower.measures.concordance": set(),
     "hdpfl_flower.models": {"hdpfl_flower.measures.concordance", "hdpfl_flower.system"},
     "hdpfl_flower.monitoring": {"hdpfl_flower.system"},
-    "hdpfl_flower.measures": {"hdpfl_flower.models"},
+    "hdpfl_flower.measures": {"hdpfl_flower.models", "hdpfl_flower.measures.concordance"},
     "hdpfl_flower.data": {"hdpfl_flower.config", "hdpfl_flower.models", "hdpfl_flower.system"},
     "hdpfl_flower.simulation": {
         "hdpfl_flower.data",
@@ -36,7 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hdpfl_flower.estimators": {"hdpfl_flower.linalg", "hdpfl_flower.models"},
     "hdpfl_flower.clustering": {"hdpfl_flower.linalg", "hdpfl_flower.estimators"},
     "hdpfl_flower.updates": {"hdpfl_flower.estimators"},
-    "hdpfl_flower.wire": {"hdpfl_flower.config", "hdpfl_flower.models"},
+    "hdpfl_flower.wire": {
+        "hdpfl_flower.config",
+        "hdpfl_flower.models",
+        "hdpfl_flower.rounding",
+    },
     "hdpfl_flower.privacy": {
         "hdpfl_flower.config",
         "hdpfl_flower.data",

@@ -25,8 +25,8 @@ from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.hash_chain import BUSY, Chain
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import Reading
+from hdpfl_flower.rounding import numbers_in
 from hdpfl_flower.system.printable import site_log
-from hdpfl_flower.wire import numbers_in
 
 log = site_log()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.measures.bootstrap import Floats
+Floats = npt.NDArray[np.float64]
 
 
 def survival_of(outputs: npt.NDArray[np.floating]) -> Floats:

@@ -6,7 +6,7 @@ both client and server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 from uuid import uuid4
@@ -73,12 +73,16 @@ class LocalGrid(Grid):
         }
         for node in self._contexts.values():
             node.ledger_in_file = ledgers_in_files
-        self._nodes = [NodeInfo(node_id=node, name=str(node - 2)) for node in self._contexts]
+        self.name_nodes({node: str(node - 2) for node in self._contexts})
 
     def ask_for(self, facts: frozenset[str]) -> None:
         """Let the nodes disclose these facts alone, of those that their profiles disclose."""
         for node in self._contexts.values():
             node.asked = facts
+
+    def name_nodes(self, names: Mapping[int, str]) -> None:
+        """Name every node: id → name."""
+        self._nodes = [NodeInfo(node_id=node, name=name) for node, name in names.items()]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes with their names."""

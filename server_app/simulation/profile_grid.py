@@ -12,7 +12,6 @@ from typing import cast
 
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
-from flwr.proto.node_pb2 import NodeInfo
 
 from server_app.simulation.grid import LocalGrid
 
@@ -35,7 +34,6 @@ class ProfileGrid(LocalGrid):
         """
         super().__init__(0)
         names = dict(enumerate(profiles, start=2))  # node 1 is the server itself
-        self._nodes = [NodeInfo(node_id=node, name=name) for node, name in names.items()]
         self._contexts: dict[int, Context] = {  # type: ignore[assignment]
             node: Context(
                 run_id=1,
@@ -46,3 +44,4 @@ class ProfileGrid(LocalGrid):
             )
             for node, name in names.items()
         }
+        self.name_nodes(names)

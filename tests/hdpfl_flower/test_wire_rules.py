@@ -11,12 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.rounding import numbers_in
 from hdpfl_flower.wire import (
     WireError,
     decode,
     encode,
     model_digest,
-    numbers_in,
     pack_models,
     read_model,
     split_models,

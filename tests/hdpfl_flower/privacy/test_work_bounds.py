@@ -46,7 +46,14 @@ def test_millions_of_steps_are_declined_before_any_is_accounted(
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("the accountant was asked")
 
-    for name in ("calibrate", "affordable_rounds", "charge_for", "_choices", "_counts"):
+    for name in (
+        "calibrate",
+        "calibrate_among_many",
+        "affordable_rounds",
+        "charge_for",
+        "_choices",
+        "_once",
+    ):
         monkeypatch.setattr(module, name, asked)
     simulation = {"simulation": {"seed": 1}} if "calibration" in change else {}
     formula = asked if simulation else None
