@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
+from studies.flamby.study import FLAMBY
 from studies.framework.study import Study
 from studies.guards.guards import GUARD_STUDY
 from studies.guards.lying_sites import LYING
@@ -53,6 +54,7 @@ STUDIES: dict[str, Study] = {
         FOUND_RATE,
         WHICH_RULE,
         LEADERBOARD,
+        FLAMBY,
         *FIGURES,
     )
 }

@@ -8,6 +8,7 @@ STUDIES = "studies/framework/test_studies.py::test_"
 PAPER = "hdpfl_flower/simulation/test_paper_formulas.py::test_"
 SPLIT = "hdpfl_flower/simulation/test_partitions.py::test_"
 NATURAL = "studies/natural/test_natural.py::test_"
+FLAMBY = "studies/flamby/test_flamby.py::test_"
 WHICH = "studies/which_rule/test_which_rule.py::test_"
 _ELSE = "a_runs_name_changes_with_all_else_that_makes_it"
 _COST = "dp_accounting_gives_the_same_cost"
@@ -144,5 +145,54 @@ MUTANTS = (
         "weights=weights",
         "weights=None",
         NATURAL + "a_score_counts_a_site_by_its_test_records",
+    ),
+    Mutant(
+        "rates of FLamby's table chosen by the reported records",
+        "studies/flamby/study.py",
+        "splits[place] = inner_split(outer[place.split, place.row.scaling])",
+        "splits[place] = outer[place.split, place.row.scaling]",
+        FLAMBY + "the_search_sees_no_record_of_the_reported_test",
+    ),
+    Mutant(
+        "test records in the mean that a hospital scales by",
+        "studies/flamby/records.py",
+        "own = encoded[parts.train]",
+        "own = encoded",
+        FLAMBY + "a_site_scales_by_its_training_records_alone",
+    ),
+    Mutant(
+        "the ε of the steps that FLamby accounts, not of those it takes",
+        "studies/flamby/spent.py",
+        "event_of([Steps(1 / batches, STEPS)], sigma)",
+        "event_of([Steps(1 / batches, ROUNDS * batches)], sigma)",
+        FLAMBY + "the_steps_that_are_taken_cost_more_than_those_accounted",
+    ),
+    Mutant(
+        "a pass that is not finished is free",
+        "studies/flamby/spent.py",
+        "passes = math.ceil(STEPS / batches)",
+        "passes = STEPS // batches",
+        FLAMBY + "the_steps_that_are_taken_cost_more_than_those_accounted",
+    ),
+    Mutant(
+        "the ε of FLamby's table rounded down",
+        "studies/flamby/tables.py",
+        "math.ceil(value * 10**digits - 1e-9)",
+        "math.floor(value * 10**digits)",
+        FLAMBY + "an_epsilon_is_rounded_up_in_the_table",
+    ),
+    Mutant(
+        "FLamby's noise without its clip norm",
+        "studies/flamby/procedure.py",
+        "noise = sigma * CLIP_NORM * normals",
+        "noise = sigma * normals",
+        FLAMBY + "noise_and_clipping_have_their_scales",
+    ),
+    Mutant(
+        "noise of each hospital's own where all have one seed",
+        "studies/flamby/procedure.py",
+        "streams[0 if recipe.one_seed else site]",
+        "streams[site]",
+        FLAMBY + "hospitals_share_their_numbers_as_published_and_no_others",
     ),
 )

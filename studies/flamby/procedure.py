@@ -1,0 +1,193 @@
+"""FLamby's training under DP, re-implemented from its description, many runs at a time.
+
+One linear layer and a sigmoid; 15 rounds in which each hospital takes 100 SGD steps at rate .001 on
+batches of 4; the server averages the changes by records. A step clips each record's gradient to
+1.1, adds N(0, (σ·1.1)²) to the sum and divides by a constant, the batch that Opacus expects.
+
+As published, batches are those of a shuffled pass (each record once a pass, the last batch shorter)
+and every hospital's noise comes from generators of the same seed. :data:`HONEST` does what the
+accounting assumes: Poisson sampling, and noise of each hospital's own.
+
+References: du Terrail et al., FLamby (NeurIPS 2022, datasets and benchmarks), section on privacy;
+Abadi et al., Deep Learning with Differential Privacy (CCS 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from hdpfl_flower.models.task import Records
+from studies.natural.federation import Split
+
+Floats = npt.NDArray[np.float64]
+Batch = tuple[Floats, Floats, Floats]
+"""Features with a 1 for the bias, targets, and 1 for a record that is present, else 0."""
+Normals = Callable[[tuple[int, ...]], Floats]
+"""Shape → normal numbers."""
+
+ROUNDS = 15
+LOCAL_STEPS = 100
+STEPS = ROUNDS * LOCAL_STEPS
+BATCH = 4
+RATE = 0.001
+CLIP_NORM = 1.1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs between the procedure as published and as accounted.
+
+    Attributes:
+        poisson: each record is in a step's batch with probability 1/batches; else shuffled passes.
+        one_seed: all hospitals draw the same normal numbers.
+    """
+
+    poisson: bool
+    one_seed: bool
+
+
+PUBLISHED = Recipe(poisson=False, one_seed=True)
+SECRET_SEEDS = Recipe(poisson=False, one_seed=False)
+HONEST = Recipe(poisson=True, one_seed=False)
+
+
+def batches_of(records: int) -> int:
+    """Return the batches of a pass, the last one shorter.
+
+    >>> [batches_of(n) for n in (199, 172, 30, 85)]
+    [50, 43, 8, 22]
+    """
+    return math.ceil(records / BATCH)
+
+
+def divisor_of(records: int) -> int:
+    """Return the batch that Opacus expects: the records over the batches of a pass, rounded down.
+
+    >>> [divisor_of(n) for n in (199, 172, 30, 85)]
+    [3, 4, 3, 3]
+    """
+    return records // batches_of(records)
+
+
+def train(
+    split: Split,
+    sigmas: Sequence[float],
+    recipe: Recipe,
+    runs: int,
+    seed: int,
+    *,
+    draws: Sequence[Normals] | None = None,
+    sent: list[Floats] | None = None,
+) -> Floats:
+    """Return the models of independent runs.
+
+    Args:
+        split: the hospitals' training records; no test record is read.
+        sigmas: noise multiplier of each hospital; 0: none, and no clipping either.
+        recipe: which batches and whose noise.
+        runs: how many.
+        seed: of everything that is drawn.
+        draws: the normal numbers of each hospital in place of those that ``seed`` makes.
+        sent: is given the hospitals' changes of each round, shape ``(sites, runs, d + 1)``.
+
+    Returns:
+        weights and bias, shape ``(runs, d + 1)``.
+    """
+    own = [split.train.take(np.flatnonzero(split.owners == site)) for site in range(split.sites)]
+    shares = np.bincount(split.owners) / len(split.owners)
+    start, *streams = np.random.SeedSequence(seed).spawn(1 + 2 * len(own))
+    if draws is None:
+        # Of equal seeds equal numbers: each hospital asks for as many of the same shape.
+        seeds = [streams[0 if recipe.one_seed else site] for site in range(len(own))]
+        draws = [np.random.default_rng(one).standard_normal for one in seeds]
+    orders = [np.random.default_rng(one) for one in streams[len(own) :]]
+    batches = [
+        local_batches(part, recipe, runs, rng) for part, rng in zip(own, orders, strict=True)
+    ]
+    models = initial_models(split.train.features.shape[1], runs, np.random.default_rng(start))
+    for _ in range(ROUNDS):
+        changes = np.stack(
+            [
+                local_change(models, drawn, sigma, divisor_of(len(part)), normals)
+                for part, sigma, drawn, normals in zip(own, sigmas, batches, draws, strict=True)
+            ]
+        )
+        if sent is not None:
+            sent.append(changes)
+        models = models + np.tensordot(shares, changes, 1)
+    return models
+
+
+def initial_models(features: int, runs: int, rng: np.random.Generator) -> Floats:
+    """Return torch's initial linear layers, weights and bias, shape ``(runs, features + 1)``."""
+    bound = 1 / math.sqrt(features)
+    return rng.uniform(-bound, bound, (runs, features + 1))
+
+
+def local_change(
+    models: Floats, batches: Iterator[Batch], sigma: float, divisor: int, normals: Normals
+) -> Floats:
+    """Return by how much a hospital's :data:`LOCAL_STEPS` change each model.
+
+    Args:
+        models: that it receives, shape ``(runs, d + 1)``.
+        batches: of its steps; so many are taken from it.
+        sigma: noise multiplier; 0: none, and no clipping either.
+        divisor: of the sum.
+        normals: draws normal numbers of a shape.
+    """
+    local = models.copy()
+    noise = sigma * CLIP_NORM * normals((LOCAL_STEPS, *models.shape)) if sigma else None
+    for step in range(LOCAL_STEPS):
+        total = _clipped_sum(local, *next(batches), clip=sigma > 0)
+        if noise is not None:
+            total += noise[step]
+        local -= RATE / divisor * total
+    return local - models
+
+
+def _clipped_sum(
+    models: Floats, features: Floats, targets: Floats, present: Floats, *, clip: bool
+) -> Floats:
+    """Return the sum of the clipped gradients of the records that are present.
+
+    Args:
+        models: shape ``(runs, d + 1)``.
+        features: with a 1 for the bias, shape ``(runs or 1, m, d + 1)``.
+        targets: shape ``(runs or 1, m)``.
+        present: 1 or 0, shape ``(runs or 1, m)``.
+        clip: whether gradients are.
+    """
+    errors = expit((features @ models[:, :, None])[:, :, 0]) - targets
+    if clip:
+        norms = np.abs(errors) * np.sqrt(np.square(features).sum(2))
+        errors *= np.minimum(1, CLIP_NORM / np.maximum(norms, 1e-12))
+    found: Floats = ((errors * present)[:, None, :] @ features)[:, 0]
+    return found
+
+
+def local_batches(
+    own: Records, recipe: Recipe, runs: int, rng: np.random.Generator
+) -> Iterator[Batch]:
+    """Yield features, targets and who is present, one step after another, without end."""
+    features = np.hstack([own.features, np.ones((len(own), 1))]).astype(np.float64)
+    targets = own.targets.astype(np.float64)
+    count = batches_of(len(own))
+    while recipe.poisson:
+        yield (
+            features[None],
+            targets[None],
+            (rng.random((runs, len(own))) < 1 / count).astype(np.float64),
+        )
+    places = np.tile(np.arange(len(own)), (runs, 1))
+    while True:
+        order = rng.permuted(places, axis=1)
+        for first in range(0, len(own), BATCH):
+            chosen = order[:, first : first + BATCH]
+            yield features[chosen], targets[chosen], np.ones(chosen.shape)

@@ -1,0 +1,353 @@
+"""``hdpfl reproduce flamby-heart``: FLamby's table, what its ε are, and runs at the ε they claim.
+
+The procedure as published is trained many times at once (``procedure.py``); ours are runs of this
+product, a site for each hospital with a ledger that is recounted. Rates are searched on training
+records alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import TermsError
+from server_app.plots import plot_columns
+from server_app.run.final_measures import read_final_measures
+from server_app.simulation.comparison import RunJob
+from server_app.simulation.metrics_by_site import best_of, read_site_metrics
+from studies.flamby.canary import Found, audit
+from studies.flamby.one_seed import GUESSES, changes_of_a_run, unmask
+from studies.flamby.procedure import HONEST, PUBLISHED, SECRET_SEEDS, Recipe, train
+from studies.flamby.records import (
+    OTHER_SEED,
+    PUBLIC,
+    SITE,
+    SPLIT_SEED,
+    Hospital,
+    read_hospitals,
+    split_of,
+)
+from studies.flamby.scores import Scores, constant_accuracy, joined, score_of_sites, scores_of
+from studies.flamby.spent import DELTA, SIGMAS, honest_sigma, spent, unamplified_sigma
+from studies.flamby.tables import NONE, Row, accuracy_table, numbers_of, point, spent_table
+from studies.framework.kept_runs import with_run_name
+from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
+from studies.natural.federation import Split, inner_split, write_split
+from studies.natural.recount import keep_recounted
+from studies.natural.scores import score_of_sites as natural_score
+
+FIRST_SEED = 11
+"""Of the reported runs; the search has seed 0."""
+BASE: Mapping[str, Any] = {
+    "model": "logreg",
+    "clip-norm": 1.0,
+    "delta": DELTA,
+    "rounds": 40,
+    "partition": "natural",
+    "fedavg.weights": "records",
+}
+PAPER: Mapping[str, float] = {"0.1": 0.606, "1": 0.685, "5": 0.704, "10": 0.700, NONE: 0.712}
+"""FLamby's accuracies at δ = 1e-4 by nominal ε."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A row of runs of this product; ``elsewhere``: on the other splits, too."""
+
+    label: str
+    strategy: str
+    scaling: str
+    elsewhere: bool = True
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A row of the procedure.
+
+    Attributes:
+        label: in the table.
+        recipe: batches and noise.
+        scaling: of the features.
+        noise: ``nominal``, ``sampled`` or ``unamplified``.
+    """
+
+    label: str
+    recipe: Recipe
+    scaling: str
+    noise: str
+
+
+AS_PUBLISHED = Theirs("as published, re-made: ε nominal", PUBLISHED, SITE, "nominal")
+THEIRS = (
+    AS_PUBLISHED,
+    Theirs("the same, secret seeds: ε nominal", SECRET_SEEDS, SITE, "nominal"),
+    Theirs("its batches, noise for its passes", SECRET_SEEDS, SITE, "unamplified"),
+    Theirs("its recipe, Poisson-sampled", HONEST, SITE, "sampled"),
+    Theirs("its recipe, Poisson-sampled, public bounds", HONEST, PUBLIC, "sampled"),
+)
+OURS = (
+    Ours("FedAvg by records, public bounds", "fedavg", PUBLIC),
+    Ours("FedAvg by records, own means", "fedavg", SITE, elsewhere=False),
+    Ours("each hospital alone, public bounds", "local", PUBLIC),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run of ours belongs: its row, its ε by label, and the seed of its split."""
+
+    row: Ours
+    epsilon: str
+    split: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlambyStudy(Study):
+    """FLamby's table on Heart.
+
+    Attributes:
+        rates: the grid that each of our rows is searched over, on each split.
+        repeats: runs of the procedure on FLamby's split, and of the quick form.
+        seeds: reported runs of ours on FLamby's split, and of the quick form.
+        others: other splits, and of the quick form; a run of ours on each.
+        quick_epsilons: of the quick form.
+    """
+
+    rates: tuple[float, ...]
+    repeats: tuple[int, int] = (100, 100)
+    seeds: tuple[int, int] = (10, 3)
+    others: tuple[int, int] = (30, 3)
+    quick_epsilons: tuple[str, ...] = ("1",)
+
+    def conduct(self, options: Options, folder: Path) -> Findings:
+        """Train the procedure, search and run ours, draw accuracy by ε."""
+        epsilons = self.epsilons(options)
+        hospitals = read_hospitals(options.data_dir)
+        full = 0 if options.full else 1
+        splits = [SPLIT_SEED, *range(OTHER_SEED, OTHER_SEED + self.others[full])]
+        ours = self.ours(hospitals, epsilons, splits, options, folder)
+        rows = [
+            Row("published", {e: (PAPER[e], None) for e in (*epsilons, NONE)}),
+            *(self.theirs(one, hospitals, epsilons, splits, full) for one in THEIRS),
+            *ours,
+            self.constant(hospitals, epsilons, splits),
+        ]
+        costs = {
+            e: [
+                spent(int(n), sigma, float(e))
+                for n, sigma in zip(_trained(hospitals), SIGMAS[e], strict=True)
+            ]
+            for e in epsilons
+        }
+        found = audit(split_of(hospitals, SPLIT_SEED, SITE))
+        path = folder / f"{self.name}.png"
+        lines = {row.label: {e: point(cell[0]) for e, cell in row.cells.items()} for row in rows}
+        plot_columns({"": lines}, path, "accuracy, %, mean over hospitals", self.title)
+        tables = (
+            *(spent_table(e, costs[e]) for e in epsilons),
+            accuracy_table(rows, epsilons),
+        )
+        facts = (self.seed_fact(hospitals), _canary_fact(found))
+        return Findings(tables, numbers_of(rows, costs), (*self.notes, *facts))
+
+    def epsilons(self, options: Options) -> tuple[str, ...]:
+        """Return the labels of the ε to run.
+
+        Raises:
+            TermsError: an option names what the study has not.
+        """
+        if any((options.model, options.dataset, options.noises, options.strategies,
+                options.rounds)):  # fmt: skip
+            raise TermsError(
+                "--model, --dataset, --noise, --strategies and --rounds: this study has its own; "
+                "leave them out"
+            )
+        shown = tuple(SIGMAS) if options.full else self.quick_epsilons
+        asked = select_or_all(tuple(SIGMAS), options.columns or shown, "--columns")
+        return tuple(label for label in SIGMAS if label in asked)
+
+    def theirs(
+        self,
+        one: Theirs,
+        hospitals: list[Hospital],
+        epsilons: Sequence[str],
+        splits: Sequence[int],
+        full: int,
+    ) -> Row:
+        """Return a row of the procedure; without noise only as published."""
+        cells: dict[str, tuple[Scores | float, Scores | float | None]] = {}
+        for epsilon in (*epsilons, *((NONE,) if one is AS_PUBLISHED else ())):
+            sigmas = _sigmas(one.noise, epsilon, _trained(hospitals))
+
+            def run(seed: int, runs: int, sigmas: Sequence[float] = sigmas) -> Scores:
+                split = split_of(hospitals, seed, one.scaling)
+                return scores_of(train(split, sigmas, one.recipe, runs, FIRST_SEED + seed), split)
+
+            elsewhere = joined([run(seed, 1) for seed in splits[1:]])
+            cells[epsilon] = (run(SPLIT_SEED, self.repeats[full]), elsewhere)
+        return Row(one.label, cells)
+
+    def ours(
+        self,
+        hospitals: list[Hospital],
+        epsilons: Sequence[str],
+        splits: Sequence[int],
+        options: Options,
+        folder: Path,
+    ) -> list[Row]:
+        """Return our rows: rates found on each split's training records, then the runs."""
+        outer = {(seed, scaling): split_of(hospitals, seed, scaling)
+                 for seed in splits for scaling in (SITE, PUBLIC)}  # fmt: skip
+        places = [
+            Place(row, epsilon, seed)
+            for seed in splits
+            for row in OURS
+            for epsilon in epsilons
+            if row.elsewhere or seed == SPLIT_SEED
+        ]
+        rates = self.search(places, outer, options, folder)
+        seeds = options.seeds or self.seeds[0 if options.full else 1]
+        jobs: dict[tuple[Place, int], RunJob] = {}
+        for place in places:
+            split = outer[place.split, place.row.scaling]
+            terms = write_split(split, folder / f"{place.split}-{place.row.scaling}.npz")
+            for seed in range(seeds if place.split == SPLIT_SEED else 1):
+                jobs[place, seed] = self.job(
+                    place, rates[place], FIRST_SEED + seed, split, terms, folder
+                )
+        run_jobs(list(jobs.values()), options, self.name, keep_recounted)
+        scores: dict[Place, list[Scores]] = {}
+        for (place, _), job in jobs.items():
+            scores.setdefault(place, []).append(_score(place, job))
+
+        def cell(row: Ours, epsilon: str) -> tuple[Scores, Scores | None]:
+            own, *others = (
+                joined(scores[place])
+                for seed in splits
+                if (place := Place(row, epsilon, seed)) in scores
+            )
+            return own, joined(others) if others else None
+
+        return [Row(row.label, {e: cell(row, e) for e in epsilons}) for row in OURS]
+
+    def search(
+        self,
+        places: Sequence[Place],
+        outer: Mapping[tuple[int, str], Split],
+        options: Options,
+        folder: Path,
+    ) -> dict[Place, float]:
+        """Return the rate of each place: the least loss on every fifth training record."""
+        grid = options.learning_rates or self.rates
+        jobs: dict[tuple[Place, float], RunJob] = {}
+        splits: dict[Place, Split] = {}
+        for place in places:
+            splits[place] = inner_split(outer[place.split, place.row.scaling])
+            path = folder / f"{place.split}-{place.row.scaling}-search.npz"
+            terms = write_split(splits[place], path)
+            for rate in grid:
+                jobs[place, rate] = self.job(place, rate, 0, splits[place], terms, folder)
+        run_jobs(list(jobs.values()), options, f"{self.name}, search", keep_recounted)
+        found: dict[Place, dict[float, float]] = {}
+        for (place, rate), job in jobs.items():
+            loss = natural_score(_folder(job), splits[place], one_model=False).loss
+            found.setdefault(place, {})[rate] = loss if math.isfinite(loss) else math.inf
+        return {place: min(sorted(tried), key=tried.__getitem__) for place, tried in found.items()}
+
+    def job(
+        self,
+        place: Place,
+        rate: float,
+        seed: int,
+        split: Split,
+        terms: Mapping[str, Any],
+        folder: Path,
+    ) -> RunJob:
+        """Return a run: 40 rounds of one step on all records of a hospital."""
+        counts = np.bincount(split.owners)
+        config = {
+            **BASE,
+            **terms,
+            "strategy": place.row.strategy,
+            "epsilons": place.epsilon,
+            "batch-sizes": "each:" + ":".join(str(count) for count in counts),
+            "learning-rate": rate,
+            "seed": seed,
+            "runs-dir": str((folder / "runs").absolute()),
+        }
+        if place.row.strategy != "fedavg":
+            del config["fedavg.weights"]
+        return with_run_name(RunJob(RunConfig.parse(config), len(counts)))
+
+    def constant(
+        self, hospitals: list[Hospital], epsilons: Sequence[str], splits: Sequence[int]
+    ) -> Row:
+        """Return the row of each hospital's more frequent label."""
+        own, *others = (constant_accuracy(split_of(hospitals, s, PUBLIC)) for s in splits)
+        elsewhere = float(np.mean(others)) if others else math.nan
+        return Row("constant of each hospital, no privacy", {e: (own, elsewhere) for e in epsilons})
+
+    def seed_fact(self, hospitals: list[Hospital]) -> str:
+        """Return what an attacker finds who knows the ten minutes in which a run began."""
+        split, clock = split_of(hospitals, SPLIT_SEED, SITE), 1_700_000_123
+        sigmas = SIGMAS["1"]
+        changes = changes_of_a_run(split, sigmas, clock, FIRST_SEED)
+        found = unmask(
+            changes, sigmas, _trained(hospitals), range(clock - 123, clock - 123 + GUESSES)
+        )
+        outcome = "found" if found.seed == clock else "not found"
+        return (
+            f"Noise of every hospital from one seed, the clock's second: the seed was {outcome} "
+            f"among {GUESSES} guesses from two rounds' updates; its noise subtracted leaves the "
+            "sums of clipped gradients as they were."
+        )
+
+
+def _canary_fact(found: Found) -> str:
+    return (
+        f"Canary at Switzerland, noise of nominal ε = 1 from a secret seed, {found.trials} trials "
+        f"of a server that sends the same model every round: ε ≥ {found.bound:.1f} at 95 %, "
+        f"δ = {DELTA:g}."
+    )
+
+
+def _sigmas(noise: str, epsilon: str, records: Sequence[int]) -> tuple[float, ...]:
+    if epsilon == NONE:
+        return (0.0,) * len(records)
+    if noise == "nominal":
+        return SIGMAS[epsilon]
+    find = honest_sigma if noise == "sampled" else unamplified_sigma
+    return tuple(find(n, float(epsilon)) for n in records)
+
+
+def _trained(hospitals: list[Hospital]) -> list[int]:
+    split = split_of(hospitals, SPLIT_SEED, PUBLIC)
+    return [int(n) for n in np.bincount(split.owners)]
+
+
+def _score(place: Place, job: RunJob) -> Scores:
+    folder = _folder(job)
+    measures = read_final_measures(folder).get("measures", {})
+    area = float(measures.get("auroc", {}).get("value", math.nan))
+    accuracies = best_of(read_site_metrics(folder), "accuracy")
+    return score_of_sites(accuracies, math.nan if place.row.strategy == "local" else area)
+
+
+def _folder(job: RunJob) -> Path:
+    return Path(job.config.server.runs_dir) / job.terms.run_id
+
+
+FLAMBY = FlambyStudy(
+    name="flamby-heart",
+    title="FLamby's four heart hospitals: accuracy by ε",
+    source="du Terrail et al., FLamby (NeurIPS 2022), its table of differential privacy on Heart",
+    minutes=3,
+    rates=(0.1, 0.3, 1.0, 3.0),
+    notes=(),
+)
