@@ -24,7 +24,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined, HDPFLError, Pending, Reason, Refused
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.privacy.plan import Plan
@@ -147,7 +147,7 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     terms = instructions.terms
     check_folder(site)
     trainer = (Trainer if terms.noise == "records" else ClientLevelTrainer)(site, instructions)
-    plan, charged = _plan_of(site, instructions)
+    plan, charged = plan_of(site, instructions)
     site.training_records()  # before any release: data that cannot be read costs no budget
     counts = None if plan is None or not site.task.classes else plan.counts
     # Once a run; where they are lost, the end of the run says so.
@@ -177,9 +177,7 @@ def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> N
         train_personal_model(site, instructions, shared)
 
 
-def _plan_of(
-    site: Site, instructions: Instructions
-) -> tuple[Plan, ChargedPlan] | tuple[None, None]:
+def plan_of(site: Site, instructions: Instructions) -> tuple[Plan, ChargedPlan] | tuple[None, None]:
     """Return the plan that pays for the round; no plan where the trusted server adds the noise.
 
     Raises:
@@ -394,6 +392,39 @@ def _release(
         work: makes the payload.
         paid: releases of this kind that the plan pays for; 0: any number.
     """
+    # In a simulation that trains its sites together, reserved for this very request already.
+    taken: Reservation | bytes | None = site.taken.pop((instructions.digest, kind), None)
+    if taken is None:
+        taken = reserve(site, ledger, instructions, kind, plan, paid)
+    # The same request was sealed before: the same bytes, so that two noises cannot be averaged.
+    if isinstance(taken, bytes):
+        return Released(taken, replayed=True)
+    with taken:
+        # Sealed before it can be sent: a repeated request finds these very bytes.
+        payload = taken.seal(work())
+    # Before Flower sends the reply: "sent" means handed over, not arrived.
+    if kind not in STAYS:
+        ledger.mark_sent((instructions.terms.run_id, instructions.server_round, kind))
+    return Released(payload, replayed=False)
+
+
+def reserve(
+    site: Site,
+    ledger: Ledger,
+    instructions: Instructions,
+    kind: str,
+    plan: ChargedPlan | None,
+    paid: int,
+) -> Reservation | bytes:
+    """Charge and reserve a release before the work; arguments as :func:`_release`.
+
+    Returns:
+        The reservation, or what the same request had sealed before.
+
+    Raises:
+        Declined: the ledger refuses.
+        LedgerError: it cannot be written.
+    """
     terms, budget = instructions.terms, site.profile.budget
     declared = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
     if not site.simulated and (lost := ledger.broken_off()) is not None:
@@ -403,7 +434,7 @@ def _release(
     # Charged and reserved before the work. A crash from here to the seal makes the release LOST: it
     # stays taken, and nothing of it has left. Only a seeded simulation does it again, with the same
     # noise.
-    taken = ledger.reserve(
+    return ledger.reserve(
         request,
         plan,
         max_runs=site.profile.policy.runs,
@@ -411,16 +442,6 @@ def _release(
         cap=(budget.epsilon, budget.delta),
         again=site.simulated,
     )
-    # The same request was sealed before: the same bytes, so that two noises cannot be averaged.
-    if isinstance(taken, bytes):
-        return Released(taken, replayed=True)
-    with taken:
-        # Sealed before it can be sent: a repeated request finds these very bytes.
-        payload = taken.seal(work())
-    # Before Flower sends the reply: "sent" means handed over, not arrived.
-    if kind not in STAYS:
-        ledger.mark_sent(request.key)
-    return Released(payload, replayed=False)
 
 
 class SiteApp(ClientApp):

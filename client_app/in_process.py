@@ -1,10 +1,13 @@
 """Stacked training: simulated sites of one process take their local steps together.
 
-Only a grid in this process (``server_app/simulation/grid.py``) calls this, and only where a
-trusted server adds the noise: no site's plan pays for the round, so no plan is charged before the
-work. It leaves with a node the result of that node's own local SGD for that very request. Each
-site still answers its message by itself: it checks, reserves, clips, seals and encodes. Deployed
-sites, and sites under Ray, do not use it.
+Only a grid in this process (``server_app/simulation/grid.py``) calls this. It leaves with a node
+the result of that node's own training for that very request; each site still answers its message by
+itself. Deployed sites, and sites under Ray, do not use it.
+
+Where a trusted server adds the noise, no site's plan pays for the round, so no plan is charged
+before the work: the site checks, reserves, clips, seals and encodes after it. Where the sites add
+noise to each step (``stack``), each checks and reserves in its own ledger before the work of all,
+and seals after it: a process that ends in between loses the releases, and sends nothing of them.
 """
 
 from __future__ import annotations
@@ -12,17 +15,22 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import Message
 
+from client_app.app import plan_of, reserve
 from client_app.personal.ditto import PERSONAL, personal_job
+from client_app.personal.personal_model import check_folder
+from client_app.site.consent import check_consent
 from client_app.site.simulated import InProcessContext, Trained
 from client_app.site.site import Site, node_profile, open_site
 from client_app.training.client_level import UPDATE, ClientLevelTrainer
 from client_app.training.plain_sgd import LocalJob
+from client_app.training.stacked_dpsgd import PrivateJob, train_stacked
 from client_app.training.stacked_sgd import Stack, stack_for
-from client_app.training.trainer import pick_device
+from client_app.training.trainer import UPDATE as NOISY_UPDATE
+from client_app.training.trainer import Trainer, pick_device
 from hdpfl_flower import wire
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.wire import Instructions
@@ -43,6 +51,23 @@ class _Pass:
     job: LocalJob
 
 
+@dataclass(frozen=True, repr=False)
+class _Round:
+    """One node's round of DP-SGD, reserved in its ledger, and where its update is stored."""
+
+    trained: Trained
+    key: tuple[str, str]
+    job: PrivateJob
+
+
+@dataclass(frozen=True, repr=False)
+class _Found:
+    """What can be trained together: by model and rate, and for DP-SGD by the rows in memory."""
+
+    passes: dict[tuple[Stack, float], list[_Pass]] = field(default_factory=dict)
+    rounds: dict[tuple[Stack, float, int], list[_Round]] = field(default_factory=dict)
+
+
 def portions(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     """Yield the messages, in order, in parts whose results together take bounded memory."""
     records = messages[0].content.array_records.values() if messages else ()
@@ -53,27 +78,40 @@ def portions(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 
 @contextlib.contextmanager
-def trained_together(asked: Sequence[Asked]) -> Iterator[None]:
+def trained_together(asked: Sequence[Asked], *, private: bool = False) -> Iterator[None]:
     """Train what can be trained together; inside the block each node holds its own results.
 
     Whatever cannot be trained so, for any reason, is left to the site, which answers with its code.
+
+    Args:
+        asked: the messages and their nodes.
+        private: also where the sites add noise to each step (``stack``).
     """
     try:
-        for (stack, learning_rate), passes in _passes(asked).items():
+        found = _read(asked, private)
+        for (stack, learning_rate), passes in found.passes.items():
             ends = stack.train([one.job for one in passes], learning_rate)
             for one, end in zip(passes, ends, strict=True):
                 # By the request's digest: the site takes it for that request and no other.
                 one.trained[one.key] = end
+        # All have reserved by now; each seals its own when it answers.
+        for (stack, learning_rate, rows), rounds in found.rounds.items():
+            updates = train_stacked(stack, [one.job for one in rounds], learning_rate, rows)
+            for each, update in zip(rounds, updates, strict=True):
+                each.trained[each.key] = update
         yield
     finally:
         for _, context in asked:
             # Also what no message took: a result must not outlive its round.
             context.trained.clear()
+            while context.taken:
+                with context.taken.popitem()[1]:
+                    pass  # not sealed: it is lost
 
 
-def _passes(asked: Sequence[Asked]) -> dict[tuple[Stack, float], list[_Pass]]:
+def _read(asked: Sequence[Asked], private: bool) -> _Found:
     """Return what can be trained together, by model and learning rate."""
-    found: dict[tuple[Stack, float], list[_Pass]] = {}
+    found = _Found()
     read: dict[int, Instructions] = {}  # by the content's identity: a round has few
     for message, context in asked:
         if message.metadata.message_type != wire.TRAIN:
@@ -86,18 +124,50 @@ def _passes(asked: Sequence[Asked]) -> dict[tuple[Stack, float], list[_Pass]]:
             instructions = read[id(content)]
             terms = instructions.terms
             # Parts of a model train in phases, each site by itself.
-            if terms.noise != "server" or terms.has_personal_state or terms.has_phases:
+            if terms.has_personal_state or terms.has_phases:
+                continue
+            if terms.noise != "server" and not (private and terms.noise == "records"):
                 continue
             site = open_site(context, terms, node_profile(context))
             check_policy(site.profile, terms)
             device = pick_device(site.profile.training.device)
             stack = stack_for(terms.model, site.task, device)
-            if stack is not None:
-                passes = found.setdefault((stack, terms.learning_rate), [])
-                passes += _of_site(site, instructions, context.trained)
+            if stack is None:
+                continue
+            if terms.noise == "records":
+                _reserve(site, instructions, context, found, stack)
+                continue
+            passes = found.passes.setdefault((stack, terms.learning_rate), [])
+            passes += _of_site(site, instructions, context.trained)
         except Exception:  # noqa: S112  # the site meets it again, and answers with its code
             continue
     return found
+
+
+def _reserve(
+    site: Site, instructions: Instructions, context: InProcessContext, found: _Found, stack: Stack
+) -> None:
+    """Reserve the site's update in its ledger, in the order of ``app.train``, and note its work."""
+    # A choice among models, and the counts of a prior, are releases of their own before this one.
+    if instructions.use == wire.CHOOSE:
+        return
+    check_consent(site)
+    check_folder(site)
+    trainer = Trainer(site, instructions)
+    plan, charged = plan_of(site, instructions)
+    if plan is None or (site.task.classes and plan.counts is not None):
+        return
+    job = trainer.job(plan)
+    if job is None:
+        return
+    key = instructions.digest, NOISY_UPDATE
+    taken = reserve(site, site.ledger, instructions, NOISY_UPDATE, charged, plan.rounds)
+    if isinstance(taken, bytes):
+        return  # sealed before: the site sends the same bytes again
+    context.taken[key] = taken
+    rows = site.profile.training.physical_batch
+    rounds = found.rounds.setdefault((stack, instructions.terms.learning_rate, rows), [])
+    rounds.append(_Round(context.trained, key, job))
 
 
 def _of_site(site: Site, instructions: Instructions, trained: Trained) -> Iterator[_Pass]:

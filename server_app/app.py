@@ -59,6 +59,11 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     if is_own(str(config.get("dataset", ""))):
         config = _with_own_task(config, grid)
     given, at = RunConfig.parse(with_schema_text(config, Path.cwd())), None
+    if given.simulation.stack:
+        raise TermsError(
+            "'stack' is for simulations in one process (hdpfl compare); leave it out: sites of "
+            "their own, deployed or under Ray, train by themselves"
+        )
     if not isinstance(resumed, str):
         raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
     if resumed:

@@ -26,6 +26,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import load_dataset, task_of
 from hdpfl_flower.data.own_data.dataset import OwnSource, load_own_dataset, own_source
 from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.ledger.ledger import Reservation
 from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
@@ -43,7 +44,11 @@ Relabel = Callable[[Records, Task], Records]
 """What a simulated liar makes of its training records."""
 
 Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
-"""Ends of local SGD, each shape ``(d,)``, by the request's digest and what they are for."""
+"""Ends of local SGD, or noisy updates, each shape ``(d,)``, by the request's digest and what they
+are for."""
+
+Taken = dict[tuple[str, str], Reservation]
+"""Releases that are reserved and not sealed, by the request's digest and what they are for."""
 
 
 class InProcessContext(Context):
@@ -65,6 +70,12 @@ class InProcessContext(Context):
     def trained(self) -> Trained:
         """What ``in_process.py`` has done of the node's work for the message it gets next."""
         found: Trained = self.__dict__.setdefault("_trained", {})
+        return found
+
+    @property
+    def taken(self) -> Taken:
+        """What ``in_process.py`` has reserved in the node's ledger for the message it gets next."""
+        found: Taken = self.__dict__.setdefault("_taken", {})
         return found
 
 

@@ -16,6 +16,7 @@ from flwr.app import Context, RecordDict
 from client_app.site.simulated import (
     InProcessContext,
     Relabel,
+    Taken,
     Trained,
     draw_profile,
     has_many_alike,
@@ -60,7 +61,8 @@ class Site:
         memory: what the node keeps from message to message of a run, as long as it is up.
         in_process: whether it lives in the server's own process, its ledger in memory.
         config: what a simulated site is drawn from, and the folder of its run; else None.
-        trained: local SGD that such a process has done already; empty anywhere else.
+        trained: local training that such a process has done already; empty anywhere else.
+        taken: releases that it has reserved for that training; empty anywhere else.
         poison: what a simulated liar in such a process makes of its training records; else None.
         asked: facts that the strategy reads of such a site; None: all that it discloses.
     """
@@ -72,6 +74,7 @@ class Site:
     in_process: bool = False
     config: RunConfig | None = None
     trained: Trained = field(default_factory=dict, compare=False)
+    taken: Taken = field(default_factory=dict, compare=False)
     poison: Relabel | None = field(default=None, compare=False)
     asked: frozenset[str] | None = None
 
@@ -240,7 +243,7 @@ def _at(
     if isinstance(context, InProcessContext):
         return Site(
             profile, terms, index, context.state, not context.ledger_in_file, config,
-            context.trained, context.poison, context.asked,
+            context.trained, context.taken, context.poison, context.asked,
         )  # fmt: skip
     return Site(profile, terms, index, context.state, config=config)
 

@@ -11,7 +11,7 @@ on digits (``python -m benchmarks stacked``), so the two passes are written out 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,9 +31,12 @@ from hdpfl_flower.models.task import Task
 _AT_ONCE = 2**19
 """Parameters of the clients that step together: 2 MiB, which fits into a core's cache."""
 
+OutputGradient = Callable[[Task, torch.Tensor, torch.Tensor], torch.Tensor]
+"""As :func:`hdpfl_flower.models.losses.output_gradient`."""
+
 
 @dataclass
-class _Linear:
+class Linear:
     """A linear layer: where it begins in the parameter vector, and whether a ReLU follows it."""
 
     start: int
@@ -44,6 +47,7 @@ class _Linear:
 
     @property
     def size(self) -> int:
+        """The number of its parameters."""
         return self.outputs * (self.inputs + self.bias)
 
     def weight_of(self, theta: torch.Tensor) -> torch.Tensor:
@@ -58,12 +62,19 @@ class _Linear:
 
 
 class Stack:
-    """A model of linear layers and ReLUs, for many clients at once."""
+    """A model of linear layers and ReLUs, for many clients at once.
 
-    def __init__(self, layers: Sequence[_Linear], task: Task, device: str) -> None:
+    Attributes:
+        layers: in order.
+        task: shapes and loss.
+        device: where the products are computed.
+        size: d, the number of parameters.
+    """
+
+    def __init__(self, layers: Sequence[Linear], task: Task, device: str) -> None:
         """Made by :func:`stack_for` only."""
-        self._layers, self._task, self._device = layers, task, torch.device(device)
-        self._size = sum(layer.size for layer in layers)
+        self.layers, self.task, self.device = layers, task, torch.device(device)
+        self.size = sum(layer.size for layer in layers)
 
     def train(self, jobs: Sequence[LocalJob], learning_rate: float) -> list[Vector]:
         """Return each client's parameters after its own steps, shape ``(d,)``, in their order.
@@ -80,7 +91,7 @@ class Stack:
         ends: dict[int, Vector] = {}
         # Those with batches alike are together: a shorter batch is filled up with empty rows.
         order = sorted(range(len(jobs)), key=lambda i: (_widest(jobs[i]), len(jobs[i].batches)))
-        count = max(_AT_ONCE // self._size, 1)
+        count = max(_AT_ONCE // self.size, 1)
         for first in range(0, len(order), count):
             # The most steps first: in every step, those who still have one are the first ones.
             some = sorted(order[first : first + count], key=lambda i: -len(jobs[i].batches))
@@ -90,62 +101,75 @@ class Stack:
 
     def _run(self, jobs: Sequence[LocalJob], learning_rate: float) -> torch.Tensor:
         """Return the parameters after all steps, shape ``(n, d)``."""
-        theta = self._put(np.stack([job.start for job in jobs]))
+        theta = self.put(np.stack([job.start for job in jobs]))
         anchors = rates = None
         if any(job.pull for job in jobs):
             pulls = [job.pull or (0.0, job.start) for job in jobs]
-            anchors = self._put(np.stack([anchor for _, anchor in pulls]))
-            rates = self._put(np.array([[learning_rate * pull] for pull, _ in pulls], np.float32))
+            anchors = self.put(np.stack([anchor for _, anchor in pulls]))
+            rates = self.put(np.array([[learning_rate * pull] for pull, _ in pulls], np.float32))
         for step in range(len(jobs[0].batches)):
             active = [job for job in jobs if len(job.batches) > step]
-            x, y, shares = (self._put(array) for array in batch_of(active, step))
+            x, y, shares = (self.put(array) for array in batch_of(active, step))
             # Jobs are sorted by their steps, so those with one left are the first k rows.
             k = len(active)
             own = theta[:k]
-            inputs, residual = self._forward(own, x, y)
+            inputs, residual = self.forward(own, x, y)
             # 1/b of a client's own batch; 0 for the rows that fill it up.
             residual.mul_(shares)
-            back = self._backward(own, inputs, residual)
+            back = self.backward(own, inputs, residual)
             if anchors is not None and rates is not None:
                 own.lerp_(anchors[:k], rates[:k])
-            for layer, before, gradient in zip(self._layers, inputs, back, strict=True):
+            for layer, before, gradient in zip(self.layers, inputs, back, strict=True):
                 weight, bias = layer.weight_of(own), layer.bias_of(own)
                 weight.baddbmm_(gradient.transpose(1, 2), before, alpha=-learning_rate)
                 if bias is not None:
                     bias.sub_(gradient.sum(1, keepdim=True), alpha=learning_rate)
         return theta
 
-    def _forward(
-        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    def forward(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        gradient: OutputGradient = output_gradient,
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return what goes into each layer, and the gradient of each record's loss at the end."""
+        """Return what goes into each layer, and the gradient of each record's loss at the end.
+
+        Args:
+            theta: the clients' parameters, shape ``(n, d)``.
+            x: features, shape ``(n, b, inputs)``.
+            y: targets, shape ``(n, b)``.
+            gradient: of the losses in the outputs, ``(n · b, outputs)``; given contiguous rows, it
+                returns such.
+        """
         inputs = [x]
-        for layer in self._layers:
+        for layer in self.layers:
             weight, bias = layer.weight_of(theta).transpose(1, 2), layer.bias_of(theta)
             product = torch.bmm(inputs[-1], weight)
             outputs = product if bias is None else product.add_(bias)
             inputs.append(outputs.relu_() if layer.relu else outputs)
-        residual = output_gradient(self._task, inputs[-1].flatten(0, 1), y.flatten())
+        residual = gradient(self.task, inputs[-1].flatten(0, 1), y.flatten())
         residual = residual.view_as(inputs[-1])
-        if self._layers[-1].relu:
+        if self.layers[-1].relu:
             residual.mul_(inputs[-1] > 0)
         return inputs[:-1], residual
 
-    def _backward(
+    def backward(
         self, theta: torch.Tensor, inputs: list[torch.Tensor], residual: torch.Tensor
     ) -> list[torch.Tensor]:
         """Return the loss's gradient in each layer's outputs, given the last one's."""
         found = [residual]
-        for index in range(len(self._layers) - 1, 0, -1):
-            below = torch.bmm(found[-1], self._layers[index].weight_of(theta))
-            if self._layers[index - 1].relu:
+        for index in range(len(self.layers) - 1, 0, -1):
+            below = torch.bmm(found[-1], self.layers[index].weight_of(theta))
+            if self.layers[index - 1].relu:
                 # The ReLU's derivative: its output is the next layer's input.
                 below.mul_(inputs[index] > 0)
             found.append(below)
         return found[::-1]
 
-    def _put(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+    def put(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """Return ``array`` on the device; on the CPU it shares its memory."""
+        return torch.from_numpy(array).to(self.device)
 
 
 @lru_cache(maxsize=4)
@@ -160,9 +184,9 @@ def stack_for(spec: str, task: Task, device: str) -> Stack | None:
     return Stack(layers, task, device) if layers else None
 
 
-def _layers_of(model: nn.Module, task: Task) -> list[_Linear]:
+def _layers_of(model: nn.Module, task: Task) -> list[Linear]:
     """Return the layers; none where the model has anything that is not known to the letter."""
-    layers: list[_Linear] = []
+    layers: list[Linear] = []
     known = type(model) is nn.Sequential and len(set(model)) == len(model)
     flat = len(task.input_shape) == 1
     for module in model.children():
@@ -173,7 +197,7 @@ def _layers_of(model: nn.Module, task: Task) -> list[_Linear]:
         elif type(module) is nn.Linear and flat:
             start = layers[-1].start + layers[-1].size if layers else 0
             has_bias = module.bias is not None
-            layers.append(_Linear(start, module.in_features, module.out_features, has_bias))
+            layers.append(Linear(start, module.in_features, module.out_features, has_bias))
         else:
             known = False
     sizes = [math.prod(task.input_shape)]

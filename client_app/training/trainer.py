@@ -17,6 +17,7 @@ from client_app.training.engine_choice import engine_for
 from client_app.training.engines import rehearse
 from client_app.training.last_step import last_step
 from client_app.training.personal_round import PersonalRound
+from client_app.training.stacked_dpsgd import PrivateJob
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
@@ -28,6 +29,8 @@ from hdpfl_flower.wire import Instructions
 
 ROUNDING = "rounding"
 """What the randomness that rounds a release is for."""
+UPDATE = "update"
+"""What the release's randomness is for, and the kind of the release."""
 
 
 class Trainer:
@@ -105,7 +108,11 @@ class Trainer:
             )
             left = sum(phase.steps for phase in phases)
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
-        update = self._train(round_plan, "update", phases, self._pull)
+        # Left by in_process.py for this very request; taken out, so that no other release can use
+        # it.
+        update = self._site.trained.pop((self._instructions.digest, UPDATE), None)
+        if update is None:
+            update = self._train(round_plan, UPDATE, phases, self._pull)
         if own is not None:
             step_std = terms.learning_rate * round_plan.noise_std / round_plan.divisor
             # The last phase trains what is sent, whichever phases precede it.
@@ -115,6 +122,23 @@ class Trainer:
         if self._direction:
             return wire.encode_update(self._direction.project(update))
         return payload_of(self._site, self._instructions, update)
+
+    def job(self, plan: Plan) -> PrivateJob | None:
+        """Return the round for simulated sites that train together; None where this one cannot.
+
+        A deployed site trains by itself: in a stack no number of a record is proven to be its own
+        to the last bit. So do a part of the model, phases and an offset.
+        """
+        if not self._site.simulated or self._personal is not None or self._offset is not None:
+            return None
+        server_round = self._instructions.server_round
+        return PrivateJob(
+            self.start,
+            self._site.training_records(),
+            plan.round(server_round, self._instructions.terms.clip_norm),
+            self._site.streams(server_round, UPDATE),
+            self._pull,
+        )
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; called once the release is sealed.

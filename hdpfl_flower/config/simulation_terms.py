@@ -51,3 +51,8 @@ class SimulationTerms(Settings):
         description="Simulation: torch threads of a client; 1 gives "
         "the same arrays everywhere, 0 takes the actor's CPUs.",
     )
+    stack: bool = Field(
+        False,
+        description="Simulation in one process: clients with noise = records and a model of linear "
+        "layers train together, faster; their updates differ in the last bits.",
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,16 +108,7 @@ class RandomStream:
 
     def _normals(self, calls: int, count: int) -> torch.Tensor:
         """Return the normals of several calls, shape ``(calls, count)``, one pass over all."""
-        # Two uniforms of 8 bytes make two normals; of an odd number the last normal is dropped.
-        half = (count + 1) // 2
-        words = torch.frombuffer(bytearray(self.bytes(16 * half * calls)), dtype=torch.int64)
-        # The + 1 excludes 0, whose logarithm is −∞; the least value 2⁻⁵³ bounds the tail at 8.5 σ.
-        uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)
-        uniform = uniform.view(calls, 2, half)
-        radius = uniform[:, :1].contiguous().log_().mul_(-2).sqrt_()
-        angle = uniform[:, 1:].mul(2 * math.pi)
-        pairs = torch.cat([torch.cos(angle), torch.sin(angle)], dim=1).mul_(radius)
-        return pairs.view(calls, -1)[:, :count]
+        return _box_muller(bytearray(self.bytes(calls * _bytes_of(count))), count)
 
     def gumbel(self, count: int) -> npt.NDArray[np.float64]:
         """Return ``count`` independent standard Gumbels, −ln of exponentials, all finite.
@@ -127,6 +118,46 @@ class RandomStream:
         words = np.frombuffer(self.bytes(8 * count), dtype=np.uint64) >> np.uint64(12)
         # The + ½ excludes 0 and 1, so that both logarithms are finite.
         return -np.log(-np.log1p(-(words.astype(np.float64) + 0.5) * 2.0**-52))
+
+
+def _bytes_of(count: int) -> int:
+    """Return the bytes that ``count`` normals are made of.
+
+    Two uniforms of 8 bytes make two normals; of an odd number the last normal is dropped.
+    """
+    return 16 * ((count + 1) // 2)
+
+
+def _box_muller(source: bytearray, count: int) -> torch.Tensor:
+    """Return the normals of several pieces of a stream, one after another in ``source``.
+
+    ``source`` is used up. Shape ``(pieces, count)``; row i has the bits that piece i gives alone.
+    """
+    words = torch.frombuffer(source, dtype=torch.int64)
+    # The + 1 excludes 0, whose logarithm is −∞; the least value 2⁻⁵³ bounds the tail at 8.5 σ.
+    uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)
+    uniform = uniform.view(-1, 2, (count + 1) // 2)
+    radius = uniform[:, :1].contiguous().log_().mul_(-2).sqrt_()
+    angle = uniform[:, 1:].mul(2 * math.pi)
+    pairs = torch.cat([torch.cos(angle), torch.sin(angle)], dim=1).mul_(radius)
+    return pairs.view(len(uniform), -1)[:, :count]
+
+
+def normals_of(streams: Sequence[RandomStream], count: int) -> torch.Tensor:
+    """Return ``count`` normals of each stream, float64, on the CPU, shape ``(n, count)``.
+
+    Row i has the bits that ``streams[i].normal(count)`` returns, and takes the same bytes.
+    """
+    result = torch.empty(len(streams), count, dtype=torch.float64)
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        some = max(_AHEAD // (stop - start), 1)
+        for first in range(0, len(streams), some):
+            source = bytearray()
+            for stream in streams[first : first + some]:
+                source += stream.bytes(_bytes_of(stop - start))
+            result[first : first + some, start:stop] = _box_muller(source, stop - start)
+    return result
 
 
 @dataclass(frozen=True)
@@ -180,9 +211,44 @@ def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Te
     """
     if std == 0:
         return total
-    # A function of public numbers alone. A power of two: scaling by it is exact.
-    grid = 2.0 ** (math.floor(math.log2(std)) - _GRID_BITS)
+    grid = _grid(std)
     noise = stream.normal(total.numel()).to(total.device)
     # In units of the grid, so that rounding to whole numbers rounds to the grid.
     noise.mul_(std / grid).add_(total, alpha=1 / grid)
     return noise.round_().mul_(grid).to(total.dtype)
+
+
+def add_noises(
+    totals: torch.Tensor, stds: Sequence[float], streams: Sequence[RandomStream]
+) -> torch.Tensor:
+    """Return :func:`add_noise` of each row under its own scale and its own stream.
+
+    Args:
+        totals: clipped sums of as many releases, float32, shape ``(n, d)``, any device.
+        stds: standard deviation of each row's noise; 0 returns the row as it is.
+        streams: the noise stream of each row's release.
+
+    Guarantees:
+        Row i has the bits of ``add_noise(totals[i], stds[i], streams[i])``.
+    """
+    loud = [row for row, std in enumerate(stds) if std > 0]
+    if len(loud) < len(totals):  # a release without noise draws none
+        noisy = totals.clone()
+        if loud:
+            some = [stds[row] for row in loud], [streams[row] for row in loud]
+            noisy[loud] = add_noises(totals[loud], *some)
+        return noisy
+    noise = normals_of(streams, totals.shape[1]).to(totals.device)
+    grids = [_grid(std) for std in stds]
+    ratios = [std / each for std, each in zip(stds, grids, strict=True)]
+    scale, grid = (noise.new_tensor(each).unsqueeze(1) for each in (ratios, grids))
+    noise.mul_(scale).addcmul_(totals.to(noise.dtype), 1 / grid)
+    return noise.round_().mul_(grid).to(totals.dtype)
+
+
+def _grid(std: float) -> float:
+    """Return the public grid of a noisy sum: the power of two next below std·2⁻²⁰.
+
+    A function of public numbers alone. A power of two: scaling by it is exact.
+    """
+    return 2.0 ** (math.floor(math.log2(std)) - _GRID_BITS)

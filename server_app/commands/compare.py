@@ -84,6 +84,12 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         typer.Option("--terms", "--run-config", help="TOML file of run config keys to start from."),
     ] = None,
     set_: Annotated[list[str], typer.Option("--set", help="KEY=VALUE, any run config key.")] = [],  # noqa: B006
+    stack: Annotated[
+        bool | None,
+        typer.Option(
+            "--stack", help="Train the clients of logreg and mlp together.", show_default=False
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
     csv: Annotated[
@@ -112,7 +118,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
         "groups": groups, "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta,
         "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
-        "clip-norm": clip_norm, "seed": seed,
+        "clip-norm": clip_norm, "seed": seed, "stack": stack,
     }  # fmt: skip
     search_here()
     names = [name.strip() for name in strategies.split(",") if name.strip()]

@@ -37,6 +37,8 @@ class LocalGrid(Grid):
     stacked = True
     """Whether the nodes of a round train together where they can (``client_app/in_process.py``),
     which changes the last bits of their updates."""
+    private = False
+    """Whether they also do where they add noise to each step (``stack``)."""
     num_sites = 0
     """Sites that the data set is split over; 0: the nodes are no simulated sites."""
 
@@ -56,7 +58,8 @@ class LocalGrid(Grid):
             config: what the sites are drawn from, as Flower's engines give it to their nodes.
             ledgers_in_files: what a site has charged and released outlives the process.
         """
-        drawn = (config or RunConfig()).drawn()
+        config = config or RunConfig()
+        drawn, self.private = config.drawn(), config.simulation.stack
         self.num_sites = num_sites
         # Flower reads these when a Message is made; its own engines set them in each process.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -102,7 +105,7 @@ class LocalGrid(Grid):
             nodes = ((message, self._contexts[message.metadata.dst_node_id]) for message in portion)
             # Others have profiles of their own: no simulation's, but a test's sites.
             mine = [(m, node) for m, node in nodes if isinstance(node, InProcessContext)]
-            with trained_together(mine if self.stacked else []):
+            with trained_together(mine if self.stacked else [], private=self.private):
                 replies += [self._answer(message) for message in portion]
         return replies
 

@@ -66,6 +66,7 @@ class AttackGrid(LocalGrid):
             TermsError: a liar is none of them, or the data set has no classes to relabel.
         """
         super().__init__(num_sites, present, config=config)
+        self.private = False  # a liar computes its own update without noise, by itself
         missing = {index + 2 for index in attack.sites} - set(self.get_node_ids())
         if missing:
             raise TermsError("attack: a site that lies takes no part in the run")

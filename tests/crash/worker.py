@@ -87,9 +87,11 @@ def put_points() -> None:
 
 
 def release_of_the_site() -> Callable[..., bytes]:
-    """Return ``client_app.app._release``, compiled from its own text."""
+    """Return ``client_app.app._release``, compiled with ``reserve`` from their own text."""
     tree = ast.parse((ROOT / "client_app" / "app.py").read_text())
-    (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "_release"]
+    wanted = {"_release", "reserve"}
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in wanted]
+    assert len(functions) == len(wanted)
     log = logging.getLogger("hdpfl.site")
     names: dict[str, Any] = {
         "Request": Request,
@@ -99,7 +101,7 @@ def release_of_the_site() -> Callable[..., bytes]:
         "log": log,
     }
     exec(
-        compile(ast.Module([function], []), "client_app/app.py", "exec"), names
+        compile(ast.Module([*functions], []), "client_app/app.py", "exec"), names
     )  # annotations stay text, as here
     return names["_release"]  # type: ignore[no-any-return]
 
@@ -138,7 +140,7 @@ def answer(folder: Path, ask: dict[str, Any], release: Callable[..., bytes]) -> 
         budget=SimpleNamespace(epsilon=math.inf, delta=math.inf),
         policy=SimpleNamespace(runs=0),
     )
-    site = SimpleNamespace(profile=profile, simulated=False)
+    site = SimpleNamespace(profile=profile, simulated=False, taken={})
     terms = SimpleNamespace(run_id=ask["run"])
     instructions = SimpleNamespace(
         terms=terms, server_round=ask["round"], digest=ask.get("digest", "d")

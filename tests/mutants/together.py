@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 _STACKED = "client_app/training/test_stacked_sgd.py::test_each_client_ends_where_it_ends_alone"
+_DPSGD = "client_app/training/stacked_dpsgd.py"
+_PRIVATE = "client_app/training/test_stacked_dpsgd.py::test_"
+_ALONE = _PRIVATE + "each_client_sends_what_it_sends_alone[mlp:8-softmax-None]"
+_RECORDS = "client_app/test_stacked_records.py::test_"
 _TOGETHER = "client_app/test_in_process.py::test_"
 MUTANTS = (
     Mutant(
@@ -64,6 +68,111 @@ MUTANTS = (
         "        if path.is_file():\n            with",
         "        if False:\n            with",
         "hdpfl_flower/ledger/test_in_memory.py::test_it_goes_on_where_its_file_ends",
+    ),
+    Mutant(
+        "one client's noise for all",
+        "hdpfl_flower/privacy/noise.py",
+        "                source += stream.bytes(_bytes_of(stop - start))",
+        "                source += streams[0].bytes(_bytes_of(stop - start))",
+        _PRIVATE + "the_noise_of_each_step_is_the_clients_own_at_its_own_scale",
+    ),
+    Mutant(
+        "one client's noise scale for all",
+        "hdpfl_flower/privacy/noise.py",
+        "    noise.mul_(scale).addcmul_(",
+        "    noise.mul_(scale[:1]).addcmul_(",
+        _PRIVATE + "the_noise_of_each_step_is_the_clients_own_at_its_own_scale",
+    ),
+    Mutant(
+        "noise left out where all stacked batches are empty",
+        _DPSGD,
+        "            noisy = add_noises(\n",
+        "            noisy = total if not total.any() else add_noises(\n",
+        _PRIVATE + "the_noise_of_each_step_is_the_clients_own_at_its_own_scale",
+    ),
+    Mutant(
+        "stacked records clipped by the largest of their batch",
+        _DPSGD,
+        "squared_norm.rsqrt()).clamp(",
+        "squared_norm.amax(1, keepdim=True).rsqrt()).clamp(",
+        _ALONE,
+    ),
+    Mutant(
+        "stacked records not clipped",
+        _DPSGD,
+        "squared_norm.rsqrt()).clamp(max=1.0)",
+        "squared_norm.rsqrt()).clamp(min=1.0, max=1.0)",
+        _PRIVATE + "one_record_more_moves_the_sum_by_its_clip_norm_at_most",
+    ),
+    Mutant(
+        "one client's clip norm for all",
+        _DPSGD,
+        "self._clip_norms[: len(counted)]",
+        "self._clip_norms[:1]",
+        _ALONE,
+    ),
+    Mutant(
+        "one client's divisor for all",
+        _DPSGD,
+        "own.addcmul_(noisy, rates[:active], value=-1)",
+        "own.addcmul_(noisy, rates[:1], value=-1)",
+        _ALONE,
+    ),
+    Mutant(
+        "rows that fill up a stacked batch count",
+        _DPSGD,
+        "factor = torch.where(finite & counted, factor, 0.0)",
+        "factor = torch.where(finite, factor, 0.0)",
+        _ALONE,
+    ),
+    Mutant(
+        "0 · NaN in a stacked sum",
+        _DPSGD,
+        "            if not everything:",
+        "            if False:",
+        _PRIVATE + "a_record_that_is_not_finite_adds_zero_alone[mlp:8]",
+    ),
+    Mutant(
+        "stacked updates of DP-SGD left with another node",
+        "client_app/in_process.py",
+        "for each, update in zip(rounds, updates, strict=True):",
+        "for each, update in zip(rounds, updates[1:] + updates[:1], strict=True):",
+        _RECORDS + "sites_send_what_they_send_alone[more0]",
+    ),
+    Mutant(
+        "stacked sites reserve after the work",
+        "client_app/in_process.py",
+        "    context.taken[key] = taken\n",
+        "    with taken:\n        pass\n",
+        _RECORDS + "every_site_reserves_before_the_work_and_seals_after_it",
+    ),
+    Mutant(
+        "a reservation that nobody sealed is forgotten",
+        "client_app/in_process.py",
+        "            while context.taken:\n",
+        "            context.taken.clear()\n            while context.taken:\n",
+        _RECORDS + "a_failure_of_the_common_work_loses_every_release_and_sends_nothing",
+    ),
+    Mutant(
+        "a noisy update done for another request is sent",
+        "client_app/training/trainer.py",
+        "self._site.trained.pop((self._instructions.digest, UPDATE), None)",
+        "next(iter(self._site.trained.values()), None)",
+        _RECORDS + "work_and_reservations_for_another_request_are_not_used",
+    ),
+    Mutant(
+        "a site that is no simulation is stacked",
+        "client_app/training/trainer.py",
+        "        if not self._site.simulated or self._personal",
+        "        if self._personal",
+        _RECORDS + "a_site_that_is_no_simulation_is_never_stacked",
+    ),
+    Mutant(
+        "sites are stacked unasked",
+        "client_app/in_process.py",
+        'not (private and terms.noise == "records")',
+        'terms.noise != "records"',
+        _RECORDS + "nothing_is_stacked_unless_it_is_asked_for",
     ),
 )
 """As ``table.MUTANTS``."""

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from hdpfl_flower.privacy import noise
-from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.noise import RandomStream, add_noise, add_noises
 
 KEY = bytes(range(32))
 BLOCK = 16_384
 
 
-@pytest.mark.parametrize("calls", [1, 2, 7, 30])
+@pytest.mark.parametrize("calls", [1, 2, 7, 12])
 @pytest.mark.parametrize("count", [1, 2, 5, 13, 14, 650, 651, 7850, BLOCK, BLOCK + 3])
 def test_numbers_drawn_ahead_have_the_bits_of_those_drawn_one_by_one(
     count: int, calls: int
@@ -66,3 +66,25 @@ def test_what_was_announced_last_counts() -> None:
     for count in (4, 3, 3, 4):
         assert torch.equal(stream.normal(count), alone.normal(count))
     assert stream.position == alone.position
+
+
+# The noise of several releases.
+
+
+@pytest.mark.parametrize("count", [1, 2, 13, 650, 7851, BLOCK, BLOCK + 3])
+def test_noise_of_several_releases_has_the_bits_of_each_alone(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "_AHEAD", 3 * count)  # some releases at a time
+    keys = [bytes([number]) * 32 for number in range(7)]
+    stds = [0.3, 1.0, 0.0, 7e-5, 1.7, 0.0, 1e6]
+    totals = torch.randn(7, count, generator=torch.Generator().manual_seed(1))
+    together, alone = [RandomStream(key) for key in keys], [RandomStream(key) for key in keys]
+    found = add_noises(totals, stds, together)
+    for row, (std, stream) in enumerate(zip(stds, alone, strict=True)):
+        assert torch.equal(found[row], add_noise(totals[row], std, stream))
+        assert together[row].position == stream.position
+    assert torch.equal(found[2], totals[2])
+    quiet = add_noises(totals, [0.0] * 7, together)
+    assert torch.equal(quiet, totals)
+    assert together[0].position == alone[0].position

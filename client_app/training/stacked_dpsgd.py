@@ -1,0 +1,208 @@
+"""Record-level DP-SGD of many simulated clients at once, for models of linear layers and ReLUs.
+
+The clients are a leading axis, as in ``stacked_sgd.py``: each has its own parameters, records,
+Poisson batches, C, z, divisor and streams. A record's gradient in a linear layer is δ ⊗ [a, 1], so
+its norm is a product of norms (``engines.py``), and the clipped sums of all clients are one batched
+product a layer. Batches and noise are bit by bit those of ``dpsgd.train``. Sums are not: a batched
+product adds in another order, which changes an update by less than 1e-6 of its norm.
+
+For simulations alone. Each record is clipped to C·(1 + 1e-5) whatever its values, and one that is
+not finite adds zero, as everywhere. But a batched product may round a record's numbers differently
+beside other records or other clients; that they are the record's own to the last bit is proven for
+the engines of deployed sites alone (``hdpfl_flower/models/row_batches.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from client_app.training.dpsgd import Pull, pull_share
+from client_app.training.engines import outer_squared_norms
+from client_app.training.plain_sgd import Vector
+from client_app.training.stacked_sgd import Stack
+from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
+from hdpfl_flower.models.losses import output_gradient
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.noise import ReleaseStreams, add_noises
+from hdpfl_flower.privacy.plan import RoundPlan
+
+_AT_ONCE = 2**18
+"""Parameters of the clients that step together; their noise is in float64."""
+_INPUTS = 2**22
+"""Features of the records that are in memory at once: 16 MiB."""
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateJob:
+    """One client's round of DP-SGD.
+
+    Attributes:
+        start: the parameters to start from, float32, shape ``(d,)``.
+        records: the client's.
+        plan: its steps, q, C, noise and divisor.
+        streams: its release's randomness, used up.
+        pull: as ``dpsgd.train`` has it.
+    """
+
+    start: Vector
+    records: Records
+    plan: RoundPlan
+    streams: ReleaseStreams
+    pull: Pull | None = None
+
+
+def train_stacked(
+    stack: Stack, jobs: Sequence[PrivateJob], learning_rate: float, physical_batch: int
+) -> list[Vector]:
+    """Return each client's noisy update of one round, local − global, shape ``(d,)``, in order.
+
+    Args:
+        stack: the model.
+        jobs: the clients'; they may differ in everything but the model.
+        learning_rate: η.
+        physical_batch: records of a client in memory at once.
+
+    Guarantees:
+        Each update is the composition of Gaussian mechanisms that ``dpsgd.train`` describes, under
+        the client's own plan, from its own records and streams alone.
+
+    Raises:
+        TermsError: a pull λ that ``pull_share`` refuses.
+    """
+    found: dict[int, Vector] = {}
+    # Clients with batches alike are together: a shorter batch is filled up with rows of weight 0.
+    order = sorted(range(len(jobs)), key=lambda i: (jobs[i].plan.divisor, jobs[i].plan.steps.count))
+    inputs = stack.layers[0].inputs
+    while order:
+        widest = max(1, min(physical_batch, math.ceil(jobs[order[-1]].plan.divisor)))
+        count = max(min(_AT_ONCE // stack.size, _INPUTS // (inputs * widest)), 1)
+        order, some = order[:-count], order[-count:]
+        # The most steps first: in every step, those who still have one are the first ones.
+        some.sort(key=lambda i: -jobs[i].plan.steps.count)
+        with exact_arithmetic():
+            updates = _Round(stack, [jobs[i] for i in some], physical_batch).run(learning_rate)
+        found.update(zip(some, updates.cpu().numpy(), strict=True))
+    return [found[i] for i in range(len(jobs))]
+
+
+class _Round:
+    """The round of some clients, sorted by their steps, the most first."""
+
+    def __init__(self, stack: Stack, jobs: Sequence[PrivateJob], physical_batch: int) -> None:
+        self._stack, self._jobs = stack, jobs
+        inputs = stack.layers[0].inputs
+        self._features = [job.records.features.reshape(len(job.records), inputs) for job in jobs]
+        self._batches = [_batches(job) for job in jobs]
+        largest = max((len(rows) for batch in self._batches for rows in batch), default=0)
+        self._width = max(min(largest, physical_batch), 1)
+        # Filled again in every step. What is left of an earlier one counts as often as zeros do.
+        size = len(jobs) * self._width
+        self._x = np.zeros(size * inputs, np.float32)
+        self._y = np.zeros(size, jobs[0].records.targets.dtype)
+        self._clip_norms = self._column([job.plan.clip_norm for job in jobs])
+
+    def run(self, learning_rate: float) -> torch.Tensor:
+        """Return the updates, shape ``(n, d)``."""
+        jobs, stack = self._jobs, self._stack
+        begin = stack.put(np.stack([job.start for job in jobs]))
+        theta, totals = begin.clone(), torch.empty_like(begin)
+        # The divisor is a client's expected batch b, a constant.
+        rates = self._column([learning_rate / job.plan.divisor for job in jobs])
+        shares = [pull_share(job.pull, learning_rate) for job in jobs]
+        anchors = pulls = None
+        if any(shares):
+            anchors = stack.put(np.stack([job.pull[1] if job.pull else job.start for job in jobs]))
+            pulls = self._column(shares)
+        for step in range(jobs[0].plan.steps.count):
+            active = sum(job.plan.steps.count > step for job in jobs)
+            own, total = theta[:active], totals[:active]
+            total.zero_()
+            self._add_clipped_sums(total, own, step)
+            # In every step and for every client, whatever its batch: as in dpsgd.train.
+            noisy = add_noises(
+                total,
+                [job.plan.noise_std for job in jobs[:active]],
+                [job.streams.noise for job in jobs[:active]],
+            )
+            if anchors is not None and pulls is not None:
+                own.lerp_(anchors[:active], pulls[:active])
+            own.addcmul_(noisy, rates[:active], value=-1)
+        return theta - begin
+
+    def _add_clipped_sums(self, total: torch.Tensor, theta: torch.Tensor, step: int) -> None:
+        """Add each client's clipped gradient sum of its batch in ``step`` to its row."""
+        batches = [batch[step] for batch in self._batches[: len(theta)]]
+        for first in range(0, max(map(len, batches)), self._width):
+            parts = [rows[first : first + self._width] for rows in batches]
+            x, y, counted = self._rows_of(parts)
+            inputs, residual = self._stack.forward(theta, x, y, _output_gradient)
+            deltas = self._stack.backward(theta, inputs, residual)
+            self._add(total, inputs, deltas, counted)
+
+    def _add(
+        self,
+        total: torch.Tensor,
+        inputs: Sequence[torch.Tensor],
+        deltas: Sequence[torch.Tensor],
+        counted: torch.Tensor,
+    ) -> None:
+        """Add Σⱼ gⱼ · min(1, C/‖gⱼ‖) of each client, over the rows that count, shape ``(n, b)``."""
+        layers = self._stack.layers
+        squared_norm = torch.stack([
+            outer_squared_norms(delta.flatten(0, 1), a.flatten(0, 1), layer.bias)
+            for layer, a, delta in zip(layers, inputs, deltas, strict=True)
+        ]).sum(0).view_as(counted)  # fmt: skip
+        finite = torch.isfinite(squared_norm)
+        everything = bool(finite.all())
+        # Each client's own C, for each record alone.
+        factor = (self._clip_norms[: len(counted)] * squared_norm.rsqrt()).clamp(max=1.0)
+        factor = torch.where(finite & counted, factor, 0.0).unsqueeze(2)
+        for layer, a, delta in zip(layers, inputs, deltas, strict=True):
+            if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
+                a, delta = (torch.where(finite.unsqueeze(2), v, 0.0) for v in (a, delta))  # noqa: PLW2901
+            weighted = delta * factor
+            layer.weight_of(total).baddbmm_(weighted.transpose(1, 2), a)
+            bias = layer.bias_of(total)
+            if bias is not None:
+                bias += weighted.sum(1, keepdim=True)
+
+    def _rows_of(
+        self, parts: Sequence[npt.NDArray[np.int64]]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return features ``(n, b, inputs)``, targets ``(n, b)``, and which of the rows count."""
+        counts = np.array([len(rows) for rows in parts])
+        shape = len(parts), int(counts.max())
+        size, inputs = shape[0] * shape[1], self._stack.layers[0].inputs
+        x, y = self._x[: size * inputs].reshape(*shape, inputs), self._y[:size].reshape(shape)
+        for i, rows in enumerate(parts):
+            # "clip" copies without a second buffer; the rows are within bounds.
+            self._features[i].take(rows, 0, x[i, : len(rows)], "clip")
+            y[i, : len(rows)] = self._jobs[i].records.targets[rows]
+        counted = np.arange(shape[1]) < counts[:, np.newaxis]
+        return self._stack.put(x), self._stack.put(y), self._stack.put(counted)
+
+    def _column(self, numbers: Sequence[float]) -> torch.Tensor:
+        return self._stack.put(np.array(numbers, np.float32)[:, np.newaxis])
+
+
+def _output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return what ``losses.output_gradient`` does, in other last bits where that is faster."""
+    if task.loss != "softmax":
+        return output_gradient(task, outputs, targets)
+    # A class a row: over a short last axis torch's softmax takes up to nine times as long.
+    residual = torch.softmax(outputs.t().contiguous(), dim=0)
+    minus = residual.new_full((1, 1), -1.0).expand(1, len(targets))
+    return residual.scatter_add_(0, targets.unsqueeze(0), minus).t().contiguous()
+
+
+def _batches(job: PrivateJob) -> list[npt.NDArray[np.int64]]:
+    """Return the rows of each step's Poisson batch, by the coins that ``dpsgd.train`` throws."""
+    sampling, steps = job.streams.sampling, job.plan.steps
+    sampling.bytes(7)  # the seed of dropout there
+    return [sampling.bernoulli(len(job.records), steps.sampling_prob) for _ in range(steps.count)]
