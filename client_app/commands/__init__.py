@@ -6,39 +6,55 @@ report); its error messages never do.
 
 from __future__ import annotations
 
-from client_app.commands.approve import approve
-from client_app.commands.audit import audit
-from client_app.commands.connect import connect
-from client_app.commands.evaluate import evaluate
-from client_app.commands.exporter import exporter
-from client_app.commands.ledger import app as ledger_app
-from client_app.commands.model import app as model_app
-from client_app.commands.plan import plan
-from client_app.commands.profile import app as profile_app
-from client_app.commands.report import report
-from client_app.commands.requests import refuse, requests
-from client_app.commands.schema import app as schema_app
-from client_app.commands.worth import worth
+from hdpfl_flower.system.later import Later
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import VERSION
 
+_HERE = "client_app.commands"
+COMMANDS = {
+    "plan": Later(f"{_HERE}.plan", "plan", "Print the cost of a run at this site."),
+    "report": Later(f"{_HERE}.report", "report", "Print the site's privacy report."),
+    "evaluate": Later(
+        f"{_HERE}.evaluate",
+        "evaluate",
+        "Measure the model of the last run on this site's own records.",
+    ),
+    "worth": Later(f"{_HERE}.worth", "worth", "Judge whether the last run was worth joining."),
+    "audit": Later(f"{_HERE}.audit", "audit", "Attack this build's clipping and noise."),
+    "requests": Later(
+        f"{_HERE}.requests",
+        "requests",
+        "List the runs that wait for approval, and what was decided.",
+    ),
+    "approve": Later(f"{_HERE}.approve", "approve", "Approve a run, or with --to an app."),
+    "refuse": Later(
+        f"{_HERE}.requests",
+        "refuse",
+        "Refuse a run for good; one that was approved releases nothing more.",
+    ),
+    "connect": Later(
+        f"{_HERE}.connect",
+        "connect",
+        "Ask the coordinator for its health over TLS, and compare the clocks.",
+    ),
+    "exporter": Later(
+        f"{_HERE}.exporter",
+        "exporter",
+        "Show this site's budget, releases, refusals and ledger to its own Prometheus.",
+    ),
+    "profile": Later(f"{_HERE}.profile", "app", "Check the site's profile."),
+    "schema": Later(
+        f"{_HERE}.schema", "app", "The public schema of a table: draft one, check one."
+    ),
+    "ledger": Later(f"{_HERE}.ledger", "app", "The budget ledger: what was charged and released."),
+    "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
+}
+
 app = new_app(
-    "The tool of a site: its profile, its ledger, its model.", version=f"hdpfl-flower {VERSION}"
+    "The tool of a site: its profile, its ledger, its model.",
+    version=f"hdpfl-flower {VERSION}",
+    commands=COMMANDS,
 )
-app.add_typer(profile_app, name="profile")
-app.add_typer(schema_app, name="schema")
-app.command("plan")(plan)
-app.add_typer(ledger_app, name="ledger")
-app.command("report")(report)
-app.add_typer(model_app, name="model")
-app.command("evaluate")(evaluate)
-app.command("worth")(worth)
-app.command("audit")(audit)
-app.command("requests")(requests)
-app.command("approve")(approve)
-app.command("refuse")(refuse)
-app.command("connect")(connect)
-app.command("exporter")(exporter)
 
 
 def main() -> None:

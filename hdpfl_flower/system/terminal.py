@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import typer
 
 from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.system.later import Later, group_of
 from hdpfl_flower.system.printable import printable
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported, later
@@ -26,15 +27,19 @@ EXIT_CODES = (
 """Of both command lines; their help ends with it."""
 
 
-def new_app(help_text: str, *, version: str = "") -> typer.Typer:
+def new_app(
+    help_text: str, *, version: str = "", commands: Mapping[str, Later] | None = None
+) -> typer.Typer:
     """Return a command line that shows help when called bare, and plain tracebacks without locals.
 
     Args:
         help_text: what it is.
         version: what ``--version`` prints, of a whole command line; empty: of a group of commands,
             which has no such option, no completion and no list of exit codes.
+        commands: those that are imported when they are run.
     """
     app = typer.Typer(
+        cls=group_of(commands) if commands else None,
         help=help_text,
         epilog=EXIT_CODES if version else None,
         no_args_is_help=True,

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
+from hdpfl_flower.system.later import Later
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import VERSION
-from server_app.commands.bench import bench
-from server_app.commands.certs import certs
-from server_app.commands.compare import compare
-from server_app.commands.contract import contract
-from server_app.commands.demo import demo
-from server_app.commands.export import export
-from server_app.commands.exporter import exporter
-from server_app.commands.listing import list_names
-from server_app.commands.metrics import app as metrics_app
-from server_app.commands.new import new
-from server_app.commands.plot import plot
-from server_app.commands.report import report
-from server_app.commands.reproduce import reproduce
-from server_app.commands.resume import resume
+
+_HERE = "server_app.commands"
+COMMANDS = {
+    "demo": Later(
+        f"{_HERE}.demo",
+        "demo",
+        "Train on scikit-learn's digits at 13 sites, each with its own ε, in process.",
+    ),
+    "compare": Later(
+        f"{_HERE}.compare",
+        "compare",
+        "Compare strategies in process: a table of mean ± sd, JSON and a picture.",
+    ),
+    "list": Later(
+        f"{_HERE}.listing",
+        "list_names",
+        "List the strategies, their parts after a +, models, data sets, guards, attacks and "
+        "studies.",
+    ),
+    "bench": Later(
+        f"{_HERE}.bench",
+        "bench",
+        "List the natural federations, or compare the rules on some of them.",
+    ),
+    "contract": Later(
+        f"{_HERE}.contract",
+        "contract",
+        "Hold a strategy to its contract: a line a check; exit 1 if one fails.",
+    ),
+    "new": Later(
+        f"{_HERE}.new",
+        "new",
+        "Write a project: data.py, model.py, strategy.py, tests, and the app that sites approve.",
+    ),
+    "reproduce": Later(
+        f"{_HERE}.reproduce",
+        "reproduce",
+        "Reproduce a table or figure of a paper: progress, table, PNG and JSON.",
+    ),
+    "plot": Later(
+        f"{_HERE}.plot",
+        "plot",
+        "Draw a run, finished or not: its metrics and the sites' weights by round.",
+    ),
+    "report": Later(
+        f"{_HERE}.report",
+        "report",
+        "Write a run, finished or not, as one page: results, figures, sites, terms, versions.",
+    ),
+    "export": Later(
+        f"{_HERE}.export",
+        "export",
+        "Write the measures of every round, and the terms, to TensorBoard's or MLflow's files.",
+    ),
+    "resume": Later(
+        f"{_HERE}.resume",
+        "resume",
+        "Resume a run where it was interrupted: same run id, same plans, nothing charged twice.",
+    ),
+    "certs": Later(
+        f"{_HERE}.certs",
+        "certs",
+        "Make a CA, the server's certificate and a key pair for each site.",
+    ),
+    "exporter": Later(
+        f"{_HERE}.exporter",
+        "exporter",
+        "Show the newest runs to Prometheus, from their journals.",
+    ),
+    "metrics": Later(f"{_HERE}.metrics", "app", "The numbers of a run, for Prometheus."),
+}
 
 app = new_app(
     "Federated learning in which every client keeps its own differential privacy.",
     version=f"hdpfl-flower {VERSION}",
+    commands=COMMANDS,
 )
-app.command()(demo)
-app.command()(compare)
-app.command("list")(list_names)
-app.command()(bench)
-app.command()(contract)
-app.command()(new)
-app.command()(reproduce)
-app.command()(plot)
-app.command()(report)
-app.command()(export)
-app.command()(resume)
-app.command()(certs)
-app.command()(exporter)
-app.add_typer(metrics_app, name="metrics")
 
 
 def main() -> None:

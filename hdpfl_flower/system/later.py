@@ -1,0 +1,78 @@
+"""Commands that are imported when they are run: a command line's own help needs none of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections import UserDict
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import click
+import typer
+from typer.core import TyperGroup
+
+
+class Later(NamedTuple):
+    """A command by name.
+
+    Attributes:
+        module: where it is.
+        attribute: its function, or the command line of a group.
+        brief: the first paragraph of its help, which the list of commands shows.
+    """
+
+    module: str
+    attribute: str
+    brief: str
+
+
+class _Commands(UserDict[str, click.Command]):
+    """Commands by name; each is imported when it is first read, but for their list."""
+
+    def __init__(self, table: Mapping[str, Later]) -> None:
+        super().__init__({name: click.Command(name, help=one.brief) for name, one in table.items()})
+        self._table, self._loaded = table, dict[str, click.Command]()
+        self.listed = False
+
+    def __getitem__(self, name: str) -> click.Command:
+        if self.listed or name not in self._table:
+            return super().__getitem__(name)
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, self._table[name])
+        return self._loaded[name]
+
+
+class LaterGroup(TyperGroup):
+    """A command line whose commands are imported when they are run."""
+
+    table: ClassVar[Mapping[str, Later]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        """Make the group; its commands are those of the table."""
+        super().__init__(**attributes)
+        self._later = _Commands(self.table)
+        self.commands = self._later
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help, with the brief ones of the commands."""
+        self._later.listed = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._later.listed = False
+
+
+def group_of(table: Mapping[str, Later]) -> type[LaterGroup]:
+    """Return the class of a command line with these commands."""
+    return type("Group", (LaterGroup,), {"table": table})
+
+
+def _load(name: str, one: Later) -> click.Command:
+    found = getattr(importlib.import_module(one.module), one.attribute)
+    if not isinstance(found, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        app.command(name)(found)
+        found = app
+    command = typer.main.get_command(found)
+    command.name = name
+    return command

@@ -1,0 +1,76 @@
+"""Help without the imports of any command, and the same help as with them."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from client_app.commands import COMMANDS as SITES
+from client_app.commands import app as hdpfl_site
+from server_app.commands import COMMANDS
+from server_app.commands import app as hdpfl
+
+LINES = {"server_app": (hdpfl, COMMANDS), "client_app": (hdpfl_site, SITES)}
+HEAVY = (
+    "torch", "flwr", "numpy", "pandas", "pyarrow", "sklearn", "scipy", "matplotlib", "pydantic",
+    "cryptography", "grpc", "dp_accounting", "jinja2",
+)  # fmt: skip
+
+
+def imported(package: str, words: list[str]) -> set[str]:
+    """Return the modules of a process that ran a command line with ``words``."""
+    code = (
+        f"import sys; sys.argv = ['x', *{words!r}]\n"
+        f"from {package}.commands import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('modules', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    return set(done.stdout.rpartition("modules")[2].split())
+
+
+@pytest.mark.parametrize("package", LINES)
+@pytest.mark.parametrize("words", [["--help"], ["--version"], []])
+def test_help_and_version_import_no_command_and_nothing_heavy(
+    package: str, words: list[str]
+) -> None:
+    found = imported(package, words)
+    assert f"{package}.commands" in found
+    assert not found & set(HEAVY)
+    assert not [name for name in found if name.startswith(f"{package}.commands.")]
+
+
+def test_a_command_imports_no_other() -> None:
+    found = imported("server_app", ["metrics", "--help"])
+    assert "server_app.commands.metrics" in found
+    assert not found & {"server_app.commands.compare", "server_app.commands.reproduce", "torch"}
+
+
+@pytest.mark.parametrize("package", LINES)
+def test_the_brief_help_is_the_first_paragraph_of_the_commands_own(package: str) -> None:
+    app, table = LINES[package]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert list(commands) == list(table)
+    for name, command in commands.items():
+        first = inspect.cleandoc(command.help or "").split("\n\n")[0]
+        assert " ".join(first.split()) == table[name].brief, name
+        assert command.name == name
+
+
+def test_an_unknown_command_is_refused_with_the_nearest() -> None:
+    found = CliRunner().invoke(hdpfl, ["comparee"])
+    assert found.exit_code == 2
+    assert "No such command 'comparee'. Did you mean 'compare'?" in " ".join(found.output.split())
+
+
+def test_a_command_is_loaded_once() -> None:
+    commands = typer.main.get_command(hdpfl).commands  # type: ignore[attr-defined]
+    assert commands["list"] is commands.get("list") is dict(commands.items())["list"]
+    assert commands.get("none", 5) == 5
