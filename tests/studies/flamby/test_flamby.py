@@ -270,7 +270,7 @@ def test_seeds_of_each_hospitals_own_are_not_undone_by_one(split: Split) -> None
 
 
 def test_hospitals_share_their_numbers_as_published_and_no_others(split: Split) -> None:
-    """Noise of a thousand times the size hides all else: changes are equal up to σ/divisor, or not."""
+    """Noise of a thousand times the size hides all else: changes are equal to σ/divisor, or not."""
     many = tuple(1000 * sigma for sigma in SIGMAS["1"])
     for recipe, shared in ((PUBLISHED, True), (SECRET_SEEDS, False)):
         sent: list[Floats] = []
