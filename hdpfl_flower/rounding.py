@@ -20,16 +20,15 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.config.terms import FLOAT32 as FLOAT32  # noqa: PLC0414 - exported
+from hdpfl_flower.config.terms import Form as Form  # noqa: PLC0414 - exported
 from hdpfl_flower.errors import WireError
 
-Form = Literal["float32", "bfloat16", "int8"]
-"""How the numbers of a vector are sent."""
-FLOAT32: Final = "float32"
 BFLOAT16: Final = "bfloat16"
 INT8: Final = "int8"
 

@@ -21,8 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hdpfl_flower.versions": set(),
     "hdpfl_flower.linalg": set(),
     "hdpfl_flower.system": set(),
-    "hdpfl_flower.rounding": set(),
-    "hdpfl_flower.config": {"hdpfl_flower.rounding"},
+    "hdpfl_flower.config": set(),
     "hdpfl_flower.measures.concordance": set(),
     "hdpfl_flower.models": {"hdpfl_flower.measures.concordance", "hdpfl_flower.system"},
     "hdpfl_flower.monitoring": {"hdpfl_flower.system"},
@@ -37,11 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hdpfl_flower.estimators": {"hdpfl_flower.linalg", "hdpfl_flower.models"},
     "hdpfl_flower.clustering": {"hdpfl_flower.linalg", "hdpfl_flower.estimators"},
     "hdpfl_flower.updates": {"hdpfl_flower.estimators"},
-    "hdpfl_flower.wire": {
-        "hdpfl_flower.config",
-        "hdpfl_flower.models",
-        "hdpfl_flower.rounding",
-    },
+    "hdpfl_flower.rounding": {"hdpfl_flower.config"},
+    "hdpfl_flower.wire": {"hdpfl_flower.config", "hdpfl_flower.models", "hdpfl_flower.rounding"},
     "hdpfl_flower.privacy": {
         "hdpfl_flower.config",
         "hdpfl_flower.data",

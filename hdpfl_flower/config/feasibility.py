@@ -7,9 +7,8 @@ and all that the coordinator would learn is that rounds have no quorum.
 from __future__ import annotations
 
 from hdpfl_flower.config.personal_lambda import check_lambdas
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.terms import FLOAT32, RunTerms
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.rounding import FLOAT32
 
 
 def check_up_front(terms: RunTerms) -> None:

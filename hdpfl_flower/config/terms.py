@@ -17,10 +17,13 @@ from pydantic import AfterValidator, Field, PlainValidator, field_validator
 
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.rounding import Form
 
 AUTO: Final = "auto"
 """What a term holds that is left to the rule; an explicit 0 is no such thing."""
+
+Form = Literal["float32", "bfloat16", "int8"]
+"""How the numbers of a vector are sent; ``rounding.py`` has the grids."""
+FLOAT32: Final = "float32"
 
 
 def _read_pull(value: object) -> float | Literal["auto"]:
