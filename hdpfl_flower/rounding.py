@@ -38,8 +38,8 @@ LARGEST = 127
 """Of the whole multiples, in magnitude; −128 is none."""
 LEAST_KNOWN_APART = 36
 """Numbers of rounded vectors below which two that were noised apart may be equal by chance: where
-the noise is one step or more, one number of two is equal with probability .282 (1/(2√π)) at most,
-and .282³⁶ < 1e-19."""
+the noise is one step or more, the two are equal in a number with probability .282 (1/(2√π)) at
+most, and .282³⁶ < 2e-20."""
 LARGEST_ERROR: Mapping[str, float] = MappingProxyType(
     {FLOAT32: 0.0, BFLOAT16: 2.0**-8, INT8: math.sqrt(BLOCK) / 2 * (1 + 2.0**-7) / LARGEST}
 )
