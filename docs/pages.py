@@ -243,7 +243,7 @@ def wire_page() -> str:
         ("`site`, the answer to *join*", listed(wire.SITE_KEYS)),
         ("`metrics`, the answer to *evaluate*", listed(wire.METRIC_KEYS)),
         ("codes of a site that sends nothing", f"`{wire.DECLINED}`, `{wire.FAILED}`"),
-        ("message types", listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.FINISH))),
+        ("message types", listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH))),
     ]
     return (
         "# Wire\n\nEvery key that crosses the network; `hdpfl_flower/wire.py` encodes and decodes "

@@ -36,7 +36,7 @@ _ONE_CLASS = (
     "the noise hides how many records of each class there are; hold out more records, or raise "
     "'score-share' in the next run"
 )
-_UNLIMITED = "no value between {low:g} and {high:g} fits these counts and their noise"
+_UNLIMITED = "these counts and their noise do not limit it within {low:g} and {high:g}"
 _SHARES = np.linspace(0, 1, 10_001)
 _SLOPES, _INTERCEPTS = np.linspace(-2, 6, 801), np.linspace(-6, 6, 1201)
 _HALVINGS = 40
@@ -126,7 +126,7 @@ def measure_cells(cells: NoisyCells, level: float = 0.95) -> FromCells:
     missing = {
         name: _UNLIMITED.format(low=ends[name][0], high=ends[name][-1])
         for name, one in found.items()
-        if not math.isfinite(one.value)
+        if not all(map(math.isfinite, (one.value, one.low, one.high)))
     }
     return FromCells({n: found[n] for n in OF_CELLS if n not in missing}, missing)
 

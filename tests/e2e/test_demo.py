@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from scipy import stats
 
 from client_app.commands import main
+from hdpfl_flower.measures.from_cells import OF_CELLS
 from tests.e2e.engines import BIN, ROOT, Done, Federation, free_ports, rounds_of, toml_of
 
 pytestmark = pytest.mark.engines
@@ -32,7 +34,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
     try:
         started = federation.call("up")
         assert started.returncode == 0, started.stderr
-        terms = toml_of(ROOT / "deploy" / "demo" / "run.toml") | {"rounds": ROUNDS}
+        terms = toml_of(ROOT / "deploy" / "demo" / "run.toml") | {
+            "rounds": ROUNDS,
+            "score-share": 0.25,
+        }
         yield federation, federation.call("run", federation.write(terms))
     finally:
         federation.call("down")
@@ -79,6 +84,7 @@ def test_each_ledger_holds_exactly_the_releases_of_the_run(
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
     assert report["metrics-released"] == 0
+    assert report["scores-released"] == 1
     assert report["spent"] == pytest.approx(profile["run"])
     assert report["cap"] == pytest.approx(profile["budget"])
     assert [run["run-id"] for run in report["runs"]] == [folder_of(federation).name]
@@ -96,6 +102,21 @@ def test_each_site_keeps_the_final_model_and_tests_it(
     for name, array in final.items():
         np.testing.assert_array_equal(kept[name], array)
     assert "held-out records: accuracy" in hdpfl_site(federation, site, "model", "show")
+
+
+def test_every_histogram_of_scores_arrived_with_the_noise_of_its_plan(
+    demo: tuple[Federation, Done],
+) -> None:
+    """So few records are held out here that the noise hides the measures, and the run says so."""
+    federation, _ = demo
+    found = json.loads((folder_of(federation) / "result.json").read_text())["federated-measures"]
+    assert (found["sites"], found["without"]) == (len(HOSPITALS), {})
+    reports = [json.loads(hdpfl_site(federation, site, "report", "--json")) for site in HOSPITALS]
+    variance = sum(report["runs"][0]["plan"]["scores-noise"] ** 2 for report in reports)
+    # The sum of four estimates, the loudest of which alone has 32 degrees of freedom.
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 32) / 32
+    assert low < found["noise"] ** 2 / variance < high
+    assert set(found["measures"]) | set(found["missing"]) == set(OF_CELLS)
 
 
 def test_no_private_number_reached_the_coordinator(demo: tuple[Federation, Done]) -> None:

@@ -43,6 +43,11 @@ def asked(profile: Path, terms: Any, server_round: int = 3, seed: int = 3) -> Me
     return send({"profile": str(profile)}, wire.SCORES, content)
 
 
+def code(reply: Message) -> int:
+    assert reply.has_error(), "the site answered"
+    return reply.error.code
+
+
 def histogram(reply: Message) -> np.ndarray:
     assert reply.has_content(), reply
     return wire.read_scores(reply.content, CELLS)
@@ -96,8 +101,8 @@ def test_it_is_charged_sealed_and_sent_once(tmp_path: Path) -> None:
     assert kinds(tmp_path) == {(1, "update"): "sent", (3, SCORES): "sent"}
     # The same request, the same bytes; another model or round gets nothing, neither noise anew.
     np.testing.assert_array_equal(histogram(asked(profile, terms)), cells)
-    assert asked(profile, terms, seed=2).error.code == wire.DECLINED
-    assert asked(profile, terms, server_round=2).error.code == wire.DECLINED
+    assert code(asked(profile, terms, seed=2)) == wire.DECLINED
+    assert code(asked(profile, terms, server_round=2)) == wire.DECLINED
     assert kinds(tmp_path) == {(1, "update"): "sent", (3, SCORES): "sent"}
     plan = Ledger(tmp_path / "ledger.sqlite").account().plans["run-1"].read()
     assert plan.scores is not None
@@ -193,14 +198,14 @@ def test_a_lost_histogram_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         patch.setattr(score_histogram, "count_scores", dies)
         with pytest.raises(KeyboardInterrupt):
             asked(profile, terms)
-    assert asked(profile, terms).error.code == wire.DECLINED
-    assert asked(profile, terms, seed=2).error.code == wire.DECLINED
+    assert code(asked(profile, terms)) == wire.DECLINED
+    assert code(asked(profile, terms, seed=2)) == wire.DECLINED
     assert kinds(tmp_path)[3, SCORES] == "lost"
 
 
 def test_no_run_is_charged_for_a_histogram_alone(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
-    assert asked(profile, terms).error.code == wire.DECLINED
+    assert code(asked(profile, terms)) == wire.DECLINED
     assert kinds(tmp_path) == {}
     assert Ledger(tmp_path / "ledger.sqlite").account().plans == {}
 
@@ -211,13 +216,13 @@ def test_no_run_is_charged_for_a_histogram_alone(tmp_path: Path) -> None:
 def test_what_no_plan_pays_for_is_declined(tmp_path: Path, terms: dict[str, Any]) -> None:
     profile, run = make_site(tmp_path, more="[policy]\nclient-noise = true"), terms_of(**terms)
     assert ask(profile, run).has_content()
-    assert asked(profile, run).error.code == wire.DECLINED
+    assert code(asked(profile, run)) == wire.DECLINED
     assert kinds(tmp_path) == {(1, "update"): "sent"}
 
 
 def test_a_policy_can_forbid_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = make_site(tmp_path, more="[policy]\nextra-releases = false", **HELD_OUT)
-    assert ask(profile, terms_of(**SHARE)).error.code == wire.DECLINED
+    assert code(ask(profile, terms_of(**SHARE))) == wire.DECLINED
     assert "'score-share'" in caplog.text
 
 
@@ -225,7 +230,7 @@ def test_data_that_cannot_be_read_costs_no_release(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
     (tmp_path / "records.csv").unlink()
-    assert asked(profile, terms).error.code == wire.FAILED
+    assert code(asked(profile, terms)) == wire.FAILED
     assert kinds(tmp_path) == {(1, "update"): "sent"}
 
 

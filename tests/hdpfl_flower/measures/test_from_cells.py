@@ -208,4 +208,4 @@ def test_what_no_slope_limits_is_missing_with_its_reason() -> None:
     counts[0, :8], counts[0, BINS + 16 : 2 * BINS] = 9, 9
     found = measure_cells(NoisyCells.of_sites(counts))
     assert found.found["auroc"].value == 1
-    assert "no value between -2 and 6" in found.missing["calibration-slope"]
+    assert "do not limit it within -2 and 6" in found.missing["calibration-slope"]

@@ -46,10 +46,13 @@ def config_of(folder: Path, **more: Any) -> RunConfig:
 
 def held_out(config: RunConfig, arrays: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and labels of what the sites hold out, shapes ``(n,)``."""
-    tests = [simulated_records(config, site, SITES)[1] for site in range(SITES)]
-    targets = np.concatenate([test.targets for test in tests if test is not None])
-    scores = [predict("logreg", BINARY, arrays, t.features)[:, 0] for t in tests if t is not None]
-    return np.concatenate(scores), targets
+    scores, targets = [], []
+    for site in range(SITES):
+        test = simulated_records(config, site, SITES)[1]
+        assert test is not None, "the site holds out records"
+        scores.append(predict("logreg", BINARY, arrays, test.features)[:, 0])
+        targets.append(test.targets)
+    return np.concatenate(scores), np.concatenate(targets)
 
 
 def test_a_noisy_auroc_holds_the_true_one_and_is_shown_beside_it(tmp_path: Path) -> None:
