@@ -28,8 +28,8 @@ from tests.client_app.messages import make_site, model_of, send, terms_of
 from tests.privacy.failures import SECRET, SECRETS, Call, calls_of, failing, forget, is_planted
 
 CONSTANTS = {wire.DECLINED: "declined", wire.FAILED: "failed"}
-KINDS = [wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.FINISH]
-EVERY = {wire.TRAIN: 48, wire.EVALUATE: 36, wire.JOIN: 2, wire.FINISH: 12}
+KINDS = [wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH]
+EVERY = {wire.TRAIN: 48, wire.EVALUATE: 36, wire.JOIN: 2, wire.SCORES: 36, wire.FINISH: 12}
 """The quick test makes every so-many-th of their calls fail."""
 Ask = Callable[[], Message]
 Prepare = Callable[..., Ask]
@@ -47,9 +47,10 @@ def prepare(tmp_path: Path) -> Prepare:
         text = profile.read_text()  # no empty batch, and no other engine where this one fails
         text = text.replace("batch-size = 7", "batch-size = 61")
         profile.write_text(text.replace('device = "cpu"', 'device = "cpu"\nengine = "linear"'))
-        terms = terms_of(**{"run-id": f"run-{folder.name}", "local-steps": 1})
+        share = {"score-share": 0.2} if kind == wire.SCORES else {}
+        terms = terms_of(**{"run-id": f"run-{folder.name}", "local-steps": 1, **share})
         content = wire.write_instructions(terms, 1, model_of(terms))
-        if kind == wire.FINISH:  # of a run that the site took part in
+        if kind in (wire.SCORES, wire.FINISH):  # of a run that the site took part in
             assert send({"profile": str(profile)}, wire.TRAIN, content).has_content()
         if cold:
             forget()
@@ -147,7 +148,7 @@ def test_a_failing_call_tells_nothing(kind: str, prepare: Prepare, watch: Watch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [wire.TRAIN, wire.EVALUATE, wire.FINISH])
+@pytest.mark.parametrize("kind", [wire.TRAIN, wire.EVALUATE, wire.SCORES, wire.FINISH])
 def test_every_failing_call_tells_nothing(kind: str, prepare: Prepare, watch: Watch) -> None:
     failed, refused = check_all(kind, 1, prepare, watch)
     assert failed >= 100

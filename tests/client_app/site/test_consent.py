@@ -22,7 +22,7 @@ from hdpfl_flower.ledger.account import Approval, Request
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.client_app.messages import ask, make_site, terms_of
 
-KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.FINISH)
+KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH)
 
 
 @pytest.fixture(name="profile")

@@ -73,6 +73,7 @@ def bound(terms: RunTerms, server_round: int = 1, epsilon: float = EPSILON) -> f
         {"local-epochs": 2},
         {"epsilon-cap": 0.5},
         {"tuning-steps": 5, "personal-prior": 0.1},
+        {"score-share": 0.1},
         {"personal-lambda": "0.1", "personal-noise": "records"},
         {"first-batch": "full"},
         {"noise": "client"},
