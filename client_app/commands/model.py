@@ -21,7 +21,7 @@ from hdpfl_flower.system.terminal import new_app
 if TYPE_CHECKING:
     from client_app.personal.final_model import FinalModel
     from client_app.personal.personal_model import Kind, PersonalModel
-    from hdpfl_flower.data.schema import Schema
+    from hdpfl_flower.data.schema import Label
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
@@ -33,7 +33,7 @@ FOR_SITES = frozenset({
     "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
     "personal-noise", "epsilon-cap", "evaluation", "personal-part", "personal-training",
     "personal-steps", "personal-rate", "shared-mask", "mask-share", "tuning-steps", "tuning-part",
-    "personal-prior", "personal-shrink", "coordinator", "purpose",
+    "personal-prior", "personal-shrink", "score-share", "coordinator", "purpose",
 })  # fmt: skip
 """The terms by which a site trained. The others say what the server does with what it gets, or what
 a simulation draws: ``delta`` is no site's own, which stands in its profile."""
@@ -117,40 +117,36 @@ def export(
 
 @app.command()
 def predict(
-    file: Annotated[Path, typer.Argument(help="A CSV or Parquet table with the schema's columns.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A CSV or Parquet table with the schema's columns; of a run without a schema an "
+            ".npz file with an array x, or a folder of images."
+        ),
+    ],
     profile: ProfileOption = None,
     personal: PersonalOption = False,
     kept: KeptOption = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     force: ForceOption = False,
 ) -> None:
-    """Predict the label of each row of a table.
+    """Predict the label of each row of a table, or each record of a file without a schema.
 
     The table has the columns of the run's schema, or the site's own as its profile maps them; it
-    needs no label. The rows count from 1, blank
-    lines and the header left out; a row that cannot be cut into cells has no prediction.
+    needs no label. The rows count from 1, blank lines and the header left out; a row that cannot be
+    cut into cells has no prediction. Without a schema a class is its number, an image has its
+    path in the place of a row, and what is not finite, or no readable image, has no prediction; of
+    survival there is the chance of no event up to the end of each interval.
     """
-    from hdpfl_flower.data.own_table import OwnTable
-    from hdpfl_flower.data.schema import Schema
-    from hdpfl_flower.data.table_records import features_only
-
     site = open_profile(profile)
     model, task = chosen_model(site, personal, kept)
-    if not model.terms.schema_text:
-        raise DataError("the model's run has no 'schema', so no table can be read for it")
-    schema = Schema.load(model.terms.schema_text)
-    if schema.task != task:
-        raise DataError("the 'schema' of the model's run does not describe what the model takes")
-    kind = "parquet" if file.suffix.lower() in (".parquet", ".pq") else "csv"
-    own = OwnTable.of(site.data) if site.data is not None else OwnTable()
-    features, positions = features_only(file, kind, schema, own)
-    outputs = model_outputs(model, task, features)
-    text = _as_csv(schema, task, positions, outputs)
+    features, rows, label = _unlabelled(file, site, model, task)
+    text = _as_csv(rows, task, model_outputs(model, task, features), label)
     if out is None:
         typer.echo(text, nl=False)
         return
     write_file(out, text.encode(), force=force)
-    typer.echo(f"wrote {out}: {len(positions)} predictions")
+    typer.echo(f"wrote {out}: {len(rows)} predictions")
 
 
 @app.command()
@@ -273,6 +269,38 @@ def chosen_model(
     return PersonalModel(terms, own, np.zeros(task.outputs, np.float32), kind), task
 
 
+def _unlabelled(
+    file: Path, site: Profile, model: FinalModel | PersonalModel, task: Task
+) -> tuple[np.ndarray, list[str], Label | None]:
+    """Return the features in a file or folder, what names each row, and the schema's label, if any.
+
+    Raises:
+        DataError: it cannot be read, or is not what the model takes.
+    """
+    from hdpfl_flower.data.image_folder import read_unlabelled
+    from hdpfl_flower.data.own_table import OwnTable
+    from hdpfl_flower.data.schema import Schema
+    from hdpfl_flower.data.site_data import load_features
+    from hdpfl_flower.data.table_records import features_only
+
+    kind = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}.get(file.suffix.lower(), "csv")
+    if not model.terms.schema_text:
+        if file.is_dir():
+            return *read_unlabelled(file, task), None
+        if kind == "npz":
+            return *load_features(file, task), None
+        raise DataError(
+            "the model's run has no 'schema', so no table can be read for it; give an .npz file "
+            "with an array 'x', or a folder of images"
+        )
+    schema = Schema.load(model.terms.schema_text)
+    if schema.task != task:
+        raise DataError("the 'schema' of the model's run does not describe what the model takes")
+    own = OwnTable.of(site.data) if site.data is not None else OwnTable()
+    features, positions = features_only(file, "csv" if kind == "npz" else kind, schema, own)
+    return features, [str(row) for row in positions + 1], schema.label
+
+
 def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> str:
     if getattr(model, "kind", "") == "" and model.terms.sent_part:
         return "no test: the final model lacks the part that stays at each site; see --personal"
@@ -293,21 +321,23 @@ def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -
     )
 
 
-def _as_csv(
-    schema: Schema,
-    task: Task,
-    positions: np.ndarray,
-    outputs: np.ndarray,
-) -> str:
+def _as_csv(rows: list[str], task: Task, outputs: np.ndarray, label: Label | None) -> str:
     """Return the predictions as CSV text: row, prediction and, for classes, its probability.
 
-    For survival the probability to survive each edge of the schema.
+    For survival the probability to survive each edge of the schema, or each interval.
+
+    Args:
+        rows: what names each row.
+        task: of the model.
+        outputs: shape ``(n, task.outputs)``.
+        label: the schema's; None: classes are numbers, and numbers as the model has them.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    rows = (positions + 1).tolist()
+    writer = csv.writer(text, lineterminator="
+")
     if task.intervals:
-        writer.writerow(["row", *(f"survives-{edge:g}" for edge in schema.label.edges)])
+        ends = label.edges if label else range(1, task.intervals + 1)
+        writer.writerow(["row", *(f"survives-{end:g}" for end in ends)])
         shares = survival_of(outputs)
         writer.writerows(
             (row, *(f"{share:.4f}" for share in own)) for row, own in zip(rows, shares, strict=True)
@@ -315,13 +345,13 @@ def _as_csv(
         return text.getvalue()
     if not task.classes:
         writer.writerow(["row", "prediction"])
-        numbers = schema.label.unscale(outputs[:, 0])
+        numbers = label.unscale(outputs[:, 0]) if label else outputs[:, 0]
         writer.writerows((row, f"{n:.6g}") for row, n in zip(rows, numbers, strict=True))
         return text.getvalue()
     writer.writerow(["row", "prediction", "probability"])
     chosen, probability = most_likely(task, outputs)
     for row, index, share in zip(rows, chosen, probability, strict=True):
-        writer.writerow((row, schema.label.classes[index][0], f"{share:.4f}"))
+        writer.writerow((row, label.classes[index][0] if label else index, f"{share:.4f}"))
     return text.getvalue()
 
 

@@ -70,6 +70,35 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]
     return Records(stacked, np.array(targets, dtype=np.int64)), rows, left_out
 
 
+def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str]]:
+    """Return the images of ``folder`` and its subfolders without labels, and the path of each.
+
+    Converted as by :func:`read_images`, ordered by name; what is no readable image is left out.
+
+    Raises:
+        InstallationError: pillow is not installed.
+        DataError: the folder cannot be listed, or the task's inputs are not images.
+    """
+    shape = task.input_shape
+    if len(shape) != 3 or shape[0] not in _MODES:
+        raise DataError(
+            "FILE is a folder, but the run's inputs are not images of 1 or 3 channels; give a "
+            ".npz file"
+        )
+    with extra("images", "a folder of images"):
+        import PIL  # noqa: F401 - the reader of one image passes over whatever is raised
+    names, images = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for beside, files in _listing(folder):
+            for file in files:
+                image = _read_image(file, shape) if file.is_file() else None
+                if image is not None:
+                    names.append(f"{beside}/{file.name}" if beside else file.name)
+                    images.append(image)
+    return np.stack(images) if images else np.zeros((0, *shape), np.float32), names
+
+
 def _listing(folder: Path) -> list[tuple[str, list[Path]]]:
     """Return the subfolders with their files, by name; files beside them belong to none, ''."""
     try:

@@ -194,6 +194,33 @@ def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
     return Records(features[kept], targets[kept]), Summary(len(x), left_out)
 
 
+def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str]]:
+    """Return the records of an ``.npz`` file without labels, and the number of each, from 1.
+
+    A record that is not finite is left out.
+
+    Raises:
+        DataError: there is no such file or array ``x``, or its shape is not the task's.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x = floats_of(file["x"])
+    except Exception:
+        raise DataError(
+            "FILE is not there or is no .npz file with an array 'x' of numbers; write it with "
+            "numpy.savez"
+        ) from None
+    if x.shape[1:] != task.input_shape:
+        raise DataError(
+            f"'x' of the .npz file must have the shape (n, {', '.join(map(str, task.input_shape))})"
+            ", as the run's terms say; reshape it"
+        )
+    with np.errstate(over="ignore"):
+        features = x.astype(np.float32)
+    usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
+    return features[usable], [str(row + 1) for row in np.flatnonzero(usable)]
+
+
 def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return the arrays ``x`` and ``y`` of a site's ``.npz`` file as floats.
 

@@ -6,11 +6,13 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
+from scipy.special import expit
 
 import client_app
 from client_app.commands.model import FOR_SITES, LABELS, most_likely
@@ -283,13 +285,75 @@ def test_predict_says_what_is_wrong_with_a_table(site) -> None:
     assert site("model", "predict", site.folder / "empty.csv").out.count("\n") == 1
 
 
+def without_schema(site, **terms: Any) -> Any:
+    """Let the site keep the first model of a run without a schema; returns (task, arrays)."""
+    site.write_terms(schema_text="", **terms)
+    kept, task = site.terms, task_for(site.terms)
+    arrays = arrays_of(build_model(kept.model, task, seed=0))
+    instructions = Instructions(kept, 0, wire.write_model(arrays), "", "")
+    keep_final_model(Site(site.profile, kept, None), instructions)
+    return task, arrays
+
+
 def test_a_run_without_a_schema_predicts_no_table(site) -> None:
-    site.write_terms(dataset="digits", schema_text="")
-    terms = site.terms
-    arrays = arrays_of(build_model(terms.model, task_for(terms), seed=0))
-    instructions = Instructions(terms, 0, wire.write_model(arrays), "", "")
-    keep_final_model(Site(site.profile, terms, None), instructions)
+    without_schema(site, dataset="digits")
     assert "no 'schema'" in site("model", "predict", site.folder / "records.csv").error()
+
+
+def test_a_run_without_a_schema_predicts_an_npz(site) -> None:
+    task, arrays = without_schema(site, input_shape="1,4,4", classes=3)
+    x = np.random.default_rng(1).normal(size=(4, 1, 4, 4)).astype(np.float32)
+    path = site.folder / "new.npz"
+    np.savez(path, x=np.insert(x, 2, np.nan, axis=0))
+    outputs = predict(site.terms.model, task, arrays, x)
+    chosen, share = most_likely(task, outputs)
+    expected = [[row, str(c), f"{p:.4f}"] for row, c, p in zip("1245", chosen, share, strict=True)]
+    found = list(csv.reader(io.StringIO(site("model", "predict", path).out)))
+    assert found == [["row", "prediction", "probability"], *expected]
+    np.savez(path, x=x[:, :, :3])
+    assert "must have the shape (n, 1, 4, 4)" in site("model", "predict", path).error()
+    np.savez(path, y=x)
+    assert "no .npz file with an array 'x'" in site("model", "predict", path).error()
+    path.write_text("PATIENT-123")
+    assert "no .npz file" in site("model", "predict", path).error()
+
+
+def test_a_run_without_a_schema_predicts_images(site) -> None:
+    from PIL import Image
+
+    from hdpfl_flower.data.image_folder import read_images
+
+    task, arrays = without_schema(site, input_shape="1,4,4", classes=3)
+    folder = site.folder / "images"
+    for name, grey in (("1/b.png", 30), ("1/a.png", 200), ("2/c.png", 90)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((6, 6), grey, np.uint8)).save(folder / name)
+    (folder / "1" / "broken.png").write_text("PATIENT-123")
+    records = read_images(folder, task)[0]
+    chosen, _ = most_likely(task, predict(site.terms.model, task, arrays, records.features))
+    found = list(csv.reader(io.StringIO(site("model", "predict", folder).out)))[1:]
+    names = ["1/a.png", "1/b.png", "2/c.png"]
+    assert [row[:2] for row in found] == [[n, str(c)] for n, c in zip(names, chosen, strict=True)]
+    Image.fromarray(np.full((6, 6), 30, np.uint8)).save(folder / "beside.png")
+    out = site("model", "predict", folder).out.splitlines()
+    assert [line.split(",")[0] for line in out] == ["row", "beside.png", *names]
+
+
+def test_a_run_without_a_schema_predicts_numbers_and_survival(site) -> None:
+    x = np.array([[1.0, 2.0], [1e30, 0.0]], np.float32)
+    np.savez(site.folder / "new.npz", x=x)
+    task, arrays = without_schema(site, input_shape="2", task="regression")
+    numbers = predict(site.terms.model, task, arrays, x)[:, 0]
+    lines = site("model", "predict", site.folder / "new.npz").out.split()
+    assert lines == ["row,prediction", *(f"{i + 1},{n:.6g}" for i, n in enumerate(numbers))]
+    (site.folder / "state" / "model.safetensors").unlink()
+    task, arrays = without_schema(site, input_shape="2", task="survival", intervals=3)
+    hazards = expit(predict(site.terms.model, task, arrays, x).astype(float))
+    rows = list(csv.reader(io.StringIO(site("model", "predict", site.folder / "new.npz").out)))
+    assert rows[0] == ["row", "survives-1", "survives-2", "survives-3"]
+    expected = np.cumprod(1 - hazards, axis=1)
+    np.testing.assert_allclose(np.array(rows[1:], float)[:, 1:], expected, atol=6e-5)
+    assert "not images" in site("model", "predict", site.folder).error()
 
 
 @pytest.mark.parametrize("content", [b"", b"PATIENT-123", b"\xff" * 100])
