@@ -49,9 +49,10 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command line
 ) -> None:
     """Measure the model of the last run on this site's own records.
 
-    AUROC, AUPRC, Brier score, calibration, sensitivity and so on (a regression: R², MSE, MAE), each
-    with an interval over persons (or rows, without an id), on the held-out records and on the
-    subgroups that 'data.subgroups' of the profile names. Nothing is charged or sent.
+    AUROC, AUPRC, Brier score, calibration, sensitivity and so on (a regression: R², MSE, MAE;
+    survival: concordance), each with an interval over persons (or rows, without an id), on the
+    held-out records and on the subgroups that 'data.subgroups' of the profile names. Nothing is
+    charged or sent.
     """
     from client_app.worth.own_measures import measure_here, source_of
     from hdpfl_flower.measures.clinical import How

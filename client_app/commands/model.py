@@ -33,7 +33,7 @@ FOR_SITES = frozenset({
     "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
     "personal-noise", "epsilon-cap", "evaluation", "personal-part", "personal-training",
     "personal-steps", "personal-rate", "shared-mask", "mask-share", "tuning-steps", "tuning-part",
-    "personal-prior", "personal-shrink", "score-share", "coordinator", "purpose",
+    "personal-prior", "personal-shrink", "score-share", "upload", "download", "coordinator", "purpose",
 })  # fmt: skip
 """The terms by which a site trained. The others say what the server does with what it gets, or what
 a simulation draws: ``delta`` is no site's own, which stands in its profile."""
@@ -333,8 +333,7 @@ def _as_csv(rows: list[str], task: Task, outputs: np.ndarray, label: Label | Non
         label: the schema's; None: classes are numbers, and numbers as the model has them.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="
-")
+    writer = csv.writer(text, lineterminator="\n")
     if task.intervals:
         ends = label.edges if label else range(1, task.intervals + 1)
         writer.writerow(["row", *(f"survives-{end:g}" for end in ends)])

@@ -19,8 +19,8 @@ from scipy.special import expit, log_softmax, logsumexp
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.bootstrap import Estimate, Floats, interval, resampled
 from hdpfl_flower.measures.calibration import Calibration
-from hdpfl_flower.measures.concordance import Concordance, risk_of
 from hdpfl_flower.measures.ranks import Ranking
+from hdpfl_flower.measures.survival import SurvivalMeasures
 from hdpfl_flower.models.task import Task
 
 Outputs = npt.NDArray[np.float32]
@@ -34,8 +34,7 @@ OF_CLASSES = (
     *RANKS, "brier", *CALIBRATION, "accuracy", "balanced-accuracy", "macro-f1", "log-loss"
 )  # fmt: skip
 OF_NUMBERS = ("r2", "mse", "mae")
-OF_SURVIVAL = ("concordance",)
-SHARES = frozenset({*RANKS, *OF_SURVIVAL, "accuracy", "balanced-accuracy", "macro-f1"})
+SHARES = frozenset({*RANKS, "concordance", "accuracy", "balanced-accuracy", "macro-f1"})
 """Measures from 0 to 1, of which 1 is the best."""
 WORDS: Mapping[str, str] = {
     "auroc": "AUROC", "auprc": "AUPRC", "sensitivity": "sensitivity", "brier": "Brier score",
@@ -196,22 +195,6 @@ class NumberMeasures:
         return np.stack([r2, mse, mae], axis=1)
 
 
-class SurvivalMeasures:
-    """:data:`OF_SURVIVAL` on records of a survival task."""
-
-    names: Sequence[str] = OF_SURVIVAL
-
-    def __init__(self, outputs: Outputs, targets: Targets) -> None:
-        """Score the records; arguments and errors as of :class:`ClassMeasures`."""
-        self._concordance = Concordance(risk_of(_checked(outputs)), targets)
-        known = np.isfinite(self._concordance(np.ones((1, len(targets)))))[0]
-        self.missing = {} if known else {"concordance": "no event lies before another record's end"}
-
-    def __call__(self, weights: Floats) -> Floats:
-        """Return the measures, shape ``(c, k)``; see :class:`Statistic`."""
-        return self._concordance(weights)[:, None]
-
-
 def measures_of(
     task: Task, outputs: Outputs, targets: Targets, specificity: float = SPECIFICITY
 ) -> ClassMeasures | NumberMeasures | SurvivalMeasures:
@@ -223,7 +206,7 @@ def measures_of(
     if task.classes:
         return ClassMeasures(task, outputs, targets, specificity)
     if task.intervals:
-        return SurvivalMeasures(outputs, targets)
+        return SurvivalMeasures(_checked(outputs), targets.astype(np.int64))
     return NumberMeasures(outputs, targets)
 
 
@@ -269,9 +252,9 @@ def measure(
     statistic = measures_of(task, outputs, targets, how.specificity)
     units = np.arange(len(targets)) if units is None else units
     found = with_intervals(statistic, units, statistic.missing, how)
-    smaller = _smaller_class(targets, units) if task.classes else 0
-    if task.intervals:
-        smaller = len(np.unique(units[targets % 2 == 1]))  # those with an event
+    # Of survival the units with an event, and those without one.
+    groups = targets.astype(np.int64) % 2 if task.intervals else targets
+    smaller = _smaller_class(groups, units) if task.classes or task.intervals else 0
     return replace(
         found,
         specificity=how.specificity if task.classes else 0.0,

@@ -9,7 +9,9 @@ import pytest
 
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
-from tests.client_app.commands.test_model import keep
+from hdpfl_flower.measures.concordance import concordance, risk_of
+from hdpfl_flower.models.evaluation import predict
+from tests.client_app.commands.test_model import keep, without_schema
 
 HELD_OUT = ('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5')
 
@@ -51,6 +53,25 @@ def test_the_measures_are_of_the_held_out_records(site) -> None:
     assert accuracy["value"] == pytest.approx(right.mean())
     assert accuracy["low"] < accuracy["value"] < accuracy["high"]
     assert asked(site, "--all")["records"] == 200
+
+
+def test_survival_has_concordance_with_an_interval(site) -> None:
+    draws = np.random.default_rng(1)
+    x = draws.normal(size=(200, 2)).astype(np.float32)
+    y = np.stack([draws.integers(3, size=200), draws.integers(2, size=200)], 1)
+    np.savez(site.folder / "records.npz", x=x, y=y)
+    site.write_profile(
+        ('format = "csv"', 'format = "npz"'), (HELD_OUT[0], 'path = "records.npz"\nholdout = 0.5')
+    )
+    task, arrays = without_schema(site, input_shape="2", task="survival", intervals=3)
+    test = read_site_data(site.profile.data, task, "").test
+    found = asked(site)
+    assert set(found["measures"]) == {"concordance", "log-loss"}
+    risks = risk_of(predict("logreg", task, arrays, test.features))
+    one = found["measures"]["concordance"]
+    assert one["value"] == pytest.approx(concordance(risks, test.targets))
+    assert one["low"] < one["value"] < one["high"]
+    assert "concordance" in site("evaluate").out
 
 
 def test_the_table_names_what_it_shows(site) -> None:

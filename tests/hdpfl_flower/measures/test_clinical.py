@@ -215,6 +215,6 @@ def test_survival_is_measured_with_an_interval_or_a_reason() -> None:
     assert 0.8 < found.found["concordance"].low < found.found["concordance"].value
     assert "specificity" not in found.facts()
     none = measure(SURVIVAL, outputs, np.zeros(80, np.int64), how=How(draws=200))
-    assert none.missing == {"concordance": "no event lies before another record's end"}
+    assert none.missing == {"concordance": "no record has its event before another one's end"}
     with pytest.raises(DataError, match="not finite"):
         measure(SURVIVAL, np.full_like(outputs, np.nan), targets)
