@@ -7,6 +7,7 @@ report); its error messages never do.
 from __future__ import annotations
 
 from hdpfl_flower.system.later import Later
+from hdpfl_flower.system.lines_read import shown_on_a_terminal
 from hdpfl_flower.system.terminal import guarded_main, new_app
 from hdpfl_flower.versions import VERSION
 
@@ -59,4 +60,5 @@ app = new_app(
 
 def main() -> None:
     """Run ``hdpfl-site``."""
-    guarded_main(app)
+    with shown_on_a_terminal():
+        guarded_main(app)

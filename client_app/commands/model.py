@@ -33,7 +33,8 @@ FOR_SITES = frozenset({
     "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
     "personal-noise", "epsilon-cap", "evaluation", "personal-part", "personal-training",
     "personal-steps", "personal-rate", "shared-mask", "mask-share", "tuning-steps", "tuning-part",
-    "personal-prior", "personal-shrink", "score-share", "upload", "download", "coordinator", "purpose",
+    "personal-prior", "personal-shrink", "score-share", "upload", "download", "coordinator",
+    "purpose",
 })  # fmt: skip
 """The terms by which a site trained. The others say what the server does with what it gets, or what
 a simulation draws: ``delta`` is no site's own, which stands in its profile."""

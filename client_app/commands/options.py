@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,16 @@ def open_profile(path: Path | None) -> Profile:
     if path is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
     return Profile.load(path.expanduser())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error about it; a run's errors do not, for they may be logged."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error)
+        raise DataError(text if str(path) in text else f"{path}: {text}") from None
 
 
 def check_free(path: Path, *, force: bool) -> None:

@@ -217,7 +217,7 @@ def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
     from hdpfl_flower.data.datasets import task_for
     from hdpfl_flower.data.site_check import check_site_data
 
-    with findings.catching("data"):
+    with findings.catching(f"data: {site.data.path}"):
         declared = site.training.declared_records
         for line in check_site_data(site.data, task_for(run), run.schema_text, declared):
             if line.startswith("error: "):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_app.commands.options import check_free, write_file
+from client_app.commands.options import check_free, naming, write_file
 from hdpfl_flower.config.schema_file import read_schema
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
@@ -38,7 +38,8 @@ def draft(
     from hdpfl_flower.data.schema_draft import draft_schema
 
     check_free(out, force=force)
-    made = draft_schema(file, label, id_)
+    with naming(file):
+        made = draft_schema(file, label, id_)
     write_file(out, made.text.encode(), force=force)
     typer.echo(PRIVATE)
     for line in made.notes:

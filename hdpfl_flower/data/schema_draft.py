@@ -99,6 +99,8 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
     form = Form(_encoding(path))
     lines = lines_of(path, form)
     header = next(lines, b"")
+    if not header:
+        raise DataError("the table is empty; its first line must be a header of names")
     form = replace(
         form, delimiter=max(DELIMITERS, key=lambda mark: len(cut(header, mark))).decode()
     )
@@ -114,6 +116,11 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
         else _Seen(name, "left out", f"'{name}': the protected unit")
         for name, texts in zip(names, columns, strict=True)
     ]
+    if label and not _present(columns[names.index(label)], known).any():
+        raise DataError(
+            f"column '{label}', which --label names, is missing in every record; name another, or "
+            "export it"
+        )
     return Draft(
         _as_toml(seen, label, unit),
         _as_profile(path, form, marks, seen, unit),

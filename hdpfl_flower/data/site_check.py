@@ -68,6 +68,7 @@ def check_site_data(
     if source.format in TABLES:
         schema = Schema.load(schema_text)
         about = dict(_about_columns(source, schema, summary))
+        lines += _about_all_columns(schema, summary)
         lines += _about_mapping(source, schema)
     for column in dict.fromkeys((*summary.filled, *summary.clipped)):
         filled, clipped = summary.filled.get(column, 0), summary.clipped.get(column, 0)
@@ -97,6 +98,18 @@ def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
     for name in source.columns:
         if name not in names:
             yield f"warning: 'data.columns.{name}' is no column of the run's 'schema'"
+
+
+def _about_all_columns(schema: Schema, summary: Summary) -> Iterator[str]:
+    """Yield the error about a table of which no feature holds anything."""
+    rows = summary.rows - summary.left_out["cannot be cut into cells"]
+    if rows and all(
+        summary.filled[c.name] == rows and not summary.unreadable[c.name] for c in schema.columns
+    ):
+        yield (
+            "error: every column of the schema is missing in every record: nothing can be learned, "
+            "and ε would be spent; is it the right table, and are 'missing' and the names right?"
+        )
 
 
 def _about_columns(

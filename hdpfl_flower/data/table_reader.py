@@ -18,12 +18,19 @@ import numpy.typing as npt
 
 from hdpfl_flower.data.columns import BLANK, PLAIN, Column, GatheredTexts, Notation, TextColumn
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.system.lines_read import LINES_AT_A_TIME, on_lines
 
 DELIMITERS = (b",", b";", b"\t", b"|")
 """Tried on a header where the profile names none."""
 _BOM = b"\xef\xbb\xbf"
-_ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""How an Excel file begins: .xlsx (as any zip archive), .xls."""
+_EXCEL = "an Excel file or an archive, not a CSV; save it as CSV (UTF-8) in Excel"
+_OTHERS = {  # .xlsx begins as any zip archive
+    b"PK\x03\x04": _EXCEL,
+    b"\xd0\xcf\x11\xe0": _EXCEL,
+    b"PAR1": "a Parquet file, not a CSV; set 'data.format' to \"parquet\" in the profile",
+    b"\x1f\x8b": "a compressed file, not a CSV; unpack it (gunzip)",
+}
+"""How files of other kinds begin, and what to do with them."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -111,6 +118,8 @@ def lines_of(path: Path, form: Form) -> Iterator[bytes]:
             _refuse_other_kinds(file.read(4), form.encoding)
         with path.open(encoding=form.encoding, errors=errors, newline=None) as texts:
             for number, text in enumerate(texts):
+                if number and number % LINES_AT_A_TIME == 0:
+                    on_lines.get()(number)
                 line = text.removesuffix("\n").encode(errors="surrogateescape")
                 line = line if number else line.removeprefix(_BOM)
                 if line.strip():
@@ -127,13 +136,17 @@ def lines_of(path: Path, form: Form) -> Iterator[bytes]:
 
 def _refuse_other_kinds(first: bytes, encoding: str) -> None:
     """Refuse what is no text in the ``encoding``, by the ``first`` four bytes of the file."""
-    if first in _ARCHIVES:
-        raise DataError(
-            "the table is an Excel file or an archive, not a CSV; save it as CSV (UTF-8) in Excel"
-        )
+    for begin, said in _OTHERS.items():
+        if first.startswith(begin):
+            raise DataError(f"the table is {said}")
     if first[:2] in _UTF_16 and encoding != "utf-16":
         raise DataError(
             "the table is in UTF-16; set 'data.encoding' to \"utf-16\", or save it as UTF-8"
+        )
+    if b"\0" in first and encoding != "utf-16":
+        raise DataError(
+            "the table begins with bytes of 0, which no text has: it is no CSV, or UTF-16 without "
+            "its mark; save it as CSV (UTF-8)"
         )
 
 

@@ -97,6 +97,9 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
             f"{where}: 'x' has the shape {x.shape}, and must have a row a record, of at least one "
             "number each"
         )
+    if y.ndim and len(y) != len(x):
+        wanted = (len(x), *y.shape[1:])
+        raise DataError(f"{where}: 'y' has the shape {y.shape}, and must have {wanted}")
     shape = ",".join(map(str, x.shape[1:]))
     stated: dict[str, Any] = {**_kind(terms, y, found, where), "input-shape": shape, **given}
     stated = {"task": AUTO, "classes": 0, "intervals": 0, **stated}
@@ -137,7 +140,11 @@ def _kind(
             )
         return {"task": kind, "intervals": terms.intervals or _most(found, where, column=0)}
     classes = terms.classes or _most(found, where)
-    if classes < 2:
+    seen = {one for part in (found.y, found.y_test) if part is not None for one in part.ravel()}
+    if classes < 2 and min(seen, default=0) < 0:
+        raise DataError(f"{where}: 'y' holds numbers below 0; classes are counted from 0")
+    # Of one record alone the error about a test set says more.
+    if classes < 2 or (not terms.classes and len(seen) < 2 <= len(found.y)):
         raise DataError(
             f"{where}: 'y' holds one class alone; give records of two, or set 'classes'"
         )

@@ -119,7 +119,7 @@ def test_no_text_of_a_record_is_in_the_draft(
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "no delimiter"),
+        (b"", "the table is empty"),
         (b"one\n1\n", "no delimiter"),
         (b"a,b\n", "no record that can be cut"),
         (b"a,b\n1,2,3\n", "no record that can be cut"),

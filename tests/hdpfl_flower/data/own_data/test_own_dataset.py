@@ -103,6 +103,9 @@ def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
         ({"x": X[:0], "y": CLASSES[:0]}, {}, "(0, 3)"),
         ({"x": X[:1], "y": CLASSES[1:2]}, {}, "holds 1 records and no test set"),
         ({"x": X, "y": CLASSES * 0}, {}, "holds one class alone"),
+        ({"x": X, "y": CLASSES * 0 + 1}, {}, "holds one class alone"),
+        ({"x": X, "y": -(CLASSES % 2)}, {}, "numbers below 0; classes are counted from 0"),
+        ({"x": X, "y": CLASSES[:4] * 0}, {}, "'y' has the shape (4,), and must have (20,)"),
         (
             {"x": X, "y": CLASSES - 1},
             {},
