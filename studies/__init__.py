@@ -7,6 +7,7 @@ from studies.flamby.study import FLAMBY
 from studies.framework.study import Study
 from studies.guards.guards import GUARD_STUDY
 from studies.guards.lying_sites import LYING
+from studies.natural.school import SCHOOL
 from studies.natural.study import LEADERBOARD
 from studies.personal.dsu import DSU
 from studies.personal.sharing import PERSONAL
@@ -55,6 +56,7 @@ STUDIES: dict[str, Study] = {
         WHICH_RULE,
         LEADERBOARD,
         FLAMBY,
+        SCHOOL,
         *FIGURES,
     )
 }

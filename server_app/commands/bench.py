@@ -34,6 +34,12 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         str, typer.Option(help="Folder of the data sets heart and school.", show_default=False)
     ] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
+    minutes: Annotated[
+        float, typer.Option(help="Begin no further column after these; 0: no end.", min=0)
+    ] = 0,
+    fewest_records: Annotated[
+        int, typer.Option(help="Sites with fewer for training take no part.", min=0)
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -57,6 +63,8 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
             columns=tuple(names),
             data_dir=data_dir,
             processes=jobs,
+            minutes=minutes,
+            fewest_records=fewest_records,
         )
         conduct(LEADERBOARD, options, out, as_json)
         return

@@ -17,7 +17,7 @@ def save(study: Study, findings: Findings, folder: Path, command: str) -> None:
     """Write ``table.md`` and ``results.json`` into ``folder``."""
     text = "\n".join(
         [f"# {study.title}", "", f"{study.source}. `{command}`", ""]
-        + [line for table in findings.tables for line in (*_markdown(table), "")]
+        + [line for table in findings.tables for line in (*markdown(table), "")]
         + [f"- {note}" for note in findings.notes]
     )
     replace_file(folder / "table.md", (text + "\n").encode(), mode=0o644)
@@ -58,7 +58,8 @@ def _rich(title: str, lines: tuple[tuple[str, ...], ...]) -> RichTable:
     return shown
 
 
-def _markdown(table: Table) -> list[str]:
+def markdown(table: Table) -> list[str]:
+    """Return the lines of a table in Markdown, its title above it."""
     return [
         f"**{table.title}**",
         "",

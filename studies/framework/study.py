@@ -43,6 +43,8 @@ class Options:
         dataset: the data set.
         data_dir: folder of the data sets.
         processes: runs at a time; 0: a core each.
+        minutes: after which no further column of a leaderboard begins; 0: no end.
+        fewest_records: for training; sites of a natural federation with fewer take no part.
     """
 
     full: bool = False
@@ -56,6 +58,8 @@ class Options:
     dataset: str = ""
     data_dir: str = ""
     processes: int = 0
+    minutes: float = 0
+    fewest_records: int = 0
 
     @property
     def cores(self) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.data.array_targets import Targets
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
@@ -71,20 +72,30 @@ def inner_split(outer: Split) -> Split:
 
 def write_split(split: Split, path: Path) -> dict[str, str | int]:
     """Write a split as a data set of one's own; return the terms that name it."""
+    task = split.task
+
+    def column(targets: Targets) -> Targets:
+        # Survival: the last interval and the event, as arrays without a schema have them.
+        if not task.intervals:
+            return targets
+        whole = targets.astype(np.int64)
+        return np.stack([whole // 2, whole % 2], axis=1)
+
     if not path.is_file():
         np.savez(
             path,
             x=split.train.features,
-            y=split.train.targets,
+            y=column(split.train.targets),
             owner=split.owners,
             x_test=split.test.features,
-            y_test=split.test.targets,
+            y_test=column(split.test.targets),
             owner_test=split.test_owners,
         )
-    shape = ",".join(map(str, split.task.input_shape))
+    kind = "classification" if task.classes else "survival" if task.intervals else "regression"
+    number = {"classification": "classes", "survival": "intervals"}.get(kind)
     return {
         "dataset": f"file:{path.absolute()}",
-        "task": "classification",
-        "input-shape": shape,
-        "classes": split.task.classes,
+        "task": kind,
+        "input-shape": ",".join(map(str, task.input_shape)),
+        **({number: task.classes or task.intervals} if number else {}),
     }

@@ -8,54 +8,85 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from scipy import stats
 
-from hdpfl_flower.models.site_summary import worst_tenth
+from hdpfl_flower.models.constant import constant_outputs
+from hdpfl_flower.models.losses import record_losses
+from hdpfl_flower.models.site_summary import PERSONAL, worst_tenth
 from server_app.run.final_measures import read_final_measures
 from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 from studies.natural.federation import Split
 
+NONE = float("nan")
+
 
 @dataclass(frozen=True)
 class Score:
-    """One run's models on the test records of the sites.
+    """One run's models on the test records of the sites; NaN for what has no value.
 
     Attributes:
         loss: mean over the test records, each under the model of its site, in nats.
-        accuracy: likewise.
-        auroc: of the one model that all sites use, over all test records; NaN where each site has
-            its own.
+        accuracy: likewise, of classes.
+        ranking: AUROC, or for survival the concordance, of the one model of all sites on all test
+            records; where each site has its own, the mean over the sites' models on all records.
+        ranking_low: lower end of its interval of 95 % over the test records.
+        ranking_high: its upper end.
+        slope: of the calibration, likewise; 1 is the best.
+        by_site: mean loss over the sites, each with the same weight.
         worst: mean loss of the worst tenth of the sites.
+        gain: mean over the test records of the constant's loss less this one.
+        gain_reach: half the width of its interval of 95 %, over sites: whose records test it is
+            chance, too.
+        sites: that take part and are tested.
     """
 
     loss: float
-    accuracy: float
-    auroc: float
-    worst: float
+    accuracy: float = NONE
+    ranking: float = NONE
+    ranking_low: float = NONE
+    ranking_high: float = NONE
+    slope: float = NONE
+    by_site: float = NONE
+    worst: float = NONE
+    gain: float = NONE
+    gain_reach: float = NONE
+    sites: int = 0
 
 
-def score_of_sites(folder: Path, split: Split, *, one_model: bool) -> Score:
+def score_of_sites(folder: Path, split: Split) -> Score:
     """Return the score of a finished run, each test record under the model of its site.
 
     Args:
         folder: the run's.
         split: whose test records it was tested on.
-        one_model: whether all sites use the same model.
     """
     found = read_site_metrics(folder)
-    losses = best_of(found, "loss")
-    counts = np.bincount(split.test_owners)
+    losses, right = best_of(found, "loss"), best_of(found, "accuracy")
+    counts, constants = np.bincount(split.test_owners), constant_losses(split)
+    gains = {site: constants[int(site)] - loss for site, loss in losses.items()}
+    # Personal models are tested at their sites alone, not on all test records.
+    ranking = {} if found.get(PERSONAL) else _ranking(folder)
     return Score(
         _over_records(losses, counts),
-        _over_records(best_of(found, "accuracy"), counts),
-        _measure(folder, "auroc") if one_model else np.nan,
-        worst_tenth("loss", list(losses.values())),
+        _over_records(right, counts) if right else NONE,
+        **ranking,
+        by_site=float(np.mean(list(losses.values()))),
+        worst=worst_tenth("loss", list(losses.values())),
+        gain=_over_records(gains, counts),
+        gain_reach=_reach(gains, counts),
+        sites=len(losses),
     )
 
 
-def score_of_pooled(folder: Path) -> Score:
+def score_of_pooled(folder: Path, split: Split) -> Score:
     """Return the score of a finished run of one site with all records; no site is the worst."""
-    loss, accuracy, auroc = (_measure(folder, n) for n in ("log-loss", "accuracy", "auroc"))
-    return Score(loss, accuracy, auroc, np.nan)
+    if split.task.classes:  # a site's own test has the class shares of its training records
+        loss, right = (_measure(folder, name) for name in ("log-loss", "accuracy"))
+    else:
+        loss, right = best_of(read_site_metrics(folder), "loss")["0"], NONE
+    constant = float(_constant_by_record(split).mean())
+    return Score(loss, right, **_ranking(folder), gain=constant - loss, sites=1)
 
 
 def better_off_alone(alone: Path, joined: Path) -> float:
@@ -65,20 +96,67 @@ def better_off_alone(alone: Path, joined: Path) -> float:
 
 
 def constant_score(split: Split) -> Score:
-    """Return the score of the training records' shares of the classes, without any privacy."""
-    seen = np.bincount(split.train.targets.astype(np.int64), minlength=split.task.classes)
-    shares, wanted = seen / seen.sum(), split.test.targets.astype(np.int64)
-    losses, right = -np.log(shares[wanted]), wanted == shares.argmax()
-    by_site = [losses[split.test_owners == site].mean() for site in np.unique(split.test_owners)]
-    return Score(float(losses.mean()), float(right.mean()), 0.5, worst_tenth("loss", by_site))
+    """Return the score of the predictor without features, made without any privacy."""
+    losses, task = _constant_by_record(split), split.task
+    right = NONE
+    if task.classes:
+        output = constant_outputs(task, split.train.targets)
+        chosen = int(output.argmax()) if task.loss == "softmax" else int(output[0] > 0)
+        right = float(np.mean(split.test.targets == chosen))
+    own = [*constant_losses(split).values()]
+    of_sites = {"by_site": float(np.mean(own)), "worst": worst_tenth("loss", own)}
+    return Score(float(losses.mean()), right, 0.5, **of_sites, sites=len(own))
+
+
+def constant_losses(split: Split) -> dict[int, float]:
+    """Return each site's mean loss under the constant predictor."""
+    losses = _constant_by_record(split)
+    owners = split.test_owners
+    return {int(site): float(losses[owners == site].mean()) for site in np.unique(owners)}
+
+
+def _constant_by_record(split: Split) -> npt.NDArray[np.float64]:
+    output = torch.from_numpy(constant_outputs(split.task, split.train.targets))
+    outputs = output.expand(len(split.test), -1)
+    found: npt.NDArray[np.float64] = (
+        record_losses(split.task, outputs, torch.from_numpy(split.test.targets)).double().numpy()
+    )
+    return found
 
 
 def _measure(folder: Path, name: str) -> float:
     found = read_final_measures(folder).get("measures", {})
-    return float(found.get(name, {}).get("value", np.nan))
+    return float(found.get(name, {}).get("value", NONE))
+
+
+def _ranking(folder: Path) -> dict[str, float]:
+    found = read_final_measures(folder).get("measures", {})
+    ranking = found.get("auroc") or found.get("concordance") or {}
+    ends = {f"ranking_{end}": ranking.get(end) for end in ("low", "high")}
+    known = {
+        "ranking": ranking.get("value"),
+        **ends,
+        "slope": found.get("calibration-slope", {}).get("value"),
+    }
+    return {name: NONE if value is None else float(value) for name, value in known.items()}
 
 
 def _over_records(values: Mapping[str, float], counts: npt.NDArray[np.int64]) -> float:
     """Return the mean over the records of a mean by site; a site counts by its test records."""
     weights = [counts[int(site)] for site in values]
     return float(np.average(list(values.values()), weights=weights))
+
+
+def _reach(values: Mapping[str, float], counts: npt.NDArray[np.int64]) -> float:
+    """Return half the width of the interval of 95 % of the mean above, sites drawn at random.
+
+    The linearised error of a ratio of sums over clusters, with Student's t of their number less
+    one (Cochran, Sampling Techniques, 1977, §6.4).
+    """
+    sites = len(values)
+    if sites < 2:
+        return NONE
+    weights = np.array([counts[int(site)] for site in values], dtype=np.float64)
+    apart = weights * (np.array(list(values.values())) - _over_records(values, counts))
+    error = np.sqrt(np.sum(apart**2) * sites / (sites - 1)) / weights.sum()
+    return float(stats.t.ppf(0.975, sites - 1) * error)

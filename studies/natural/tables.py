@@ -1,23 +1,43 @@
-"""The tables of the natural federations: a board for each ε, and the regret of each rule."""
+"""The tables of the natural federations: a board for each ε, and the regret of each rule.
+
+They are a function of ``results.json`` alone: who changes a number of the page changes it there.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hdpfl_flower.data.federations.catalog import NATURAL
 from studies.framework.study import Table
-from studies.natural.scores import Score
+from studies.natural.scores import NONE, Score
 from studies.which_rule.regret import Difference, difference
-
-if TYPE_CHECKING:
-    from studies.natural.study import Place
 
 THOUSANDTHS = 1000.0
 """Differences of losses are shown in thousandths of a nat."""
+ALONE, POOLED, FEDAVG, CONSTANT = "local", "pooled", "fedavg", "constant"
+HEAD = (
+    "", "loss", "− constant", "accuracy, %", "AUROC", "slope", "worst", "alone, %", "− fedavg",
+    "rate",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell: federation, ε by its label, rule."""
+
+    federation: str
+    epsilon: str
+    rule: str
+
+    @property
+    def column(self) -> str:
+        """What ``--columns`` names."""
+        return f"{self.federation} ε {self.epsilon}"
 
 
 @dataclass(frozen=True)
@@ -28,16 +48,29 @@ class Cell:
         rate: learning rate that the search chose.
         scores: of the reported runs, a seed each.
         alone: share of the sites that are better off alone, a seed each; empty without ``local``.
+        at_edge: whether the rate is the least or the greatest of the grid.
+        of_sites: number of sites of the federation, those that take no part included.
     """
 
     rate: float
     scores: tuple[Score, ...]
     alone: tuple[float, ...]
+    at_edge: bool = False
+    of_sites: int = 0
 
     @property
     def losses(self) -> list[float]:
         """Of the reported runs, in thousandths of a nat."""
         return [THOUSANDTHS * score.loss for score in self.scores]
+
+    def mean(self, field: str) -> float:
+        """Return the mean over the seeds of a number of the score; NaN where one has none."""
+        return float(np.mean([getattr(score, field) for score in self.scores]))
+
+    @property
+    def is_better(self) -> bool:
+        """Whether its loss is below the constant's by more than chance over sites, on average."""
+        return self.mean("gain") > self.mean("gain_reach")
 
 
 def regret(cells: Mapping[Place, Cell], rule: str) -> dict[Place, Difference]:
@@ -50,22 +83,36 @@ def regret(cells: Mapping[Place, Cell], rule: str) -> dict[Place, Difference]:
     }
 
 
-def board(
-    cells: Mapping[Place, Cell], constants: Mapping[str, Score], fedavg: str
-) -> tuple[Table, ...]:
+def board(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> tuple[Table, ...]:
     """Return the regret over all columns, then a table for each column, the best loss first."""
     columns = dict.fromkeys(place.column for place in cells)
-    tables = [_regret_table(cells, fedavg)]
+    tables = [_regret_table(cells)]
     for column in columns:
         here = {place: cell for place, cell in cells.items() if place.column == column}
-        gaps = regret(here, fedavg)
+        gaps = regret(here, FEDAVG)
         ordered = sorted(here, key=lambda place: float(np.mean(here[place].losses)))
         name = next(iter(here)).federation
         rows = [_row(place.rule, here[place], gaps.get(place)) for place in ordered]
-        rows.append(_row("constant", Cell(math.nan, (constants[name],), ()), None))
-        head = ("", "loss", "accuracy, %", "AUROC", "worst", "alone, %", f"− {fedavg}", "rate")
-        tables.append(Table(f"{column}: nats; − {fedavg} in thousandths", head, tuple(rows)))
+        rows.append(_row(CONSTANT, Cell(NONE, (constants[name],), ()), None))
+        tables.append(Table(f"{column}: {_title(name, here)}", HEAD, tuple(rows)))
     return tuple(tables)
+
+
+def _title(name: str, here: Mapping[Place, Cell]) -> str:
+    """Return who takes part, and for a negative control whether it shows a signal."""
+    part = [cell for place, cell in here.items() if place.rule != POOLED]
+    sites, of_sites = min(cell.scores[0].sites for cell in part), part[0].of_sites
+    words = [f"{of_sites} sites, of which {sites} take part and have records for the test"]
+    if sites == of_sites:
+        words = [f"{of_sites} sites"]
+    if NATURAL[name].control:
+        better = [place.rule for place, cell in here.items() if cell.is_better]
+        ranked = [place.rule for place, cell in here.items() if cell.mean("ranking_low") > 0.5]
+        words.append(
+            f"a negative control. Loss below the constant's: {', '.join(better) or 'none'}. AUROC "
+            f"above .5: {', '.join(ranked) or 'none'}"
+        )
+    return "; ".join(words)
 
 
 def numbers(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> dict[str, Any]:
@@ -77,19 +124,36 @@ def numbers(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> dict
                 "epsilon": place.epsilon,
                 "rule": place.rule,
                 "learning-rate": cell.rate,
+                "at-edge": cell.at_edge,
+                "sites": cell.of_sites,
                 "runs": [_known(score) for score in cell.scores],
                 "better-off-alone": list(cell.alone),
             }
             for place, cell in cells.items()
         ],
-        "constant": {name: _known(score) for name, score in constants.items()},
+        CONSTANT: {name: _known(score) for name, score in constants.items()},
     }
 
 
-def _regret_table(cells: Mapping[Place, Cell], fedavg: str) -> Table:
+def cells_of(content: Mapping[str, Any]) -> tuple[dict[Place, Cell], dict[str, Score]]:
+    """Return the cells and the constants that :func:`numbers` wrote."""
+    cells = {
+        Place(one["federation"], one["epsilon"], one["rule"]): Cell(
+            one["learning-rate"],
+            tuple(map(_score, one["runs"])),
+            tuple(one["better-off-alone"]),
+            one["at-edge"],
+            one["sites"],
+        )
+        for one in content["cells"]
+    }
+    return cells, {name: _score(one) for name, one in content[CONSTANT].items()}
+
+
+def _regret_table(cells: Mapping[Place, Cell]) -> Table:
     """Return each rule's furthest loss behind FedAvg and behind the best federated rule."""
     rows = []
-    federated = {p: c for p, c in cells.items() if p.rule not in ("local", "pooled")}
+    federated = {p: c for p, c in cells.items() if p.rule not in (ALONE, POOLED)}
     best = {
         column: min(
             (p for p in federated if p.column == column),
@@ -98,14 +162,14 @@ def _regret_table(cells: Mapping[Place, Cell], fedavg: str) -> Table:
         for column in dict.fromkeys(place.column for place in federated)
     }
     for rule in dict.fromkeys(place.rule for place in federated):
-        gaps = {p: d for p, d in regret(federated, fedavg).items() if p.rule == rule}
+        gaps = {p: d for p, d in regret(federated, FEDAVG).items() if p.rule == rule}
         behind = {
             p: difference(c.losses, federated[best[p.column]].losses)
             for p, c in federated.items()
             if p.rule == rule
         }
-        rows.append((rule, _worst(gaps), _worst(behind)))
-    head = ("", f"furthest behind {fedavg}", "furthest behind the best")
+        rows.append((rule, str(len(behind)), _worst(gaps), _worst(behind)))
+    head = ("", "columns", f"furthest behind {FEDAVG}", "furthest behind the best")
     return Table("losses, in thousandths of a nat, ± standard error over seeds", head, tuple(rows))
 
 
@@ -117,20 +181,33 @@ def _worst(gaps: Mapping[Place, Difference]) -> str:
 
 
 def _row(rule: str, cell: Cell, gap: Difference | None) -> tuple[str, ...]:
-    def mean(field: str, scale: float, digits: int) -> str:
-        value = float(np.mean([getattr(score, field) for score in cell.scores]))
-        return "–" if math.isnan(value) else f"{scale * value:.{digits}f}"
-
+    ends = [cell.mean(f"ranking_{end}") for end in ("low", "high")]
+    within = "" if any(map(math.isnan, ends)) else f" ({ends[0]:.3f} to {ends[1]:.3f})"
     return (
         rule,
-        mean("loss", 1, 3),
-        mean("accuracy", 100, 1),
-        mean("auroc", 1, 3),
-        mean("worst", 1, 3),
+        _number(cell.mean("loss"), 3),
+        _gain(cell),
+        _number(100 * cell.mean("accuracy"), 1),
+        _number(cell.mean("ranking"), 3) + within,
+        _number(cell.mean("slope"), 2),
+        _number(cell.mean("worst"), 3),
         f"{100 * float(np.mean(cell.alone)):.0f}" if cell.alone else "–",
         _text(gap) if gap else "–",
-        "–" if math.isnan(cell.rate) else f"{cell.rate:g}",
+        "–" if math.isnan(cell.rate) else f"{cell.rate:g}{'*' * cell.at_edge}",
     )
+
+
+def _gain(cell: Cell) -> str:
+    gain, reach = THOUSANDTHS * cell.mean("gain"), THOUSANDTHS * cell.mean("gain_reach")
+    if math.isnan(gain):
+        return "–"
+    if math.isnan(reach):
+        return f"{-gain:+.0f}"
+    return ("" if abs(gain) > reach else "≈ ") + f"{-gain:+.0f} ± {reach:.0f}"
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _text(gap: Difference) -> str:
@@ -139,4 +216,18 @@ def _text(gap: Difference) -> str:
 
 
 def _known(score: Score) -> dict[str, float | None]:
-    return {key: None if math.isnan(value) else value for key, value in asdict(score).items()}
+    """Return the numbers of a score, six digits of each: a table shows at most four."""
+    return {
+        key: None if math.isnan(value) else float(f"{value:.6g}")
+        for key, value in asdict(score).items()
+    }
+
+
+def _score(content: Mapping[str, float | None]) -> Score:
+    known = {key: NONE if value is None else value for key, value in content.items()}
+    return Score(**{**known, "sites": int(known["sites"])})  # type: ignore[arg-type]
+
+
+def columns_of(cells: Iterable[Place]) -> list[str]:
+    """Return the columns in their order."""
+    return list(dict.fromkeys(place.column for place in cells))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from studies.framework.study import Options
 from studies.natural import study
 from studies.natural.federation import Split, inner_split, write_split
 from studies.natural.recount import keep_recounted, recount
-from studies.natural.scores import Score, constant_score, score_of_sites
-from studies.natural.study import FEDAVG, LEADERBOARD, POOLED, Place
-from studies.natural.tables import Cell, board, regret
+from studies.natural.scores import Score, constant_losses, constant_score, score_of_sites
+from studies.natural.study import LEADERBOARD, Column
+from studies.natural.tables import FEDAVG, POOLED, Cell, Place, board, cells_of, numbers, regret
 
 DEMO = Path(__file__).parents[3] / "deploy" / "demo"
 
@@ -59,19 +60,34 @@ def test_a_written_split_is_a_data_set_of_ones_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.test.features, split.test.features)
 
 
+@pytest.mark.parametrize("task", [Task.survival((1,), 3), Task.regression((1,))])
+def test_a_split_of_another_task_is_one_as_well(tmp_path: Path, task: Task) -> None:
+    from hdpfl_flower.data.own_data.dataset import dataset_of
+
+    one = a_split(6, 4)
+    targets = np.arange(10) % 6 if task.intervals else np.linspace(0, 1, 10).astype(np.float32)
+    records = Records(one.train.features, targets)
+    split = Split(task, records, one.owners, records, one.owners)
+    data = dataset_of(RunConfig.parse(write_split(split, tmp_path / "s.npz")).terms, "")
+    assert data.task == task
+    np.testing.assert_array_equal(data.train.targets, targets)
+
+
 def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
     names = set()
     places = LEADERBOARD.places(Options(full=True))
     for place in places:
-        job = LEADERBOARD.job(place, 0.1, 11, a_split(20, 3), Options(), Path("x"),
-                          {"dataset": place.federation})  # fmt: skip
+        split = a_split(20, 3)
+        column = Column(LEADERBOARD, [place], split, Options(), Path("x"))
+        job = column.job(place, 0.1, 11, split, {"dataset": place.federation})
         make_strategy(job.config)
         drawn = job.config.simulation
         assert len(draw_epsilons(drawn.epsilons, job.num_sites, 11)) == job.num_sites
         expected = [6] if place.rule == POOLED else [5, 1]
         assert draw_batch_sizes(drawn.batch_sizes, job.num_sites, 11).tolist() == expected
         names.add(job.terms.run_id)
-    assert len(names) == len(places) == 5 * (4 * 6 + 3)  # pooled has no ε of each site's own
+    # pooled has no ε of each site's own, weiavg is FedAvg where all have the same.
+    assert len(names) == len(places) == 6 * (4 * 7 + 3 + 1)
 
 
 def test_columns_are_federations_or_one_of_their_budgets() -> None:
@@ -82,7 +98,7 @@ def test_columns_are_federations_or_one_of_their_budgets() -> None:
     assert columns("opt") == {"opt ε 1", "opt ε 0.3 to 8"}
     assert columns("opt ε 3") == {"opt ε 3"}
     assert len(columns("opt", full=True)) == 4
-    assert len(columns()) == 5 * 2
+    assert len(columns()) == 6 * 2
     with pytest.raises(TermsError, match="--columns: 'optic' is not in this study"):
         columns("optic")
     with pytest.raises(TermsError, match="leave them out"):
@@ -94,28 +110,72 @@ def test_a_score_counts_a_site_by_its_test_records(tmp_path: Path) -> None:
     (tmp_path / "sites.json").write_text(json.dumps({"site-": sites}))
     facts = {"measures": {"measures": {"auroc": {"value": 0.75}}}}
     (tmp_path / "result.json").write_text(json.dumps(facts))
-    found = score_of_sites(tmp_path, a_split(3, 1), one_model=True)
-    assert found == Score(0.75, 0.625, 0.75, 1.0)
-    assert math.isnan(score_of_sites(tmp_path, a_split(3, 1), one_model=False).auroc)
+    split = a_split(3, 1)
+    found = score_of_sites(tmp_path, split)
+    assert (found.loss, found.accuracy, found.by_site, found.worst) == (0.75, 0.625, 0.5, 1.0)
+    assert (found.ranking, found.sites) == (0.75, 2)
+    of_constant = constant_losses(split)
+    gains = [of_constant[0] - 1.0, of_constant[1]]
+    assert found.gain == pytest.approx((3 * gains[0] + gains[1]) / 4)
+    # Two clusters: the error of a ratio, times Student's t of one degree, 12.706.
+    apart = np.array([3 * (gains[0] - found.gain), gains[1] - found.gain])
+    error = math.sqrt(2 * float(np.sum(apart**2))) / 4
+    assert found.gain_reach == pytest.approx(12.706 * error, rel=1e-4)
+
+
+def test_a_personal_model_has_no_ranking_on_everybodys_records(tmp_path: Path) -> None:
+    sites = {"0": {"loss": 1.0, "accuracy": 0.5}, "1": {"loss": 0.0, "accuracy": 1.0}}
+    content = {"site-": sites, "personal-": {"0": {"loss": 0.5, "accuracy": 0.5}}}
+    (tmp_path / "sites.json").write_text(json.dumps(content))
+    facts = {"measures": {"measures": {"auroc": {"value": 0.75}}}}
+    (tmp_path / "result.json").write_text(json.dumps(facts))
+    found = score_of_sites(tmp_path, a_split(3, 1))
+    assert math.isnan(found.ranking)
+    assert found.loss == 0.375
 
 
 def test_the_constant_predictor_has_the_shares_of_the_training_records() -> None:
     split = a_split(6, 3)  # 3 of 9 are of class 1
     found = constant_score(split)
-    assert found.loss == pytest.approx(-(math.log(1 / 3) / 3 + 2 * math.log(2 / 3) / 3))
-    assert (found.accuracy, found.auroc) == (pytest.approx(2 / 3), 0.5)
+    one = (3 + 1) / (9 + 2)  # a record more of each class
+    expected = -(math.log(one) / 3 + 2 * math.log(1 - one) / 3)
+    assert found.loss == pytest.approx(expected, rel=1e-6)
+    assert (found.accuracy, found.ranking) == (pytest.approx(2 / 3), 0.5)
 
 
 def test_regret_is_taken_seed_by_seed_in_thousandths() -> None:
     def cell(*losses: float) -> Cell:
-        return Cell(0.1, tuple(Score(loss, 0.5, 0.5, loss) for loss in losses), ())
+        return Cell(0.1, tuple(Score(loss, 0.5, 0.5, sites=4) for loss in losses), (), of_sites=4)
 
     cells = {Place("opt", "1", FEDAVG): cell(0.5, 0.6), Place("opt", "1", "mmse"): cell(0.49, 0.58)}
     gap = regret(cells, FEDAVG)[Place("opt", "1", "mmse")]
     assert (gap.mean, gap.error) == (pytest.approx(-15), pytest.approx(5))
-    tables = board(cells, {"opt": Score(0.7, 0.9, 0.5, 0.8)}, FEDAVG)
+    constants = {"opt": Score(0.7, 0.9, 0.5)}
+    tables = board(cells, constants)
     assert [row[0] for row in tables[1].rows] == ["mmse", FEDAVG, "constant"]
-    assert dict((row[0], row[2]) for row in tables[0].rows)[FEDAVG].startswith("+15 ± 5")
+    assert dict((row[0], row[3]) for row in tables[0].rows)[FEDAVG].startswith("+15 ± 5")
+    again = cells_of(json.loads(json.dumps(numbers(cells, constants))))
+    assert board(*again) == tables
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "words"),
+    [
+        (0.01, 0.45, "Loss below the constant's: none. AUROC above .5: none"),
+        (0.03, 0.45, "Loss below the constant's: mmse. AUROC above .5: none"),
+        (0.01, 0.51, "Loss below the constant's: none. AUROC above .5: mmse"),
+    ],
+)
+def test_a_negative_control_says_what_it_shows(gain: float, low: float, words: str) -> None:
+    score = Score(0.5, ranking=0.6, ranking_low=low, gain=gain, gain_reach=0.02, sites=4)
+    cells = {Place("opt", "1", "mmse"): Cell(0.1, (score,), (), of_sites=4)}
+    assert board(cells, {"opt": Score(0.5)})[1].title == (
+        f"opt ε 1: 4 sites; a negative control. {words}"
+    )
+    heart = {Place("heart", "1", "mmse"): Cell(0.1, (score,), (), of_sites=6)}
+    assert board(heart, {"heart": Score(0.5)})[1].title == (
+        "heart ε 1: 6 sites, of which 4 take part and have records for the test"
+    )
 
 
 # --- a run of hospitals ----------------------------------------------------------------------
@@ -157,17 +217,55 @@ def test_a_run_without_ledgers_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_a_small_board_from_search_to_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(study, "BASE", {**study.BASE, "rounds": 2})
+    leaderboard = replace(LEADERBOARD, base={**study.BASE, "rounds": 2})
     options = Options(
         columns=("heart ε 1",), strategies=("local", FEDAVG, POOLED), learning_rates=(0.1, 1.0),
         seeds=2, data_dir=str(DEMO), processes=1,
     )  # fmt: skip
-    found = LEADERBOARD.conduct(options, tmp_path)
+    found = leaderboard.conduct(options, tmp_path)
     assert {row[0] for row in found.tables[1].rows} == {"local", FEDAVG, POOLED, "constant"}
     for cell in found.numbers["cells"]:
         assert cell["learning-rate"] in (0.1, 1.0)
         assert len(cell["runs"]) == 2
         assert (cell["rule"] == FEDAVG) == bool(cell["better-off-alone"])
     assert (tmp_path / "natural.png").stat().st_size > 1000
+    # What is finished is shown after the last minute as well, and nothing else begins.
+    late = replace(options, minutes=1e-9, columns=("heart ε 1", "heart ε 3"))
+    again = leaderboard.conduct(late, tmp_path)
+    assert again.tables == found.tables
+    assert again.notes[-1].endswith("with the same folder: heart ε 3.")
+    with pytest.raises(TermsError, match="no column is finished"):
+        leaderboard.conduct(replace(late, columns=("heart ε 3",)), tmp_path)
+
+
+def test_small_sites_take_no_part_and_the_table_says_how_many_do(tmp_path: Path) -> None:
+    """Switzerland has 99 records for training: below 130 it declines, as its policy may."""
+    leaderboard = replace(LEADERBOARD, base={**study.BASE, "rounds": 1})
+    options = Options(
+        columns=("heart ε 1",), strategies=("local", FEDAVG), learning_rates=(0.3,), seeds=1,
+        data_dir=str(DEMO), processes=1, fewest_records=130,
+    )  # fmt: skip
+    found = leaderboard.conduct(options, tmp_path)
+    assert found.tables[1].title == (
+        "heart ε 1: 4 sites, of which 3 take part and have records for the test"
+    )
+    for cell in found.numbers["cells"]:
+        assert cell["runs"][0]["sites"] == 3
+
+
+@pytest.mark.slow
+def test_a_third_of_131_sites_declines_and_the_run_ends(tmp_path: Path) -> None:
+    sizes = [3 if site % 3 == 0 else 20 for site in range(131)]
+    split = a_split(*sizes)
+    leaderboard = replace(LEADERBOARD, base={**study.BASE, "rounds": 1})
+    options = Options(fewest_records=10, seeds=1)
+    place = Place("chem97", "1", FEDAVG)
+    column = Column(leaderboard, [place], split, options, tmp_path)
+    terms = write_split(split, tmp_path / "all.npz")
+    job = column.job(place, 0.3, 11, split, terms)
+    assert len(job.absent) == 44
+    keep_recounted(job, lambda: None)
+    score = score_of_sites(tmp_path / "runs" / job.terms.run_id, split)
+    assert score.sites == 87

@@ -1,0 +1,80 @@
+"""The page of the natural federations holds what its results.json prints, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hdpfl_flower.errors import DataError
+from studies.natural.page import STUDIES, TABLES, merged, text_of, write
+from studies.natural.school import PUBLISHED, SCHOOL
+from studies.natural.scores import Score
+from studies.natural.study import LEADERBOARD
+from studies.natural.tables import ALONE, FEDAVG, Cell, Place, numbers
+
+
+def content_of(rule: str, loss: float, name: str = "opt") -> dict[str, Any]:
+    score = Score(loss, 0.9, by_site=loss, sites=4)
+    cells = {Place(name, "1", rule): Cell(0.1, (score,), (), of_sites=4)}
+    return numbers(cells, {name: Score(0.5, 0.9, 0.5, by_site=0.6, worst=0.7)})
+
+
+CHECKED_IN = [name for name in STUDIES if (TABLES / f"{name}.json").is_file()]
+
+
+@pytest.mark.parametrize("name", CHECKED_IN)
+def test_the_tables_are_those_of_the_numbers(name: str) -> None:
+    content = json.loads((TABLES / f"{name}.json").read_text())
+    assert (TABLES / f"{name}.md").read_text() == text_of(name, content)
+    assert (TABLES / f"{name}.json").stat().st_size < 200_000
+    assert LEADERBOARD.name in CHECKED_IN
+
+
+def test_a_run_adds_a_rule_and_replaces_its_own_cell(tmp_path: Path) -> None:
+    for loss in (0.4, 0.3):
+        more = {"study": "natural", **content_of("mine:Rule", loss)}
+        (tmp_path / "results.json").write_text(json.dumps(more))
+        first = {"study": "natural", **content_of(FEDAVG, 0.35)}
+        (tmp_path / "first.json").write_text(json.dumps(first))
+        write([tmp_path / "first.json", tmp_path / "results.json"], tmp_path)
+        rows = (tmp_path / "natural.md").read_text()
+        assert f"| mine:Rule | {loss:.3f} |" in rows
+    kept = json.loads((tmp_path / "natural.json").read_text())
+    assert [cell["rule"] for cell in kept["cells"]] == [FEDAVG, "mine:Rule"]
+
+
+def test_cells_of_a_column_stay_together() -> None:
+    both = merged(merged(content_of(FEDAVG, 1.0), content_of(FEDAVG, 1.0, "heart")),
+                  content_of("mmse", 1.0))  # fmt: skip
+    found = [(cell["federation"], cell["rule"]) for cell in both["cells"]]
+    assert found == [("opt", FEDAVG), ("opt", "mmse"), ("heart", FEDAVG)]
+
+
+def test_what_is_no_result_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for text, words in (
+        ("{", "is no JSON"), ("[]", "holds no results"),
+        ('{"study": "drift"}', "is no results.json"),
+        ('{"study": "natural", "cells": [{"federation": "opt", "epsilon": "1", "rule": "x"}], '
+         '"constant": {}}', "no results.json of this version"),
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(DataError, match=words):
+            write([path], tmp_path)
+    with pytest.raises(DataError, match="is not there"):
+        write([tmp_path / "none.json"], tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_schools_errors_are_twice_the_losses_beside_what_is_published() -> None:
+    score = Score(0.0125, by_site=0.013, worst=0.02, sites=139)
+    cells = {Place("school", "6", rule): Cell(0.3, (score,), (), False, 139) for rule in PUBLISHED}
+    (table,) = SCHOOL.tables(cells, {"school": Score(0.017, by_site=0.017, worst=0.03)})
+    row = next(row for row in table.rows if row[0] == ALONE)
+    assert row[1:4] == ("0.02500", "0.02600", "0.04000")
+    assert row[-1] == "0.02628"
+    assert set(PUBLISHED) <= set(SCHOOL.rules)
+    assert LEADERBOARD.name != SCHOOL.name
