@@ -76,9 +76,11 @@ class OwnTable(Redacted):
             DataError: a unit or a date for categories, values for a number or values of no
                 category, or a feature that is mapped to the column of the label or the id.
         """
-        reserved = {one.column: self.wanted(one.column, one.aliases) for one in outcomes(schema)}
+        reserved = {
+            one.column: self.wanted(one.column, one.aliases).names for one in outcomes(schema)
+        }
         if schema.id:
-            reserved[schema.id] = self.wanted(schema.id)
+            reserved[schema.id] = self.wanted(schema.id).names
         for name, groups in [
             *((one.column, categories_of(one)) for one in outcomes(schema)),
             (schema.id, ()),
@@ -99,8 +101,8 @@ class OwnTable(Redacted):
                     f"'{key}.values' names a value that '{name}' does not have in the run's "
                     "'schema'; write one of its categories or classes"
                 )
-            taken = (wanted.names for other, wanted in reserved.items() if other != name)
-            if any(own.name in names for names in taken):
+            taken = {one for other, names in reserved.items() if other != name for one in names}
+            if own.name in taken:
                 raise DataError(
                     f"'{key}.name' is the column of the label or of the id; name another one"
                 )

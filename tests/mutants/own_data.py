@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "a feature may be the column of the event",
         "hdpfl_flower/data/own_table.py",
-        "self.wanted(one.column, one.aliases) for one in outcomes(schema)}",
-        "self.wanted(one.column, one.aliases) for one in [schema.label]}",
+        "self.wanted(one.column, one.aliases).names for one in outcomes(schema)",
+        "self.wanted(one.column, one.aliases).names for one in [schema.label]",
         SURVIVAL + "test_a_site_writes_times_and_events_its_own_way",
     ),
 )

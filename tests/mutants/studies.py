@@ -195,4 +195,25 @@ MUTANTS = (
         "streams[site]",
         FLAMBY + "hospitals_share_their_numbers_as_published_and_no_others",
     ),
+    Mutant(
+        "a site that declines is counted as one that takes part",
+        "studies/natural/study.py",
+        "of_sites < self.options.fewest_records",
+        "of_sites < 0",
+        NATURAL + "small_sites_take_no_part_and_the_table_says_how_many_do",
+    ),
+    Mutant(
+        "a negative control is said to show nothing, whatever it shows",
+        "studies/natural/tables.py",
+        'return self.mean("gain") > self.mean("gain_reach")',
+        "return False",
+        NATURAL + "a_negative_control_says_what_it_shows",
+    ),
+    Mutant(
+        "a row of the page is not that of the numbers",
+        "studies/natural/page.py",
+        '(*content.get("cells", ()), *more["cells"])',
+        '(*more["cells"], *content.get("cells", ()))',
+        "studies/natural/test_page.py::test_a_run_adds_a_rule_and_replaces_its_own_cell",
+    ),
 )
