@@ -21,6 +21,7 @@ NAMES = (
     "deployed",
     "scale",
     "stacked",
+    "stacked_dpsgd",
     "noise_level",
     "signals",
     "gaps",

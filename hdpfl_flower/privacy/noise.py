@@ -231,7 +231,8 @@ def add_noises(
     Guarantees:
         Row i has the bits of ``add_noise(totals[i], stds[i], streams[i])``.
     """
-    loud = [row for row, std in enumerate(stds) if std > 0]
+    # Not "above 0": a scale that is no number must raise, not leave the noise out.
+    loud = [row for row, std in enumerate(stds) if std != 0]
     if len(loud) < len(totals):  # a release without noise draws none
         noisy = totals.clone()
         if loud:

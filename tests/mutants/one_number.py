@@ -8,17 +8,19 @@ MUTANTS = (
     Mutant(
         "a projection of the noiseless update",
         "client_app/training/trainer.py",
-        '        update = self._train(round_plan, "update", phases, self._pull)\n',
-        "        if self._direction:\n            round_plan = replace(round_plan, noise_std=0.0)\n"
-        '        update = self._train(round_plan, "update", phases, self._pull)\n',
+        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            if self._direction:\n"
+        "                round_plan = replace(round_plan, noise_std=0.0)\n"
+        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
         "client_app/training/test_last_step.py::test_the_number_is_of_the_noisy_update",
     ),
     Mutant(
         "one number without noise, seen in the sums",
         "client_app/training/trainer.py",
-        '        update = self._train(round_plan, "update", phases, self._pull)\n',
-        "        if self._direction:\n            round_plan = replace(round_plan, noise_std=0.0)\n"
-        '        update = self._train(round_plan, "update", phases, self._pull)\n',
+        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            if self._direction:\n"
+        "                round_plan = replace(round_plan, noise_std=0.0)\n"
+        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
         "privacy/test_wire_proof.py::test_neither_epsilon_nor_records_move_the_number_but_through_the_noisy_sums",
     ),
     Mutant(

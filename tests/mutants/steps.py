@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant(
         "low-order bits left in",
         "hdpfl_flower/privacy/noise.py",
-        "return noise.round_().mul_(grid)",
-        "return noise.mul_(grid)",
+        "return noise.round_().mul_(grid).to(total.dtype)",
+        "return noise.mul_(grid).to(total.dtype)",
         NOISE + "noise_has_its_std_and_lies_on_the_public_grid",
     ),
     Mutant(

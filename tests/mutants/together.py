@@ -174,5 +174,29 @@ MUTANTS = (
         'terms.noise != "records"',
         _RECORDS + "nothing_is_stacked_unless_it_is_asked_for",
     ),
+    Mutant(
+        "a deployed run may ask for stacked sites",
+        "server_app/app.py",
+        "    if given.simulation.stack:\n",
+        "    if False:\n",
+        "server_app/run/test_stack_refused.py::"
+        "test_sites_in_processes_of_their_own_do_not_train_together",
+    ),
+    Mutant(
+        "noise of a scale that is no number is left out",
+        "hdpfl_flower/privacy/noise.py",
+        "enumerate(stds) if std != 0]",
+        "enumerate(stds) if std > 0]",
+        "hdpfl_flower/privacy/test_noise_ahead.py::"
+        "test_a_scale_that_is_none_is_an_error_and_not_no_noise[nan]",
+    ),
+    Mutant(
+        "low-order bits left in a stack",
+        "hdpfl_flower/privacy/noise.py",
+        "return noise.round_().mul_(grid).to(totals.dtype)",
+        "return noise.mul_(grid).to(totals.dtype)",
+        "hdpfl_flower/privacy/test_noise_ahead.py::"
+        "test_noise_of_several_releases_has_the_bits_of_each_alone[13]",
+    ),
 )
 """As ``table.MUTANTS``."""

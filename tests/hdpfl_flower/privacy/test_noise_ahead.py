@@ -88,3 +88,10 @@ def test_noise_of_several_releases_has_the_bits_of_each_alone(
     quiet = add_noises(totals, [0.0] * 7, together)
     assert torch.equal(quiet, totals)
     assert together[0].position == alone[0].position
+
+
+@pytest.mark.parametrize("std", [float("nan"), -1.0])
+def test_a_scale_that_is_none_is_an_error_and_not_no_noise(std: float) -> None:
+    for stds in ([1.0, std], [0.0, std]):
+        with pytest.raises(ValueError, match=r"math domain error|NaN|expected a"):
+            add_noises(torch.zeros(2, 3), stds, [RandomStream(KEY), RandomStream(KEY)])

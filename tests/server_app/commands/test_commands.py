@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from client_app import in_process
 from hdpfl_flower.versions import VERSION
 from server_app.commands import main
 
@@ -77,6 +80,30 @@ def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path, here: Comman
     drawn = here("plot", str(out / "fedavg-seed1"))
     assert drawn.returncode == 0, drawn.stderr
     assert (out / "fedavg-seed1" / "run.png").stat().st_size > 10_000
+
+
+def test_compare_trains_clients_together_where_it_is_asked_to(
+    tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    work = in_process.train_stacked
+
+    def train_stacked(stack: Any, jobs: Any, *more: Any) -> Any:
+        counted.append(len(jobs))
+        return work(stack, jobs, *more)
+
+    monkeypatch.setattr(in_process, "train_stacked", train_stacked)
+    words = ["compare", "--strategies", "fedavg", *SMALL, "--seeds", "1"]
+    found = []
+    for more in ([], ["--stack"]):
+        out = tmp_path / str(len(more))
+        done = here(*words, *more, "--out", str(out))
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads((out / "comparison.json").read_text()))
+    assert counted == [4, 4, 4]  # 3 rounds of 4 clients, of the second run alone
+    assert [content["terms"]["stack"] for content in found] == [False, True]
+    losses = [content["results"]["fedavg"]["loss"] for content in found]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 @pytest.mark.slow
