@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, as_completed
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from threading import Thread
-from typing import TypeVar
+from threading import RLock, Thread, Timer
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,9 @@ from server_app.simulation.worker_pool import make_manager, make_pool
 
 OnRound = Callable[[], None]
 AnyJob = TypeVar("AnyJob", bound="RunJob")
+WORTH = 5.0
+"""Seconds that jobs take before other processes are started for those that are left: about what one
+costs that imports PyTorch. Shorter comparisons start none, and none takes twice as long for it."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,8 @@ def compare(
 
     Args:
         jobs: what to run.
-        processes: how many at a time, a core each; 1 runs them here.
+        processes: how many at a time, a core each. This one is the first; others are started only
+            when the jobs have taken ``WORTH`` seconds and there are some left.
         on_round: called after every round of every job.
         work: what runs a job; it can be sent to another process. None: :func:`run_job`.
 
@@ -188,21 +194,85 @@ def compare(
         HDPFLError: from the first job that cannot run.
     """
     work = work or run_job
-    if processes == 1 or len(jobs) == 1:
-        for job in jobs:
+    with Helpers(jobs, min(processes, len(jobs)) - 1, work, on_round) as helpers:
+        while (job := helpers.take()) is not None:
             yield job, work(job, on_round)
-        return
-    with make_manager() as manager, _relayed(manager.Queue(), on_round) as ticks:
-        pool = make_pool(min(processes, len(jobs)))
-        try:
-            futures: dict[Future[list[Event]], AnyJob] = {
-                pool.submit(work, job, partial(ticks.put, 1)): job for job in jobs
-            }
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            # Also after an error: what has not begun is dropped, what runs is waited for.
+            yield from helpers.done()
+        yield from helpers.done(wait=True)
+
+
+class Helpers(Generic[AnyJob]):
+    """Processes that work on a list of jobs beside this one, once it is known to be long."""
+
+    def __init__(
+        self,
+        jobs: Sequence[AnyJob],
+        number: int,
+        work: Callable[[AnyJob, OnRound], list[Event]],
+        on_round: OnRound,
+    ) -> None:
+        """Prepare ``number`` of them; none is started before ``WORTH`` seconds."""
+        self._todo, self._number, self._work, self._on_round = deque(jobs), number, work, on_round
+        self._running: dict[Future[list[Event]], AnyJob] = {}
+        self._lock, self._open = RLock(), ExitStack()
+        self._pool: ProcessPoolExecutor | None = None
+        self._timer = Timer(WORTH, self._start)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        """Begin to count the seconds."""
+        if self._number > 0:
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Drop what has not begun; wait for what runs."""
+        self._timer.cancel()
+        with self._lock:
+            self._todo.clear()
+            pool, self._pool = self._pool, None
+        if pool is not None:
             pool.shutdown(cancel_futures=True)
+        self._open.close()
+
+    def take(self) -> AnyJob | None:
+        """Return the next job, for this process; None where all have begun."""
+        with self._lock:
+            return self._todo.popleft() if self._todo else None
+
+    def done(self, *, wait: bool = False) -> Iterator[tuple[AnyJob, list[Event]]]:
+        """Yield the jobs that the others have ended so far, or with ``wait`` all of them."""
+        while True:
+            with self._lock:
+                running = list(self._running)
+            ended = [future for future in running if future.done()]
+            for future in ended:
+                yield self._running.pop(future), future.result()
+            if not (wait and running):
+                return
+            if not ended:
+                concurrent.futures.wait(running, return_when=FIRST_COMPLETED)
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._todo:
+                return
+            ticks = self._open.enter_context(make_manager()).Queue()
+            self._open.enter_context(_relayed(ticks, self._on_round))
+            self._tick = partial(ticks.put, 1)
+            self._pool = make_pool(min(self._number, len(self._todo)))
+            for _ in range(self._number):
+                self._feed()
+
+    def _feed(self, _: object = None) -> None:
+        """Give a free process its next job; no more, or this one could not take it."""
+        with self._lock:
+            if self._pool is None or not self._todo:
+                return
+            job = self._todo.popleft()
+            future = self._pool.submit(self._work, job, self._tick)
+            self._running[future] = job
+        future.add_done_callback(self._feed)
 
 
 def run_job(job: RunJob, on_round: OnRound) -> list[Event]:

@@ -30,9 +30,11 @@ def test_workers_and_their_manager_end_with_a_parent_that_is_killed(tmp_path: Pa
     parent = subprocess.Popen([sys.executable, __file__, str(tmp_path)], cwd=ROOT,
                               env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
     try:
-        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 3)
         started = children_of(parent.pid)
-        assert {int(path.name) for path in tmp_path.iterdir()} < set(started)
+        workers = {int(path.name) for path in tmp_path.iterdir()} - {parent.pid}
+        assert len(workers) == 2
+        assert workers < set(started)
     finally:
         parent.kill()
         parent.wait()
@@ -61,5 +63,5 @@ def lives(pid: int) -> bool:
 
 if __name__ == "__main__":
     terms = RunConfig.parse({"runs-dir": sys.argv[1]})
-    jobs = [RunJob(terms.updated(seed=seed), 2) for seed in (1, 2)]
-    list(compare(jobs, 2, lambda: None, wait_there))
+    jobs = [RunJob(terms.updated(seed=seed), 2) for seed in (1, 2, 3)]
+    list(compare(jobs, 3, lambda: None, wait_there))
