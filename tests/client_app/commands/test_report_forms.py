@@ -26,7 +26,7 @@ FACTS = {
     "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
     "clipped-updates-opted-out", "clipped-updates-released", "releases",
     "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
-    "assumptions", "not-covered", "stays", "closed-runs",
+    "assumptions", "not-covered", "stays", "closed-runs", "scores-released",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
@@ -48,6 +48,7 @@ PLAN = {
     "choices",
     "tuning-steps",
     "counts-noise",
+    "scores-noise",
     "schedule",
     "noise-multiplier",
     "sensitivity",
