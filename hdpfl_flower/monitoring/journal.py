@@ -88,11 +88,27 @@ def read_journal(path: Path) -> list[Event]:
 def finished_rounds(events: Sequence[Event]) -> list[Event]:
     """Return the rounds among ``events``, their numbers as floats, infinite and NaN ones too.
 
+    A journal holds every attempt at its run. The rounds are those of the last one that finished
+    any: one that began anew replaces all rounds, one that resumed those after its checkpoint.
+
     Raises:
         DataError: a round lacks a field, or has a wrong one.
     """
+    rounds: dict[int, Event] = {}
+    kept = None  # of the rounds before, those up to it are kept once another round is finished
     try:
-        return [_round(event) for event in events if event["event"] == "round"]
+        for event in events:
+            if event["event"] == "run-started":
+                kept = 0
+            elif event["event"] == "run-resumed":
+                kept = int(event.get("after_round", len(rounds)))
+            elif event["event"] == "round":
+                if kept is not None:
+                    rounds = {number: one for number, one in rounds.items() if number <= kept}
+                    kept = None
+                found = _round(event)
+                rounds[found["round"]] = found
+        return list(rounds.values())
     except (LookupError, TypeError, ValueError, AttributeError):
         raise DataError("the journal is damaged: a round in it is not whole") from None
 

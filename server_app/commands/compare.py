@@ -16,6 +16,7 @@ import typer
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.schema_file import with_schema_text
 from hdpfl_flower.config.simulation_terms import SimulationTerms
+from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.own_code import search_here, shown_to_its_author
 from hdpfl_flower.system.paths import available_cores, runs_dir
@@ -122,6 +123,8 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     }  # fmt: skip
     search_here()
     names = [name.strip() for name in strategies.split(",") if name.strip()]
+    if not names:
+        raise TermsError("--strategies names no strategy; write such as fedavg,mmse")
     rules = {name: check_strategy(name) for name in names}
     config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
     config.update({key: value for key, value in given.items() if value is not None})

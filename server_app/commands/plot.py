@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hdpfl_flower.errors import DataError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.system.paths import runs_dir
 from server_app.plots import plot_run
@@ -20,7 +21,14 @@ def plot(
     ] = None,
 ) -> None:
     """Draw a run, finished or not: its metrics and the sites' weights by round."""
+    from server_app.reports.comparison_page import is_comparison
+
     folder = Path(run) if (Path(run) / "journal.jsonl").is_file() else runs_dir() / run
+    if is_comparison(Path(run)) and not (folder / "journal.jsonl").is_file():
+        raise DataError(
+            f"{run} holds a comparison, whose picture is comparison.png in it; see: hdpfl report "
+            f"{run}"
+        )
     path = out or folder / "run.png"
     plot_run(read_journal(folder / "journal.jsonl"), path)
     console.print(str(path), soft_wrap=True)

@@ -60,7 +60,7 @@ def make_comparison_report(folder: Path) -> str:
     """Return the page.
 
     Raises:
-        DataError: the folder's ``comparison.json`` is damaged.
+        DataError: the folder's ``comparison.json`` is damaged, or no run of it is finished.
     """
     path = folder / COMPARISON
     try:
@@ -77,6 +77,11 @@ def make_comparison_report(folder: Path) -> str:
             f"{path} is damaged: 'hdpfl compare' did not write it so; run the comparison again, "
             "finished runs are kept"
         ) from None
+    if not rows:
+        raise DataError(
+            f"the comparison in {folder} has finished no run; there is nothing to report: give the "
+            "same command again, with the same --out"
+        )
     picture = folder / PICTURE
     return _TEMPLATE.render(
         title=f"Comparison of {len(rows)} strategies" if len(rows) != 1 else "Comparison",

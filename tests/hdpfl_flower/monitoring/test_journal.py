@@ -81,3 +81,32 @@ def test_a_damaged_round_is_one_clear_line(damage: dict[str, object]) -> None:
     assert finished_rounds([ROUND])[0]["round"] == 1
     with pytest.raises(DataError, match=r"^the journal is damaged: a round in it is not whole$"):
         finished_rounds([{**ROUND, **damage}])
+
+
+START: dict[str, object] = {"event": "run-started"}
+
+
+def numbered(number: int, accuracy: float) -> dict[str, object]:
+    return {**ROUND, "round": number, "metrics": {"accuracy": accuracy}}
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        ([START, numbered(1, 0.1), START, numbered(1, 0.2)], [(1, 0.2)]),
+        # A shorter attempt leaves nothing of the longer one behind it.
+        ([START, numbered(1, 0.1), numbered(2, 0.2), START, numbered(1, 0.3)], [(1, 0.3)]),
+        # One that was refused before a round replaces nothing.
+        ([START, numbered(1, 0.1), START], [(1, 0.1)]),
+        ([START, numbered(1, 0.1), numbered(2, 0.2), {"event": "run-resumed", "after_round": 1},
+          numbered(2, 0.3), numbered(3, 0.4)], [(1, 0.1), (2, 0.3), (3, 0.4)]),
+        ([START, numbered(1, 0.1), {"event": "run-resumed", "after_round": 1}], [(1, 0.1)]),
+        ([START, numbered(1, 0.1), {"event": "run-resumed"}, numbered(2, 0.2)],
+         [(1, 0.1), (2, 0.2)]),
+    ],
+)  # fmt: skip
+def test_of_several_attempts_each_round_counts_once(
+    events: list[dict[str, object]], found: list[tuple[int, float]]
+) -> None:
+    rounds = finished_rounds(events)
+    assert [(event["round"], event["metrics"]["accuracy"]) for event in rounds] == found

@@ -122,6 +122,7 @@ def test_two_jobs_at_a_time_give_what_one_gives(tmp_path: Path, here: Command) -
     ("words", "line"),
     [
         (["compare", "--strategies", "fedsgd"], "'fedsgd' is not known; choose one of fedavg"),
+        (["compare", "--strategies", " , "], "--strategies names no strategy; write such as"),
         (["compare", "--dataset", "mnist"], "'data-dir' is empty"),
         (["compare", "--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
         (["compare", "--dataset", "imagenet"], "imagenet"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.errors import DataError
+from server_app.commands.plot import plot
 from server_app.commands.report import report
 from server_app.reports.comparison_page import make_comparison_report
 from server_app.run.resume import defaults
@@ -57,6 +58,19 @@ def test_defaults_are_folded(tmp_path: Path) -> None:
 def test_a_damaged_comparison_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"comparison\.json is damaged.*finished runs are kept"):
         make_comparison_report(written(tmp_path, **wrong))
+
+
+def test_a_comparison_without_a_finished_run_is_no_empty_page(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has finished no run.*the same --out"):
+        report(str(written(tmp_path, results={})))
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_comparison_is_no_run_to_be_drawn(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"whose picture is comparison\.png in it; see: hdpfl report"
+    ):
+        plot(str(written(tmp_path)))
 
 
 def test_the_command_takes_the_folder(tmp_path: Path) -> None:
