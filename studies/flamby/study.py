@@ -52,13 +52,15 @@ BASE: Mapping[str, Any] = {
     "partition": "natural",
     "fedavg.weights": "records",
 }
+ELSEWHERE = "1"
+"""The ε of our runs on the other splits."""
 PAPER: Mapping[str, float] = {"0.1": 0.606, "1": 0.685, "5": 0.704, "10": 0.700, NONE: 0.712}
 """FLamby's accuracies at δ = 1e-4 by nominal ε."""
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A row of runs of this product; ``elsewhere``: on the other splits, too."""
+    """A row of runs of this product; ``elsewhere``: at ε = 1 on the other splits, too."""
 
     label: str
     strategy: str
@@ -115,13 +117,13 @@ class FlambyStudy(Study):
         rates: the grid that each of our rows is searched over, on each split.
         repeats: runs of the procedure on FLamby's split, and of the quick form.
         seeds: reported runs of ours on FLamby's split, and of the quick form.
-        others: other splits, and of the quick form; a run of ours on each.
+        others: other splits, and of the quick form; a run of ours on each, at ε = 1.
         quick_epsilons: of the quick form.
     """
 
     rates: tuple[float, ...]
     repeats: tuple[int, int] = (100, 100)
-    seeds: tuple[int, int] = (10, 3)
+    seeds: tuple[int, int] = (5, 3)
     others: tuple[int, int] = (30, 3)
     quick_epsilons: tuple[str, ...] = ("1",)
 
@@ -209,7 +211,7 @@ class FlambyStudy(Study):
             for seed in splits
             for row in OURS
             for epsilon in epsilons
-            if row.elsewhere or seed == SPLIT_SEED
+            if seed == SPLIT_SEED or (row.elsewhere and epsilon == ELSEWHERE)
         ]
         rates = self.search(places, outer, options, folder)
         seeds = options.seeds or self.seeds[0 if options.full else 1]
@@ -348,6 +350,25 @@ FLAMBY = FlambyStudy(
     title="FLamby's four heart hospitals: accuracy by ε",
     source="du Terrail et al., FLamby (NeurIPS 2022), its table of differential privacy on Heart",
     minutes=3,
-    rates=(0.1, 0.3, 1.0, 3.0),
-    notes=(),
+    rates=(0.03, 0.1, 0.3, 1.0),
+    notes=(
+        "Accuracy: the mean of the four hospitals' accuracies, as FLamby's; one of the 16 patients "
+        "tested at Switzerland is 1.6 points. No difference under 3 points is called one. AUROC: "
+        "of one model over all 254 test records.",
+        "steps accounted: the Poisson-sampled steps of 15 passes, for which Opacus (PRV) finds σ. "
+        "taken: 15 rounds of 100, on batches of shuffled passes; the private loader is built and "
+        "not used.",
+        "ε if Poisson: PLD of the steps taken under the sampling accounted, which is optimistic. "
+        "ε bound: PLD of a Gaussian release for each pass that a record is in, without "
+        "amplification. Both of noise that is secret, for one record's gradient in place of zero; "
+        "each hospital's own means and deviations are in neither.",
+        "as published: nominal ε, noise of all hospitals from one seed. Rows below it without "
+        "'nominal' are at the ε of their column: 'noise for its passes' without amplification, "
+        "'Poisson-sampled' by PLD for 1,500 steps; scaled by own means unless the row says "
+        "public bounds.",
+        "FedAvg and each hospital alone: runs of this product, whose ledgers were recounted; 40 "
+        "rounds of one step on all records, C = 1, the rate with the least loss on every fifth "
+        "training record of the same split. Public bounds: all 13 features to [-1, 1] by the "
+        "schema heart.",
+    ),
 )

@@ -270,7 +270,7 @@ def test_seeds_of_each_hospitals_own_are_not_undone_by_one(split: Split) -> None
 
 
 def test_hospitals_share_their_numbers_as_published_and_no_others(split: Split) -> None:
-    """Noise of a thousand times the size hides all else: changes are equal to σ/divisor, or not."""
+    """Noise of a thousand times the size hides all else: changes correlate, or they do not."""
     many = tuple(1000 * sigma for sigma in SIGMAS["1"])
     for recipe, shared in ((PUBLISHED, True), (SECRET_SEEDS, False)):
         sent: list[Floats] = []
@@ -332,7 +332,7 @@ def test_the_search_sees_no_record_of_the_reported_test(
     monkeypatch.setattr(study, "natural_score", lambda *_, **__: loss)
     place = Place(OURS[0], "1", SPLIT_SEED)
     rates = FLAMBY.search([place], {(SPLIT_SEED, PUBLIC): outer}, Options(), tmp_path)
-    assert rates == {place: 0.1}  # the least of equals
+    assert rates == {place: 0.03}  # the least of equals
     trained = {row.tobytes() for row in outer.train.features}
     tested = {row.tobytes() for row in outer.test.features} - trained
     assert len(seen) == 4
