@@ -22,6 +22,7 @@ NAMES = (
     "scale",
     "stacked",
     "stacked_dpsgd",
+    "many_clients",
     "noise_level",
     "signals",
     "gaps",

@@ -1,4 +1,4 @@
-"""A progress bar with an estimate of the time left, for work that goes by rounds."""
+"""Progress in a terminal: a bar with an estimate of the time left, for work that goes by rounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.status import Status
 
 console = Console()
+
+
+def waiting(what: str) -> Status:
+    """Return a context that shows ``what`` is being done, of work whose end is not known."""
+    return console.status(what)
 
 
 @contextmanager

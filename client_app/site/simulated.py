@@ -128,22 +128,41 @@ def _simulation(drawn: tuple[tuple[str, Value], ...]) -> SimulationTerms:
 
 def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
     """Return the profile of simulated site ``index`` of ``number``, drawn by the public seed."""
-    terms, simulation = config.terms, config.simulation
-    sizes = _sizes_of(config, number)
-    budget = {"epsilon": float(_epsilons_of(config, number)[index]), "delta": terms.delta}
+    terms, sizes = config.terms, _sizes_of(config, number)
+    return _profile(
+        (float(_epsilons_of(config, number)[index]), terms.delta),
+        (int(sizes.batch_size[index]), int(sizes.records[index])),
+        config.simulation.torch_threads or _actor_cpus(),
+        config.simulation.seed,
+        # A simulated site runs on the machine of whoever wrote the model.
+        terms.model if is_user_code(terms.model) else "",
+        terms.noise == "server",
+    )
+
+
+@lru_cache(maxsize=16384)
+def _profile(
+    epsilon_and_delta: tuple[float, float],
+    batch_size_and_records: tuple[int, int],
+    threads: int,
+    seed: int,
+    model: str,
+    trusts_server: bool,
+) -> Profile:
+    (epsilon, delta), (batch_size, records) = epsilon_and_delta, batch_size_and_records
+    budget = {"epsilon": epsilon, "delta": delta}
     return Profile.parse(
         {
             "budget": budget,
             "run": budget,
             "training": {
-                "batch-size": int(sizes.batch_size[index]),
-                "declared-records": int(sizes.records[index]),
-                "torch-threads": simulation.torch_threads or _actor_cpus(),
+                "batch-size": batch_size,
+                "declared-records": records,
+                "torch-threads": threads,
             },
-            "simulation": {"seed": simulation.seed},
-            # A simulated site runs on the machine of whoever wrote the model.
-            "policy": {"models": [terms.model] if is_user_code(terms.model) else []},
-            "trust-server": terms.noise == "server",
+            "simulation": {"seed": seed},
+            "policy": {"models": [model] if model else []},
+            "trust-server": trusts_server,
             "disclose": [
                 "batch-size",
                 "declared-records",

@@ -7,7 +7,7 @@ parses the profile once, reads the records once and verifies the ledger once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,6 @@ from client_app.site.simulated import (
 )
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.stated_task import is_own
@@ -229,7 +228,7 @@ def open_site(context: Context, terms: RunTerms, profile: Profile | None) -> Sit
         )
     index, number = node_index(context)
     config = simulated_config(context, terms)
-    profile = _drawn(terms, config.simulation, index, number)
+    profile = draw_profile(config, index, number)
     return _at(context, profile, terms, (index, number), config)
 
 
@@ -246,11 +245,6 @@ def _at(
             context.trained, context.taken, context.poison, context.asked,
         )  # fmt: skip
     return Site(profile, terms, index, context.state, config=config)
-
-
-@lru_cache(maxsize=16384)
-def _drawn(terms: RunTerms, simulation: SimulationTerms, index: int, number: int) -> Profile:
-    return draw_profile(RunConfig(terms, simulation=simulation), index, number)
 
 
 _LEDGERS: dict[Path, Ledger] = {}

@@ -21,7 +21,7 @@ from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.own_code import search_here, shown_to_its_author
 from hdpfl_flower.system.paths import available_cores, runs_dir
 from server_app.plots import plot_panels, why_no_picture
-from server_app.progress import console, rounds_bar
+from server_app.progress import console, rounds_bar, waiting
 
 if TYPE_CHECKING:
     from server_app.simulation.comparison import Comparison, RunJob
@@ -106,50 +106,51 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
     not given keep the defaults of the run config.
     """
-    from hdpfl_flower.data.own_data.dataset import with_own_task
-    from server_app.run.reuse import NAME, check_same_sites, check_same_terms
-    from server_app.run.rounds import finalize_terms, ready_strategy
-    from server_app.simulation.comparison import Comparison, jobs_of
-    from server_app.simulation.comparison import compare as run_jobs
-    from server_app.simulation.own_model import rehearse_own_model
-    from strategies import SETTINGS_OWNERS, check_strategy
-    from strategies.settings import assigned, check_settings, with_own_settings
+    with waiting("imports and checks"):  # a second or two, before the first round
+        from hdpfl_flower.data.own_data.dataset import with_own_task
+        from server_app.run.reuse import NAME, check_same_sites, check_same_terms
+        from server_app.run.rounds import finalize_terms, ready_strategy
+        from server_app.simulation.comparison import Comparison, jobs_of
+        from server_app.simulation.comparison import compare as run_jobs
+        from server_app.simulation.own_model import rehearse_own_model
+        from strategies import SETTINGS_OWNERS, check_strategy
+        from strategies.settings import assigned, check_settings, with_own_settings
 
-    given = {
-        "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
-        "groups": groups, "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta,
-        "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
-        "clip-norm": clip_norm, "seed": seed, "stack": stack,
-    }  # fmt: skip
-    search_here()
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    if not names:
-        raise TermsError("--strategies names no strategy; write such as fedavg,mmse")
-    rules = {name: check_strategy(name) for name in names}
-    config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
-    config.update({key: value for key, value in given.items() if value is not None})
-    config.update(assigned(set_, rules.values()))
-    if opt_out is not None:
-        spec = config.get("epsilons", SimulationTerms().epsilons)
-        config["epsilons"] = f"{spec}+opt-out:{opt_out}"
-    folder = out or _new_folder()
-    config = with_own_task(with_schema_text(config, Path.cwd()), Path.cwd())
-    base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
-    check_settings(base, SETTINGS_OWNERS, running=rules.values())
-    comparison = Comparison(base, clients, names=names)
-    todo = [
-        replace(job, config=with_own_settings(job.config, rules[job.terms.strategy]))
-        for job in jobs_of(base, names, seeds, clients)
-    ]
-    for job in todo:  # all of them before the first
-        ready_strategy(job.config)
-        least = min(job.config.server.min_sites, clients)
-        sent = finalize_terms(job.config.updated(min_sites=least))
-        check_same_terms(folder / sent.terms.run_id, sent, "name another --out")
-        check_same_sites(folder, sent.terms.run_id, clients)
-    rehearse_own_model(base.terms)
-    if not (folder / NAME).exists():
-        comparison.save(folder / NAME)
+        given = {
+            "dataset": dataset, "data-dir": data_dir, "model": model, "partition": partition,
+            "groups": groups, "epsilons": epsilons, "batch-sizes": batch_sizes, "delta": delta,
+            "rounds": rounds, "local-epochs": local_epochs, "learning-rate": learning_rate,
+            "clip-norm": clip_norm, "seed": seed, "stack": stack,
+        }  # fmt: skip
+        search_here()
+        names = [name.strip() for name in strategies.split(",") if name.strip()]
+        if not names:
+            raise TermsError("--strategies names no strategy; write such as fedavg,mmse")
+        rules = {name: check_strategy(name) for name in names}
+        config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
+        config.update({key: value for key, value in given.items() if value is not None})
+        config.update(assigned(set_, rules.values()))
+        if opt_out is not None:
+            spec = config.get("epsilons", SimulationTerms().epsilons)
+            config["epsilons"] = f"{spec}+opt-out:{opt_out}"
+        folder = out or _new_folder()
+        config = with_own_task(with_schema_text(config, Path.cwd()), Path.cwd())
+        base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
+        check_settings(base, SETTINGS_OWNERS, running=rules.values())
+        comparison = Comparison(base, clients, names=names)
+        todo = [
+            replace(job, config=with_own_settings(job.config, rules[job.terms.strategy]))
+            for job in jobs_of(base, names, seeds, clients)
+        ]
+        for job in todo:  # all of them before the first
+            ready_strategy(job.config)
+            least = min(job.config.server.min_sites, clients)
+            sent = finalize_terms(job.config.updated(min_sites=least))
+            check_same_terms(folder / sent.terms.run_id, sent, "name another --out")
+            check_same_sites(folder, sent.terms.run_id, clients)
+        rehearse_own_model(base.terms)
+        if not (folder / NAME).exists():
+            comparison.save(folder / NAME)
     try:
         with rounds_bar(len(todo) * base.terms.rounds, f"{len(todo)} runs") as tick:
             for job, events in run_jobs(todo, jobs or available_cores(), tick):
