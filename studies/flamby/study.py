@@ -258,7 +258,7 @@ class FlambyStudy(Study):
         run_jobs(list(jobs.values()), options, f"{self.name}, search", keep_recounted)
         found: dict[Place, dict[float, float]] = {}
         for (place, rate), job in jobs.items():
-            loss = natural_score(_folder(job), splits[place], one_model=False).loss
+            loss = natural_score(_folder(job), splits[place]).loss
             found.setdefault(place, {})[rate] = loss if math.isfinite(loss) else math.inf
         return {place: min(sorted(tried), key=tried.__getitem__) for place, tried in found.items()}
 
