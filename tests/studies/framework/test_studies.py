@@ -48,7 +48,7 @@ OTHER: dict[str, Any] = {
     "groups": "rotation:2:4",
     "public_split": "kmeans", "epsilons": "dist1", "batch_sizes": "8", "strategy": "fedavg",
     "delta": 1e-3, "fraction": 0.5, "selection_share": 0.3, "mask_share": 0.3,
-    "personal_prior": 0.1,
+    "personal_prior": 0.1, "score_share": 0.1,
     "average_decay": 0.7, "average_tail": 0.3, "server_learning_rate": 2.0,
     "server_schedule": "sqrt", "coordinator": "Ada", "purpose": "Stroke", "input_shape": "1,8,8",
     "public_records": "public.npz",
