@@ -52,8 +52,8 @@ MUTANTS = (
     Mutant(
         "choices that cost nothing beside the steps",
         "hdpfl_flower/privacy/plan.py",
-        "for one in (choices, counts) if one and",
-        "for one in (counts,) if one and",
+        "for one in (choices, counts, scores) if one and",
+        "for one in (counts, scores) if one and",
         PLAN + "choices_are_charged_beside_the_steps",
     ),
     Mutant(

@@ -63,15 +63,15 @@ MUTANTS = (
     Mutant(
         "counts that are not charged",
         "hdpfl_flower/privacy/plan.py",
-        "        beside = [one for one in (choices, counts) if one and epsilon < math.inf]\n",
-        "        beside = [one for one in (choices,) if one and epsilon < math.inf]\n",
+        "        beside = [one for one in (choices, counts, scores) if one and epsilon < math.inf]\n",
+        "        beside = [one for one in (choices, scores) if one and epsilon < math.inf]\n",
         "hdpfl_flower/privacy/test_plan_extras.py::test_counts_are_charged_beside_the_steps",
     ),
     Mutant(
         "counts that no account shows",
         "hdpfl_flower/privacy/plan.py",
-        "        return tuple(one for one in (self.choices, self.counts) if one)\n",
-        "        return tuple(one for one in (self.choices,) if one)\n",
+        "        return tuple(one for one in (self.choices, self.counts, self.scores) if one)\n",
+        "        return tuple(one for one in (self.choices, self.scores) if one)\n",
         "hdpfl_flower/privacy/test_plan_extras.py::test_counts_are_charged_beside_the_steps",
     ),
     Mutant(
