@@ -281,6 +281,8 @@ def score(site: Site, instructions: Instructions) -> RecordDict:
     """
     from client_app.personal.final_model import took_part
     from client_app.personal.score_histogram import count_scores
+    from client_app.training.trainer import read_model
+    from hdpfl_flower.measures.score_cells import check_binary
 
     terms = instructions.terms
     plan, charged = site.plan if terms.noise == "records" else (None, None)
@@ -289,12 +291,15 @@ def score(site: Site, instructions: Instructions) -> RecordDict:
     if not took_part(site):  # else the end of a run would charge all of it for a histogram
         raise Declined(Reason.TERMS, "this site took no part in the run whose scores are asked for")
     noise = plan.scores
-    site.test_records()  # before the release: data that cannot be read costs no budget
+    # Before the release: a model or data that cannot be read cost no budget.
+    check_binary(site.task)
+    arrays = read_model(site, instructions)
+    site.test_records()
     # One place in the ledger for all of the run, whichever round the message names.
     once = replace(instructions, server_round=terms.rounds)
     payload = _release(
         site, site.ledger, once, SCORES, charged,
-        lambda: count_scores(site, instructions, noise), noise.count,
+        lambda: count_scores(site, arrays, noise), noise.count,
     ).payload  # fmt: skip
     return wire.write_scores(payload)
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from client_app.site.site import Site
-from client_app.training.trainer import read_model
 from hdpfl_flower import wire
 from hdpfl_flower.measures.score_cells import CELLS, check_binary, count_cells
 from hdpfl_flower.models.evaluation import predict_apart
@@ -21,25 +20,23 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import Gaussians
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.privacy.policy import SCORES
-from hdpfl_flower.wire import Instructions
 
 
-def count_scores(site: Site, instructions: Instructions, noise: Gaussians) -> bytes:
-    """Return the noisy histogram of the message's model, encoded to be sealed.
+def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
+    """Return the noisy histogram of a model, encoded to be sealed.
 
     A site that holds out no records sends noise alone, of the same shape: whether it has any is
     not to be seen.
 
     Args:
         site: whose records are counted.
-        instructions: with the model.
+        arrays: of the model.
         noise: of the plan.
 
     Raises:
         DataError: the run is not of two classes.
-        WireError, ModelError: the model is not the one that the terms name.
     """
-    arrays, records = read_model(site, instructions), site.test_records()
+    records = site.test_records()
     stream = site.streams(site.terms.rounds, SCORES).noise
     return noisy_cells(site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream)
 

@@ -66,8 +66,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "scores of training records",
         _HISTOGRAM,
-        "read_model(site, instructions), site.test_records()",
-        "read_model(site, instructions), site.training_records()",
+        "    records = site.test_records()\n    stream",
+        "    records = site.training_records()\n    stream",
         _SITE + "it_counts_the_scores_of_the_held_out_records_alone",
     ),
     Mutant(
@@ -84,10 +84,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "    once = replace(instructions, server_round=terms.rounds)\n"
         "    payload = _release(\n"
         "        site, site.ledger, once, SCORES, charged,\n"
-        "        lambda: count_scores(site, instructions, noise), noise.count,\n",
+        "        lambda: count_scores(site, arrays, noise), noise.count,\n",
         "    payload = _release(\n"
         "        site, site.ledger, instructions, SCORES, charged,\n"
-        "        lambda: count_scores(site, instructions, noise),\n",
+        "        lambda: count_scores(site, arrays, noise),\n",
         _SITE + "it_is_charged_sealed_and_sent_once",
     ),
     Mutant(
@@ -100,8 +100,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "scores whose data are read after the release",
         "client_app/app.py",
-        "    site.test_records()  # before the release",
-        "    # before the release",
+        "    arrays = read_model(site, instructions)\n    site.test_records()\n",
+        "    arrays = read_model(site, instructions)\n",
         _SITE + "data_that_cannot_be_read_costs_no_release",
     ),
     Mutant(

@@ -234,6 +234,20 @@ def test_data_that_cannot_be_read_costs_no_release(tmp_path: Path) -> None:
     assert kinds(tmp_path) == {(1, "update"): "sent"}
 
 
+@pytest.mark.parametrize(
+    "more", [{"model": "mlp:3"}, {"dataset": "digits", "schema": ""}], ids=["model", "classes"]
+)
+def test_a_message_that_cannot_be_answered_costs_no_release(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
+    ask(profile, terms)
+    content = wire.write_instructions(terms, 3, model_in(terms_of(**SHARE, **more), 3))
+    reply = send({"profile": str(profile)}, wire.SCORES, content)
+    assert code(reply) == wire.FAILED
+    assert kinds(tmp_path) == {(1, "update"): "sent"}
+
+
 def test_the_plan_and_the_report_name_it_with_its_price(tmp_path: Path) -> None:
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
