@@ -18,6 +18,29 @@ DATA = "hdpfl_flower/data"
 
 MUTANTS = (
     Mutant(
+        "a log that is no terminal holds how many lines a table has",
+        "hdpfl_flower/system/lines_read.py",
+        "    if not sys.stderr.isatty():",
+        "    if False:",
+        "client_app/commands/test_bad_tables.py::"
+        "test_a_long_table_shows_on_a_terminal_how_far_it_is_read",
+    ),
+    Mutant(
+        "a run writes how many lines its table has",
+        "hdpfl_flower/system/lines_read.py",
+        "default=lambda _: None)",
+        'default=lambda n: print(n, "lines", file=sys.stderr))',
+        "client_app/commands/test_bad_tables.py::test_a_run_shows_nobody_how_long_its_table_is",
+    ),
+    Mutant(
+        "a rehearsal asks no operator",
+        "server_app/simulation/profile_grid.py",
+        '    engine = "rehearsal"',
+        '    engine = "in-process"',
+        "server_app/simulation/test_profile_grid.py::"
+        "test_a_run_waits_for_the_operator_and_then_charges_the_sites_ledger",
+    ),
+    Mutant(
         "a server's schema names a file of the site",
         SCHEMA,
         '    if "=" in name_or_text or "\\n" in name_or_text:\n        return name_or_text\n',

@@ -18,11 +18,8 @@ from tests.client_app.messages import config_of, make_site
 
 
 def rehearse(folder: Path, profiles: dict[str, Path]) -> RunResult:
-    terms = config_of(
-        rounds=1,
-        strategy="fedavg",
-        **{"runs-dir": str(folder), "join-timeout": 0.5, "min-sites": 2},
-    )
+    own = {"runs-dir": str(folder), "join-timeout": 0.5, "min-sites": 2}
+    terms = config_of(rounds=1, strategy="fedavg", **own)
     grid = ProfileGrid(profiles)
     try:
         return run(grid, terms)
