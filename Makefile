@@ -16,7 +16,8 @@ style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The documentation site, in build/site; fails on a broken link, an undescribed key, a docstring out of form.
+# The documentation site, in build/site, notebooks executed (about a minute); fails on a failing cell,
+# a broken link, an undescribed key, a docstring out of form.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
