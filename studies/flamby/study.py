@@ -17,7 +17,7 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from server_app.plots import plot_columns
+from server_app.plots import plot_differences
 from server_app.run.final_measures import read_final_measures
 from server_app.simulation.comparison import RunJob
 from server_app.simulation.metrics_by_site import best_of, read_site_metrics
@@ -35,7 +35,7 @@ from studies.flamby.records import (
 )
 from studies.flamby.scores import Scores, constant_accuracy, joined, score_of_sites, scores_of
 from studies.flamby.spent import DELTA, SIGMAS, honest_sigma, spent, unamplified_sigma
-from studies.flamby.tables import NONE, Row, accuracy_table, numbers_of, point, spent_table
+from studies.flamby.tables import NONE, Row, above, accuracy_table, numbers_of, spent_table
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
 from studies.natural.federation import Split, inner_split, write_split
@@ -128,7 +128,7 @@ class FlambyStudy(Study):
     quick_epsilons: tuple[str, ...] = ("1",)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Train the procedure, search and run ours, draw accuracy by ε."""
+        """Train the procedure, search and run ours, draw accuracies."""
         epsilons = self.epsilons(options)
         hospitals = read_hospitals(options.data_dir)
         full = 0 if options.full else 1
@@ -149,8 +149,15 @@ class FlambyStudy(Study):
         }
         found = audit(split_of(hospitals, SPLIT_SEED, SITE))
         path = folder / f"{self.name}.png"
-        lines = {row.label: {e: point(cell[0]) for e, cell in row.cells.items()} for row in rows}
-        plot_columns({"": lines}, path, "accuracy, %, mean over hospitals", self.title)
+        constant = rows[-1]
+        shown = {
+            f"ε {epsilon}": {
+                row.label: above(row, constant, epsilon) for row in rows if row is not constant
+            }
+            for epsilon in epsilons
+        }
+        text = "accuracy less the constant predictor's, points, ± sd"
+        plot_differences({"": shown}, path, text, self.title)
         tables = (
             *(spent_table(e, costs[e]) for e in epsilons),
             accuracy_table(rows, epsilons),

@@ -77,11 +77,17 @@ def numbers_of(rows: Sequence[Row], costs: Mapping[str, Sequence[Spent]]) -> dic
     }
 
 
-def point(value: Value) -> tuple[float, float]:
-    """Return what a picture shows of a value: accuracy and deviation in percent, NaN for none."""
+def above(row: Row, constant: Row, epsilon: str) -> tuple[float, float]:
+    """Return by how much a row is above the constant, and its deviation: points; NaN for none."""
+    value, base = row.cells[epsilon][0], _mean(constant.cells[epsilon][0])
+    spread = value.spread if isinstance(value, Scores) else math.nan
+    return 100 * (_mean(value) - base), 100 * spread
+
+
+def _mean(value: Value) -> float:
     if isinstance(value, Scores):
-        return 100 * value.accuracy, 100 * value.spread
-    return (math.nan if value is None else 100 * value), math.nan
+        return value.accuracy
+    return math.nan if value is None else value
 
 
 def _cell(cell: tuple[Value, Value] | None) -> str:
