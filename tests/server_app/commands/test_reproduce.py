@@ -6,7 +6,9 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.io import savemat
 from typer.testing import CliRunner
 
 from hdpfl_flower.errors import TermsError
@@ -87,11 +89,24 @@ SMALLER = {
     "personal": ["--columns", "ε 2", "--strategies", "local,ppsgd + prior", "--seeds", "1"],
     "which-rule": ["--columns", "logreg iid Dist4 12,alone 12", "--strategies", "fedavg,weiavg"],
     "natural": ["--columns", "heart ε 1", "--strategies", "local,fedavg", "--data-dir", DEMO],
+    "school": ["--strategies", "local,fedavg,ditto λ = 1", "--seeds", "2"],
     "dsu": ["--columns", "5 labels ε 1", "--strategies", "PPSGD,DSU honest", "--seeds", "1"],
 }
 """A part of each: tests/strategies runs every strategy, and what counts here is the study."""
-SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise", "natural")
+SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise", "natural", "school")
 """Studies of few budgets, or whose ledgers are recounted: the noise is that of elsewhere."""
+
+
+def three_schools(folder: Path) -> Path:
+    """Write a school.mat of three schools; return its folder."""
+    generator = np.random.default_rng(3)
+    pupils, marks = np.empty((1, 3), dtype=object), np.empty((1, 3), dtype=object)
+    for school, count in enumerate((40, 30, 25)):
+        pupils[0, school] = generator.integers(0, 2, (count, 28), dtype=np.uint8)
+        marks[0, school] = generator.integers(0, 71, (count, 1), dtype=np.uint8)
+    (folder / "school").mkdir(parents=True)
+    savemat(folder / "school" / "school.mat", {"X": pupils, "Y": marks})
+    return folder
 
 
 @pytest.mark.slow
@@ -101,13 +116,15 @@ def test_each_study_runs_on_digits(
 ) -> None:
     if name not in SEARCHED:
         request.getfixturevalue("guessed_noise")
-    own_problems = name.startswith("splitting-") or name == "natural"
+    own_problems = name.startswith("splitting-") or name in {"natural", "school"}
     words = [] if name.startswith("splitting-") or name in {
         "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise", "server-step",
         "found-rate",
     } else ["--learning-rate", "0.1"]  # fmt: skip
     words += [] if own_problems else ["--dataset", "digits"]
     words += [*SMALLER.get(name, []), "--rounds", "2", "--jobs", "1"]
+    if name == "school":
+        words += ["--data-dir", str(three_schools(tmp_path / "data"))]
     reproduce(name, *words, "--out", str(tmp_path))
     content = json.loads((tmp_path / "results.json").read_text())
     parts = [content[unit] for unit in ("dsu-client", "dsu-record")] if name == "dsu" else [content]
