@@ -15,7 +15,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from server_app.simulation.comparison import RunJob, compare
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def wait_there(job: RunJob, _: object) -> list[dict[str, object]]:
