@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "every site takes its records from the start",
         "client_app/site/simulated.py",
-        "seen_by(data.train.take(part), groups, group, data.task)",
-        "seen_by(data.train.take(part - part[0]), groups, group, data.task)",
+        "self._data.train.take(self.rows[site])",
+        "self._data.train.take(self.rows[site] - self.rows[site][0])",
         GROUPS + "every_record_is_at_one_site_as_its_group_sees_it[rotation]",
     ),
     Mutant(

@@ -121,8 +121,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "simulated sites that hold out no record for scores",
         "client_app/site/simulated.py",
-        'if config.terms.evaluation != "sites" and not config.terms.score_share:',
-        'if config.terms.evaluation != "sites":',
+        'config.terms.evaluation == "sites" or config.terms.score_share > 0',
+        'config.terms.evaluation == "sites"',
         _RUN + "without_noise_it_is_exact_and_every_site_released_it_once",
     ),
     Mutant(

@@ -43,8 +43,8 @@ MUTANTS = (
     Mutant(
         "calibration to twice the ε",
         "hdpfl_flower/privacy/plan.py",
-        "calibrate(paid, epsilon, delta, beside)",
-        "calibrate(paid, 2 * epsilon, delta, beside)",
+        "find(paid, epsilon, delta, beside)",
+        "find(paid, 2 * epsilon, delta, beside)",
         GUARD + "what_runs_costs_what_was_charged",
     ),
     Mutant(

@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "every site tested on the pooled test set",
         "hdpfl_flower/simulation/site_tests.py",
-        "found = {name: float(share[there] @ means[there]) for name, means in measured.items()}",
-        "found = {name: float(np.nanmean(means)) for name, means in measured.items()}",
+        "(shares * means).sum(1).tolist() for name, means in known.items()}",
+        "(shares * 0 + means).mean(1).tolist() for name, means in known.items()}",
         "hdpfl_flower/simulation/test_site_tests.py::test_a_drawn_sites_test_has_the_sites_shares_of_the_classes",
     ),
     Mutant(

@@ -45,10 +45,10 @@ MUTANTS = (
     Mutant(
         "rounding in place of the noise",
         "client_app/training/trainer.py",
-        '        update = self._train(round_plan, "update", phases, self._pull)\n',
-        "        if terms.upload != FLOAT32:\n"
-        "            round_plan = replace(round_plan, noise_std=0.0)\n"
-        '        update = self._train(round_plan, "update", phases, self._pull)\n',
+        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            if terms.upload != FLOAT32:\n"
+        "                round_plan = replace(round_plan, noise_std=0.0)\n"
+        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
         SITE + "what_is_rounded_is_the_noisy_update_alone",
     ),
     Mutant(
