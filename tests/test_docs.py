@@ -307,8 +307,8 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
         str(page.relative_to(tmp_path)) for page in pages
     }
     for name in ("site-day", "federation", "study"):
-        page = (tmp_path / "notebooks" / f"{name}.html").read_text()
-        assert page.count('<div class="highlight">') > 5 and "with its outputs" in page
+        shown = (tmp_path / "notebooks" / f"{name}.html").read_text()
+        assert shown.count('<div class="highlight">') > 5 and "with its outputs" in shown
         assert '"stream"' in (tmp_path / "notebooks" / f"{name}.ipynb").read_text()
     loads = r"""<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*\bhref="""
     for page in pages:
