@@ -94,7 +94,10 @@ def board(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> tuple[
         name = next(iter(here)).federation
         rows = [_row(place.rule, here[place], gaps.get(place)) for place in ordered]
         rows.append(_row(CONSTANT, Cell(NONE, (constants[name],), ()), None))
-        tables.append(Table(f"{column}: {_title(name, here)}", HEAD, tuple(rows)))
+        # Survival has no classes to be right about.
+        is_survival = math.isnan(constants[name].accuracy)
+        head = tuple("concordance" if is_survival and w == "AUROC" else w for w in HEAD)
+        tables.append(Table(f"{column}: {_title(name, here)}", head, tuple(rows)))
     return tuple(tables)
 
 

@@ -154,6 +154,8 @@ def test_regret_is_taken_seed_by_seed_in_thousandths() -> None:
     tables = board(cells, constants)
     assert [row[0] for row in tables[1].rows] == ["mmse", FEDAVG, "constant"]
     assert dict((row[0], row[3]) for row in tables[0].rows)[FEDAVG].startswith("+15 ± 5")
+    assert "AUROC" in tables[1].head
+    assert "concordance" in board(cells, {"opt": Score(0.7)})[1].head
     again = cells_of(json.loads(json.dumps(numbers(cells, constants))))
     assert board(*again) == tables
 
