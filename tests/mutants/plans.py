@@ -65,4 +65,12 @@ MUTANTS = (
         "return value",
         CACHE + "a_damaged_line_is_computed_again",
     ),
+    Mutant(
+        "a plan for every client that joins",
+        "client_app/app.py",
+        'noise = "noise-std" in disclose and (site.asked is None or "noise-std" in site.asked)',
+        'noise = "noise-std" in disclose',
+        "server_app/simulation/test_many_clients.py::"
+        "test_only_sampled_clients_are_planned_and_built",
+    ),
 )
