@@ -37,7 +37,7 @@ from hdpfl_flower.system.paths import available_cores, runs_dir
 _TEST_EVERY = 5
 _MANY = 64
 """Sites that take the same steps from which on a table of their noise pays off: it takes a dozen
-searches, and then a fifth of one a site."""
+searches, and then a third of one a site."""
 
 
 Relabel = Callable[[Records, Task], Records]
