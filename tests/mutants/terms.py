@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "the second run's mistake after the first run",
         "server_app/commands/compare.py",
-        "        ready_strategy(job.config)\n",
+        "            ready_strategy(job.config)\n",
         "",
         _REUSE + "test_what_cannot_run_is_said_before_the_first_of_several_runs",
     ),
