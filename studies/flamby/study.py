@@ -115,14 +115,14 @@ class FlambyStudy(Study):
 
     Attributes:
         rates: the grid that each of our rows is searched over, on each split.
-        repeats: runs of the procedure on FLamby's split, and of the quick form.
+        repeats: runs of the procedure on FLamby's split; one on each other.
         seeds: reported runs of ours on FLamby's split, and of the quick form.
         others: other splits, and of the quick form; a run of ours on each, at ε = 1.
         quick_epsilons: of the quick form.
     """
 
     rates: tuple[float, ...]
-    repeats: tuple[int, int] = (100, 100)
+    repeats: int = 100
     seeds: tuple[int, int] = (5, 3)
     others: tuple[int, int] = (30, 3)
     quick_epsilons: tuple[str, ...] = ("1",)
@@ -136,13 +136,13 @@ class FlambyStudy(Study):
         ours = self.ours(hospitals, epsilons, splits, options, folder)
         rows = [
             Row("published", {e: (PAPER[e], None) for e in (*epsilons, NONE)}),
-            *(self.theirs(one, hospitals, epsilons, splits, full) for one in THEIRS),
+            *(self.theirs(one, hospitals, epsilons, splits) for one in THEIRS),
             *ours,
             self.constant(hospitals, epsilons, splits),
         ]
         costs = {
             e: [
-                spent(int(n), sigma, float(e))
+                spent(n, sigma, float(e))
                 for n, sigma in zip(_trained(hospitals), SIGMAS[e], strict=True)
             ]
             for e in epsilons
@@ -187,7 +187,6 @@ class FlambyStudy(Study):
         hospitals: list[Hospital],
         epsilons: Sequence[str],
         splits: Sequence[int],
-        full: int,
     ) -> Row:
         """Return a row of the procedure; without noise only as published."""
         cells: dict[str, tuple[Scores | float, Scores | float | None]] = {}
@@ -199,7 +198,7 @@ class FlambyStudy(Study):
                 return scores_of(train(split, sigmas, one.recipe, runs, FIRST_SEED + seed), split)
 
             elsewhere = joined([run(seed, 1) for seed in splits[1:]])
-            cells[epsilon] = (run(SPLIT_SEED, self.repeats[full]), elsewhere)
+            cells[epsilon] = (run(SPLIT_SEED, self.repeats), elsewhere)
         return Row(one.label, cells)
 
     def ours(

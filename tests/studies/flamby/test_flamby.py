@@ -348,7 +348,7 @@ def test_a_small_study_from_search_to_table(
     monkeypatch.setattr(study, "audit", lambda split: canary.Found(7, 2.0))
     monkeypatch.setattr(study, "GUESSES", 130)
     small = type(FLAMBY)(
-        **{**vars(FLAMBY), "repeats": (2, 2), "seeds": (1, 1), "others": (1, 1)}
+        **{**vars(FLAMBY), "repeats": 2, "seeds": (1, 1), "others": (1, 1)}
     )  # fmt: skip
     options = Options(learning_rates=(0.1, 1.0), data_dir=DEMO, processes=1)
     found = small.conduct(options, tmp_path)
