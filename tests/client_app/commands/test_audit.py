@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hdpfl_flower.privacy.audit import Guesses
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 
 FEW = ("--canaries", "1000")
-COMMAND = sys.modules["client_app.commands.audit"]  # the package's `audit` is the command
+COMMAND = import_module("client_app.commands.audit")
 
 
 def rows(text: str) -> list[tuple[str, float, float, float, float, str]]:

@@ -142,7 +142,8 @@ def test_a_schema_of_survival_says_its_intervals_and_its_event(opened) -> None:
 
 def test_the_schema_and_the_profile_of_the_page_read_its_table(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "schema.md").read_text()
-    schema_text, profile = re.findall(r"```toml\n(.*?)```", page, re.S)
+    schema_text, survival, profile = re.findall(r"```toml\n(.*?)```", page, re.S)
+    assert tomllib.loads(survival)["label"]["event"]["column"] == "died"
     data = tomllib.loads(profile)["data"]
     schema = Schema.parse(schema_text)
     known = {"age", schema.id, schema.label.column, *(column.name for column in schema.columns)}

@@ -61,7 +61,8 @@ def other_value(key: str, value: Any) -> Any:
              "selection-mechanism": "gumbel", "selection-share": 0.3,
              "personal-noise": "records", "prox-lambda": 0.5,
              "personal-part": "head", "personal-training": "offset", "shared-mask": "random",
-             "mask-share": 0.3, "tuning-part": "all", "personal-prior": 0.2}  # fmt: skip
+             "mask-share": 0.3, "tuning-part": "all", "personal-prior": 0.2,
+             "score-share": 0.2, "upload": "int8", "download": "int8"}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):
