@@ -30,10 +30,10 @@ MUTANTS = (
     Mutant(
         "an offset drawn from the noise's stream",
         DPSGD,
-        "                    if drift is not None:  # after",
-        "                    if drift is not None:\n"
-        "                        streams.noise.bytes(8)\n"
-        "                    if drift is not None:  # after",
+        "            streams.noise.draw_ahead(",
+        "            if drift is not None:\n"
+        "                streams.noise.bytes(8)\n"
+        "            streams.noise.draw_ahead(",
         SITE + "batches_and_noise_are_the_same_with_and_without",
     ),
     Mutant(

@@ -38,11 +38,11 @@ MUTANTS = (
     Mutant(
         "torch's generator, seeded alike in every process",
         "hdpfl_flower/privacy/noise.py",
-        "        result = torch.empty(count, dtype=torch.float64)\n",
-        "        result = torch.empty(count, dtype=torch.float64)\n"
+        "        if count == self._count:\n",
         "        if not hasattr(self, 'torch'):\n"
         "            self.torch = torch.Generator()\n"
-        "        return result.normal_(generator=self.torch)\n",
+        "        return torch.empty(count, dtype=torch.float64).normal_(generator=self.torch)\n"
+        "        if count == self._count:\n",
         REPLAY + _NOISE,
     ),
     Mutant(
