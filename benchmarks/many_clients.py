@@ -109,7 +109,7 @@ def _measure(clients: int, noise: str, strategy: str) -> dict[str, float]:
     train = Records(draws.random((count, *task.input_shape), dtype=np.float32), labels)
     data, ends = Dataset(task, train, None, None), []
 
-    def heard(event: dict[str, Any]) -> None:
+    def on_round(event: dict[str, Any]) -> None:
         if event["event"] == "round":
             ends.append(time.process_time())
 
@@ -126,7 +126,7 @@ def _measure(clients: int, noise: str, strategy: str) -> dict[str, float]:
             "runs-dir": folder,
         })  # fmt: skip
         begin = time.process_time()
-        run_in_process(config, clients, heard)
+        run_in_process(config, clients, on_round)
     later = float(np.median(np.diff(ends)))
     memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"first": ends[0] - begin, "later": later, "memory": memory}

@@ -206,6 +206,7 @@ def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list
         with np.load(path, allow_pickle=False) as file:
             x = floats_of(file["x"])
     except Exception:
+        # As below: a damaged archive fails in many ways, in words that might quote what it holds.
         raise DataError(
             "FILE is not there or is no .npz file with an array 'x' of numbers; write it with "
             "numpy.savez"

@@ -232,12 +232,12 @@ def add_noises(
         Row i has the bits of ``add_noise(totals[i], stds[i], streams[i])``.
     """
     # Not "above 0": a scale that is no number must raise, not leave the noise out.
-    loud = [row for row, std in enumerate(stds) if std != 0]
-    if len(loud) < len(totals):  # a release without noise draws none
+    noised = [row for row, std in enumerate(stds) if std != 0]
+    if len(noised) < len(totals):  # a release without noise draws none
         noisy = totals.clone()
-        if loud:
-            some = [stds[row] for row in loud], [streams[row] for row in loud]
-            noisy[loud] = add_noises(totals[loud], *some)
+        if noised:
+            some = [stds[row] for row in noised], [streams[row] for row in noised]
+            noisy[noised] = add_noises(totals[noised], *some)
         return noisy
     noise = normals_of(streams, totals.shape[1]).to(totals.device)
     grids = [_grid(std) for std in stds]

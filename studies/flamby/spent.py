@@ -21,8 +21,6 @@ from hdpfl_flower.privacy.accounting import (
 from studies.flamby.procedure import ROUNDS, STEPS, batches_of
 
 DELTA = 1e-4
-TRAINED = (199, 172, 30, 85)
-"""Training records of the hospitals, under every split."""
 SIGMAS: Mapping[str, tuple[float, ...]] = {
     "0.1": (15.0, 17.5, 40.0, 22.5),
     "1": (1.953125, 2.080078125, 4.5703125, 2.83203125),
