@@ -3,13 +3,14 @@
 Over the rounds each client i sends its signal mᵢ with noise of its own. A mean Σ pᵢmᵢ with other
 weights than the target's qᵢ has a bias ‖Σ (pᵢ − qᵢ)mᵢ‖, which adds up over the rounds, and noise,
 which averages out. The bias is a quadratic form of the inner products ⟨mᵢ, mⱼ⟩;
-:func:`difference_factors` estimates these, up to what all share, from the sums of the uploads, and
+:func:`differences` estimates these, up to what all share, from the sums of the uploads, and
 :func:`least_error_weights` returns the weights of the least sum of both.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +31,35 @@ _ROUNDING = 1e-9
 """Share of 1 below which a condition counts as met."""
 
 
-def difference_factors(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Floats:
-    """Return F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, mᵢ the mean signals.
+@dataclass(frozen=True)
+class Differences:
+    """How far the clients' mean signals differ: what is seen of it, and what noise may hide.
 
-    The mean upload of client i is its signal and noise of variance ``noise[i]``/``rounds[i]``² a
-    coordinate. In units of that noise, uploads of clients that all have one signal are a multiple
+    Attributes:
+        factors: F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, shape ``(n, r)``,
+            r < n the number of directions seen.
+        hidden: of each client the squared length that its difference is expected to have beside
+            F, in a direction of its own, shape ``(n,)``.
+    """
+
+    factors: Floats
+    hidden: Floats
+
+
+def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Differences:
+    """Return how far the clients' mean signals mᵢ differ.
+
+    The mean upload of client i is its signal and noise of variance eᵢ = ``noise[i]``/``rounds[i]``²
+    a coordinate. In units of that noise, uploads of clients that all have one signal are a multiple
     of u = 1/sd and noise. Without the component along u, directions of their Gram matrix whose
     eigenvalues exceed the largest of noise alone are differences between clients. They are kept as
     they are, with the noise in them: an estimate to the safe side, for it only moves the weights
     to the target.
+
+    A noisy client's difference may lie where its noise hides it. It is taken to be as long as those
+    of the others are on average, τ² in squared length (DerSimonian and Laird's estimate, from the
+    directions kept); beside what is seen of it, a share d·eᵢ/(d·eᵢ + τ²) of the rest is hidden.
+    Where nothing is seen of anyone, nothing is taken to be hidden.
 
     Args:
         sums: of each client's uploads, shape ``(n, d)``.
@@ -46,11 +67,12 @@ def difference_factors(sums: npt.NDArray[np.floating], rounds: Floats, noise: Fl
         noise: the sum of their noise variances a coordinate, positive, shape ``(n,)``.
 
     Returns:
-        Shape ``(n, r)``, r < n the number of directions kept. Where all clients have one signal
-        r > 0 in about ``FALSE_ALARM`` of all cases, in less where n or d is small.
+        Where all clients have one signal, r > 0 in about ``FALSE_ALARM`` of all cases, in less
+        where n or d is small.
 
-    Reference: Johnstone, On the Distribution of the Largest Eigenvalue in Principal Components
-    Analysis (Annals of Statistics 2001), for the centre and the scale.
+    References: Johnstone, On the Distribution of the Largest Eigenvalue in Principal Components
+    Analysis (Annals of Statistics 2001), for the centre and the scale; DerSimonian and Laird,
+    Meta-analysis in Clinical Trials (Controlled Clinical Trials 1986).
     """
     n, d = sums.shape
     scales = np.sqrt(noise) / rounds
@@ -61,9 +83,17 @@ def difference_factors(sums: npt.NDArray[np.floating], rounds: Floats, noise: Fl
         units -= np.outer(common, common @ units)
         values, vectors = np.linalg.eigh(units @ units.T)
     kept = values > _largest_of_noise(n - 1, d)
-    values = values - d
-    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(values[kept])
-    return factors
+    found = values[kept] - d
+    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(found)
+    if not len(found):
+        return Differences(factors, np.zeros(n))
+    variances = scales**2
+    precision = 1 / variances
+    # E Σ |mᵢ − m̄|²/eᵢ of differences of squared length τ², m̄ the mean by precision.
+    length = found.sum() / (precision.sum() - np.square(precision).sum() / precision.sum())
+    seen = np.square(factors).sum(axis=1) - len(found) * variances
+    share = d * variances / (d * variances + length)
+    return Differences(factors, share * np.clip(length - np.maximum(seen, 0), 0, None))
 
 
 def _largest_of_noise(n: int, d: int) -> float:
@@ -73,33 +103,46 @@ def _largest_of_noise(n: int, d: int) -> float:
     return (wide + high) ** 2 + _QUANTILE * scale
 
 
-def least_error_weights(target: Floats, factors: Floats, noise: Floats) -> Floats:
-    """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ pᵢ²·noiseᵢ, shape ``(n,)``.
+def least_error_weights(target: Floats, differ: Differences, noise: Floats) -> Floats:
+    """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ (pᵢ − qᵢ)²hᵢ + Σ pᵢ²·noiseᵢ.
 
-    On Σp = 1 the error is pᵀQp with Q = GGᵀ + diag(noise), G = F − 1(Fᵀq)ᵀ. With p = x/Σx the
-    least is where x ≥ 0, Qx ≥ 1 and xᵢ(Qx − 1)ᵢ = 0: a linear complementarity problem, solved by
-    block principal pivoting (Júdice and Pires, Computers & Operations Research 1994), which ends
-    because Q is positive definite. A pass takes n·r² operations.
+    On Σp = 1 the error is pᵀQp. With E = diag(h + noise), G = F − 1(Fᵀq)ᵀ, s = Σ qᵢ²hᵢ and
+    v = h∘q/s it is Q = E + GGᵀ + s(1 − v)(1 − v)ᵀ − s·vvᵀ: diagonal, and of rank r + 2 besides.
+    With p = x/Σx the least is where x ≥ 0, Qx ≥ 1 and xᵢ(Qx − 1)ᵢ = 0: a linear complementarity
+    problem, solved by block principal pivoting (Júdice and Pires, Computers & Operations Research
+    1994), which ends because Q is positive definite. A pass takes n·r² operations.
 
     Args:
         target: q, convex, shape ``(n,)``.
-        factors: F, shape ``(n, r)``.
+        differ: F and h.
         noise: shape ``(n,)``, positive.
 
-    >>> least_error_weights(np.array([0.5, 0.5]), np.zeros((2, 0)), np.array([1.0, 4.0]))
+    Returns:
+        Shape ``(n,)``.
+
+    >>> half, none = np.array([0.5, 0.5]), np.zeros(2)
+    >>> least_error_weights(half, Differences(np.zeros((2, 0)), none), np.array([1.0, 4.0]))
     array([0.8, 0.2])
-    >>> least_error_weights(np.array([0.5, 0.5]), 1e3 * np.eye(2), np.array([1.0, 4.0])).round(3)
+    >>> far = Differences(1e3 * np.eye(2), none)
+    >>> least_error_weights(half, far, np.array([1.0, 4.0])).round(3)
     array([0.5, 0.5])
     """
-    shifted = factors - factors.T @ target
-    # In units of the noise, which differs a million times: x = y/√noise.
-    scaled, ones = shifted / np.sqrt(noise)[:, None], 1 / np.sqrt(noise)
-    free, fewest, tries = np.ones(len(target), dtype=np.bool_), len(target) + 1, _TRIES
+    n, own = len(target), differ.hidden * target
+    columns, signs = [differ.factors - differ.factors.T @ target], np.ones(differ.factors.shape[1])
+    apart = float(own @ target)
+    if apart > 0:
+        beside = own / apart
+        columns += [math.sqrt(apart) * np.stack([1 - beside, beside], axis=1)]
+        signs = np.append(signs, [1.0, -1.0])
+    # In units of the diagonal, which differs a million times: x = y/√E.
+    ones = 1 / np.sqrt(differ.hidden + noise)
+    scaled = np.concatenate(columns, axis=1) * ones[:, None]
+    free, fewest, tries = np.ones(n, dtype=np.bool_), n + 1, _TRIES
     solution = ones
     with one_thread():
-        for _ in range(_PASSES * len(target)):
-            solution = _on_support(scaled, ones, free)
-            slack = scaled @ (scaled.T @ solution) - ones
+        for _ in range(_PASSES * n):
+            solution = _on_support(scaled, signs, ones, free)
+            slack = scaled @ (signs * (scaled.T @ solution)) - ones
             wrong = np.flatnonzero(np.where(free, solution < 0, slack < -_ROUNDING * ones))
             if not len(wrong):
                 break
@@ -115,10 +158,13 @@ def least_error_weights(target: Floats, factors: Floats, noise: Floats) -> Float
     return weights
 
 
-def _on_support(scaled: Floats, ones: Floats, free: npt.NDArray[np.bool_]) -> Floats:
-    """Return y of (HHᵀ + I)y = o on the free coordinates, 0 elsewhere, by a system of r × r."""
+def _on_support(scaled: Floats, signs: Floats, ones: Floats, free: npt.NDArray[np.bool_]) -> Floats:
+    """Return y of (HSHᵀ + I)y = o on the free coordinates, 0 elsewhere, by a system of r × r.
+
+    H is ``scaled`` and S = diag(``signs``), which is its own inverse.
+    """
     part, right = scaled[free], ones[free]
-    inner = np.eye(scaled.shape[1]) + part.T @ part
+    inner = np.diag(signs) + part.T @ part
     solution = np.zeros(len(free))
     solution[free] = right - part @ np.linalg.solve(inner, part.T @ right)
     return solution

@@ -13,7 +13,8 @@ known, and no label. Three things make it work:
 
 * How far the mᵢ differ is estimated from *sums over the rounds*, without what all share, and only
   the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where clients
-  do not differ, the weights are those of least noise.
+  do not differ, the weights are those of least noise. Where some are seen to differ, a client whose
+  noise hides its own difference is taken to differ as they do.
 * It is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.
@@ -31,12 +32,14 @@ Threat model: as ``snr``, which states the source of k: an untrusted server that
 the noisy updates, and batch sizes, records and ε where sites disclose them. Without any the target
 is the plain mean of the updates.
 
-Known limits: differences below the noise of the run so far are not seen, so that early rounds lean
-to the quiet clients. Lies about content are a guard's business (``guard``).
+Known limits: as long as no difference at all is above the noise of the run so far, the weights
+lean to the quiet clients, in early rounds above all. Lies about content are a guard's business
+(``guard``).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -44,7 +47,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.estimators.client_bias import difference_factors, least_error_weights
+from hdpfl_flower.estimators.client_bias import Differences, differences, least_error_weights
 from hdpfl_flower.estimators.noise_level import sample_coordinates
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.linalg.sums import weighted_sum
@@ -57,7 +60,7 @@ from strategies.noise_aware.snr import SNR
 
 CURVATURE = 20.0
 """c, the part of a squared bias in the loss over that of as much noise."""
-KEPT = 10_000
+KEPT = 25_000
 """Coordinates of a block whose sums are kept, drawn by a hash of what all sent."""
 KEPT_OF_ROWS, LEAST_OF_A_ROW = 50_000, 1_000
 """Those of all class rows together, and of one row at least, if it has as many."""
@@ -165,7 +168,7 @@ class MMSE(SNR):
         rounds = np.array([one.rounds for one in sums])
         noises = np.array([one.noise for one in sums])
         shares = np.zeros((len(state.ends), len(target)))
-        weight = np.sqrt(CURVATURE * self.terms.rounds)
+        weight = CURVATURE * self.terms.rounds
         directions = 0
         for block, (start, end) in enumerate(pairwise((0, *state.ends))):
             size = end - start
@@ -174,10 +177,12 @@ class MMSE(SNR):
                 continue
             # A block at a time: all sums in float64 would be twice as large as the state.
             totals = np.array([one.total[start:end] for one in sums], dtype=np.float64)
-            factors = difference_factors(totals, rounds, noises)
-            directions += factors.shape[1]
+            found = differences(totals, rounds, noises)
+            directions += found.factors.shape[1]
+            # Of a block's coordinates only those kept are counted, of the noise as of the bias.
+            counted = Differences(math.sqrt(weight) * found.factors, weight * found.hidden)
             shares[block, measured] = least_error_weights(
-                target[measured], weight * factors, size * noise[measured]
+                target[measured], counted, size * noise[measured]
             )
         return shares, directions / len(state.ends)
 

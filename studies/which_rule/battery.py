@@ -16,8 +16,13 @@ FEDAVG = "fedavg"
 RULES = ("fedavg", "weiavg", "robust-hdp", "robust-hdp-drift", "mmse", "oracle")
 """Those compared; ``weiavg`` receives every ε and ``oracle`` the noise."""
 
-BASE: Mapping[str, Any] = {"clip-norm": 1.0, "delta": 1e-4, "batch-sizes": "32,64,128"}
-"""What every run has, but for what a case changes."""
+BASE: Mapping[str, Any] = {
+    "clip-norm": 1.0,
+    "delta": 1e-4,
+    "batch-sizes": "32,64,128",
+    "stack": True,
+}
+"""What every run has, but for what a case changes. Clients train together, which is faster."""
 
 
 @dataclass(frozen=True)

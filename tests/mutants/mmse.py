@@ -12,8 +12,8 @@ MUTANTS = (
     Mutant(
         "a bias counts as if there were one round",
         "strategies/noise_aware/mmse.py",
-        "np.sqrt(CURVATURE * self.terms.rounds)",
-        "np.sqrt(CURVATURE)",
+        "weight = CURVATURE * self.terms.rounds",
+        "weight = CURVATURE",
         MMSE + "each_row_has_the_weights_of_the_formula",
     ),
     Mutant(
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "the sums of large models are copies of the updates",
         "strategies/noise_aware/mmse.py",
-        "KEPT = 10_000",
+        "KEPT = 25_000",
         "KEPT = 10_000_000",
         MMSE + "large_blocks_are_sampled",
     ),
@@ -78,6 +78,27 @@ MUTANTS = (
         "_QUANTILE = 2.0234",
         "_QUANTILE = 0.0",
         BIAS + "noise_alone_has_no_directions_but_at_the_stated_rate[20-785]",
+    ),
+    Mutant(
+        "who is too noisy to be seen is taken not to differ",
+        "hdpfl_flower/estimators/client_bias.py",
+        "return Differences(factors, share * np.clip(length - np.maximum(seen, 0), 0, None))",
+        "return Differences(factors, np.zeros(n))",
+        BIAS + "who_is_too_noisy_to_be_seen_is_taken_to_differ_as_the_others_do",
+    ),
+    Mutant(
+        "a client that is seen is taken to differ once more",
+        "hdpfl_flower/estimators/client_bias.py",
+        "length - np.maximum(seen, 0)",
+        "length - 0 * seen",
+        BIAS + "who_is_too_noisy_to_be_seen_is_taken_to_differ_as_the_others_do",
+    ),
+    Mutant(
+        "what noise may hide does not count against it",
+        "strategies/noise_aware/mmse.py",
+        "weight * found.hidden)",
+        "0 * found.hidden)",
+        MMSE + "each_row_has_the_weights_of_the_formula",
     ),
     Mutant(
         "negative weights are cut off, not solved for",
