@@ -61,6 +61,8 @@ BASE: Mapping[str, Any] = {
     "delta": 1e-4,
     "rounds": 20,
 }
+POOLED_DELTA = 1e-5
+"""Of pooled records too many for the δ of the sites: a site's policy wants δ below 1 / records."""
 BY_EPSILON = "weiavg"
 """The rule that is FedAvg where every site has the same ε."""
 
@@ -271,6 +273,8 @@ class Column:
             "data-dir": self.options.data_dir,
             "runs-dir": str((self.folder / "runs").absolute()),
         }
+        if pooled and len(split.train) >= 1 / config["delta"]:
+            config["delta"] = POOLED_DELTA
         run = RunConfig.parse(config)
         stop = self.options.rounds if self.options.rounds < run.terms.rounds else 0
         # Of the whole federation's records: search and report have the same sites.

@@ -242,6 +242,19 @@ def test_a_small_board_from_search_to_table(
         leaderboard.conduct(replace(late, columns=("heart ε 3",)), tmp_path)
 
 
+def test_pooled_records_beyond_the_sites_delta_have_a_smaller_one(tmp_path: Path) -> None:
+    """A site's policy refuses a δ at which one record could be published whole."""
+    split = a_split(6000, 5000)
+    terms = {"dataset": "chem97"}
+    for rule, delta in ((FEDAVG, 1e-4), (POOLED, study.POOLED_DELTA)):
+        place = Place("chem97", "1", rule)
+        column = Column(LEADERBOARD, [place], split, Options(), tmp_path)
+        assert column.job(place, 0.3, 11, split, terms).terms.delta == delta
+    few = a_split(6000, 3000)
+    column = Column(LEADERBOARD, [place], few, Options(), tmp_path)
+    assert column.job(place, 0.3, 11, few, terms).terms.delta == 1e-4
+
+
 def test_small_sites_take_no_part_and_the_table_says_how_many_do(tmp_path: Path) -> None:
     """Switzerland has 99 records for training: below 130 it declines, as its policy may."""
     leaderboard = replace(LEADERBOARD, base={**study.BASE, "rounds": 1})
