@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.models.task import Task
 from studies.natural.page import STUDIES, TABLES, merged, text_of, write
 from studies.natural.school import PUBLISHED, SCHOOL
 from studies.natural.scores import Score
@@ -78,3 +80,12 @@ def test_schools_errors_are_twice_the_losses_beside_what_is_published() -> None:
     assert row[-1] == "0.02628"
     assert set(PUBLISHED) <= set(SCHOOL.rules)
     assert LEADERBOARD.name != SCHOOL.name
+
+
+def test_school_starts_at_zero_as_its_paper_does() -> None:
+    task = Task.regression((28,))
+    model = build_model(SCHOOL.base["model"], task, seed=11)
+    assert [(tuple(p.shape), p.abs().sum().item()) for p in model.parameters()] == [
+        ((1, 28), 0.0),
+        ((1,), 0.0),
+    ]
