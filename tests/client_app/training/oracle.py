@@ -97,7 +97,17 @@ class Net(nn.Module):
 
 
 def make_engine(name: str, spec: str, task: Task, device: str = "cpu") -> Engine:
-    return ENGINES[name](model_of(spec, task), task, torch.device(device))
+    """Return a new engine; what was proven of another one of the same model is not proven again.
+
+    A proof takes most of the time of a test, and depends on the computation alone.
+    """
+    engine = ENGINES[name](model_of(spec, task), task, torch.device(device))
+    if spec in ENGINES_OF:  # others are large, and made once
+        engine.proof = _PROOFS.setdefault((name, spec, task, device), engine.proof)
+    return engine
+
+
+_PROOFS: dict[tuple[str, str, Task, str], RowProof] = {}
 
 
 def broken_engine(name: str, spec: str, task: Task, bug: tuple[str, str]) -> Engine:
