@@ -32,8 +32,8 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import ReleaseStreams, add_noises
 from hdpfl_flower.privacy.plan import RoundPlan
 
-_AT_ONCE = 2**18
-"""Parameters of the clients that step together; their noise is in float64."""
+_AT_ONCE = 2**19
+"""Parameters of the clients that step together: 2 MiB. A step's calls cost as much as 3 clients."""
 _INPUTS = 2**22
 """Features of the records that are in memory at once: 16 MiB."""
 
@@ -82,12 +82,14 @@ def train_stacked(
     while order:
         widest = max(1, min(physical_batch, math.ceil(jobs[order[-1]].plan.divisor)))
         count = max(min(_AT_ONCE // stack.size, _INPUTS // (inputs * widest)), 1)
+        # As many parts, and equal: one of a few clients takes as many calls as a full one.
+        count = math.ceil(len(order) / math.ceil(len(order) / count))
         order, some = order[:-count], order[-count:]
         # The most steps first: in every step, those who still have one are the first ones.
         some.sort(key=lambda i: -jobs[i].plan.steps.count)
         with exact_arithmetic():
             updates = _Round(stack, [jobs[i] for i in some], physical_batch).run(learning_rate)
-        found.update(zip(some, updates.cpu().numpy(), strict=True))
+        found.update(zip(some, updates, strict=True))
     return [found[i] for i in range(len(jobs))]
 
 
@@ -107,11 +109,11 @@ class _Round:
         self._y = np.zeros(size, jobs[0].records.targets.dtype)
         self._clip_norms = self._column([job.plan.clip_norm for job in jobs])
 
-    def run(self, learning_rate: float) -> torch.Tensor:
+    def run(self, learning_rate: float) -> npt.NDArray[np.float32]:
         """Return the updates, shape ``(n, d)``."""
         jobs, stack = self._jobs, self._stack
-        begin = stack.put(np.stack([job.start for job in jobs]))
-        theta, totals = begin.clone(), torch.empty_like(begin)
+        theta = stack.put(np.stack([job.start for job in jobs]))
+        totals = torch.empty_like(theta)
         # The divisor is a client's expected batch b, a constant.
         rates = self._column([learning_rate / job.plan.divisor for job in jobs])
         shares = [pull_share(job.pull, learning_rate) for job in jobs]
@@ -122,28 +124,30 @@ class _Round:
         for step in range(jobs[0].plan.steps.count):
             active = sum(job.plan.steps.count > step for job in jobs)
             own, total = theta[:active], totals[:active]
-            total.zero_()
-            self._add_clipped_sums(total, own, step)
+            self._put_clipped_sums(total, own, step)
             # In every step and for every client, whatever its batch: as in dpsgd.train.
-            noisy = add_noises(
+            add_noises(
                 total,
                 [job.plan.noise_std for job in jobs[:active]],
                 [job.streams.noise for job in jobs[:active]],
             )
             if anchors is not None and pulls is not None:
                 own.lerp_(anchors[:active], pulls[:active])
-            own.addcmul_(noisy, rates[:active], value=-1)
-        return theta - begin
+            own.addcmul_(total, rates[:active], value=-1)
+        updates: npt.NDArray[np.float32] = theta.cpu().numpy()
+        for update, job in zip(updates, jobs, strict=True):
+            np.subtract(update, job.start, out=update)
+        return updates
 
-    def _add_clipped_sums(self, total: torch.Tensor, theta: torch.Tensor, step: int) -> None:
-        """Add each client's clipped gradient sum of its batch in ``step`` to its row."""
+    def _put_clipped_sums(self, total: torch.Tensor, theta: torch.Tensor, step: int) -> None:
+        """Replace each row by the client's clipped gradient sum of its batch in ``step``."""
         batches = [batch[step] for batch in self._batches[: len(theta)]]
-        for first in range(0, max(map(len, batches)), self._width):
+        for first in range(0, max(*map(len, batches), 1), self._width):
             parts = [rows[first : first + self._width] for rows in batches]
             x, y, counted = self._rows_of(parts)
             inputs, residual = self._stack.forward(theta, x, y, _output_gradient)
             deltas = self._stack.backward(theta, inputs, residual)
-            self._add(total, inputs, deltas, counted)
+            self._add(total, inputs, deltas, counted, anew=first == 0)
 
     def _add(
         self,
@@ -151,33 +155,46 @@ class _Round:
         inputs: Sequence[torch.Tensor],
         deltas: Sequence[torch.Tensor],
         counted: torch.Tensor,
+        *,
+        anew: bool,
     ) -> None:
-        """Add Σⱼ gⱼ · min(1, C/‖gⱼ‖) of each client, over the rows that count, shape ``(n, b)``."""
+        """Add Σⱼ gⱼ · min(1, C/‖gⱼ‖) of each client, over the rows that count, shape ``(n, b)``.
+
+        ``anew``: to zeros, whatever ``total`` holds.
+        """
         layers = self._stack.layers
-        squared_norm = torch.stack([
+        squared_norm, *others = (
             outer_squared_norms(delta.flatten(0, 1), a.flatten(0, 1), layer.bias)
             for layer, a, delta in zip(layers, inputs, deltas, strict=True)
-        ]).sum(0).view_as(counted)  # fmt: skip
-        finite = torch.isfinite(squared_norm)
-        everything = bool(finite.all())
+        )
+        for other in others:
+            squared_norm.add_(other)
+        squared_norm = squared_norm.view_as(counted)
+        # Sums of squares: one that is not finite leaves no finite sum. Too large a sum of finite
+        # ones only looks at each below.
+        everything = math.isfinite(squared_norm.sum().item())
         # Each client's own C, for each record alone.
-        factor = (self._clip_norms[: len(counted)] * squared_norm.rsqrt()).clamp(max=1.0)
-        factor = torch.where(finite & counted, factor, 0.0).unsqueeze(2)
+        factor = (self._clip_norms[: len(counted)] * squared_norm.rsqrt()).clamp_(max=1.0)
+        finite = None if everything else torch.isfinite(squared_norm)
+        counted = counted if finite is None else counted & finite
+        factor = torch.where(counted, factor, 0.0).unsqueeze(2)
         for layer, a, delta in zip(layers, inputs, deltas, strict=True):
-            if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
+            if finite is not None:  # a factor of 0 would not do: 0 · NaN = NaN
                 a, delta = (torch.where(finite.unsqueeze(2), v, 0.0) for v in (a, delta))  # noqa: PLW2901
             weighted = delta * factor
-            layer.weight_of(total).baddbmm_(weighted.transpose(1, 2), a)
+            layer.weight_of(total).baddbmm_(weighted.transpose(1, 2), a, beta=1 - anew)
             bias = layer.bias_of(total)
             if bias is not None:
-                bias += weighted.sum(1, keepdim=True)
+                sums = weighted.sum(1, keepdim=True)
+                bias.copy_(sums) if anew else bias.add_(sums)
 
     def _rows_of(
         self, parts: Sequence[npt.NDArray[np.int64]]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return features ``(n, b, inputs)``, targets ``(n, b)``, and which of the rows count."""
         counts = np.array([len(rows) for rows in parts])
-        shape = len(parts), int(counts.max())
+        # One row at least: batches that are all empty have the sum 0.
+        shape = len(parts), max(int(counts.max()), 1)
         size, inputs = shape[0] * shape[1], self._stack.layers[0].inputs
         x, y = self._x[: size * inputs].reshape(*shape, inputs), self._y[:size].reshape(shape)
         for i, rows in enumerate(parts):

@@ -26,6 +26,10 @@ _BLOCK = 16_384
 """Normals made at once: the working set stays in the cache of a core."""
 _AHEAD = 65_536
 """Normals of several calls that are made at once: half a megabyte."""
+_SLACK = 15
+"""Bytes that the cipher asks for behind what it writes: a block of it but one."""
+_ZEROS = memoryview(bytes(8 * _AHEAD))
+"""What is encrypted, where it is not more."""
 _GRID_BITS = 20
 """A noisy sum is rounded to σ·2⁻²⁰, a public grid: the low bits of a float64 reveal nothing."""
 
@@ -108,7 +112,14 @@ class RandomStream:
 
     def _normals(self, calls: int, count: int) -> torch.Tensor:
         """Return the normals of several calls, shape ``(calls, count)``, one pass over all."""
-        return _box_muller(bytearray(self.bytes(calls * _bytes_of(count))), count)
+        return _box_muller([self], calls, count)
+
+    def fill(self, target: memoryview) -> None:
+        """Write the next bytes over ``target``, all but its last 15, which the cipher asks for."""
+        count = len(target) - _SLACK
+        self.position += count
+        zeros = _ZEROS[:count] if count <= len(_ZEROS) else bytes(count)
+        self._encryptor.update_into(zeros, target)
 
     def gumbel(self, count: int) -> npt.NDArray[np.float64]:
         """Return ``count`` independent standard Gumbels, −ln of exponentials, all finite.
@@ -128,19 +139,41 @@ def _bytes_of(count: int) -> int:
     return 16 * ((count + 1) // 2)
 
 
-def _box_muller(source: bytearray, count: int) -> torch.Tensor:
-    """Return the normals of several pieces of a stream, one after another in ``source``.
+def _box_muller(streams: Sequence[RandomStream], calls: int, count: int) -> torch.Tensor:
+    """Return the next ``calls`` times ``count`` normals of each stream, in one pass over all.
 
-    ``source`` is used up. Shape ``(pieces, count)``; row i has the bits that piece i gives alone.
+    Float64, shape ``(streams · calls, count)``; each row has the bits that it has alone.
     """
-    words = torch.frombuffer(source, dtype=torch.int64)
+    size, half = calls * _bytes_of(count), (count + 1) // 2
+    words = torch.empty(len(streams) * size // 8 + _SLACK // 8 + 1, dtype=torch.int64)
+    # In order: what the cipher may leave behind its piece is overwritten by the next one's.
+    source = words.numpy().data.cast("B")
+    for number, stream in enumerate(streams):
+        stream.fill(source[number * size : (number + 1) * size + _SLACK])
+    words = words[: len(streams) * size // 8].bitwise_and_(2**53 - 1)
     # The + 1 excludes 0, whose logarithm is −∞; the least value 2⁻⁵³ bounds the tail at 8.5 σ.
-    uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)
-    uniform = uniform.view(-1, 2, (count + 1) // 2)
-    radius = uniform[:, :1].contiguous().log_().mul_(-2).sqrt_()
-    angle = uniform[:, 1:].mul(2 * math.pi)
-    pairs = torch.cat([torch.cos(angle), torch.sin(angle)], dim=1).mul_(radius)
-    return pairs.view(len(uniform), -1)[:, :count]
+    uniform = words.double().add_(1).view(-1, 2, half)
+    radius = uniform[:, :1].mul_(2.0**-53).log_().mul_(-2).sqrt_()
+    # A power of two: 2π·2⁻⁵³ times k has the bits of 2π times k·2⁻⁵³.
+    angle = uniform[:, 1:].mul_(2 * math.pi * 2.0**-53)
+    # The words are used up; their memory is in the cache still.
+    pairs = words.view(torch.float64).view_as(uniform)
+    torch.cos(angle, out=pairs[:, :1])
+    torch.sin(angle, out=pairs[:, 1:])
+    return pairs.mul_(radius).view(len(uniform), -1)[:, :count]
+
+
+def _blocks(
+    streams: Sequence[RandomStream], count: int
+) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Yield rows, columns, and the normals that belong there, of ``count`` of each stream."""
+    for start in range(0, count, _BLOCK):
+        columns = slice(start, min(start + _BLOCK, count))
+        width = columns.stop - start
+        some = max(_AHEAD // width, 1)
+        for first in range(0, len(streams), some):
+            rows = slice(first, min(first + some, len(streams)))
+            yield rows, columns, _box_muller(streams[rows], 1, width)
 
 
 def normals_of(streams: Sequence[RandomStream], count: int) -> torch.Tensor:
@@ -149,14 +182,8 @@ def normals_of(streams: Sequence[RandomStream], count: int) -> torch.Tensor:
     Row i has the bits that ``streams[i].normal(count)`` returns, and takes the same bytes.
     """
     result = torch.empty(len(streams), count, dtype=torch.float64)
-    for start in range(0, count, _BLOCK):
-        stop = min(start + _BLOCK, count)
-        some = max(_AHEAD // (stop - start), 1)
-        for first in range(0, len(streams), some):
-            source = bytearray()
-            for stream in streams[first : first + some]:
-                source += stream.bytes(_bytes_of(stop - start))
-            result[first : first + some, start:stop] = _box_muller(source, stop - start)
+    for rows, columns, normals in _blocks(streams, count):
+        result[rows, columns] = normals
     return result
 
 
@@ -220,12 +247,12 @@ def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Te
 
 def add_noises(
     totals: torch.Tensor, stds: Sequence[float], streams: Sequence[RandomStream]
-) -> torch.Tensor:
-    """Return :func:`add_noise` of each row under its own scale and its own stream.
+) -> None:
+    """Replace each row by :func:`add_noise` of it under its own scale and its own stream.
 
     Args:
         totals: clipped sums of as many releases, float32, shape ``(n, d)``, any device.
-        stds: standard deviation of each row's noise; 0 returns the row as it is.
+        stds: standard deviation of each row's noise; 0 leaves the row as it is.
         streams: the noise stream of each row's release.
 
     Guarantees:
@@ -234,17 +261,35 @@ def add_noises(
     # Not "above 0": a scale that is no number must raise, not leave the noise out.
     noised = [row for row, std in enumerate(stds) if std != 0]
     if len(noised) < len(totals):  # a release without noise draws none
-        noisy = totals.clone()
         if noised:
-            some = [stds[row] for row in noised], [streams[row] for row in noised]
-            noisy[noised] = add_noises(totals[noised], *some)
-        return noisy
-    noise = normals_of(streams, totals.shape[1]).to(totals.device)
+            some = totals[noised]
+            add_noises(some, [stds[row] for row in noised], [streams[row] for row in noised])
+            totals[noised] = some
+        return
     grids = [_grid(std) for std in stds]
     ratios = [std / each for std, each in zip(stds, grids, strict=True)]
-    scale, grid = (noise.new_tensor(each).unsqueeze(1) for each in (ratios, grids))
+    scale, grid = (
+        torch.tensor(each, dtype=torch.float64, device=totals.device).unsqueeze(1)
+        for each in (ratios, grids)
+    )
+    if totals.device.type != "cpu":
+        noise = normals_of(streams, totals.shape[1]).to(totals.device)
+        totals.copy_(_on_grid(noise, totals, scale, grid))
+        return
+    # Block by block: sums and noise meet in the cache of a core, and memory is written once.
+    for rows, columns, noise in _blocks(streams, totals.shape[1]):
+        some = totals[rows, columns]
+        some.copy_(_on_grid(noise, some, scale[rows], grid[rows]))
+        del noise  # before the next block, which is made in its memory
+
+
+def _on_grid(
+    noise: torch.Tensor, totals: torch.Tensor, scale: torch.Tensor, grid: torch.Tensor
+) -> torch.Tensor:
+    """Return ``totals`` + noise, float64, multiples of each row's grid; ``noise`` is used up."""
+    # In units of the grid, so that rounding to whole numbers rounds to the grid.
     noise.mul_(scale).addcmul_(totals.to(noise.dtype), 1 / grid)
-    return noise.round_().mul_(grid).to(totals.dtype)
+    return noise.round_().mul_(grid)
 
 
 def _grid(std: float) -> float:

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "normals of float32",
         "hdpfl_flower/privacy/noise.py",
-        "uniform = words.bitwise_and_(2**53 - 1).double().add_(1).mul_(2.0**-53)",
-        "uniform = words.bitwise_and_(2**24 - 1).double().add_(1).mul_(2.0**-24)",
+        "uniform = words.double()",
+        "uniform = words.bitwise_or_(2**29 - 1).double()",
         NOISE + "the_tail_goes_beyond_that_of_float32",
     ),
     Mutant(

@@ -152,8 +152,8 @@ def sums_of(spec: str, task: Task, jobs: Sequence[PrivateJob]) -> np.ndarray:
     """Return each client's clipped sum of its first step, float64, shape ``(n, d)``."""
     stack = stack_of(spec, task)
     theta = torch.from_numpy(np.stack([job.start for job in jobs]))
-    total = torch.zeros_like(theta)
-    _Round(stack, jobs, PHYSICAL)._add_clipped_sums(total, theta, 0)
+    total = torch.full_like(theta, math.nan)  # what an earlier step left is no part of the sum
+    _Round(stack, jobs, PHYSICAL)._put_clipped_sums(total, theta, 0)
     return total.double().numpy()
 
 
@@ -185,6 +185,16 @@ def test_a_record_adds_no_more_than_its_clients_clip_norm_whatever_its_values(
 
 def streams_of(number: int) -> ReleaseStreams:
     return ReleaseStreams.simulated(5, str(number), 1, "update")
+
+
+def test_batches_that_are_all_empty_have_the_sum_zero() -> None:
+    task = TASKS["softmax"]
+    plan = RoundPlan(Steps(1e-9, 1), 0.5, 0.0, 10.0)
+    jobs = [
+        PrivateJob(start_of("mlp:8", task), records_of(task, count, 1), plan, streams_of(count))
+        for count in (0, 5)
+    ]
+    assert not sums_of("mlp:8", task, jobs).any()
 
 
 @pytest.mark.parametrize("spec", SPECS)

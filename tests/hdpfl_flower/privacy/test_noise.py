@@ -36,6 +36,9 @@ class Words(RandomStream):
         assert len(taken) == count
         return taken
 
+    def fill(self, target: memoryview) -> None:
+        target[:-15] = self.bytes(len(target) - 15)
+
 
 # The cipher.
 
