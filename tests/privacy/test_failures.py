@@ -8,17 +8,19 @@ the records and the site's ε, as texts of real libraries do.
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 
 from client_app import app as app_module
 from client_app.training.trainer import Trainer
@@ -38,20 +40,29 @@ Prepare = Callable[..., Ask]
 
 @pytest.fixture
 def prepare(tmp_path: Path) -> Prepare:
-    """Sites of eight records that disclose metrics alone; every message goes to a new one."""
+    """Sites of eight records that disclose metrics alone; every message goes to a new one.
+
+    A new one is a copy of the first of its kind, which is ready to be asked.
+    """
     numbers = count()
 
-    def made(kind: str, *, cold: bool = True) -> Ask:
-        folder = tmp_path / str(next(numbers))
+    @cache
+    def first(kind: str) -> tuple[Path, RecordDict]:
+        folder = tmp_path / kind
         profile = make_site(folder, disclose='["metrics"]', holdout=0.5, rows=8)
         text = profile.read_text()  # no empty batch, and no other engine where this one fails
         text = text.replace("batch-size = 7", "batch-size = 61")
         profile.write_text(text.replace('device = "cpu"', 'device = "cpu"\nengine = "linear"'))
         share = {"score-share": 0.2} if kind == wire.SCORES else {}
-        terms = terms_of(**{"run-id": f"run-{folder.name}", "local-steps": 1, **share})
+        terms = terms_of(**{"run-id": f"run-{kind}", "local-steps": 1, **share})
         content = wire.write_instructions(terms, 1, model_of(terms))
         if kind in (wire.SCORES, wire.FINISH):  # of a run that the site took part in
             assert send({"profile": str(profile)}, wire.TRAIN, content).has_content()
+        return folder, content
+
+    def made(kind: str, *, cold: bool = True) -> Ask:
+        folder, content = first(kind)
+        profile = shutil.copytree(folder, tmp_path / str(next(numbers))) / "profile.toml"
         if cold:
             forget()
         return lambda: send({"profile": str(profile)}, kind, content)
