@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,15 @@ from tests.seconds import listed
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores; torch reads it at import
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+MEMORY, ROOM = Path("/dev/shm"), 4 * 2**30
+"""Where tests write: ledgers wait for the disk at every entry. Bytes that must be free there."""
+if (
+    MEMORY.is_dir()
+    and shutil.disk_usage(MEMORY).free > ROOM
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC  # a test installs commands and runs them
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # pytest's own folder is below it
 
 settings.register_profile("house", derandomize=True, deadline=None)
 settings.load_profile("house")
