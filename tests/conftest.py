@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,12 +30,21 @@ settings.load_profile("house")
 
 ENGINES = Path(__file__).parent / "e2e"
 """Where ``make test`` looks for the tests of the engines: elsewhere they would never run."""
+LONGEST = (
+    "tests/test_docs.py::test_the_site_builds",
+    "tests/test_package.py::",
+    "tests/test_three_users.py::",
+    "tests/privacy/test_failures.py::test_every",
+    "tests/client_app/commands/test_audit.py::test_bare",
+)
+"""Tests of ten seconds or more. They run first: at the end one of two workers would be idle."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of ``seconds.txt``; refuse those of the engines outside of their folder."""
     long = listed()
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     for item in items:
         if item.nodeid.partition("[")[0] in long:
             item.add_marker("seconds")
