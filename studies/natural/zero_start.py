@@ -1,7 +1,8 @@
-"""A linear layer that starts at zero: the run config's ``model`` of the natural federations.
+"""A linear layer that starts at zero: the run config's ``model`` of School.
 
-A linear model needs no drawn start, and a drawn one costs: the noise of a budget leaves few steps,
-and those that a rare feature takes part in do not forget where its weight began.
+A linear model needs no drawn start, and a drawn one costs where targets are small beside it, as
+marks from 0 to 1 are: the noise of a budget leaves few steps, and those that a rare feature takes
+part in do not forget where its weight began.
 """
 
 from __future__ import annotations
