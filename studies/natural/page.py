@@ -18,7 +18,7 @@ from hdpfl_flower.system.files import replace_file
 from studies.framework.output import markdown
 from studies.natural.school import SCHOOL
 from studies.natural.study import LEADERBOARD, NaturalStudy
-from studies.natural.tables import CONSTANT, cells_of
+from studies.natural.tables import ALONE, CONSTANT, cells_of
 
 TABLES = Path(__file__).parents[2] / "docs" / "results" / "tables"
 STUDIES: Mapping[str, NaturalStudy] = {study.name: study for study in (LEADERBOARD, SCHOOL)}
@@ -38,12 +38,21 @@ def text_of(name: str, content: Mapping[str, Any]) -> str:
 
 
 def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of both, those of ``more`` in place of equal ones, a column together."""
+    """Return the cells of both, those of ``more`` in place of equal ones, a column together.
+
+    Where training alone is replaced, the cells that were compared with the earlier runs of it no
+    longer say who is better off alone.
+    """
 
     def key(cell: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(cell[part]) for part in ("federation", "epsilon", "rule"))
 
-    cells = {key(one): one for one in (*content.get("cells", ()), *more["cells"])}
+    again = {key(one)[:2] for one in more["cells"] if one["rule"] == ALONE}
+    kept = [
+        {**one, "better-off-alone": []} if key(one)[:2] in again else one
+        for one in content.get("cells", ())
+    ]
+    cells = {key(one): one for one in (*kept, *more["cells"])}
     order = list(dict.fromkeys(found[:2] for found in cells))
     return {
         "cells": [cells[found] for found in sorted(cells, key=lambda one: order.index(one[:2]))],

@@ -55,6 +55,24 @@ def test_cells_of_a_column_stay_together() -> None:
     assert found == [("opt", FEDAVG), ("opt", "mmse"), ("heart", FEDAVG)]
 
 
+def test_who_was_compared_with_replaced_runs_of_local_no_longer_says_so() -> None:
+    def rule(name: str, share: float, at: str = "opt") -> dict[str, Any]:
+        content = content_of(name, 1.0, at)
+        content["cells"][0]["better-off-alone"] = [share]
+        return content
+
+    earlier = merged(merged(rule("mmse", 0.25), rule(FEDAVG, 0.5)), rule("mmse", 0.75, "heart"))
+    again = merged(content_of(ALONE, 1.0), rule(FEDAVG, 0.1))
+    found = merged(earlier, again)["cells"]
+    assert {(one["federation"], one["rule"]): one["better-off-alone"] for one in found} == {
+        ("opt", "mmse"): [],
+        ("opt", FEDAVG): [0.1],
+        ("opt", ALONE): [],
+        ("heart", "mmse"): [0.75],
+    }
+    assert earlier["cells"][0]["better-off-alone"] == [0.25]
+
+
 def test_what_is_no_result_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for text, words in (
