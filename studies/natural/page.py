@@ -40,14 +40,19 @@ def text_of(name: str, content: Mapping[str, Any]) -> str:
 def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the cells of both, those of ``more`` in place of equal ones, a column together.
 
-    Where training alone is replaced, the cells that were compared with the earlier runs of it no
-    longer say who is better off alone.
+    Where training alone is replaced by runs with other results, the cells that were compared with
+    the earlier ones no longer say who is better off alone.
     """
 
     def key(cell: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(cell[part]) for part in ("federation", "epsilon", "rule"))
 
-    again = {key(one)[:2] for one in more["cells"] if one["rule"] == ALONE}
+    before = {key(one): one["runs"] for one in content.get("cells", ())}
+    again = {
+        key(one)[:2]
+        for one in more["cells"]
+        if one["rule"] == ALONE and one["runs"] != before.get(key(one))
+    }
     kept = [
         {**one, "better-off-alone": []} if key(one)[:2] in again else one
         for one in content.get("cells", ())

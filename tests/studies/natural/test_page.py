@@ -73,6 +73,17 @@ def test_who_was_compared_with_replaced_runs_of_local_no_longer_says_so() -> Non
     assert earlier["cells"][0]["better-off-alone"] == [0.25]
 
 
+def test_the_same_runs_of_local_leave_what_was_compared_with_them() -> None:
+    column = content_of("mmse", 1.0)
+    column["cells"][0]["better-off-alone"] = [0.25]
+    both = merged(merged(content_of(ALONE, 1.0), column), content_of(ALONE, 1.0))
+    assert [one["better-off-alone"] for one in both["cells"] if one["rule"] == "mmse"] == [[0.25]]
+    other = content_of(ALONE, 1.0)
+    other["cells"][0]["runs"][0]["loss"] *= 2
+    again = merged(both, other)["cells"]
+    assert [one["better-off-alone"] for one in again if one["rule"] == "mmse"] == [[]]
+
+
 def test_what_is_no_result_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for text, words in (
