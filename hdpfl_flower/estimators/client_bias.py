@@ -23,6 +23,8 @@ FALSE_ALARM = 0.01
 """Chance that noise alone counts as a difference, in a block of a round."""
 _QUANTILE = 2.0234
 """Quantile 1 − ``FALSE_ALARM`` of the law of Tracy and Widom of order 1 (Bejan 2005, table)."""
+_COLUMNS = 4_096
+"""Coordinates that are in float64 at once."""
 _TRIES = 3
 """Passes that may change several coordinates without progress before they change one at a time."""
 _PASSES = 10
@@ -78,10 +80,10 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
     scales = np.sqrt(noise) / rounds
     common = 1 / scales / np.linalg.norm(1 / scales)
     with one_thread():
-        units = sums / np.sqrt(noise)[:, None]
+        units = _products(sums) / np.outer(np.sqrt(noise), np.sqrt(noise))
         # Of orthonormal rows noise stays independent: n − 1 dimensions of it are left.
-        units -= np.outer(common, common @ units)
-        values, vectors = np.linalg.eigh(units @ units.T)
+        apart = np.eye(n) - np.outer(common, common)
+        values, vectors = np.linalg.eigh(apart @ units @ apart)
     kept = values > _largest_of_noise(n - 1, d)
     found = values[kept] - d
     factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(found)
@@ -94,6 +96,15 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
     seen = np.square(factors).sum(axis=1) - len(found) * variances
     share = d * variances / (d * variances + length)
     return Differences(factors, share * np.clip(length - np.maximum(seen, 0), 0, None))
+
+
+def _products(rows: npt.NDArray[np.floating]) -> Floats:
+    """Return the rows' inner products in float64, of which no more than a few columns exist."""
+    found = np.zeros((len(rows), len(rows)))
+    for first in range(0, rows.shape[1], _COLUMNS):
+        part = rows[:, first : first + _COLUMNS].astype(np.float64)
+        found += part @ part.T
+    return found
 
 
 def _largest_of_noise(n: int, d: int) -> float:

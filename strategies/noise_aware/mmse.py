@@ -175,8 +175,8 @@ class MMSE(SNR):
             if not size:  # a model that is a head alone has no rest
                 shares[block] = shares[:block].mean(axis=0)
                 continue
-            # A block at a time: all sums in float64 would be twice as large as the state.
-            totals = np.array([one.total[start:end] for one in sums], dtype=np.float64)
+            # A block at a time: all sums would be as large as the state.
+            totals = np.array([one.total[start:end] for one in sums])
             found = differences(totals, rounds, noises)
             directions += found.factors.shape[1]
             # Of a block's coordinates only those kept are counted, of the noise as of the bias.

@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "what all clients share counts as a difference",
         "hdpfl_flower/estimators/client_bias.py",
-        "        units -= np.outer(common, common @ units)\n",
-        "",
+        "np.linalg.eigh(apart @ units @ apart)",
+        "np.linalg.eigh(units)",
         MMSE + "where_all_agree_the_weights_are_those_of_least_noise",
     ),
     Mutant(

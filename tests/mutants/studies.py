@@ -212,8 +212,8 @@ MUTANTS = (
     Mutant(
         "a row of the page is not that of the numbers",
         "studies/natural/page.py",
-        '(*content.get("cells", ()), *more["cells"])',
-        '(*more["cells"], *content.get("cells", ()))',
+        '(*kept, *more["cells"])',
+        '(*more["cells"], *kept)',
         "studies/natural/test_page.py::test_a_run_adds_a_rule_and_replaces_its_own_cell",
     ),
 )
