@@ -18,7 +18,7 @@ from hdpfl_flower.config.data_source import TABLES
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.ledger.account import ChargedPlan, sum_rounded_up
-from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
+from hdpfl_flower.ledger.recompute import read_plan, recompute_by_pld
 from hdpfl_flower.privacy.plan import OF_AN_UPDATE
 from hdpfl_flower.privacy.unit import id_of
 
@@ -87,8 +87,8 @@ def epsilon_of_any_change(frozen: ChargedPlan, unit: str) -> float | None:
     # The same noise in units of 2C instead of C: half the multiplier.
     half = plan.noise_multiplier * plan.sensitivity / OF_AN_UPDATE
     weaker = dataclasses.replace(plan, noise_multiplier=half, sensitivity=OF_AN_UPDATE)
-    found = recompute_epsilon(dataclasses.replace(frozen, plan=weaker.to_json()))
-    return found.pld if found else math.inf
+    found = recompute_by_pld(dataclasses.replace(frozen, plan=weaker.to_json()))
+    return math.inf if found is None else found
 
 
 def sums(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -311,32 +312,38 @@ class Schema(BaseModel):
             return Task.regression(shape)
         return Task.classification(shape, len(self.label.classes))
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
+    @staticmethod
+    def parse(text: str) -> Schema:
         """Return the schema written in the TOML ``text``.
 
         Raises:
             DataError: not TOML, keys unknown or missing, values wrong or still to be chosen;
                 named on one line.
         """
-        try:
-            data = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError):
-            raise DataError("schema: not valid TOML; check it with a TOML linter") from None
-        refuse_placeholders(data)
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise DataError(f"schema: {_in_words(error, data)}") from None
+        return _parsed(text)
 
-    @classmethod
-    def load(cls, name_or_text: str) -> Self:
+    @staticmethod
+    def load(name_or_text: str) -> Schema:
         """Return the schema of a built-in name such as ``heart``, or of TOML text.
 
         Raises:
             DataError: no such name, or a wrong text.
         """
-        return cls.parse(schema_text(name_or_text))
+        return Schema.parse(schema_text(name_or_text))
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> Schema:
+    """Return the schema; a simulated site asks for the same one with every message."""
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        raise DataError("schema: not valid TOML; check it with a TOML linter") from None
+    refuse_placeholders(data)
+    try:
+        return Schema.model_validate(data)
+    except ValidationError as error:
+        raise DataError(f"schema: {_in_words(error, data)}") from None
 
 
 def schema_text(name_or_text: str) -> str:
@@ -350,14 +357,20 @@ def schema_text(name_or_text: str) -> str:
     """
     if "=" in name_or_text or "\n" in name_or_text:
         return name_or_text
-    folder = Path(__file__).with_name("schemas")
-    known = sorted(path.stem for path in folder.glob("*.toml"))
+    known = _built_in()
     if name_or_text not in known:
         raise DataError(
             f"schema: there is no built-in one of that name; choose {', '.join(known)}, "
             "give TOML text, or in a run config the path of a file that ends in .toml"
         )
-    return (folder / f"{name_or_text}.toml").read_text(encoding="utf-8")
+    return known[name_or_text]
+
+
+@cache
+def _built_in() -> Mapping[str, str]:
+    """Return the texts of the built-in schemas by their names, sorted."""
+    paths = sorted(Path(__file__).with_name("schemas").glob("*.toml"))
+    return {path.stem: path.read_text(encoding="utf-8") for path in paths}
 
 
 def _in_words(error: ValidationError, data: dict[str, Any]) -> str:

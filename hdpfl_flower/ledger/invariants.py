@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hdpfl_flower.ledger.account import APPROVED, CLOSED, REFUSED, ChargedPlan, Key, sum_within
 from hdpfl_flower.ledger.hash_chain import Entry
-from hdpfl_flower.ledger.recompute import read_plan, recompute_epsilon
+from hdpfl_flower.ledger.recompute import read_plan, recompute_by_pld
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, SCORES, TUNING
 
@@ -181,11 +181,11 @@ def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.kind != "plan":
             continue
         frozen = _frozen(entry)
-        found = recompute_epsilon(frozen)
+        found = recompute_by_pld(frozen)
         if found is None:
             yield f"run '{entry.body['run_id']}': no ε can be computed from its plan"
         # Written so that a NaN counts as more.
-        elif not found.pld <= frozen.epsilon:
+        elif not found <= frozen.epsilon:
             yield f"run '{entry.body['run_id']}' costs more than it was charged"
 
 

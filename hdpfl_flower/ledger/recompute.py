@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -59,13 +60,25 @@ def read_plan(frozen: ChargedPlan) -> Plan | None:
 
 def recompute_epsilon(frozen: ChargedPlan) -> RecomputedEpsilon | None:
     """Return ε of ``frozen`` at its charged δ; None where no plan or no ε can be read from it."""
+    pld, rdp = recompute_by_pld(frozen), _recomputed(frozen, _by_rdp)
+    return None if pld is None or rdp is None else RecomputedEpsilon(pld, rdp)
+
+
+def recompute_by_pld(frozen: ChargedPlan) -> float | None:
+    """Return what :func:`recompute_epsilon` finds by PLD alone, which is many times faster."""
+    return _recomputed(frozen, _by_pld)
+
+
+def _recomputed(
+    frozen: ChargedPlan, epsilon: Callable[[Plan, float, float], float]
+) -> float | None:
     plan = read_plan(frozen)
     if plan is None:
         return None
     if plan.noise_multiplier == 0:
-        return RecomputedEpsilon(math.inf, math.inf)
+        return math.inf
     try:
-        return _recompute(plan, frozen.epsilon, frozen.delta)
+        return epsilon(plan, frozen.epsilon, frozen.delta)
     except (HDPFLError, ArithmeticError, TypeError, ValueError):
         return None
 
@@ -87,16 +100,20 @@ def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     return epsilon
 
 
-@lru_cache(maxsize=256)
-def _recompute(plan: Plan, epsilon: float, delta: float) -> RecomputedEpsilon:
+@lru_cache(maxsize=4096)
+def _by_pld(plan: Plan, epsilon: float, delta: float) -> float:
+    # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
+    finite = epsilon if 0 < epsilon < math.inf else 1.0
+    interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
+    return epsilon_of(plan.event(), delta, interval)
+
+
+@lru_cache(maxsize=4096)
+def _by_rdp(plan: Plan, _: float, delta: float) -> float:
     event = plan.event()
-    by_rdp = event
     if isinstance(plan.choices, PureSelections):
         # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), as a Gaussian of 1/ε has it.
         as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
         others = [one for one in plan.beside if one is not plan.choices]
-        by_rdp = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian, *others])
-    # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
-    finite = epsilon if 0 < epsilon < math.inf else 1.0
-    interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
-    return RecomputedEpsilon(epsilon_of(event, delta, interval), epsilon_by_rdp(by_rdp, delta))
+        event = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian, *others])
+    return epsilon_by_rdp(event, delta)

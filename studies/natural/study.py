@@ -60,7 +60,9 @@ BASE: Mapping[str, Any] = {
     "clip-norm": 1.0,
     "delta": 1e-4,
     "rounds": 20,
+    "stack": True,
 }
+"""What every run has. Sites train together, which is faster."""
 POOLED_DELTA = 1e-5
 """Of pooled records too many for the δ of the sites: a site's policy wants δ below 1 / records."""
 BY_EPSILON = "weiavg"
