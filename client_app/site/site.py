@@ -265,6 +265,8 @@ def _ledger_in_file(path: Path, epsilon: float, delta: float) -> Ledger:
     if path not in _LEDGERS:
         if path.is_file():
             _LEDGERS[path] = Ledger(path, durable=False)
+            if not _LEDGERS[path].account().cap_epsilon:  # a crash between its file and its cap
+                _LEDGERS[path].raise_cap(epsilon, delta)
         else:
             _LEDGERS[path] = Ledger.create(path, epsilon, delta, durable=False)
     # Popped and put back, so that dicts' order is that of the last use: the first one is closed.

@@ -20,7 +20,7 @@ from typing import Any
 from hdpfl_flower import formats
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger.locks import alone_in
-from hdpfl_flower.system.files import replace_file
+from hdpfl_flower.system.files import replace_file, sync
 
 _APPLICATION_ID = 0x48445046
 _FIRST = "0" * 64
@@ -104,23 +104,20 @@ class Chain:
             LedgerError: there is one already, or its anchor (then one was deleted, and a new one
                 would forget what was spent), or the disk refuses.
         """
-        for there in (path, anchor):
-            if there is not None and there.exists():
-                raise LedgerError(f"{there} exists already; a ledger is never made a second time")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if anchor is not None:
-                _write_anchor(anchor, 0, _FIRST)
-            # O_EXCL: of two processes only one creates it.
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            # Of two processes only one creates it.
+            with alone_in(path.parent, _PATIENCE):
+                for there in (path, anchor):
+                    if there is not None and there.exists():
+                        raise LedgerError(
+                            f"{there} exists already; a ledger is never made a second time"
+                        )
+                if anchor is not None:
+                    _write_anchor(anchor, 0, _FIRST)
+                _write_empty(path, durable)
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from None
-        with _readable_errors(), contextlib.closing(sqlite3.connect(path)) as db:
-            _set_durability(db, durable)
-            # One transaction: a crash leaves an empty file, which is no ledger, or all of it.
-            db.executescript(f"BEGIN; {_SCHEMA}")
-            db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
-            db.commit()
         return cls(path, anchor, durable=durable)
 
     @contextlib.contextmanager
@@ -239,6 +236,29 @@ class Chain:
             raise LedgerError(
                 "the ledger is older than its anchor: a copy was put back; restore the newest"
             )
+
+
+def _write_empty(path: Path, durable: bool) -> None:
+    """Write a file without entries, mode 0600: a crash leaves all of it, or none of that name."""
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)  # of a crash before
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with _readable_errors(), contextlib.closing(sqlite3.connect(part)) as db:
+        # No journal beside it: what a crash leaves of this file is never read.
+        db.execute("PRAGMA journal_mode = MEMORY")
+        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+        db.executescript(f"BEGIN; {_SCHEMA}")
+        db.execute("INSERT INTO head VALUES (0, ?)", (_FIRST,))
+        db.commit()
+    try:
+        os.link(part, path)  # a file that has appeared meanwhile stays, and is an error
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        part.rename(path)
+    part.unlink(missing_ok=True)
+    if durable:
+        sync(path.parent)
 
 
 def _set_durability(db: sqlite3.Connection, durable: bool) -> None:

@@ -34,3 +34,12 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder; raises ``OSError``."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -93,6 +93,14 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; 0: a core each.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Store each run after every round; take what is finished in --out as it is, and "
+            "resume the rest.",
+        ),
+    ] = False,
     csv: Annotated[
         Path | None,
         typer.Option(help="Write every measure of every run and round to this CSV, too."),
@@ -104,7 +112,8 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     """Compare strategies in process: a table of mean ± sd, JSON and a picture.
 
     With the same seed every strategy sees the same sites, budgets, batches and noise. Keys that are
-    not given keep the defaults of the run config.
+    not given keep the defaults of the run config. After a change of your own code, name another
+    --out: --resume takes finished runs as they are.
     """
     with waiting("imports and checks"):  # a second or two, before the first round
         from hdpfl_flower.data.own_data.dataset import with_own_task
@@ -112,6 +121,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         from server_app.run.rounds import finalize_terms, ready_strategy
         from server_app.simulation.comparison import Comparison, jobs_of
         from server_app.simulation.comparison import compare as run_jobs
+        from server_app.simulation.finished_runs import run_anew, run_or_resume
         from server_app.simulation.own_model import rehearse_own_model
         from strategies import SETTINGS_OWNERS, check_strategy
         from strategies.settings import assigned, check_settings, with_own_settings
@@ -153,12 +163,23 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
             comparison.save(folder / NAME)
     try:
         with rounds_bar(len(todo) * base.terms.rounds, f"{len(todo)} runs") as tick:
-            for job, events in run_jobs(todo, jobs or available_cores(), tick):
+            work = run_or_resume if resume else run_anew
+            for job, events in run_jobs(todo, jobs or available_cores(), tick, work):
                 comparison.rounds[job.key] = events
     finally:
+        if len(comparison.rounds) < len(todo) and (comparison.rounds or resume):
+            _show_remedy(len(comparison.rounds), len(todo), folder)
         if comparison.rounds:
             _show_all(comparison, todo, folder, as_json)
             _write_csv(comparison, {job.key: folder / job.terms.run_id for job in todo}, csv)
+
+
+def _show_remedy(done: int, of: int, folder: Path) -> None:
+    typer.echo(
+        f"{done} of {of} runs are finished; to keep them and resume, call the same command with "
+        f"--resume --out {folder}",
+        err=True,
+    )
 
 
 def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_json: bool) -> None:

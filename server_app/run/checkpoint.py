@@ -28,6 +28,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError, HDPFLError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.system.files import sync
 from hdpfl_flower.versions import VERSION, versions
 from strategies.core.base import HDPStrategy
 from strategies.core.strategy_state import SavedState, restore_strategy
@@ -109,10 +110,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
         save_file(numbered, part, {"head": text, "sha256": _digest(text, numbered)})
         part.chmod(0o600)
-        _sync(part)
+        sync(part)
         # Content on the disk, then the name: a power cut leaves the old file or the new one, whole.
         part.replace(path)
-        _sync(path.parent)  # the name, too
+        sync(path.parent)  # the name, too
     except BaseException:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -180,14 +181,6 @@ def _digest(head: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(np.ravel(array).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _tell_of_other_versions(then: Mapping[str, str]) -> None:

@@ -20,13 +20,11 @@ from pathlib import Path
 
 from hdpfl_flower.errors import DataError, StrategyError
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from hdpfl_flower.system.files import replace_file
 from server_app.simulation.comparison import OnRound, RunJob, run_job
+from server_app.simulation.finished_runs import folder_of, read_finished, store_finished
 
 _NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
 """Terms that say where things lie: a data set is the same wherever it lies."""
-
-FINISHED = "finished.json"
 
 
 def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
@@ -61,18 +59,7 @@ def with_run_name(job: RunJob) -> RunJob:
 
 def finished_run(job: RunJob) -> list[Event] | None:
     """Return the round events of a job that an earlier call finished; None: it has to run."""
-    folder = _folder(job)
-    try:
-        facts = json.loads((folder / FINISHED).read_text())
-        rounds = int(facts["rounds"])
-        events = finished_rounds(read_journal(folder / "journal.jsonl"))
-        events[-1]["metrics"] |= facts.get("metrics", {})
-        if "tested" in facts:
-            events[-1]["tested"] = facts["tested"]
-    except (OSError, ValueError, LookupError, TypeError, DataError):
-        return None
-    # A journal with another number of rounds was changed since: the run is done again.
-    return events if len(events) == rounds else None
+    return read_finished(folder_of(job))
 
 
 def keep(
@@ -91,7 +78,7 @@ def keep(
     Raises:
         HDPFLError: the job cannot run.
     """
-    folder = _folder(job)
+    folder = folder_of(job)
     # What broke off may have left a journal and ledgers that the new run would read: all goes.
     shutil.rmtree(folder, ignore_errors=True)
     why = ""
@@ -105,12 +92,7 @@ def keep(
         why = str(error)
     verify(folder)
     shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
-    # Personal models are tested after the journal's last line.
-    facts = {"rounds": len(events), "ended-early": why, "metrics": events[-1]["metrics"]}
-    if "tested" in events[-1]:
-        facts["tested"] = events[-1]["tested"]
-    # Last, and in one step: a folder with this file holds a whole run.
-    replace_file(folder / FINISHED, json.dumps(facts).encode(), mode=0o644)
+    store_finished(folder, events, why)
     return events
 
 
@@ -136,7 +118,3 @@ def _rounds_so_far(folder: Path) -> list[Event]:
 @cache
 def _version() -> str:
     return version("hdpfl-flower")
-
-
-def _folder(job: RunJob) -> Path:
-    return Path(job.config.server.runs_dir) / job.terms.run_id

@@ -149,6 +149,20 @@ MUTANTS = (
         LEDGER + "a_release_being_worked_on_is_not_given_twice",
     ),
     Mutant(
+        "what a crash left of a new ledger stands in the way for good",
+        "hdpfl_flower/ledger/hash_chain.py",
+        "    part.unlink(missing_ok=True)  # of a crash before\n",
+        "",
+        "hdpfl_flower/ledger/test_hash_chain_rules.py::test_a_crash_while_it_is_made_leaves_nothing_of_its_name",
+    ),
+    Mutant(
+        "a new ledger in place of a file that has appeared meanwhile",
+        "hdpfl_flower/ledger/hash_chain.py",
+        "os.link(part, path)",
+        "part.replace(path)",
+        "hdpfl_flower/ledger/test_hash_chain_rules.py::test_a_file_that_appears_meanwhile_is_not_taken",
+    ),
+    Mutant(
         "entries believed unread",
         "hdpfl_flower/ledger/hash_chain.py",
         "if seq != self._last + 1 or digest != right:",

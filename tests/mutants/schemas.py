@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "a run starts with a schema that is still to be chosen",
         SCHEMA,
-        "        refuse_placeholders(data)\n",
+        "    refuse_placeholders(data)\n",
         "",
         f"{DATA}/test_schema.py::test_every_value_that_is_still_to_be_chosen_is_named",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 STUDIES = "studies/framework/test_studies.py::test_"
+FINISHED = "server_app/simulation/test_finished_runs.py::test_"
 PAPER = "hdpfl_flower/simulation/test_paper_formulas.py::test_"
 SPLIT = "hdpfl_flower/simulation/test_partitions.py::test_"
 NATURAL = "studies/natural/test_natural.py::test_"
@@ -29,10 +30,38 @@ MUTANTS = (
     ),
     Mutant(
         "a half-finished run taken for a whole one",
-        "studies/framework/kept_runs.py",
+        "server_app/simulation/finished_runs.py",
         "return events if len(events) == rounds else None",
         "return events",
         STUDIES + "a_run_that_was_interrupted_is_made_again",
+    ),
+    Mutant(
+        "a comparison does not resume its runs",
+        "server_app/simulation/finished_runs.py",
+        "if (folder / CHECKPOINT).exists():",
+        "if False:",
+        FINISHED + "a_comparison_that_resumes_ends_as_one_that_was_never_interrupted",
+    ),
+    Mutant(
+        "a run that another process is at removed",
+        "server_app/simulation/finished_runs.py",
+        "if (folder / JOURNAL).exists() and is_locked(folder):",
+        "if False:",
+        FINISHED + "a_run_of_another_process_is_left_alone",
+    ),
+    Mutant(
+        "a simulated site's ledger left without its cap",
+        "client_app/site/site.py",
+        "            if not _LEDGERS[path].account().cap_epsilon:",
+        "            if False:",
+        FINISHED + "a_crash_while_a_sites_ledger_is_made_leaves_no_trace",
+    ),
+    Mutant(
+        "a run begun anew still marked as finished",
+        "server_app/simulation/finished_runs.py",
+        "    (folder / FINISHED).unlink(missing_ok=True)\n",
+        "",
+        FINISHED + "a_run_begun_anew_is_not_finished_before_its_end",
     ),
     Mutant(
         "stopping early ignored",

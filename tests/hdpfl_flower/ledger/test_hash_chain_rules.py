@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import stat
 import threading
@@ -249,6 +250,38 @@ def test_a_file_that_appears_meanwhile_is_not_taken(
     with pytest.raises(LedgerError, match="cannot be created"):
         Chain.create(path)
     assert path.read_text() == "of another process"
+
+
+@pytest.mark.parametrize("call", ["connect", "link"])
+def test_a_crash_while_it_is_made_leaves_nothing_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """An empty file of that name would be no ledger, and nobody could make one."""
+    path = tmp_path / "chain.sqlite"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3 if call == "connect" else os, call, killed)
+        with pytest.raises(KeyboardInterrupt):
+            Chain.create(path)
+    assert not path.exists()
+    fill(Chain.create(path), "a")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["chain.sqlite"]
+
+
+def test_a_file_system_without_hard_links_has_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    fill(Chain.create(tmp_path / "chain.sqlite"), "a")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["chain.sqlite"]
+    with pytest.raises(LedgerError, match="exists already"):
+        Chain.create(tmp_path / "chain.sqlite")
 
 
 def test_an_entry_has_the_time_that_was_given_or_now(chain: Chain) -> None:

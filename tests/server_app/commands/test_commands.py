@@ -175,6 +175,27 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path: Path) -> None:
     content = json.loads((out / "comparison.json").read_text())
     assert len(content["results"]["fedavg"]["accuracy"]) >= 2
     assert "fedavg" in stdout
+    assert f"--resume --out {out}" in stderr
+
+
+def test_compare_resumes(tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    words = ["compare", "--strategies", "fedavg", *SMALL, "--seeds", "2", "--out", str(out)]
+    first = here(*words, "--resume")
+    assert first.returncode == 0, first.stderr
+    content = (out / "comparison.json").read_bytes()
+    (out / "fedavg-seed2" / "finished.json").unlink()
+    journals = [out / f"fedavg-seed{seed}" / "journal.jsonl" for seed in (1, 2)]
+    before = [journal.read_bytes() for journal in journals]
+    again = here(*words, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout
+    assert (out / "comparison.json").read_bytes() == content
+    changed = [journal.read_bytes() != old for journal, old in zip(journals, before, strict=True)]
+    assert changed == [False, True]
+    other = here(*words, "--resume", "--set", "clip-norm=2")
+    assert other.returncode == 1
+    assert "'clip-norm'" in other.stderr
 
 
 def test_bare_and_help_show_the_commands(here: Command) -> None:

@@ -15,9 +15,10 @@ from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.simulation.attacks import Attack
 from server_app.simulation.comparison import OnRound, RunJob
+from server_app.simulation.finished_runs import FINISHED
 from studies import STUDIES
 from studies.framework import kept_runs as kept
-from studies.framework.kept_runs import FINISHED, finished_run, keep, name_of, with_run_name
+from studies.framework.kept_runs import finished_run, keep, name_of, with_run_name
 from studies.framework.results import best_rate, cell_text, value_of
 from studies.framework.study import GridStudy, Options, Setting
 from studies.pfa.mixgauss import PUBLIC_FROM, with_public

@@ -1,0 +1,109 @@
+"""Runs that outlive their command: finished ones are read again, interrupted ones are resumed.
+
+A run is finished when its folder holds ``finished.json``, which is written last and in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from hdpfl_flower.errors import CheckpointError, DataError
+from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
+from hdpfl_flower.system.files import replace_file
+from server_app.run.checkpoint import NAME as CHECKPOINT
+from server_app.run.resume import JOURNAL, is_locked, open_run, recorded_rounds
+from server_app.simulation.comparison import OnRound, RunJob, run_job
+from server_app.simulation.in_process_run import resume_in_process, run_in_process
+
+FINISHED = "finished.json"
+
+
+def store_finished(folder: Path, events: Sequence[Event], ended_early: str = "") -> None:
+    """Mark the run in ``folder`` as finished.
+
+    Args:
+        folder: the run's, with its journal.
+        events: its rounds; personal models are tested after the journal's last line, so what the
+            last event says of them is stored here.
+        ended_early: why it has fewer rounds than planned; empty: it has all.
+    """
+    facts = {"rounds": len(events), "ended-early": ended_early, "metrics": events[-1]["metrics"]}
+    if "tested" in events[-1]:
+        facts["tested"] = events[-1]["tested"]
+    replace_file(folder / FINISHED, json.dumps(facts).encode(), mode=0o644)
+
+
+def read_finished(folder: Path) -> list[Event] | None:
+    """Return the rounds of the finished run in ``folder``; None: there is none."""
+    try:
+        facts = json.loads((folder / FINISHED).read_text())
+        rounds = int(facts["rounds"])
+        events = finished_rounds(read_journal(folder / JOURNAL))
+        events[-1]["metrics"] |= facts.get("metrics", {})
+        if "tested" in facts:
+            events[-1]["tested"] = facts["tested"]
+    except (OSError, ValueError, LookupError, TypeError, DataError):
+        return None
+    # A journal with another number of rounds was changed since: the run is done again.
+    return events if len(events) == rounds else None
+
+
+def run_anew(job: RunJob, on_round: OnRound) -> list[Event]:
+    """Run a job, store that it is finished, and return its rounds; can be sent to a process.
+
+    Raises:
+        HDPFLError: the job cannot run.
+    """
+    folder = folder_of(job)
+    (folder / FINISHED).unlink(missing_ok=True)
+    events = run_job(job, on_round)
+    store_finished(folder, events)
+    return events
+
+
+def run_or_resume(job: RunJob, on_round: OnRound) -> list[Event]:
+    """Return the rounds of a job that is finished, resumed or run, whichever is the least work.
+
+    A run stores a checkpoint after every round and its sites' ledgers in files; after any crash
+    the final model is that of the run without one. What was interrupted without a checkpoint is
+    removed and run again. The caller has verified that the folder's run has the job's terms.
+
+    Args:
+        job: without an attack and with all its rounds.
+        on_round: called after every round, and once for each that an earlier call finished.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or another process has the run.
+        HDPFLError: the job cannot run.
+    """
+    folder = folder_of(job)
+    if (events := read_finished(folder)) is not None:
+        for _ in events:
+            on_round()
+        return events
+
+    def tick(event: Event) -> None:
+        if event["event"] == "round":
+            on_round()
+
+    if (folder / CHECKPOINT).exists():
+        at = open_run(folder)
+        for _ in recorded_rounds(read_journal(folder / JOURNAL), at.server_round):
+            on_round()
+        result = resume_in_process(at, tick)
+    else:
+        if (folder / JOURNAL).exists() and is_locked(folder):
+            raise CheckpointError(f"the run in {folder} is at work in another process; wait for it")
+        # A journal and ledgers that broke off without a checkpoint would be read by the new run.
+        shutil.rmtree(folder, ignore_errors=True)
+        result = run_in_process(job.config, job.num_sites, tick, resumable=True)
+    store_finished(folder, result.rounds)
+    return result.rounds
+
+
+def folder_of(job: RunJob) -> Path:
+    """Return the folder of a job's run."""
+    return Path(job.config.server.runs_dir) / job.terms.run_id
