@@ -16,7 +16,7 @@ from hdpfl_flower.errors import CheckpointError
 from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.journal import Event, read_journal
 from server_app.plots import draw_run
-from server_app.progress import console
+from server_app.progress import console, rounds_bar, waiting
 
 if TYPE_CHECKING:
     from server_app.run.checkpoint import Checkpoint
@@ -37,16 +37,17 @@ def resume(
 
     A run of flwr run is resumed by flwr run; one of this process, here.
     """
-    from server_app.run.resume import (  # with the strategies: seconds
-        JOURNAL,
-        is_complete,
-        open_run,
-        recorded_rounds,
-        run_folder,
-    )
+    with waiting("imports and checks"):
+        from server_app.run.resume import (  # with the strategies: seconds
+            JOURNAL,
+            is_complete,
+            open_run,
+            recorded_rounds,
+            run_folder,
+        )
 
-    folder = run_folder(run)
-    at = open_run(folder)
+        folder = run_folder(run)
+        at = open_run(folder)
     done, last = at.server_round, at.config.terms.rounds
     console.print(f"run {at.config.terms.run_id}: {done} of {last} rounds are done", soft_wrap=True)
     if at.origin.get("engine") == "in-process":
@@ -108,7 +109,8 @@ def _through_flower(command: list[str], folder: Path) -> None:
 
 
 def _here(at: Checkpoint) -> None:
-    from server_app.simulation.in_process_run import resume_in_process
+    with waiting("imports"):
+        from server_app.simulation.in_process_run import resume_in_process
 
     def show(event: Event) -> None:
         if event["event"] == "round":
@@ -118,8 +120,11 @@ def _here(at: Checkpoint) -> None:
                 f"round {number} of {at.config.terms.rounds}: {used} of {asked} updates{metrics}",
                 soft_wrap=True,
             )
+            tick()
 
     def draw(result: RunResult) -> None:
         draw_run(result.rounds, result.folder)
 
-    resume_in_process(at, show, on_end=draw)
+    # On a terminal from the first second: a round of thousands of sites takes its time.
+    with rounds_bar(at.config.terms.rounds - at.server_round, "rounds left") as tick:
+        resume_in_process(at, show, on_end=draw)
