@@ -187,7 +187,7 @@ def sections(path: Path) -> set[str]:
 def test_the_documents_are_short() -> None:
     assert words((ROOT / "README.md").read_text()) <= 900
     assert words((DOCS / "project" / "decisions.md").read_text()) <= 1500
-    assert sum(words(path.read_text()) for path in PAGES) <= 27_500
+    assert sum(words(path.read_text()) for path in PAGES) <= 27_700
 
 
 def test_every_table_of_results_is_shown() -> None:

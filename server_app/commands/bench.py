@@ -15,6 +15,18 @@ from hdpfl_flower.errors import HDPFLError
 from server_app.commands.reproduce import conduct, items
 from server_app.progress import console
 
+DRAWN = {
+    "robust-hdp-distributions": "MNIST over 20 clients, the ε of Dist1 to Dist9",
+    "robust-hdp-label-skew": "MNIST in 8 shards of one label a client, 60 clients, Dist1 to Dist9",
+    "drift": "MNIST over 20 clients, iid and at most 2 labels a client, Dist1 to Dist9",
+    "which-rule": "MNIST iid, at most 3 or 2 labels a client, Dirichlet .3, quarter turns, a label "
+    "held by one client, 4 to 60 clients, unequal batches and steps, Dist2, Dist4 and Dist6",
+    "r-dpcfl-mnist-rotation": "MNIST turned by quarters, in groups of 3, 6, 6 and 6 clients",
+    "r-dpcfl-mnist-label": "MNIST with other labels in each of these groups",
+    "pfa-mixgauss": "MNIST in 10 shards a client, the ε of MixGauss1 to 4",
+}
+"""Study → the federations that it draws from a data set of one place."""
+
 
 def bench(  # noqa: PLR0913, PLR0917 - options of a command line
     names: Annotated[
@@ -89,6 +101,12 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         console.print(f"{row['name']}: {words}", soft_wrap=True)
         if why := row.get("missing"):
             console.print(f"{row['name']}: {why}", soft_wrap=True, markup=False)
+    drawn = Table(title="drawn federations: hdpfl reproduce NAME")
+    for column in ("name", "what is drawn"):
+        drawn.add_column(column)
+    for name, what in DRAWN.items():
+        drawn.add_row(name, what)
+    console.print(drawn)
 
 
 def _facts(name: str, data_dir: str) -> dict[str, object]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hdpfl_flower.data.federations.catalog import NATURAL
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.system.files import replace_file
 from studies.framework.output import markdown
@@ -38,7 +39,7 @@ def text_of(name: str, content: Mapping[str, Any]) -> str:
 
 
 def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of both, those of ``more`` in place of equal ones, a column together.
+    """Return the cells of both, those of ``more`` in place of equal ones, in the catalog's order.
 
     Where training alone is replaced by runs with other results, the cells that were compared with
     the earlier ones no longer say who is better off alone.
@@ -58,11 +59,17 @@ def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
         for one in content.get("cells", ())
     ]
     cells = {key(one): one for one in (*kept, *more["cells"])}
-    order = list(dict.fromkeys(found[:2] for found in cells))
     return {
-        "cells": [cells[found] for found in sorted(cells, key=lambda one: order.index(one[:2]))],
+        "cells": [cells[found] for found in sorted(cells, key=_rank)],
         CONSTANT: {**content.get(CONSTANT, {}), **more[CONSTANT]},
     }
+
+
+def _rank(cell: tuple[str, ...]) -> tuple[int, bool, float]:
+    """Return where a cell's column stands: as the catalog has the federations, then by ε."""
+    federation, epsilon, _ = cell
+    names = list(NATURAL)
+    return names.index(federation), " " in epsilon, float(epsilon.split()[0])
 
 
 def write(paths: Sequence[Path], folder: Path = TABLES) -> None:

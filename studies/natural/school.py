@@ -77,7 +77,7 @@ SCHOOL = SchoolStudy(
     name="school",
     title="School: marks of 15,362 pupils at 139 schools, ε = 6",
     source="arXiv:2206.07902, Fig. 3c, and the README of its code",
-    minutes=60,
+    minutes=5,
     federations=("school",),
     epsilons={"6": "6"},
     quick_epsilons=("6",),

