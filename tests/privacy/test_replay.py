@@ -48,7 +48,7 @@ def test_one_record_less_changes_nothing_but_sums_by_its_own_gradient(
 ) -> None:
     records = digits(DECLARED)
     fewer = without(records, REMOVED)
-    few: dict[str, Any] = {"rounds": 1, "local-steps": 2}
+    few: dict[str, Any] = {"rounds": 1, "local-steps": 1}
     terms = terms_of(model, **(few if (model, engine) in LARGE else {}))
     play(terms, records, fewer, rows=keep, rows_of=drop, engine=engine)
 
