@@ -274,6 +274,17 @@ def test_a_crash_while_it_is_made_leaves_nothing_of_its_name(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["chain.sqlite"]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_disk_has_the_name_of_a_durable_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    waited: list[tuple[Path, bool]] = []
+    path = tmp_path / "chain.sqlite"
+    monkeypatch.setattr(module, "sync", lambda folder: waited.append((folder, path.exists())))
+    Chain.create(path, durable=durable)
+    assert waited == ([(tmp_path, True)] if durable else [])
+
+
 def test_a_file_system_without_hard_links_has_ledgers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
