@@ -58,7 +58,8 @@ def run_anew(job: RunJob, on_round: OnRound) -> list[Event]:
         HDPFLError: the job cannot run.
     """
     folder = folder_of(job)
-    (folder / FINISHED).unlink(missing_ok=True)
+    for name in (FINISHED, CHECKPOINT):  # of an earlier run: nothing resumes there any more
+        (folder / name).unlink(missing_ok=True)
     events = run_job(job, on_round)
     store_finished(folder, events)
     return events

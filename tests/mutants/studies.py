@@ -57,10 +57,17 @@ MUTANTS = (
         FINISHED + "a_crash_while_a_sites_ledger_is_made_leaves_no_trace",
     ),
     Mutant(
+        "a run begun anew is resumed where an earlier one was",
+        "server_app/simulation/finished_runs.py",
+        "for name in (FINISHED, CHECKPOINT):",
+        "for name in (FINISHED,):",
+        FINISHED + "a_run_begun_anew_is_not_resumed_where_an_earlier_one_was",
+    ),
+    Mutant(
         "a run begun anew still marked as finished",
         "server_app/simulation/finished_runs.py",
-        "    (folder / FINISHED).unlink(missing_ok=True)\n",
-        "",
+        "for name in (FINISHED, CHECKPOINT):",
+        "for name in (CHECKPOINT,):",
         FINISHED + "a_run_begun_anew_is_not_finished_before_its_end",
     ),
     Mutant(
