@@ -39,7 +39,9 @@ def residual_mad(
 
     Returns:
         The variances, shape ``(n,)``, and ln(MAD² / mean square) of the residuals in units of its
-        standard error under normality, shape ``(n,)``: far below 0 where the tails are heavy.
+        standard error under normality, shape ``(n,)``: far below 0 where the tails are heavy. Where
+        the others leave no residual at all, as they may of fewer coordinates than clients, the
+        model's variance and 0.
     """
     moments = model.loadings @ model.loadings.T + np.diag(model.variances)
     precision = np.linalg.inv(moments)
@@ -49,7 +51,10 @@ def residual_mad(
     spread = np.array([float(np.median(np.abs(row))) for row in residuals])
     mad = np.maximum(spread / MAD_OF_NORMAL, 1e-6 * np.sqrt(mean_square)) ** 2
     shares = np.minimum(model.variances / unpredicted, 1.0)
-    return mad * shares, np.log(mad / mean_square) / math.sqrt(_SPREAD / updates.shape[1])
+    left = mean_square > 0
+    tails = np.log(np.divide(mad, mean_square, where=left, out=np.ones_like(mad)))
+    levels = np.where(left, mad * shares, model.variances)
+    return levels, tails / math.sqrt(_SPREAD / updates.shape[1])
 
 
 def heavy_tailed(scores: Vector) -> bool:

@@ -14,6 +14,13 @@ UP = "hdpfl_flower/linalg/test_sums.py::test_"
 
 MUTANTS = (
     Mutant(
+        "an update that the others predict exactly hides a heavy tail",
+        "hdpfl_flower/estimators/residual_mad.py",
+        "np.divide(mad, mean_square, where=left, out=np.ones_like(mad))",
+        "np.divide(mad, mean_square)",
+        "hdpfl_flower/estimators/test_noise_level.py::test_an_update_that_the_others_predict_exactly_hides_no_heavy_tail",
+    ),
+    Mutant(
         "a quiet head is believed whatever the rest says",
         "hdpfl_flower/estimators/softmax_head.py",
         "np.log(np.maximum(silent, least)) - np.log(levels)",

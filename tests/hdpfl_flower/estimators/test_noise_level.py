@@ -6,6 +6,7 @@ q = Σ w²σ² · Σ 1/σ² is the noise of the aggregate over the least there i
 from __future__ import annotations
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from scipy import stats
 
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators import factor_analysis as fa
-from hdpfl_flower.estimators.factor_analysis import factor_analysis, noise_edge
+from hdpfl_flower.estimators.factor_analysis import FactorModel, factor_analysis, noise_edge
 from hdpfl_flower.estimators.noise_level import (
     ESTIMATORS,
     difference_levels,
@@ -186,6 +187,21 @@ def test_normal_residuals_are_hardly_ever_called_heavy_tailed() -> None:
         model = factor_analysis(second_moments(rows), 1_000)
         called += heavy_tailed(residual_mad(rows, model)[1])
     assert called <= 4
+
+
+def test_an_update_that_the_others_predict_exactly_hides_no_heavy_tail() -> None:
+    """The moments [[2, 1], [1, 2]] predict half of one update by the other; a third is sparse."""
+    model = FactorModel(np.ones(3), np.array([[1.0], [1.0], [0.0]]), True)
+    rng = np.random.default_rng(0)
+    one = rng.normal(size=400).astype(np.float32)
+    sparse = (rng.random(400) < 0.1).astype(np.float32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        levels, scores = residual_mad(np.stack([one / 2, one, sparse]), model)
+    assert said == []
+    assert (levels[0], scores[0]) == (1.0, 0.0)
+    assert (levels[1:] > 0).all()
+    assert heavy_tailed(scores)
 
 
 def test_the_mad_reads_levels_not_only_their_ratios() -> None:
