@@ -275,8 +275,11 @@ class Helpers(Generic[AnyJob]):
         future.add_done_callback(self._feed)
 
 
-def run_job(job: RunJob, on_round: OnRound) -> list[Event]:
-    """Run one job in this process and return its round events."""
+def run_job(job: RunJob, on_round: OnRound, *, resumable: bool = False) -> list[Event]:
+    """Run one job in this process and return its round events.
+
+    ``resumable`` is that of :func:`~server_app.simulation.in_process_run.run_in_process`.
+    """
 
     def tick(event: Event) -> None:
         if event["event"] == "round":
@@ -290,6 +293,7 @@ def run_job(job: RunJob, on_round: OnRound) -> list[Event]:
         present=present if job.absent else None,
         stop_after=job.stop_after,
         attack=job.attack,
+        resumable=resumable,
     )
     return result.rounds
 

@@ -16,7 +16,7 @@ from hdpfl_flower.system.files import replace_file
 from server_app.run.checkpoint import NAME as CHECKPOINT
 from server_app.run.resume import JOURNAL, is_locked, open_run, recorded_rounds
 from server_app.simulation.comparison import OnRound, RunJob, run_job
-from server_app.simulation.in_process_run import resume_in_process, run_in_process
+from server_app.simulation.in_process_run import resume_in_process
 
 FINISHED = "finished.json"
 
@@ -73,11 +73,12 @@ def run_or_resume(job: RunJob, on_round: OnRound) -> list[Event]:
     removed and run again. The caller has verified that the folder's run has the job's terms.
 
     Args:
-        job: without an attack and with all its rounds.
+        job: without an attack.
         on_round: called after every round, and once for each that an earlier call finished.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or another process has the run.
+        CheckpointError: the checkpoint is damaged, another process has the run, or what broke off
+            cannot be removed.
         HDPFLError: the job cannot run.
     """
     folder = folder_of(job)
@@ -86,23 +87,39 @@ def run_or_resume(job: RunJob, on_round: OnRound) -> list[Event]:
             on_round()
         return events
 
+    if (folder / CHECKPOINT).exists():
+        events = _resume(folder, on_round)
+    else:
+        if (folder / JOURNAL).exists():
+            _remove(folder)
+        events = run_job(job, on_round, resumable=True)
+    store_finished(folder, events)
+    return events
+
+
+def _resume(folder: Path, on_round: OnRound) -> list[Event]:
+    at = open_run(folder)
+    for _ in recorded_rounds(read_journal(folder / JOURNAL), at.server_round):
+        on_round()
+
     def tick(event: Event) -> None:
         if event["event"] == "round":
             on_round()
 
-    if (folder / CHECKPOINT).exists():
-        at = open_run(folder)
-        for _ in recorded_rounds(read_journal(folder / JOURNAL), at.server_round):
-            on_round()
-        result = resume_in_process(at, tick)
-    else:
-        if (folder / JOURNAL).exists() and is_locked(folder):
-            raise CheckpointError(f"the run in {folder} is at work in another process; wait for it")
-        # A journal and ledgers that broke off without a checkpoint would be read by the new run.
-        shutil.rmtree(folder, ignore_errors=True)
-        result = run_in_process(job.config, job.num_sites, tick, resumable=True)
-    store_finished(folder, result.rounds)
-    return result.rounds
+    return resume_in_process(at, tick).rounds
+
+
+def _remove(folder: Path) -> None:
+    """Remove what broke off without a checkpoint: a new run would read its ledgers."""
+    if is_locked(folder):
+        raise CheckpointError(f"the run in {folder} is at work in another process; wait for it")
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"the run in {folder} broke off and cannot be removed: {error.strerror}; remove it, or "
+            "name another --out"
+        ) from None
 
 
 def folder_of(job: RunJob) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,22 @@ def test_a_run_begun_anew_is_not_resumed_where_an_earlier_one_was(tmp_path: Path
     except CheckpointError as error:
         pytest.fail(f"the earlier run's checkpoint is read: {error}")
     assert times_resumed(todo[0]) == 0
+
+
+def test_what_cannot_be_removed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledgers that stay would answer for the new run."""
+    (job,) = jobs(tmp_path, "records", "fedavg")
+    with pytest.raises(Killed):
+        run_anew(job, killed_at(1))
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    with pytest.raises(CheckpointError, match="cannot be removed: Permission denied"):
+        run_or_resume(job, lambda: None)
 
 
 def test_a_run_of_another_process_is_left_alone(tmp_path: Path) -> None:
