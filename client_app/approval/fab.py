@@ -105,6 +105,7 @@ def install(bundle: Bundle, folder: Path) -> Path:
         )
     try:
         _install_app(bundle, folder / "apps")
+        _install_importer(folder / "lib")
         return _install_launcher(shebang, folder / "bin")
     except OSError as error:
         raise DeploymentError(f"{error.filename} cannot be written: {error.strerror}") from None
@@ -122,9 +123,7 @@ def _install_app(bundle: Bundle, apps: Path) -> None:
             target = part / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        # Compiled once: the node, which starts a process a message, cannot write here.
-        checked = py_compile.PycInvalidationMode.CHECKED_HASH
-        compileall.compile_dir(part, quiet=2, ddir=str(final), invalidation_mode=checked)
+        _compile(part, final)
         for path in sorted(part.rglob("*"), reverse=True):
             path.chmod(0o555 if path.is_dir() else 0o444)
         part.chmod(0o755)
@@ -134,6 +133,27 @@ def _install_app(bundle: Bundle, apps: Path) -> None:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def _compile(folder: Path, final: Path) -> None:
+    """Compile the modules in ``folder``, which becomes ``final``.
+
+    The node, which starts a process a message, cannot write there.
+    """
+    checked = py_compile.PycInvalidationMode.CHECKED_HASH
+    compileall.compile_dir(folder, quiet=2, ddir=str(final), invalidation_mode=checked)
+
+
+def _install_importer(folder: Path) -> None:
+    """Write ``lib/importer.py``, which the launcher imports, compiled."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    part = folder / ".importer.py"
+    part.unlink(missing_ok=True)
+    part.write_bytes(Path(__file__).with_name("importer.py").read_bytes())
+    part.chmod(0o444)
+    part.replace(folder / "importer.py")
+    _compile(folder, folder)
 
 
 def _install_launcher(shebang: str, folder: Path) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib
+import importlib.util
 import os
 import stat
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 APPROVED = Path(__file__).resolve().parents[1]
 INSTALLS = "--allow-runtime-dependency-installation"
 """Flower's option that lets a server have packages of its choice installed."""
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def main() -> None:
@@ -31,10 +33,61 @@ def main() -> None:
     """
     if INSTALLS in sys.argv:
         sys.exit(f"error: {INSTALLS} installs what a server names; start the SuperNode without it")
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
+    importer = _load_importer()
+    if sys.argv[1:2] == [importer.HOLD]:
+        hold_imports(importer, sys.argv[2:])
+        return
+    place = None
+    if app := only_app():
+        home = os.environ.get("FLWR_HOME") or os.path.expanduser("~/.flwr")  # noqa: PTH111
+        place = importer.find_place(home, f"{Path(__file__).stat().st_mtime_ns} {app}")
+        if place and (status := importer.answer(place)) is not None:
+            sys.exit(status)
     cli, runtime = _import_flower()
     pin(runtime)
-    cli.flwr_clientapp()
+    try:
+        cli.flwr_clientapp()
+    finally:
+        importer.after_message(place)
+
+
+def hold_imports(importer: Any, words: list[str]) -> None:
+    """Import the one approved app, and answer each message by a child that has it (importer.py)."""
+    app = only_app()
+    if app is None or refusal(app):
+        return
+    serving = importer.Importer(words, lambda: only_app() == app)
+    threads = os.environ.get(BLAS_THREADS)
+    os.environ[BLAS_THREADS] = "1"  # read at the import; no thread may exist before a fork
+    cli, runtime = _import_flower()
+    config = importlib.import_module("flwr.common.config").get_project_config(app)
+    reference = config["tool"]["flwr"]["app"]["components"]["clientapp"]
+    load = importlib.import_module("flwr.supercore.object_ref").load_app
+    for name in getattr(load(reference, runtime.LoadClientAppError, app), "imported_later", ()):
+        importlib.import_module(name)
+    os.environ.pop(BLAS_THREADS)
+    if threads is not None:
+        os.environ[BLAS_THREADS] = threads
+    if serving.serve():
+        pin(runtime, app)
+        importer.run_and_exit(cli.flwr_clientapp)
+
+
+def only_app() -> Path | None:
+    """Return the folder of the approved app if there is one, and one only."""
+    apps = APPROVED / "apps"
+    found = [path for path in apps.glob("*") if not path.name.startswith(".")]
+    return found[0] if len(found) == 1 else None
+
+
+def _load_importer() -> Any:
+    """Return the module ``lib/importer.py`` beside this script's folder."""
+    path = APPROVED / "lib" / "importer.py"
+    spec = importlib.util.spec_from_file_location("hdpfl_importer", path)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
 
 
 def _import_flower() -> tuple[Any, Any]:
@@ -42,6 +95,7 @@ def _import_flower() -> tuple[Any, Any]:
 
     A tenth of a message's CPU time: it scans what is made, none of it garbage, again and again.
     """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
     gc.disable()
     try:
         cli = importlib.import_module("flwr.supernode.cli")
@@ -51,11 +105,13 @@ def _import_flower() -> tuple[Any, Any]:
         gc.enable()
 
 
-def pin(runtime: Any) -> None:
+def pin(runtime: Any, imported: Path | None = None) -> None:
     """Make Flower's ``runtime`` load approved apps in place of what is sent.
 
     Args:
         runtime: the module that answers a message: ``flwr.supernode.runtime.run_clientapp``.
+        imported: folder of the app whose modules this process has imported; no other may run here,
+            since Python would take those modules for the other's.
     """
     sent, loader = [""], runtime.get_load_client_app_fn
 
@@ -65,7 +121,10 @@ def pin(runtime: Any) -> None:
 
     def load(*of_run: str) -> Any:
         folder = APPROVED / "apps" / sent[0]
-        if problem := refusal(folder):
+        problem = refusal(folder)
+        if not problem and imported not in (None, folder):
+            problem = f"{folder.name} was approved a moment ago; the next message runs it"
+        if problem:
             print(f"error: {problem}", file=sys.stderr, flush=True)
             raise runtime.LoadClientAppError("not approved")
         return loader(default_app_ref="", app_path=str(folder), multi_app=True)(*of_run)

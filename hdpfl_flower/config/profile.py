@@ -201,6 +201,12 @@ class Profile(RedactedModel):
         "work leaves at the next multiple. It must be below the run's `round-timeout`. 0: a reply "
         "leaves when it is ready, and the report names that gap.",
     )
+    keep_imports: bool = Field(
+        True,
+        description="Whether a process that has imported the approved app stays between messages "
+        "(600 MB), and forks for each: two seconds less a message. Only under the launcher of "
+        "`hdpfl-site approve`, with one approved app. It ends with flower-superexec.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from flwr.clientapp.utils import get_load_client_app_fn
 
 from client_app.approval import fab as bundles
-from client_app.approval import launcher
+from client_app.approval import importer, launcher
 from client_app.commands.approve import differences
 from hdpfl_flower.errors import DeploymentError
 from tests.client_app.commands.conftest import SiteFolder
@@ -166,6 +167,10 @@ def test_the_collector_rests_while_the_launcher_imports_flower(
     def answer() -> None:
         seen.append(("answers", gc.isenabled()))
 
+    alone = SimpleNamespace(
+        HOLD=importer.HOLD, after_message=lambda place: seen.append(("ends", True))
+    )
+    monkeypatch.setattr(launcher, "_load_importer", lambda: alone)
     monkeypatch.setattr(launcher, "importlib", SimpleNamespace(import_module=importing))
     monkeypatch.setattr(gc, "freeze", lambda: seen.append(("frozen", gc.isenabled())))
     monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
@@ -175,7 +180,36 @@ def test_the_collector_rests_while_the_launcher_imports_flower(
         ("flwr.supernode.runtime.run_clientapp", False),
         ("frozen", False),
         ("answers", True),
+        ("ends", True),
     ]
+
+
+def test_a_process_that_has_an_apps_modules_runs_no_other_app(
+    pinned: ModuleType, tmp_path: Path, site: SiteFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Approved while a child of the importer was on its way: Python would take the old modules."""
+    mine, other = bundle("own_app", VERSION), bundle("sent_app", VERSION)
+    app, folder = written(tmp_path, other), tmp_path / "approved"
+    assert site.bare("approve", app, "--to", folder, "--yes").code == 0
+    pinned.get_load_client_app_fn = get_load_client_app_fn  # Flower's own again
+    launcher.pin(pinned, folder / "apps" / hashlib.sha256(mine).hexdigest())
+    with pytest.raises(pinned.LoadClientAppError, match=r"^not approved$"):
+        run_what_is_sent(pinned, other, VERSION)
+    assert "was approved a moment ago" in capsys.readouterr().err
+    assert run_what_is_sent(pinned, mine, VERSION).endswith("own_app.py")
+
+
+def test_imports_are_held_of_the_only_app(
+    pinned: ModuleType, tmp_path: Path, site: SiteFolder
+) -> None:
+    folder = tmp_path / "approved"
+    (app,) = (folder / "apps").iterdir()
+    assert launcher.only_app() == app
+    (folder / "apps" / f".{app.name}.17").mkdir()  # an approval that broke off
+    assert launcher.only_app() == app
+    more = written(tmp_path, bundle("sent_app", VERSION))
+    assert site.bare("approve", more, "--to", folder, "--yes").code == 0
+    assert launcher.only_app() is None
 
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:

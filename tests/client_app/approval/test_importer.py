@@ -1,0 +1,360 @@
+"""The importer: one process holds the imports, a child of it answers each message."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from client_app.approval import importer
+
+PROGRAM = Path(__file__).with_name("program.py")
+WANT, END = "importer.want(True)", "importer.want(False)"
+PLACE = "print(os.getpid(), os.getppid())"
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux 5.3 or later")
+
+
+class Site:
+    """A folder of launchers, importers, and nothing else."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.started = home, list[subprocess.Popen[str]]()
+        (home / "lib").mkdir()
+        shutil.copy(importer.__file__, home / "lib" / "importer.py")
+        self.more: dict[str, str] = {}
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        """Start a launcher whose message is ``code``."""
+        pipe = subprocess.PIPE
+        made = subprocess.Popen(
+            [sys.executable, "-I", str(PROGRAM), code], text=True, cwd=self.home,
+            env={**os.environ, "HDPFL_TEST_HOME": str(self.home), **self.more},
+            stdin=pipe, stdout=pipe, stderr=pipe,
+        )  # fmt: skip
+        self.started.append(made)
+        return made
+
+    def ask(self, code: str, text: str = "") -> tuple[int, str, str]:
+        """Return status, output and errors of a launcher whose message is ``code``."""
+        made = self.start(code)
+        out, err = made.communicate(text, timeout=60)
+        return made.returncode, out.strip(), err
+
+    def importers(self) -> list[int]:
+        """Return the importers that live."""
+        try:
+            known = (self.home / "importers").read_text().split()
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in known if lives(int(pid))]
+
+    def importer(self) -> int:
+        """Return the one importer, once it is there."""
+        until(lambda: len(self.importers()) == 1)
+        return self.importers()[0]
+
+    def sockets(self) -> list[Path]:
+        found = (self.home / "importer").iterdir()
+        return [path for path in found if path.name != importer.ERRORS]
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail("it never held")
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    for pid in made.importers():
+        os.kill(pid, signal.SIGKILL)
+    for process in made.started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_child_of_the_importer_answers_as_the_launcher_would(site: Site) -> None:
+    first = site.ask(f"{WANT}; {PLACE}")
+    own = site.importer()
+    assert first[1] != "" and str(own) not in first[1]
+    code = (
+        "import json; print(json.dumps([sys.argv[2:], os.getcwd(), sys.stdin.read(), os.getppid(),"
+        "dict(os.environ)])); print('so', file=sys.stderr); sys.exit(7)"
+    )
+    status, out, err = site.ask(code, "what it reads")
+    assert (status, err) == (7, "so\n")
+    argv, folder, read, parent, environment = json.loads(out)
+    assert (argv, folder, read, parent) == ([], str(site.home), "what it reads", own)
+    alone = Site.ask(site, f"{code.replace('sys.exit(7)', '')}")
+    assert json.loads(alone[1])[4] == environment
+    assert site.importers() == [own]
+
+
+def test_statuses_are_those_of_python(site: Site) -> None:
+    site.ask(WANT)
+    site.importer()
+    assert site.ask("sys.exit('a reason')")[::2] == (1, "a reason\n")
+    assert site.ask("sys.exit()")[0] == 0
+    status, _, err = site.ask("1 / 0")
+    assert status == 1
+    assert err.endswith("ZeroDivisionError: division by zero\n")
+    assert site.ask("os.kill(os.getpid(), 9)")[0] == 128 + 9
+
+
+def test_nothing_of_a_message_stays_in_the_importer(site: Site) -> None:
+    """Its memory is searched for what stood in a command line; a child's own memory has it."""
+    site.ask(WANT)
+    own = site.importer()
+    word = "to" + "ken-" + "4711"  # this file's text is not in the importer, but in launchers'
+    halves = f"word = {word!r}; print(open('/proc/self/mem').name)"
+    assert site.ask(halves)[0] == 0
+    assert not holds(own, word.encode())
+    holder = site.start(
+        f"word = {word!r}; print('ready', os.getpid(), flush=True); sys.stdin.read()"
+    )
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline().split()[1])
+    assert child != holder.pid
+    assert holds(child, word.encode())
+    assert not holds(own, word.encode())
+
+
+def holds(pid: int, word: bytes) -> bool:
+    """Return whether the memory that a process may write to has ``word``."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for line in maps:
+            reach, mode = line.split()[:2]
+            if not mode.startswith("rw"):
+                continue
+            first, last = (int(number, 16) for number in reach.split("-"))
+            memory.seek(first)
+            if word in memory.read(last - first):
+                return True
+    return False
+
+
+def test_no_two_children_draw_the_same_numbers(site: Site) -> None:
+    """Of every generator that a fork copies, and in two that live at once."""
+    site.more = {
+        "HDPFL_TEST_IMPORTS": "random numpy torch", "OPENBLAS_NUM_THREADS": "1",
+        "HDPFL_TEST_PATH": ":".join(path for path in sys.path if path.endswith("-packages")),
+    }  # fmt: skip
+    site.ask(WANT)
+    own = site.importer()
+    code = (
+        "import random, numpy, torch; print(os.getppid(), random.random(), numpy.random.rand(),"
+        "torch.rand(1, dtype=float).item(), os.urandom(8).hex())"
+    )
+    both = [site.start(code) for _ in range(2)]
+    drawn = [process.communicate(timeout=60)[0].split() for process in both]
+    assert [words[0] for words in drawn] == [str(own)] * 2
+    assert [a == b for a, b in zip(*drawn, strict=True)] == [True] + 4 * [False]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_child_ends_with_its_launcher(site: Site, stop: signal.Signals) -> None:
+    site.ask(WANT)
+    own = site.importer()
+    code = "print(os.getpid(), flush=True); import time; time.sleep(600)"
+    asked, other = site.start(code), site.start(code)
+    assert asked.stdout is not None and other.stdout is not None
+    child, second = int(asked.stdout.readline()), int(other.stdout.readline())
+    assert lives(child) and child != asked.pid
+    asked.send_signal(stop)
+    until(lambda: not lives(child))
+    assert asked.wait(20) == (-9 if stop == signal.SIGKILL else 128 + 15)
+    assert lives(second) and lives(own), "nobody else's"
+
+
+def test_a_child_may_end_in_order_when_its_launcher_is_asked_to(site: Site) -> None:
+    site.ask(WANT)
+    site.importer()
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    asked = site.start(code)
+    assert asked.stdout is not None
+    asked.stdout.readline()
+    asked.terminate()
+    assert asked.wait(20) == 5
+
+
+def test_a_killed_importer_takes_its_children_along_and_is_replaced(site: Site) -> None:
+    site.ask(WANT)
+    own = site.importer()
+    asked = site.start("print(os.getpid(), flush=True); import time; time.sleep(600)")
+    assert asked.stdout is not None
+    child = int(asked.stdout.readline())
+    os.kill(own, signal.SIGKILL)
+    until(lambda: not lives(child))
+    assert asked.wait(20) == 1, "not a second time by the launcher: the task may be half done"
+    left = site.sockets()
+    status, out, _ = site.ask(f"{WANT}; {PLACE}")
+    assert (status, out.split()[1]) == (0, str(os.getpid()))
+    assert site.importer() != own
+    assert site.sockets() == left, "the same socket's name"
+    assert site.ask(PLACE)[1].split()[1] == str(site.importer())
+
+
+def test_it_ends_with_what_started_the_launcher(site: Site) -> None:
+    """That is flower-superexec; here a process between."""
+    words = [sys.executable, "-I", str(PROGRAM), WANT]
+    between = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.run({words!r}); input()"],
+        env={**os.environ, "HDPFL_TEST_HOME": str(site.home)}, stdin=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    own = site.importer()
+    between.communicate("\n")
+    until(lambda: not lives(own))
+    assert site.sockets() == []
+
+
+def test_where_the_app_is_withdrawn_it_ends_and_the_launcher_answers(site: Site) -> None:
+    site.ask(WANT)
+    own = site.importer()
+    (site.home / "withdrawn").touch()
+    assert site.ask(PLACE)[1].split()[1] == str(os.getpid())
+    until(lambda: not lives(own))
+
+
+@pytest.mark.parametrize(("says", "stays"), [(END, False), ("importer.want(None)", True)])
+def test_it_ends_where_the_profile_says_so(site: Site, says: str, stays: bool) -> None:
+    site.ask(WANT)
+    own = site.importer()
+    assert site.ask(f"{says}; {PLACE}")[1].split()[1] == str(own)
+    if stays:
+        assert site.ask(PLACE)[1].split()[1] == str(own)
+    else:
+        until(lambda: not lives(own))
+        assert site.sockets() == []
+
+
+@pytest.mark.parametrize("says", [END, "pass"])
+def test_without_the_profiles_word_there_is_none(site: Site, says: str) -> None:
+    site.ask(says)
+    site.ask(says)
+    assert site.sockets() == []
+
+
+def test_with_a_thread_it_does_not_fork(site: Site) -> None:
+    (site.home / "thread").touch()
+    site.ask(WANT)
+    until(lambda: (site.home / "importers").exists() and not site.importers())
+    assert site.ask(PLACE)[1].split()[1] == str(os.getpid())
+
+
+def test_launchers_at_once_start_one_importer(site: Site) -> None:
+    for asked in [site.start(WANT) for _ in range(6)]:
+        assert asked.wait(60) == 0
+    own = site.importer()
+    assert {site.ask(PLACE)[1].split()[1] for _ in range(3)} == {str(own)}
+    assert (site.home / "importers").read_text().split() == [str(own)]
+
+
+def test_its_memory_is_limited_and_its_childrens_is_not(site: Site) -> None:
+    site.ask(WANT)
+    own = site.importer()
+    mine = site.ask("import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])")
+    assert int(mine[1]) == importer.resource.getrlimit(importer.resource.RLIMIT_DATA)[0]
+    limits = Path(f"/proc/{own}/limits").read_text().splitlines()
+    (soft,) = (int(line.split()[3]) for line in limits if line.startswith("Max data size"))
+    assert importer.MORE_MEMORY < soft < importer.MORE_MEMORY + 200 * 2**20
+
+
+def test_another_environment_is_another_importer(site: Site) -> None:
+    """A child has the environment of its importer."""
+    site.ask(WANT)
+    own = site.importer()
+    site.more = {"HDPFL_MORE": "1"}
+    assert site.ask(PLACE)[1].split()[1] == str(os.getpid())
+    assert site.importers() == [own]
+
+
+@pytest.mark.parametrize("fault", ["others", "link", "owner"])
+def test_a_folder_that_is_not_this_users_alone_is_not_used(tmp_path: Path, fault: str) -> None:
+    place = importer.find_place(str(tmp_path), "app")
+    assert place is not None
+    os.close(place.folder)
+    folder = tmp_path / "importer"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    if fault == "others":
+        folder.chmod(0o750)
+    elif fault == "link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("only the superuser makes a folder another's")
+        os.chown(folder, 12345, -1)
+    assert importer.find_place(str(tmp_path), "app") is None
+
+
+def test_both_ends_refuse_another_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher here, the importer below: each believes that it is another user."""
+    site.ask(WANT)
+    own = site.importer()
+    (path,) = site.sockets()
+    monkeypatch.setattr(importer.os, "geteuid", lambda: 12345)
+    folder = os.open(path.parent, os.O_RDONLY)
+    place = importer.Place(folder, path.name, 0, "")
+    monkeypatch.setattr(importer.signal, "signal", lambda *_: pytest.fail("it went on"))
+    assert importer.answer(place) is None
+    os.close(folder)
+    assert lives(own)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
+def test_another_user_gets_no_child(site: Site) -> None:
+    """Even where the file system lets it through."""
+    site.ask(WANT)
+    own = site.importer()
+    (path,) = site.sockets()
+    path.chmod(0o777)
+    path.parent.chmod(0o711)
+    code = (
+        "import os, socket, sys; peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET);"
+        "os.setuid(12345); peer.connect(sys.argv[1]); print(peer.recv(1))"
+    )
+    words = [sys.executable, "-I", "-c", code, path.name]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=path.parent)
+    assert done.stdout == "b''\n", done.stderr
+    path.parent.chmod(0o700)
+    assert site.ask(PLACE)[1].split()[1] == str(own)
+
+
+def test_a_launcher_that_never_asks_is_not_waited_for(site: Site) -> None:
+    """It connects and says nothing; others are answered meanwhile, and it leaves nothing."""
+    site.ask(WANT)
+    own = site.importer()
+    (path,) = site.sockets()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        folder = os.open(path.parent, os.O_RDONLY)  # a socket's path may have 107 bytes
+        silent.connect(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+        assert silent.recv(1) == b"+"
+        assert site.ask(PLACE)[1].split()[1] == str(own)
+        children = Path(f"/proc/{own}/task/{own}/children")
+        assert len(children.read_text().split()) == 1
+    until(lambda: children.read_text().split() == [])
