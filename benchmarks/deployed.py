@@ -2,11 +2,14 @@
 
 Flower starts a process for each message, so most of it is imports. A federation of the demo's four
 hospitals runs on loopback; a task's CPU time is what the system counted when it ended, training of
-a few milliseconds included, so that the figure is above the truth. Linux alone.
+a few milliseconds included, so that the figure is above the truth. It runs twice: with Flower's
+launcher, and with sites that pin their code, whose messages an importer's forks answer
+(``client_app/approval/importer.py``). Linux alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -14,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,14 +27,15 @@ from hdpfl_flower.monitoring.journal import read_journal
 ROOT = Path(__file__).resolve().parents[1]
 FEDERATION = [sys.executable, str(ROOT / "deploy" / "federation.py")]
 SITES = ("cleveland", "hungarian", "switzerland", "va")
-RUN, PORT = "deployed", "28700"
+WARM, RUN, PORT = "warm", "deployed", "28700"
 TASK = "import flwr.supernode.runtime.run_clientapp"
 IMPORTS = {
     "Flower's client process": TASK,
     "… that imports torch": f"{TASK}, torch",
     "… that imports our ClientApp": f"{TASK}, client_app.app",
 }
-CLIENT_BAR, COORDINATOR_BAR = 3.0, 0.5
+CLIENT_BAR, FORK_BAR, COORDINATOR_BAR = 3.0, 0.25, 0.5
+HOLD = b"--hold-imports"
 
 
 def main() -> None:
@@ -38,9 +43,11 @@ def main() -> None:
     imports = interleaved({name: lambda c=code: _import(c) for name, code in IMPORTS.items()},
                           repeats=5, clock=_cpu_of_children)  # fmt: skip
     tasks, rounds = _run()
+    forks, _ = _run("--pin")
     rows = [[name, f"{seconds:.2f}", ""] for name, seconds in imports.items()]
     rows += [
         ["a message to a client, its whole process", f"{tasks:.2f}", f"≤ {CLIENT_BAR:.0f}"],
+        ["… at sites that pin their code", f"{forks:.2f}", f"≤ {FORK_BAR}"],
         ["the coordinator's own, first round", f"{rounds[0]:.2f}", f"≤ {COORDINATOR_BAR}"],
         ["the coordinator's own, each later one", f"{statistics.median(rounds[1:]):.2f}",
          f"≤ {COORDINATOR_BAR}"],
@@ -57,23 +64,33 @@ def _cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _run() -> tuple[float, list[float]]:
-    """Run the demo; return CPU seconds a message to a client, and the coordinator's a round."""
+def _run(*words: str) -> tuple[float, list[float]]:
+    """Run the demo; return CPU seconds a message to a client, and the coordinator's a round.
+
+    A run of one round is first: whatever is done once a run or a federation is not a message's.
+    """
     with tempfile.TemporaryDirectory() as home:
         own = {"HDPFL_HOME": home, "HDPFL_FEDERATION_PORT": PORT, "OMP_NUM_THREADS": "1"}
         environment, folder = {**os.environ, **own}, Path(home) / "federation"
-        terms = Path(home) / "terms.toml"
-        demo = (ROOT / "deploy" / "demo" / "run.toml").read_text()
-        terms.write_text(f'run-id = "{RUN}"\n{demo}')
+        demo = tomllib.loads((ROOT / "deploy" / "demo" / "run.toml").read_text())
+
+        def write(run: str, rounds: int) -> Path:
+            terms = {**demo, "run-id": run, "rounds": rounds}
+            path = Path(home) / f"{run}.toml"
+            path.write_text(
+                "".join(f"{key} = {json.dumps(value)}\n" for key, value in terms.items())
+            )
+            return path
 
         def call(*words: str | Path) -> None:
             command = [*FEDERATION, *map(str, words)]
             subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
         try:
-            call("up")
+            call("up", *words)
+            call("run", write(WARM, 1))
             before, asked = _cpu_of_tasks(folder), _messages(folder)
-            call("run", terms)
+            call("run", write(RUN, demo["rounds"]))
             used, answered = _cpu_of_tasks(folder) - before, _messages(folder) - asked
         finally:
             call("down")
@@ -89,14 +106,25 @@ def _messages(folder: Path) -> int:
 
 
 def _cpu_of_tasks(folder: Path) -> float:
-    """Return the CPU seconds of all processes that the sites' executors started and saw end."""
+    """Return the CPU seconds of all tasks of the sites that ended, and of their importers."""
     nodes = {json.loads((folder / "pids" / f"{site}.json").read_text())["pid"] for site in SITES}
+    importers = set(_importers(bytes(folder)))
     ticks = os.sysconf("SC_CLK_TCK")
-    return sum(_waited_for(nodes)) / ticks
+    return sum(_waited_for(nodes | importers, importers)) / ticks
 
 
-def _waited_for(nodes: set[int]) -> Iterable[int]:
-    """Yield, of these processes and their children, the ticks of what they waited for."""
+def _importers(folder: bytes) -> Iterable[int]:
+    """Yield the importers of the sites in ``folder``, which no site's process is the parent of."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            if HOLD in words.split(b"\0") and folder in words:
+                yield int(process.name)
+
+
+def _waited_for(nodes: set[int], own: set[int]) -> Iterable[int]:
+    """Yield, of these processes and their children, the ticks of what they waited for; of ``own``
+    also their own."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent, *numbers = path.read_text().rpartition(")")[2].split()[1:]
@@ -104,3 +132,5 @@ def _waited_for(nodes: set[int]) -> Iterable[int]:
             continue
         if int(parent) in nodes or int(path.parent.name) in nodes:
             yield int(numbers[11]) + int(numbers[12])
+        if int(path.parent.name) in own:
+            yield int(numbers[9]) + int(numbers[10])

@@ -43,8 +43,8 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-WANTED = "HDPFL_KEEP_IMPORTS"
-"""Variable that the app sets, as the site's profile says: 1 keeps an importer, 0 ends it."""
+MODULE = "hdpfl_importer"
+"""Name under which the launcher imports this file; the app has it under another."""
 HOLD = "--hold-imports"
 """The launcher's option that makes it an importer."""
 ERRORS = "errors.txt"
@@ -62,6 +62,8 @@ _STATUS = struct.Struct("!i")
 _MAX_REQUEST = 65_536
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
+wanted: bool | None = None
+"""What :func:`want` was called with last."""
 
 
 class Place(NamedTuple):
@@ -164,7 +166,7 @@ def after_message(place: Place | None) -> None:
 
     The socket listens at once: launchers that connect before the imports are done wait for them.
     """
-    if place is None or os.environ.get(WANTED) != "1":
+    if place is None or not wanted:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as own:
         if not _listen(own, place):
@@ -357,9 +359,12 @@ class Importer:
 
 
 def want(keep: bool | None) -> None:
-    """Have the launcher keep an importer, or end it; None: leave what is. The app calls it."""
-    if keep is not None:
-        os.environ[WANTED] = "1" if keep else "0"
+    """Have the launcher, if one runs this app, keep an importer or end it; None: neither.
+
+    The app calls it with what the site's profile says.
+    """
+    if (launchers := sys.modules.get(MODULE)) is not None:
+        vars(launchers)["wanted"] = keep
 
 
 def run_and_exit(work: Callable[[], None]) -> NoReturn:
@@ -378,7 +383,7 @@ def run_and_exit(work: Callable[[], None]) -> NoReturn:
     except BaseException:  # as Python does with what nobody caught
         traceback.print_exc()
     finally:
-        if os.environ.get(WANTED) == "0":
+        if wanted is False:
             os.kill(os.getppid(), signal.SIGTERM)
         atexit._run_exitfuncs()
         sys.stdout.flush()

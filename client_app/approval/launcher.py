@@ -83,7 +83,7 @@ def only_app() -> Path | None:
 def _load_importer() -> Any:
     """Return the module ``lib/importer.py`` beside this script's folder."""
     path = APPROVED / "lib" / "importer.py"
-    spec = importlib.util.spec_from_file_location("hdpfl_importer", path)
+    spec = importlib.util.spec_from_file_location("hdpfl_importer", path)  # its MODULE
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)  # type: ignore[union-attr]

@@ -152,7 +152,8 @@ class Sampler:
         arguments, environment = _read(process / "cmdline"), _read(process / "environ")
         if self.mark not in arguments and self.mark not in environment:
             return
-        for word in arguments.split(b"\0")[:2]:
+        words = [word for word in arguments.split(b"\0") if not word.startswith(b"-")]
+        for word in words[:2]:  # a script's name stands behind its Python's
             self.commands.add(Path(word.decode(errors="replace")).name)
         self._note(f"arguments of {process.name}", arguments)
         self._note(f"environment of {process.name}", environment)

@@ -25,7 +25,7 @@ class _ByEngine(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.partition("::")[0]).stem
-        if file in ("test_deployed", "test_proxy") or "[deployed-" in nodeid:
+        if file in ("test_deployed", "test_proxy", "test_slow_site") or "[deployed-" in nodeid:
             return "federation"
         return "ray" if file == "test_ray" or "[simulated-" in nodeid else file
 
@@ -42,22 +42,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByEngine | 
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is."""
-    yield from _federation(tmp_path_factory.mktemp("federation"))
+    """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is.
 
-
-@pytest.fixture(scope="session")
-def pinned_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """The same with process isolation; the sites run the app as it is now, and no other."""
-    yield from _federation(tmp_path_factory.mktemp("pinned"), "--pin")
-
-
-def _federation(home: Path, *words: str) -> Iterator[Federation]:
+    Sites run the app as it is now, and no other, each message in a child of their importer; in
+    ``test_demo.py`` and ``test_reply_time.py`` Flower's own launcher loads what is sent.
+    """
+    home = tmp_path_factory.mktemp("federation")
     for index in range(SITES):
         write_seeded_site(home / "sites" / str(index), seeded_terms(), index, SITES)
     made = Federation(home, free_ports(SITES + 3))
     try:
-        started = made.call("up", *words, "--sites", home / "sites")
+        started = made.call("up", "--pin", "--sites", home / "sites")
         assert started.returncode == 0, started.stderr
         yield made
     finally:

@@ -152,7 +152,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             (federation.home / name).mkdir(parents=True)
             patch.setenv(variable, str(federation.home / name))
         try:
-            started = federation.call("up", "--sites", folder / "sources")
+            started = federation.call("up", "--pin", "--sites", folder / "sources")
             assert started.returncode == 0, started.stderr
             for copy in (folder / "sources", federation.folder / "sites"):
                 (copy / "gamma" / RECORDS).unlink()  # from now on, gamma fails

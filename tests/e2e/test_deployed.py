@@ -91,7 +91,7 @@ def one_error_line(done: Done, words: str) -> None:
 
 def test_up_again_changes_nothing(federation: Federation) -> None:
     before = federation.call("status").stdout
-    again = federation.call("up", "--sites", federation.home / "sites")
+    again = federation.call("up", "--pin", "--sites", federation.home / "sites")
     assert again.returncode == 0, again.stderr
     assert "starting" not in again.stdout
     assert "4 sites are online: 0, 1, 2, 3" in again.stdout
@@ -134,7 +134,6 @@ def test_a_node_with_an_unregistered_key_is_refused(federation: Federation, tmp_
     assert "Exit Code: 305" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.deadline  # six processes at once: Flower gives up one that has not begun in 30 seconds
 def test_who_has_no_profile_and_who_has_spent_it_decline_alike_and_the_run_goes_on(
     federation: Federation, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def federation_of_three(tmp_path: Path) -> Iterator[Federation]:
     (tmp_path / "home").mkdir()
     federation = Federation(tmp_path / "home", free_ports(4))
     try:
-        started = federation.call("up", "--sites", tmp_path / "sources")
+        started = federation.call("up", "--pin", "--sites", tmp_path / "sources")
         assert started.returncode == 0, started.stderr
         yield federation
     finally:

@@ -84,7 +84,7 @@ def start_anew(federation: Federation, sites: Path, kept: Path) -> np.ndarray:
     assert sent not in federation.log(PRIVATE).partition("Sending: train")[2]
     first: np.ndarray = load_file(kept)["personal"]
     change(private, HELD, "[budget]")  # round 2 need not wait
-    begun = federation.call("up", "--sites", sites)
+    begun = federation.call("up", "--pin", "--sites", sites)
     assert f"starting the SuperNode of {LOUD}" in begun.stdout
     assert begun.returncode == 0, begun.stderr
     return first
@@ -106,7 +106,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     done: list[Done] = []
     running = threading.Thread(target=lambda: done.append(federation.call("run", terms)))
     try:
-        started = federation.call("up", "--sites", sites)
+        started = federation.call("up", "--pin", "--sites", sites)
         assert started.returncode == 0, started.stderr
         running.start()
         first = start_anew(federation, sites, kept)

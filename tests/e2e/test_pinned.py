@@ -24,12 +24,6 @@ from tests.e2e.engines import (
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 
-@pytest.fixture(scope="module")
-def federation(pinned_federation: Federation) -> Federation:
-    """Sites that pin their code."""
-    return pinned_federation
-
-
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
 MARK = (
     "import os, pathlib, sys\n"

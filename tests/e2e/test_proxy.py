@@ -64,7 +64,6 @@ def proxy(federation: Federation, tmp_path: Path) -> Iterator[Tinyproxy]:
         running.wait(20)
 
 
-@pytest.mark.deadline  # five processes at once: Flower gives up one after 30 seconds
 def test_a_site_takes_part_through_a_forward_proxy(
     federation: Federation, proxy: Tinyproxy, tmp_path: Path
 ) -> None:

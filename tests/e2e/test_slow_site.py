@@ -22,7 +22,7 @@ from server_app.run.rounds import run
 from server_app.simulation.grid import LocalGrid
 from tests.e2e.engines import SITES, Done, Federation, digest, rounds_of, seeded_terms
 
-pytestmark = [pytest.mark.engines, pytest.mark.deadline]
+pytestmark = pytest.mark.engines
 
 TIMEOUT = 20.0
 """Below the 36 seconds after which a SuperLink takes a silent SuperNode off its list."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.abc import SourceLoader
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -29,7 +30,8 @@ class Site:
     def __init__(self, home: Path) -> None:
         self.home, self.started = home, list[subprocess.Popen[str]]()
         (home / "lib").mkdir()
-        shutil.copy(importer.__file__, home / "lib" / "importer.py")
+        source = cast(SourceLoader, importer.__loader__).get_source(importer.__name__)
+        (home / "lib" / "importer.py").write_text(source or "")
         self.more: dict[str, str] = {}
 
     def start(self, code: str) -> subprocess.Popen[str]:
@@ -46,7 +48,7 @@ class Site:
     def ask(self, code: str, text: str = "") -> tuple[int, str, str]:
         """Return status, output and errors of a launcher whose message is ``code``."""
         made = self.start(code)
-        out, err = made.communicate(text, timeout=60)
+        out, err = made.communicate(text, timeout=15)
         return made.returncode, out.strip(), err
 
     def importers(self) -> list[int]:
@@ -74,7 +76,7 @@ def lives(pid: int) -> bool:
         return False
 
 
-def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+def until(holds: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -125,18 +127,18 @@ def test_nothing_of_a_message_stays_in_the_importer(site: Site) -> None:
     """Its memory is searched for what stood in a command line; a child's own memory has it."""
     site.ask(WANT)
     own = site.importer()
-    word = "to" + "ken-" + "4711"  # this file's text is not in the importer, but in launchers'
-    halves = f"word = {word!r}; print(open('/proc/self/mem').name)"
-    assert site.ask(halves)[0] == 0
-    assert not holds(own, word.encode())
+    word = "to" + "ken-" + "4711"
     holder = site.start(
-        f"word = {word!r}; print('ready', os.getpid(), flush=True); sys.stdin.read()"
+        f"word = {word!r}; print('child', os.getpid(), flush=True); sys.stdin.read()"
     )
     assert holder.stdout is not None
-    child = int(holder.stdout.readline().split()[1])
-    assert child != holder.pid
-    assert holds(child, word.encode())
+    said = holder.stdout.readline().split()
     assert not holds(own, word.encode())
+    child = int(said[1])
+    assert child != holder.pid
+    assert holds(child, word.encode()), "the search finds it where it is"
+    assert holder.communicate("")[0] == ""
+    assert not holds(own, word.encode()), "nor when it has ended"
 
 
 def holds(pid: int, word: bytes) -> bool:
@@ -167,7 +169,7 @@ def test_no_two_children_draw_the_same_numbers(site: Site) -> None:
         "torch.rand(1, dtype=float).item(), os.urandom(8).hex())"
     )
     both = [site.start(code) for _ in range(2)]
-    drawn = [process.communicate(timeout=60)[0].split() for process in both]
+    drawn = [process.communicate(timeout=15)[0].split() for process in both]
     assert [words[0] for words in drawn] == [str(own)] * 2
     assert [a == b for a, b in zip(*drawn, strict=True)] == [True] + 4 * [False]
 
@@ -183,7 +185,7 @@ def test_a_child_ends_with_its_launcher(site: Site, stop: signal.Signals) -> Non
     assert lives(child) and child != asked.pid
     asked.send_signal(stop)
     until(lambda: not lives(child))
-    assert asked.wait(20) == (-9 if stop == signal.SIGKILL else 128 + 15)
+    assert asked.wait(10) == (-9 if stop == signal.SIGKILL else 128 + 15)
     assert lives(second) and lives(own), "nobody else's"
 
 
@@ -198,7 +200,7 @@ def test_a_child_may_end_in_order_when_its_launcher_is_asked_to(site: Site) -> N
     assert asked.stdout is not None
     asked.stdout.readline()
     asked.terminate()
-    assert asked.wait(20) == 5
+    assert asked.wait(10) == 5
 
 
 def test_a_killed_importer_takes_its_children_along_and_is_replaced(site: Site) -> None:
@@ -209,7 +211,7 @@ def test_a_killed_importer_takes_its_children_along_and_is_replaced(site: Site) 
     child = int(asked.stdout.readline())
     os.kill(own, signal.SIGKILL)
     until(lambda: not lives(child))
-    assert asked.wait(20) == 1, "not a second time by the launcher: the task may be half done"
+    assert asked.wait(10) == 1, "not a second time by the launcher: the task may be half done"
     left = site.sockets()
     status, out, _ = site.ask(f"{WANT}; {PLACE}")
     assert (status, out.split()[1]) == (0, str(os.getpid()))
@@ -267,7 +269,7 @@ def test_with_a_thread_it_does_not_fork(site: Site) -> None:
 
 def test_launchers_at_once_start_one_importer(site: Site) -> None:
     for asked in [site.start(WANT) for _ in range(6)]:
-        assert asked.wait(60) == 0
+        assert asked.wait(15) == 0
     own = site.importer()
     assert {site.ask(PLACE)[1].split()[1] for _ in range(3)} == {str(own)}
     assert (site.home / "importers").read_text().split() == [str(own)]
@@ -311,16 +313,17 @@ def test_a_folder_that_is_not_this_users_alone_is_not_used(tmp_path: Path, fault
     assert importer.find_place(str(tmp_path), "app") is None
 
 
-def test_both_ends_refuse_another_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher here, the importer below: each believes that it is another user."""
+def test_a_launcher_trusts_no_other_users_importer(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the launcher is another user than the importer, or believes so."""
     site.ask(WANT)
     own = site.importer()
     (path,) = site.sockets()
     monkeypatch.setattr(importer.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(importer.signal, "signal", lambda *_: pytest.fail("it sends its request"))
     folder = os.open(path.parent, os.O_RDONLY)
-    place = importer.Place(folder, path.name, 0, "")
-    monkeypatch.setattr(importer.signal, "signal", lambda *_: pytest.fail("it went on"))
-    assert importer.answer(place) is None
+    assert importer.answer(importer.Place(folder, path.name, 0, "")) is None
     os.close(folder)
     assert lives(own)
 
@@ -358,3 +361,23 @@ def test_a_launcher_that_never_asks_is_not_waited_for(site: Site) -> None:
         children = Path(f"/proc/{own}/task/{own}/children")
         assert len(children.read_text().split()) == 1
     until(lambda: children.read_text().split() == [])
+
+
+def test_an_event_of_a_child_that_ended_is_nobodys(site: Site) -> None:
+    """Both ends are gone when the importer looks; neither is a launcher that connects."""
+    site.ask(WANT)
+    own = site.importer()
+    code = "print(os.getpid(), flush=True); sys.stdin.read()"
+    gone, other = site.start(code), site.start(code)
+    assert gone.stdout is not None and other.stdout is not None
+    child, second = int(gone.stdout.readline()), int(other.stdout.readline())
+    os.kill(own, signal.SIGSTOP)
+    os.kill(child, signal.SIGKILL)
+    until(lambda: not lives(child))
+    gone.kill()
+    gone.wait(10)
+    os.kill(own, signal.SIGCONT)
+    time.sleep(0.1)
+    os.kill(second, signal.SIGKILL)
+    until(lambda: other.poll() is not None)
+    assert other.returncode == 128 + 9
