@@ -14,7 +14,7 @@ MUTANTS = (
         IMPORTER,
         "            process = os.fork()\n",
         "            peer.send(_FORKED)\n"
-        "            self.read = socket.recv_fds(peer, _MAX_REQUEST, 3)\n"
+        "            self.read = peer.recv(_MAX_REQUEST)\n"
         "            process = os.fork()\n",
         TEST + "nothing_of_a_message_stays_in_the_importer",
     ),
