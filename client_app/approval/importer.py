@@ -51,8 +51,9 @@ ERRORS = "errors.txt"
 """What an importer prints, beside its socket: its launcher's streams may be read to their end."""
 IDLE = 3600.0
 """Seconds without a message after which an importer ends."""
-PATIENCE = 60.0
-"""Seconds that a launcher waits for the imports before it answers by itself."""
+PATIENCE = 20.0
+"""Seconds that a launcher waits for the imports before it answers by itself; Flower gives up a task
+that has not begun after 30."""
 MORE_MEMORY = 128 * 2**20
 """Bytes that an importer may allocate beyond its imports; its children are not limited."""
 _CHECK = 30.0
@@ -169,10 +170,11 @@ def after_message(place: Place | None) -> None:
     if place is None or not wanted:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as own:
-        if not _listen(own, place):
+        if _has_failed(place) or not _listen(own, place):
             return
         how = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
         errors = os.open(ERRORS, how, 0o600, dir_fd=place.folder)
+        os.write(errors, f"{place.name}\n".encode())
         words = [place.name, str(place.parent), place.born, str(place.folder), str(own.fileno())]
         subprocess.Popen(
             [sys.executable, "-I", sys.argv[0], HOLD, *words], start_new_session=True,
@@ -180,6 +182,15 @@ def after_message(place: Place | None) -> None:
             pass_fds=[place.folder, own.fileno()],
         )  # fmt: skip
         os.close(errors)
+
+
+def _has_failed(place: Place) -> bool:
+    """Return whether the last importer at ``place`` ended with an error, as the next one would."""
+    try:
+        with open(f"/proc/self/fd/{place.folder}/{ERRORS}", encoding="utf-8") as file:  # noqa: PTH123
+            return file.readline() == f"{place.name}\n" and file.read() != ""
+    except OSError:
+        return False
 
 
 def _listen(own: socket.socket, place: Place) -> bool:
@@ -276,7 +287,8 @@ class Importer:
 
     def _stop_listening(self) -> None:
         if self.listener is not None:
-            os.unlink(self.place.socket)  # noqa: PTH108
+            with contextlib.suppress(OSError):
+                os.unlink(self.place.socket)  # noqa: PTH108
             self.events.unregister(self.listener.fileno())
             self.listener.close()
             self.listener = None

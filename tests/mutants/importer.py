@@ -82,6 +82,13 @@ MUTANTS = (
         TEST + "with_a_thread_it_does_not_fork",
     ),
     Mutant(
+        "an importer that fails at every message",
+        IMPORTER,
+        "if _has_failed(place) or not _listen(own, place):",
+        "if not _listen(own, place):",
+        TEST + "with_a_thread_it_does_not_fork",
+    ),
+    Mutant(
         "an importer that the profile did not ask for",
         IMPORTER,
         "if place is None or not wanted:",

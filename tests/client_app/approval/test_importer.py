@@ -266,10 +266,14 @@ def test_without_the_profiles_word_there_is_none(site: Site, says: str) -> None:
 
 
 def test_with_a_thread_it_does_not_fork(site: Site) -> None:
+    """It says why, and is not tried again for every message: its imports take seconds."""
     (site.home / "thread").touch()
     site.ask(WANT)
     until(lambda: (site.home / "importers").exists() and not site.importers())
-    assert site.ask(PLACE)[1].split()[1] == str(os.getpid())
+    assert site.ask(f"{WANT}; {PLACE}")[1].split()[1] == str(os.getpid())
+    assert "the imports started a thread" in (site.home / "importer" / importer.ERRORS).read_text()
+    time.sleep(0.3)
+    assert len((site.home / "importers").read_text().split()) == 1
 
 
 def test_launchers_at_once_start_one_importer(site: Site) -> None:
