@@ -17,6 +17,7 @@ from typing import cast
 import pytest
 
 from client_app.approval import importer
+from tests.e2e.canaries import memory_of
 
 PROGRAM = Path(__file__).with_name("program.py")
 WANT, END = "importer.want(True)", "importer.want(False)"
@@ -148,18 +149,7 @@ def test_nothing_of_a_message_stays_in_the_importer(site: Site) -> None:
 
 
 def holds(pid: int, word: bytes) -> bool:
-    """Return whether the memory that a process may write to has ``word``."""
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
-        for line in maps:
-            reach, mode = line.split()[:2]
-            if not mode.startswith("rw"):
-                continue
-            first, last = (int(number, 16) for number in reach.split("-"))
-            memory.seek(first)
-            if word in memory.read(last - first):
-                return True
-    return False
+    return any(word in region for region in memory_of(pid))
 
 
 def test_no_two_children_draw_the_same_numbers(site: Site) -> None:
