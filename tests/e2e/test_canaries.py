@@ -182,7 +182,7 @@ def memory_of_importer(federation: Federation, site: str) -> set[str]:
     )
     waited = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[13]
     assert int(waited) > 0, "processor time of its children"
-    seldom = {name: CANARIES[name] for name in ("a cell", "a path", f"epsilon of {site}", "delta")}
+    seldom = {name: CANARIES[name] for name in ("a cell", "a path", f"epsilon of {site}")}
     return set[str]().union(*(found_in(region, seldom) for region in memory_of(process)))
 
 
