@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.timing import interleaved, show
+from client_app.approval.importer import HOLD
 from hdpfl_flower.monitoring.journal import read_journal
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,6 @@ IMPORTS = {
     "… that imports our ClientApp": f"{TASK}, client_app.app",
 }
 CLIENT_BAR, FORK_BAR, COORDINATOR_BAR = 3.0, 0.25, 0.5
-HOLD = b"--hold-imports"
 
 
 def main() -> None:
@@ -118,7 +118,7 @@ def _importers(folder: bytes) -> Iterable[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes()
-            if HOLD in words.split(b"\0") and folder in words:
+            if HOLD.encode() in words.split(b"\0") and folder in words:  # of its launcher's path
                 yield int(process.name)
 
 
