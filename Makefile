@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Some machines set it; every process of the tests would then compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo lint style docs check test test-gpu test-wards test-prometheus test-docker \
   test-package bench audit mutants mutants-fuzz up run-up down demo-docker down-docker lock clean

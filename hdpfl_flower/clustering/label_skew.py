@@ -122,7 +122,7 @@ def _explains(weights: Matrix, biases: Vector, common: Matrix, noise: float) -> 
         common: the mean update's weights, shape ``(classes, inputs)``.
         noise: variance of every coordinate of the two differences.
     """
-    from scipy import stats
+    from scipy.special import chdtri
 
     classes, inputs = weights.shape
     biases = biases - biases.mean()  # their sum holds no signal
@@ -132,7 +132,7 @@ def _explains(weights: Matrix, biases: Vector, common: Matrix, noise: float) -> 
     if whole > inputs * square:  # noise makes the biases' difference longer
         return False, True
     # Of equal biases ‖Δb‖²/noise is χ² with classes − 1 degrees of freedom: the mean is taken off.
-    if whole <= 0 or square < float(stats.chi2.isf(CHANCE, classes - 1)) * noise:
+    if whole <= 0 or square < float(chdtri(classes - 1, CHANCE)) * noise:
         return False, False
     # The share of ‖Δb‖² that is signal. A direction with noise shows less of what moves along it,
     # and the threshold falls by as much.

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
-from scipy.special import expit
+from scipy.special import expit, stdtrit
 
 from hdpfl_flower.measures.bootstrap import Estimate, Floats
 from hdpfl_flower.measures.score_cells import BINS, CELLS, EMPTY, LOGITS, MIDDLES
@@ -88,7 +87,7 @@ class NoisyCells:
 
     def reach(self, level: float) -> float:
         """Return t of two-sided intervals of ``level``."""
-        return float(stats.t.ppf((1 + level) / 2, self.freedom))
+        return float(stdtrit(self.freedom, (1 + level) / 2))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
+from scipy.special import stdtrit
 
 from hdpfl_flower.models.constant import constant_outputs
 from hdpfl_flower.models.losses import record_losses
@@ -159,4 +159,4 @@ def _reach(values: Mapping[str, float], counts: npt.NDArray[np.int64]) -> float:
     weights = np.array([counts[int(site)] for site in values], dtype=np.float64)
     apart = weights * (np.array(list(values.values())) - _over_records(values, counts))
     error = np.sqrt(np.sum(apart**2) * sites / (sites - 1)) / weights.sum()
-    return float(stats.t.ppf(0.975, sites - 1) * error)
+    return float(stdtrit(sites - 1, 0.975) * error)

@@ -35,8 +35,8 @@ MUTANTS = (
     Mutant(
         "an interval of large samples for few units",
         _BOOT,
-        "stats.t.ppf((1 - level) / 2, units - 1)",
-        "stats.norm.ppf((1 - level) / 2)",
+        "stdtrit(units - 1, (1 - level) / 2)",
+        "stdtrit(1e9, (1 - level) / 2)",
         _INTERVALS + "the_tails_of_few_units_are_those_of_students_t",
     ),
     Mutant(
