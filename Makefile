@@ -37,7 +37,7 @@ test: style
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
 
-# Six SuperNodes, sites that pin their code, PFA+ on both engines, faults, hosts, resume: half an hour.
+# Six SuperNodes, sites that pin their code, PFA+ on both engines, faults, kills, hosts, resume: half an hour.
 test-wards: $(READY)
 	$(BIN)/pytest -m wards tests/e2e
 

@@ -177,6 +177,10 @@ class Ray:
             words = ["run", app, *more, "--federation-config", size, "--run-config", str(path)]
             return flwr(self.home, self._port, *words)
 
+    def resume(self, folder: Path) -> Done:
+        """Resume the run of ``folder`` with ``hdpfl resume``, and wait for its end."""
+        return _called("hdpfl", self.home, self._port, "resume", str(folder))
+
     def last_run(self) -> dict[str, Any]:
         """Return Flower's own record of the last run."""
         runs: list[dict[str, Any]] = json.loads(
@@ -213,6 +217,10 @@ def with_modules() -> str:
 
 def flwr(home: Path, more: dict[str, str], *words: str) -> Done:
     """Run a ``flwr`` command with its own Flower home."""
+    return _called("flwr", home, more, *words)
+
+
+def _called(program: str, home: Path, more: dict[str, str], *words: str) -> Done:
     environment = {
         **os.environ,
         "PYTHONPATH": with_modules(),
@@ -224,7 +232,7 @@ def flwr(home: Path, more: dict[str, str], *words: str) -> Done:
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
     return subprocess.run(
-        [str(BIN / "flwr"), *words], env=environment, cwd=ROOT,
+        [str(BIN / program), *words], env=environment, cwd=ROOT,
         capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
 

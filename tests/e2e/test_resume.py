@@ -77,7 +77,7 @@ def test_a_killed_server_app_goes_on_and_nobody_pays_twice(federation: Federatio
     assert complete in refused.stdout + refused.stderr
 
 
-def test_a_killed_simulation_goes_on_with_flwr_run(ray: Ray, tmp_path: Path) -> None:
+def test_a_killed_simulation_is_resumed(ray: Ray, tmp_path: Path) -> None:
     """Ray, the server and all sites die together; their ledgers lie in the run's folder."""
     terms = seeded_terms(**{"run-id": "again-ray", "rounds": 6})
     whole = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
@@ -94,9 +94,10 @@ def test_a_killed_simulation_goes_on_with_flwr_run(ray: Ray, tmp_path: Path) -> 
     done = len(rounds_of(folder))
     assert killed
     assert 2 <= done < 6
-    streamed = ray.call({"resume-from": str(folder)}, SITES, "--stream")
-    assert ray.last_run()["status"] == "finished:completed", streamed.stdout
-    assert f"run again-ray resumes after round {done} of 6" in streamed.stdout
+    resumed = ray.resume(folder)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert ray.last_run()["status"] == "finished:completed"
+    assert f"run again-ray resumes after round {done} of 6" in resumed.stdout + resumed.stderr
     assert digest(folder) == digest(whole)
     assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]
     assert [event["accepted"] for event in rounds_of(folder)] == [["0", "1", "2", "3"]] * 6
