@@ -140,3 +140,14 @@ def test_heavy_libraries_are_not_imported_for_help(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_reports_and_rules_need_no_torch() -> None:
+    """It takes longer to import than a report to make."""
+    code = (
+        "import sys, strategies, server_app.reports.comparison_page\n"
+        "heavy = {'torch', 'scipy.stats', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from hdpfl_flower.linalg.sums import exact_sum, square_sum
 from hdpfl_flower.privacy.accounting import Steps, calibrate
@@ -185,6 +184,8 @@ def noisy_mean(total: Floats, level: Level, clip_norm: float, stream: RandomStre
         clip_norm: S.
         stream: the server's noise, used up.
     """
+    import torch  # as in noise.py
+
     std = level.noise_multiplier * clip_norm
     # Noise before the division, both by public constants: the mean is post-processing.
     noisy = add_noise(torch.from_numpy(total), std, stream).numpy()

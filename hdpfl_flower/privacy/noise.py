@@ -16,11 +16,14 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+if TYPE_CHECKING:  # imported where normals are drawn: a second that many commands need not wait
+    import torch
 
 _BLOCK = 16_384
 """Normals made at once: the working set stays in the cache of a core."""
@@ -104,6 +107,8 @@ class RandomStream:
                 ready = next(self._drawn)
             if ready is not None:
                 return ready
+        import torch
+
         result = torch.empty(count, dtype=torch.float64)
         for start in range(0, count, _BLOCK):
             stop = min(start + _BLOCK, count)
@@ -144,6 +149,8 @@ def _box_muller(streams: Sequence[RandomStream], calls: int, count: int) -> torc
 
     Float64, shape ``(streams · calls, count)``; each row has the bits that it has alone.
     """
+    import torch
+
     size, half = calls * _bytes_of(count), (count + 1) // 2
     words = torch.empty(len(streams) * size // 8 + _SLACK // 8 + 1, dtype=torch.int64)
     # In order: what the cipher may leave behind its piece is overwritten by the next one's.
@@ -181,6 +188,8 @@ def normals_of(streams: Sequence[RandomStream], count: int) -> torch.Tensor:
 
     Row i has the bits that ``streams[i].normal(count)`` returns, and takes the same bytes.
     """
+    import torch
+
     result = torch.empty(len(streams), count, dtype=torch.float64)
     for rows, columns, normals in _blocks(streams, count):
         result[rows, columns] = normals
@@ -258,6 +267,8 @@ def add_noises(
     Guarantees:
         Row i has the bits of ``add_noise(totals[i], stds[i], streams[i])``.
     """
+    import torch
+
     # Not "above 0": a scale that is no number must raise, not leave the noise out.
     noised = [row for row, std in enumerate(stds) if std != 0]
     if len(noised) < len(totals):  # a release without noise draws none

@@ -22,7 +22,6 @@ from hdpfl_flower.measures.clinical import (
     measures_of,
     with_intervals,
 )
-from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.simulation.groups import Groups, seen_by
@@ -58,6 +57,8 @@ def final_measures(
     Raises:
         ModelError: a model cannot be built.
     """
+    from hdpfl_flower.models.evaluation import predict  # torch, of which reports need nothing
+
     try:
         used = _used(models, of_site, groups)
         scored = []
