@@ -73,6 +73,11 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     folder = to.expanduser().absolute()
     launcher = install(bundle, folder)
     typer.echo(f"approved: {folder / 'apps' / bundle.sha256}")
+    if others := len(list((folder / "apps").glob("[!.]*"))) - 1:
+        typer.echo(
+            f"other apps approved here: {others}; with several, each message imports its app anew, "
+            f"which takes 2 s: remove from {folder / 'apps'} those that no run uses"
+        )
     typer.echo(f"start the SuperNode and its flower-superexec with PATH={launcher.parent}")
     if os.geteuid() != 0:
         typer.echo(f"warning: this user can change {folder}; run the SuperNode as another one")

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -80,7 +80,8 @@ def keep(
     """
     folder = folder_of(job)
     # What broke off may have left a journal and ledgers that the new run would read: all goes.
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
     why = ""
     try:
         with quiet():
@@ -91,7 +92,8 @@ def keep(
             raise
         why = str(error)
     verify(folder)
-    shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / "sites")  # the simulated ledgers: nobody's account
     store_finished(folder, events, why)
     return events
 

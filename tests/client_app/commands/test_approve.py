@@ -80,6 +80,17 @@ def test_the_launcher_looks_for_apps_where_approve_puts_them(
     assert "is not approved" in own["refusal"](apps / hashlib.sha256(b"other").hexdigest())
 
 
+def test_a_second_app_is_approved_with_what_it_costs(tmp_path: Path, site: SiteFolder) -> None:
+    """The importer holds the imports of one (``client_app/approval/importer.py``)."""
+    folder, costs = tmp_path / "approved", "each message imports its app anew"
+    for version, others in (("1.0", None), ("1.0", None), ("2.0", 1), ("3.0", 2)):
+        app = written(tmp_path, bundle("own_app", version))
+        said = site.bare("approve", app, "--to", folder, "--yes")
+        assert said.code == 0
+        assert (costs in said.out) == (others is not None)
+        assert others is None or f"other apps approved here: {others};" in said.out
+
+
 def test_a_changed_app_does_not_run(
     pinned: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
