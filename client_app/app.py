@@ -465,12 +465,16 @@ class SiteApp(ClientApp):
     imported_later = (
         "client_app.personal.end_of_run",
         "client_app.personal.final_model",
+        "client_app.personal.held_out",
         "client_app.training.client_level",
         "client_app.training.trainer",
+        "hdpfl_flower.data.own_table",
+        "hdpfl_flower.data.site_data",
         "hdpfl_flower.privacy.pld",
         "httpcore",
         "safetensors.numpy",
         "scipy.optimize",
+        "torch.utils._device",
     )
 
     def __call__(self, message: Message, context: Context) -> Message:

@@ -224,7 +224,10 @@ class BookkeepingEngine(Engine):
             # The version counts writes in place: a changed input is not what its layer used.
             if any(a._version != version for a, version, _ in seen):
                 raise RuntimeError("a layer's input was changed in place")
-            deltas = torch.autograd.grad(outputs, [output for _, _, output in seen], residual)
+            # Of a sum, whose gradient in the outputs is the residual to the last bit: where one is
+            # given, torch imports symbolic algebra for half a second.
+            total = (outputs * residual).sum()
+            deltas = torch.autograd.grad(total, [output for _, _, output in seen])
         inputs = [a.detach() for a, _, _ in seen]
         self._seen = []
         norms = [
