@@ -146,7 +146,7 @@ class Story:
 
     def kill_node(self, site: str, program: str) -> None:
         """Kill what holds a site's processes together, at work; all others must end."""
-        below = {**family(self.federation, site)}
+        below = family(self.federation, site)
         wait_for_work(self.ledger(site))
         found = programs(self.federation, site)
         below |= family(self.federation, site) | processes._family(found.values())
