@@ -67,10 +67,12 @@ def stop(wanted: Iterable[str], folder: Path) -> list[str]:
     for pid in living.values():
         _signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + TERM_SECONDS
+    asked: set[int] = set()
     while (left := _still(family)) and time.monotonic() < deadline:
         if not left.keys() & set(living.values()):  # orphans that do not mind
-            for pid in left:
+            for pid in left.keys() - asked:  # once: a second signal ends Flower's orderly exit
                 _signal(pid, signal.SIGTERM)
+            asked |= left.keys()
         time.sleep(0.2)
     for pid in {**_family(left), **left}:
         _signal(pid, signal.SIGKILL)

@@ -20,16 +20,24 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(words: list[str]) -> int:
-    """Run both until one ends; return its exit status, 128 + n where signal n ended it."""
-    middle = words.index("--", 1)
-    both = [_start(words[1:middle]), _start(words[middle + 1 :])]
-    while all(process.poll() is None for process in both):
-        time.sleep(POLL_SECONDS)
-    ended = next(process for process in both if process.poll() is not None)
-    for process in both:
-        process.terminate()
-    for process in both:
-        process.wait()
+    """Run both until one ends; return its exit status, 128 + n where signal n ended it.
+
+    SIGTERM ends both, and is sent to each once: Flower signs a node off at the first, and is ended
+    by a second one before it has.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    middle, both = words.index("--", 1), list[subprocess.Popen[bytes]]()
+    try:
+        both.append(_start(words[1:middle]))
+        both.append(_start(words[middle + 1 :]))
+        while all(process.poll() is None for process in both):
+            time.sleep(POLL_SECONDS)
+        ended = next(process for process in both if process.poll() is not None)
+    finally:
+        for process in both:
+            process.terminate()
+        for process in both:
+            process.wait()
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 
 

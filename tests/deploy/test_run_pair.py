@@ -15,20 +15,32 @@ import pytest
 
 from tests.e2e.engines import ROOT, command_of
 
+PROGRAM = """
+import os, signal, sys, time
+file = open(sys.argv[1], "a", buffering=1)
+asked = []
+def note(*_):
+    asked.append(time.monotonic())
+    file.write("signal\\n")
+signal.signal(signal.SIGTERM, note)
+file.write(f"{os.getpid()}\\n")
+end = time.monotonic() + 60
+while time.monotonic() < (asked[0] + 0.7 if asked else end):
+    time.sleep(0.02)
+"""
+"""Ends .7 s after the first SIGTERM, and notes each."""
+
 
 class Pair:
-    """``run_pair.py`` on two processes that write their ids and sleep."""
+    """``run_pair.py`` on two processes that write their ids and what they get."""
 
     def __init__(self, folder: Path) -> None:
-        files = [folder / "node", folder / "tasks"]
-        program = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()}\\n'); "
-        commands = [
-            ["--", sys.executable, "-c", program + "time.sleep(60)", str(file)] for file in files
-        ]
+        self.files = [folder / "node", folder / "tasks"]
+        commands = [["--", sys.executable, "-c", PROGRAM, str(file)] for file in self.files]
         script = str(ROOT / "deploy" / "run_pair.py")
         self.process = subprocess.Popen([sys.executable, script, *commands[0], *commands[1]])
-        until(lambda: all(file.exists() and "\n" in file.read_text() for file in files))
-        self.node, self.tasks = (int(file.read_text()) for file in files)
+        until(lambda: all(file.exists() and "\n" in file.read_text() for file in self.files))
+        self.node, self.tasks = (int(file.read_text()) for file in self.files)
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -57,8 +69,15 @@ def test_when_one_is_killed_the_other_is_ended(pair: Pair, ended: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_both_end_with_what_started_them(pair: Pair, number: signal.Signals) -> None:
-    pair.process.send_signal(number)
+def test_both_end_with_what_started_them(pair: Pair) -> None:
+    pair.process.kill()
     pair.process.wait(20)
     until(lambda: not command_of(pair.node) + command_of(pair.tasks))
+
+
+def test_sigterm_reaches_each_once_and_both_are_waited_for(pair: Pair) -> None:
+    """At a second one Flower ends before it has signed its node off."""
+    pair.process.terminate()
+    assert pair.process.wait(20) == 128 + signal.SIGTERM
+    assert not command_of(pair.node) + command_of(pair.tasks)
+    assert [file.read_text().count("signal") for file in pair.files] == [1, 1]
