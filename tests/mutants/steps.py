@@ -39,6 +39,7 @@ MUTANTS = (
         "torch's generator, seeded alike in every process",
         "hdpfl_flower/privacy/noise.py",
         "        if count == self._count:\n",
+        "        import torch\n"
         "        if not hasattr(self, 'torch'):\n"
         "            self.torch = torch.Generator()\n"
         "        return torch.empty(count, dtype=torch.float64).normal_(generator=self.torch)\n"
