@@ -474,7 +474,6 @@ class SiteApp(ClientApp):
         "httpcore",
         "safetensors.numpy",
         "scipy.optimize",
-        "torch.utils._device",
     )
 
     def __call__(self, message: Message, context: Context) -> Message:

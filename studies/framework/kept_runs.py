@@ -80,8 +80,7 @@ def keep(
     """
     folder = folder_of(job)
     # What broke off may have left a journal and ledgers that the new run would read: all goes.
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    _remove(folder)
     why = ""
     try:
         with quiet():
@@ -92,8 +91,7 @@ def keep(
             raise
         why = str(error)
     verify(folder)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder / "sites")  # the simulated ledgers: nobody's account
+    _remove(folder / "sites")  # the simulated ledgers: nobody's account
     store_finished(folder, events, why)
     return events
 
@@ -108,6 +106,17 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
+
+
+def _remove(folder: Path) -> None:
+    """Remove ``folder``, if it is there; raises ``DataError`` where that fails."""
+    try:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be removed: {error.strerror}; remove it, and start again"
+        ) from None
 
 
 def _rounds_so_far(folder: Path) -> list[Event]:

@@ -64,6 +64,26 @@ def test_a_process_is_found_and_stopped(
     assert processes.stop(["one", "never"], tmp_path) == []
 
 
+def test_an_orphan_is_asked_once(tmp_path: Path, start: Callable[[str, list[str]], int]) -> None:
+    """A second SIGTERM ends Flower before it has signed a node off."""
+    file = tmp_path / "signals"
+    file.touch()
+    slow = (
+        "import signal, sys, time\n"
+        "signals = open(sys.argv[1], 'a', buffering=1)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: signals.write('TERM\\n'))\n"
+        "signals.write('ready\\n')\n"
+        "while 'TERM' not in open(sys.argv[1]).read(): time.sleep(0.02)\n"
+        "end = time.monotonic() + 1\n"
+        "while time.monotonic() < end: time.sleep(0.02)\n"
+    )
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    start("one", [sys.executable, "-c", parent, slow, str(file)])
+    written(file)
+    assert processes.stop(["one"], tmp_path) == ["one"]
+    assert file.read_text().split() == ["ready", "TERM"]
+
+
 def test_it_lives_in_a_session_of_its_own(
     tmp_path: Path, start: Callable[[str, list[str]], int]
 ) -> None:

@@ -221,9 +221,8 @@ class Kill(threading.Thread):
 
     def __init__(self, kill: Callable[[], None]) -> None:
         super().__init__(daemon=True)
-        self._kill, self.error = kill, None
-
-    error: Exception | None
+        self._kill = kill
+        self.error: Exception | None = None
 
     def run(self) -> None:
         try:
@@ -256,7 +255,7 @@ def test_the_run_ends_and_the_others_lose_no_round(story: Story) -> None:
 
 @pytest.mark.parametrize("site", AT_WORK)
 def test_who_kills_a_process_of_a_message_loses_that_round_alone(story: Story, site: str) -> None:
-    """Whichever of the three dies, the two others end, and nothing of the message leaves."""
+    """Whichever of the three dies, nothing of the message leaves."""
     number, _ = story.killed[site, AT_WORK[site]]
     rounds = histories(facts_of(story.ledger(site)), RUN)
     assert rounds[number] == ["reserved"]
