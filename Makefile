@@ -5,7 +5,7 @@ READY := .venv/.ready
 # Some machines set it; every process of the tests would then compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lint style docs check test test-gpu test-wards test-prometheus test-docker \
+.PHONY: demo lint style docs check test test-flower test-gpu test-wards test-prometheus test-docker \
   test-package bench audit mutants mutants-fuzz up run-up down demo-docker down-docker lock clean
 
 demo: $(READY)
@@ -13,9 +13,10 @@ demo: $(READY)
 
 lint: style docs
 
+# Imports without ruff's cache: which are our own depends on other files, too.
 style: $(READY)
 	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 
 # The documentation site, in build/site, notebooks executed (about a minute); fails on a failing cell,
@@ -34,10 +35,14 @@ test: style
 	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline and not wards" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
+# The engines on another Flower, installed over .venv in build/: FLWR=latest, nightly or a version.
+test-flower: $(READY)
+	$(BIN)/python -m tests.e2e.other_flower $(or $(FLWR),latest)
+
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
 
-# Six SuperNodes, sites that pin their code, PFA+ on both engines, faults, kills, hosts, resume: half an hour.
+# Six SuperNodes, two Flowers, sites that pin their code, PFA+, faults, kills, hosts, resume: half an hour.
 test-wards: $(READY)
 	$(BIN)/pytest -m wards tests/e2e
 
@@ -55,8 +60,10 @@ test-package: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
+# Attacks the clipping and noise of this build, then what personal parts, scores, metrics and rounds show.
 audit: $(READY)
 	$(BIN)/hdpfl-site audit
+	$(BIN)/pytest tests/client_app/audits tests/client_app/approval/test_fab.py
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
@@ -88,13 +95,15 @@ demo-docker:
 down-docker:
 	$(COMPOSE) down
 
-# Needs uv (https://docs.astral.sh/uv). Versions stay but for what pyproject.toml asks; UPGRADE=1 renews.
+# By uv, which Flower brings. Versions stay but for what pyproject.toml asks; UPGRADE=1 renews all of
+# them, monthly, and UPGRADE='certifi urllib3' those two.
 # requirements-site.lock: what a site needs that trains on CSV and has an exporter.
-COMPILE = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
-  --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet
+COMPILE = $(or $(wildcard $(BIN)/uv),uv) pip compile pyproject.toml --universal \
+  --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet
 
 lock:
-	$(COMPILE) --extra dev --extra tensorboard --extra mlflow $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(COMPILE) --extra dev --extra tensorboard --extra mlflow \
+	  $(if $(filter 1,$(UPGRADE)),--upgrade,$(UPGRADE:%=--upgrade-package %)) --output-file requirements.lock
 	sed -n 's/^\([A-Za-z0-9._-]*==[^ ;\\]*\).*/\1/p' requirements.lock > constraints.txt
 	$(COMPILE) --extra metrics --constraint constraints.txt --output-file requirements-site.lock
 

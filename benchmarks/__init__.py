@@ -1,1 +1,1 @@
-"""What `make bench` runs: ratios against named peers, taken in one run."""
+"""Benchmarks of `make bench`: ratios against named peers in one run."""

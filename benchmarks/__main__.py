@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [NAME …]``; all of them without a name."""
+"""Run benchmarks: ``python -m benchmarks [NAME …]``; all without a name."""
 
 from __future__ import annotations
 
@@ -13,24 +13,13 @@ from benchmarks.timing import console
 
 NAMES = (
     "dpsgd",
-    "federation",
-    "parts",
-    "clusters",
-    "server_step",
-    "mmse",
     "deployed",
     "scale",
-    "stacked",
     "stacked_dpsgd",
     "many_clients",
     "noise_level",
-    "signals",
-    "gaps",
     "robust_pca",
     "memory",
-    "noise",
-    "rounding",
-    "accounting",
 )
 
 chosen = sys.argv[1:] or NAMES

@@ -1,10 +1,10 @@
-"""What a round over SuperNodes costs outside of training: the clients' processes, the coordinator.
+"""Non-training cost of a SuperNode round: client processes and coordinator.
 
 Flower starts a process for each message, so most of it is imports. A federation of the demo's four
-hospitals runs on loopback; a task's CPU time is what the system counted when it ended, training of
-a few milliseconds included, so that the figure is above the truth. It runs twice: with Flower's
-launcher, and with sites that pin their code, whose messages an importer's forks answer
-(``client_app/approval/importer.py``). Linux alone.
+hospitals runs on loopback; a task's CPU time is the system's count at its end, including training
+of a few milliseconds, so that the figure is too high. It runs twice: with Flower's launcher, and
+with sites that pin their code, whose messages an importer's forks answer
+(``client_app/approval/importer.py``). Linux only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CLIENT_BAR, FORK_BAR, COORDINATOR_BAR = 3.0, 0.25, 0.5
 
 
 def main() -> None:
-    """Print CPU seconds of imports and of a message; and what the coordinator adds to a round."""
+    """Print CPU seconds of imports, messages, and coordinator rounds."""
     imports = interleaved({name: lambda c=code: _import(c) for name, code in IMPORTS.items()},
                           repeats=5, clock=_cpu_of_children)  # fmt: skip
     tasks, rounds = _run()
@@ -65,9 +65,11 @@ def _cpu_of_children() -> float:
 
 
 def _run(*words: str) -> tuple[float, list[float]]:
-    """Run the demo; return CPU seconds a message to a client, and the coordinator's a round.
+    """Run the demo; return CPU seconds per message and per round.
 
-    A run of one round is first: whatever is done once a run or a federation is not a message's.
+    The round's are the coordinator's.
+
+    A run of one round is first: one-time work of a run or a federation is not a message's.
     """
     with tempfile.TemporaryDirectory() as home:
         own = {"HDPFL_HOME": home, "HDPFL_FEDERATION_PORT": PORT, "OMP_NUM_THREADS": "1"}
@@ -106,7 +108,7 @@ def _messages(folder: Path) -> int:
 
 
 def _cpu_of_tasks(folder: Path) -> float:
-    """Return the CPU seconds of all tasks of the sites that ended, and of their importers."""
+    """Return the CPU seconds of all ended tasks and their importers."""
     nodes = {json.loads((folder / "pids" / f"{site}.json").read_text())["pid"] for site in SITES}
     importers = set(_importers(bytes(folder)))
     ticks = os.sysconf("SC_CLK_TCK")
@@ -114,7 +116,7 @@ def _cpu_of_tasks(folder: Path) -> float:
 
 
 def _importers(folder: bytes) -> Iterable[int]:
-    """Yield the importers of the sites in ``folder``, which no site's process is the parent of."""
+    """Yield the importers of ``folder``'s sites, which no site's process parents."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes()
@@ -123,8 +125,10 @@ def _importers(folder: bytes) -> Iterable[int]:
 
 
 def _waited_for(nodes: set[int], own: set[int]) -> Iterable[int]:
-    """Yield, of these processes and their children, the ticks of what they waited for; of ``own``
-    also their own."""
+    """Yield the ticks of the awaited children of ``nodes`` and their children.
+
+    For ``own``, also their own ticks.
+    """
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent, *numbers = path.read_text().rpartition(")")[2].split()[1:]

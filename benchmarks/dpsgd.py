@@ -1,7 +1,9 @@
-"""One epoch of local DP-SGD against plain SGD and against Opacus' make_private, on the same data.
+"""Epoch of local DP-SGD against plain SGD and Opacus.
+
+On the same data.
 
 Plain SGD: the same model and index loop, no noise, no clipping, no DataLoader. Opacus: a
-PrivacyEngine made by make_private with Poisson sampling, as its documentation shows it. One thread.
+PrivacyEngine made by make_private with Poisson sampling, as in its documentation. One thread.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ BARS = {("cnn", 64): "≤ 1.35, ≥ 1.35", ("logreg", 64): "≤ 1.8, ≥ 2.5"}
 
 
 def main() -> None:
-    """Print the ratios; data are random numbers of MNIST's shape: time does not depend on them."""
+    """Print the ratios on random data of MNIST's shape."""
     torch.set_num_threads(1)
     generator = np.random.default_rng(0)
     features = generator.random((RECORDS, *TASK.input_shape), dtype=np.float32)

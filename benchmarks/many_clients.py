@@ -1,6 +1,7 @@
-"""Many clients with budgets of their own: what a plan costs, and a client that is registered.
+"""Cost of plans and registration for many clients with own budgets.
 
-* A plan: the z of a client's (ε, δ), nothing cached; by dp-accounting's ``PLDAccountant`` under the
+* A plan: the z of a client's (ε, δ), without a cache; by dp-accounting's ``PLDAccountant`` under
+the
   same search, by ours, and by the table of the clients' steps, its knots apart and included.
 * A simulation of 10,000 clients, 100 a round, ε drawn for each: the time to the first round, and of
   a later one, beside one of 1,000. Random numbers of MNIST's shape, six records a client.
@@ -27,7 +28,7 @@ from hdpfl_flower.data.datasets import Dataset, task_of
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy import accounting, plan_table, pld
 from hdpfl_flower.privacy.accounting import Steps
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 
 SCHEDULE, DELTA, PLANS = (Steps(0.5, 60),), 1e-5, 24
 RECORDS, ASKED, ROUNDS, MOST = 6, 100, 6, 10_000
@@ -103,7 +104,7 @@ def _measured(clients: int, noise: str, strategy: str) -> dict[str, float]:
 
 
 def _measure(clients: int, noise: str, strategy: str) -> dict[str, float]:
-    """Return CPU seconds to the first round and of a later one, and bytes at most."""
+    """Return CPU seconds to the first and of later rounds, and bytes."""
     draws, count, task = np.random.default_rng(0), MOST * RECORDS, task_of("mnist")
     labels = draws.integers(0, 10, count)
     train = Records(draws.random((count, *task.input_shape), dtype=np.float32), labels)
@@ -117,7 +118,7 @@ def _measure(clients: int, noise: str, strategy: str) -> dict[str, float]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, HDPFL_HOME=folder),
         mock.patch("client_app.site.simulated.load_dataset", lambda *_: data),
-        mock.patch("hdpfl_flower.simulation.partitions.load_dataset", lambda *_: data),
+        mock.patch("hdpfl_flower.scenarios.partitions.load_dataset", lambda *_: data),
     ):
         config = RunConfig.parse({
             "strategy": strategy, "noise": noise, "model": "logreg", "rounds": ROUNDS,

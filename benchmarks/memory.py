@@ -1,8 +1,8 @@
-"""What a round of each strategy takes in the server's memory, beside the updates themselves.
+"""Server memory of a round by strategy, beyond the updates.
 
-Each strategy runs in a process of its own: one round with small updates brings in what it imports,
+Each strategy runs in a separate process: one round with small updates loads its imports,
 then ``HDPFL_MEMORY_MB`` of updates (default 200; the bar is stated at 1000) come as real replies to
-real messages. What the process then takes at most, above what it took before the replies were
+real messages. The process's peak memory, above that before the replies were
 there, is divided by the size of the updates: so a server that keeps the replies beside its matrix
 reads 2. The second round is the first one that compares a site's consecutive uploads.
 """
@@ -26,17 +26,16 @@ from benchmarks.timing import console, show
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import Arrays
-from server_app.simulation.grid import LocalGrid
+from server_app.in_process.grid import LocalGrid
 from strategies import make_strategy
 
 SITES = 20
 _STATM, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
 MEGABYTES = int(os.environ.get("HDPFL_MEMORY_MB", "200"))
 INPUTS, CLASSES = 64, 10
-"""Of the digits, which an ``mlp:WIDTH`` of any width learns."""
+"""Sizes of the digits, which an ``mlp:WIDTH`` of any width learns."""
 BARS = {
     "robust-hdp, rpca": 2.5,
-    "robust-hdp, evidence": 1.4,
     "mmse": 1.5,
     "fedavg+momentum": 1.5,
     "fedavg+adam": 1.7,
@@ -45,9 +44,12 @@ BARS = {
     "fedsplit": 9.8,
     "scaffold": 6.3,
 }
-"""Above the bar of all others: robust PCA's sparse part; the guard's two suspects, a row each; the
-sums of MMSE averaging, 10,000 coordinates of a block at most, and what server steps keep, before
-and after the round; what splittings keep a site, and send it."""
+"""Bars above that of all others.
+
+The reasons: robust PCA's sparse part; the guard's two suspects, a row each; the sums of MMSE
+averaging, at most 10,000 coordinates of a block; the state that server steps keep before and after
+the round; the state that splittings keep and send per site.
+"""
 BAR = 1.3
 STRATEGIES: dict[str, dict[str, str | int]] = {
     "fedavg": {},
@@ -59,25 +61,21 @@ STRATEGIES: dict[str, dict[str, str | int]] = {
     "pfa, tensor": {"pfa.subspace-scope": "tensor", "pfa.subspace-rank": 5},
     "random-projection": {"random-projection.subspace-rank": 5},
     "robust-hdp": {},
-    "robust-hdp, residual-mad": {"robust-hdp.estimator": "residual-mad"},
     "robust-hdp, rpca": {"robust-hdp.estimator": "rpca"},
     "robust-hdp, one silent": {},
-    "robust-hdp-drift": {},
     "mmse": {},
-    "robust-hdp, evidence": {"guard": "evidence"},
     "robust-hdp+pfa": {},
-    "snr": {},
     "fedavg+momentum": {},
     "fedavg+adam": {},
     "fedavg+anderson": {},
-    "fedpi": {"fedpi.memory-mb": 100_000},
-    "fedsplit": {"fedsplit.memory-mb": 100_000},
+    "fedpi": {"memory-mb": 100_000},
+    "fedsplit": {"memory-mb": 100_000},
     "scaffold": {},
 }
 
 
 class ReplyGrid(LocalGrid):
-    """Nodes that disclose what is asked, and of which each sends noise when it is told to."""
+    """Nodes that disclose requested facts and send noise on command."""
 
     def __init__(self) -> None:
         """Make the nodes."""
@@ -90,7 +88,7 @@ class ReplyGrid(LocalGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return what each node says of itself."""
+        """Return each node's facts."""
         del timeout
         replies = []
         for i, message in enumerate(messages):
@@ -101,21 +99,21 @@ class ReplyGrid(LocalGrid):
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process takes now."""
+    """Return the resident memory of this process in bytes."""
     return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak() -> int:
-    """Return the most that this process has taken so far, in bytes.
+    """Return the peak memory of this process in bytes.
 
-    Not ``ru_maxrss``: that begins with what the process took that started this one.
+    Not ``ru_maxrss``: that begins with the memory of the parent process.
     """
     (line,) = (line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def measure(name: str, megabytes: int) -> float:
-    """Return the extra memory of two rounds over the size of the updates, in this process."""
+    """Return two rounds' extra memory over the updates' size, in this process."""
     config = {"rounds": 2, "local-steps": 1, "runs-dir": tempfile.gettempdir(), "run-id": "memory",
               "strategy": name.partition(",")[0], **STRATEGIES[name]}  # fmt: skip
     two_rounds(config, 50, name)
@@ -125,7 +123,7 @@ def measure(name: str, megabytes: int) -> float:
 
 
 def two_rounds(config: dict[str, str | int], width: int, name: str) -> tuple[int, int]:
-    """Run two rounds; return what was taken before any replies, and the size of an update."""
+    """Run two rounds; return memory before replies, and update size."""
     strategy = make_strategy(RunConfig.parse({**config, "model": f"mlp:{width}"}))
     shapes = {"0.weight": (width, INPUTS), "0.bias": (width,),
               "2.weight": (CLASSES, width), "2.bias": (CLASSES,)}  # fmt: skip

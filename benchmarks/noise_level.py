@@ -1,7 +1,7 @@
-"""Noise estimators: what they cost, in read passes and memory, and how good their weights are.
+"""Noise estimators: cost in read passes and memory, and weight quality.
 
 A read pass is the time of summing a float32 array once. q is the aggregate's noise over the least
-there is, 1 being as good as told.
+possible, 1 being as good as with the true noise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hdpfl_flower.estimators.temporal import KEPT, track
 
 CLIENTS, PARAMETERS = 20, 1_000_000
 LARGE = 11_000_000
-"""ResNet-18's size, for which only rows are read."""
+"""Size of ResNet-18, for which only rows are read."""
 Row = npt.NDArray[np.floating]
 METHODS = ("column-norm", "factor-analysis", "residual-mad", "rpca", "auto")
 LABELS = {"dataset": "mnist", "partition": "pathological:2"}
@@ -69,7 +69,7 @@ def _signal(name: str, shared: Row, i: int, generator: np.random.Generator) -> R
 def signal_class(
     name: str, seed: int, n: int = CLIENTS, d: int = 100_000
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """Return updates of a kind of signal, and the variances of their noise."""
+    """Return updates of a signal kind, and their noise variances."""
     generator = np.random.default_rng(seed)
     variances = 10 ** generator.uniform(-3, 0, n)
     shared = generator.standard_normal(d, dtype=np.float32)
@@ -81,7 +81,7 @@ def signal_class(
 
 
 def main() -> None:
-    """Print costs, then q on kinds of signal, then q on recorded updates."""
+    """Print costs, then q on signal kinds and on recorded updates."""
     _costs()
     _large()
     _classes()

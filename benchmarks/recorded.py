@@ -1,4 +1,4 @@
-"""Real updates of a federation in this process, and the noise that each of them truly carries."""
+"""Recorded updates of a local federation, with their true noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 from strategies import STRATEGIES
 from strategies.core.base import State
 from strategies.noise_aware.oracle import Oracle
@@ -22,9 +22,9 @@ _NAME = "record"
 
 
 def record(config: dict[str, Any], num_sites: int) -> list[RoundUpdates]:
-    """Return the updates of every round of a run, each with ``noise-std`` disclosed.
+    """Return each round's updates, with ``noise-std`` disclosed.
 
-    The model follows the oracle's weights, so that no estimator shapes what it is judged on.
+    The model follows the oracle's weights, so that no estimator shapes its own test data.
     """
     with _recording() as rounds, tempfile.TemporaryDirectory() as folder:
         run_in_process(
@@ -57,7 +57,7 @@ def _recording() -> Iterator[list[RoundUpdates]]:
 
 
 def excess(estimated: npt.NDArray[np.float64], true: npt.NDArray[np.float64]) -> float:
-    """Return q = Σw²σ² · Σ1/σ² of the weights w ∝ 1/``estimated``; 1 is as good as told."""
+    """Return q = Σw²σ² · Σ1/σ² of w ∝ 1/``estimated``; the optimum is 1."""
     weights = estimated.min() / estimated
     weights /= weights.sum()
     return float((weights**2 * true).sum() * (1 / true).sum())

@@ -1,4 +1,4 @@
-"""What the robust PCA of Robust-HDP costs here, beside the ways it is done elsewhere.
+"""Cost of Robust-HDP's robust PCA against other implementations.
 
 The published iteration (a fixed μ and a full SVD, float64) needs thousands of iterations: 50 of
 them are timed, and the iterations to convergence are counted on fewer coordinates, where that is
@@ -23,26 +23,26 @@ from hdpfl_flower.linalg.types import Matrix
 
 CLIENTS, PARAMETERS = 20, 200_000
 TIMED = 50
-"""Iterations of the published method that are timed."""
+"""Timed iterations of the published method."""
 COUNTED_AT = 2_000
-"""Coordinates at which its iterations to convergence are counted; more need more of them."""
+"""Coordinates at which iterations to convergence are counted; more need more."""
 
 
 def svd_shrinking(x: Matrix, threshold: float) -> Matrix:
-    """Return ``x`` after its singular values fell by ``threshold``."""
+    """Return ``x`` with singular values reduced by ``threshold``."""
     u, s, v = np.linalg.svd(x, full_matrices=False)
     shrunk: Matrix = (u * np.maximum(s - threshold, 0)) @ v
     return shrunk
 
 
 def soft(x: Matrix, threshold: float) -> Matrix:
-    """Return ``x`` after every entry fell by ``threshold`` towards 0."""
+    """Return ``x`` with entries shrunk by ``threshold`` towards 0."""
     shrunk: Matrix = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
     return shrunk
 
 
 def reference_alm(updates: npt.NDArray[np.float32], tolerance: float = 1e-7) -> tuple[Matrix, int]:
-    """Return S and the iterations of the inexact ALM as printed: float64, a full SVD each time."""
+    """Return S and iterations of the printed inexact ALM: float64, full SVDs."""
     m = updates.astype(np.float64)
     lam, spectral, norm = 1 / math.sqrt(max(m.shape)), np.linalg.norm(m, 2), np.linalg.norm(m)
     y, s = m / max(spectral, np.abs(m).max() / lam), np.zeros_like(m)
@@ -58,7 +58,7 @@ def reference_alm(updates: npt.NDArray[np.float32], tolerance: float = 1e-7) -> 
 
 
 def published(updates: npt.NDArray[np.float32], most: int) -> tuple[Matrix, int]:
-    """Return S and the iterations of the published method (fixed μ), at most ``most``."""
+    """Return S and iterations, at most ``most``, of the published fixed-μ method."""
     m = updates.astype(np.float64)
     lam, norm = 1 / math.sqrt(max(m.shape)), np.linalg.norm(m)
     mu = m.size / (4 * np.abs(m).sum())
@@ -84,7 +84,7 @@ def seconds_of(run: object, repeats: int = 1) -> float:
 
 
 def difference(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
-    """Return the largest difference between the weights of two vectors of variances."""
+    """Return the largest weight difference of two variance vectors."""
     return float(np.abs((1 / one) / (1 / one).sum() - (1 / other) / (1 / other).sum()).max())
 
 

@@ -1,4 +1,6 @@
-"""A round of 2,000 simulated clients of 30 records each, 100 of them asked: what it costs.
+"""Round cost of 2,000 simulated clients, 100 asked per round.
+
+Each has 30 records.
 
 Every client's update is clipped, the server adds the noise; MNIST split by label where
 ``HDPFL_TEST_DATA`` names it, else random numbers of its shape. One thread.
@@ -6,9 +8,9 @@ Every client's update is clipped, the server adds the noise; MNIST split by labe
 * Training alone: the clients of a round stacked, over the same clients one after another.
 * A round, test left out, over its pure training: a plain loop of torch over the same batches.
 * Two-step aggregation of 100 × 1,000,000: over NumPy's sum of the matrix in float32 (a read pass),
-  and over its sum in float64, which the rule takes. The norms are there: they are taken as replies
-  come, in a check of every update.
-* Memory: what a process takes after some rounds, of how many clients in all.
+  and over its sum in float64, which the strategy uses. The norms exist already: they are computed
+  as replies arrive, in a check of every update.
+* Memory: that of a process after some rounds, by the number of clients.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
-from server_app.simulation.grid import LocalGrid
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.grid import LocalGrid
+from server_app.in_process.in_process_run import run_in_process
 from strategies.fedhdp.fedhdp import FedHDP
 
 CLIENTS, ASKED, RECORDS, BATCH, RATE, ROUNDS = 2000, 100, 30, 10, 0.1, 9
@@ -104,7 +106,7 @@ def _rounds() -> None:
 
 
 def _round_over_training(model: str, personal: str, *, stacked: bool) -> float:
-    """Return the median over rounds; each round and its pure training follow each other."""
+    """Return the median ratio of rounds to their pure training, run alternately."""
     train, ratios, begin = _plain_training(model), [], [0.0, 0]
 
     def heard(event: dict[str, Any]) -> None:
@@ -122,7 +124,7 @@ def _round_over_training(model: str, personal: str, *, stacked: bool) -> float:
 
 
 def _plain_training(model: str) -> Callable[[int], None]:
-    """Return the loop that a round is measured against: torch alone, an epoch a client."""
+    """Return the reference loop: pure torch, one epoch per client."""
     network = build_model(model, TASK, seed=0)
     start = {name: value.clone() for name, value in network.state_dict().items()}
     records = _jobs(np.zeros(1, np.float32))
@@ -144,7 +146,7 @@ def _plain_training(model: str) -> Callable[[int], None]:
 
 @contextmanager
 def _federation() -> Iterator[None]:
-    """Put random numbers in the place of MNIST where its files are not there."""
+    """Replace MNIST by random numbers if its files are missing."""
     if HAS_MNIST:
         yield
         return
@@ -166,7 +168,7 @@ def _run(
             "dataset": "mnist", "data-dir": _FOLDER, "partition": "shards:1", "fraction": fraction,
             "epsilons": "3.6+opt-out:0.05", "batch-sizes": str(BATCH), "delta": 1e-4,
             "clip-norm": 0.5, "learning-rate": RATE, "fedhdp.level-ratio": "0.1",
-            "evaluation": "none", "runs-dir": folder, "personal-lambda": personal,
+            "evaluation": "none", "runs-dir": folder, "second": personal,
         }  # fmt: skip
         run_in_process(RunConfig.parse(terms), clients, heard)
 
@@ -226,7 +228,7 @@ def _memory() -> None:
 
 
 def _measure(clients: int) -> int:
-    """Return the bytes that this process takes after 5 rounds, with what it freed given back."""
+    """Return the process's bytes after 5 rounds, with freed memory returned."""
     found = [0]
 
     def heard(event: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""A round of DP-SGD of many clients: stacked over one after another, and over plain SGD.
+"""DP-SGD round of many clients: stacked, sequential and plain.
+
+The ratios are over sequential training and over plain SGD.
 
 One after another: ``dpsgd.train`` of each client, as a deployed site runs it. Plain SGD: the same
 model and number of batches of the same expected size, one client after another, without clipping
@@ -36,7 +38,7 @@ ROWS = (
     ("MNIST, logreg, 100 clients × 30", MNIST, "logreg", 100, 30, 10, "≤ 0.3"),
     ("MNIST, mlp:32, 20 clients × 2,400", MNIST, "mlp:32", 20, 2400, 64, "≤ 0.55"),
 )
-"""Name, task, model, clients, records of each, expected batch, and the bar."""
+"""Rows: name, task, model, clients, records, expected batch, bar."""
 
 
 def main() -> None:
@@ -72,7 +74,7 @@ def main() -> None:
 
 
 class _Clients:
-    """The clients of a round, each with records, a scale of noise and streams of its own."""
+    """Clients of a round, each with records, noise scale and streams."""
 
     def __init__(
         self, task: Task, model: str, clients: int, records: int, batch: int, device: str
@@ -98,7 +100,7 @@ class _Clients:
         ]
 
     def check(self) -> None:
-        """Refuse to time what does not end at the same updates."""
+        """Refuse variants that end at different updates."""
         for one, other in zip(self.stacked(), self.alone(), strict=True):
             if not np.linalg.norm(one - other) <= TOLERANCE * np.linalg.norm(other):
                 raise RuntimeError(f"{self._spec}: the two end apart")
@@ -124,7 +126,7 @@ class _Clients:
             normals_of(streams, len(self._start)).to(self._engine.theta.device)
 
     def plain(self) -> Callable[[], None]:
-        """Return the same number of steps of SGD without privacy, on batches of b records."""
+        """Return as many SGD steps without privacy, in batches of b."""
         device = self._engine.theta.device
         model = build_model(self._spec, self._task, seed=0).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)

@@ -1,4 +1,4 @@
-"""Ratios that survive a noisy machine: variants take turns in one process, on CPU time."""
+"""Robust timing ratios: variants alternate in one process, CPU time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def interleaved(
     repeats: int = 9,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:
-    """Return the median seconds of each variant; they run in turn, after one warm-up each."""
+    """Return each variant's median seconds, run alternately after a warm-up."""
     for run in variants.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
@@ -31,7 +31,7 @@ def interleaved(
 
 
 def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print one table of results, as Markdown: it is what ``benchmarks/README.md`` holds."""
+    """Print a results table as Markdown, as in ``benchmarks/README.md``."""
     table = Table(box=box.MARKDOWN)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")

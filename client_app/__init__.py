@@ -1,1 +1,1 @@
-"""The site: decodes, plans, reserves, trains, seals, encodes; it trusts no message."""
+"""Site: decode, plan, reserve, train, seal, encode; messages are untrusted."""

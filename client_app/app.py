@@ -1,4 +1,4 @@
-"""The ClientApp: one guard around every handler, and the handlers of the five message types.
+"""ClientApp: one guard around the handlers of the five message types.
 
 A round's order: decode → consent → plan → read the records → reserve → train → seal → encode.
 Nothing but what ``wire.py`` lists leaves the site. Whatever goes wrong, the server receives one of
@@ -8,6 +8,7 @@ four constant codes; the reason is written to the site's own log.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,15 +21,15 @@ from client_app.approval import importer
 from client_app.site import refusals
 from client_app.site.consent import check_consent
 from client_app.site.reply_time import Arrival, arrival, stamp, wait_until_due
-from client_app.site.site import Site, open_site
+from client_app.site.site import Site, check_sizes, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined, HDPFLError, Pending, Reason, Refused
 from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Reservation
 from hdpfl_flower.linalg.step_direction import Vector
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.privacy.plan import Plan, rounds_asked
 from hdpfl_flower.privacy.policy import (
     CLIPPED_UPDATE,
     COUNTS,
@@ -36,6 +37,7 @@ from hdpfl_flower.privacy.policy import (
     STAYS,
     TUNING,
     check_policy,
+    check_round,
 )
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions, WireError
@@ -46,7 +48,7 @@ Handler = Callable[[Site, Instructions], RecordDict]
 
 
 def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
-    """Wrap ``handler`` so that every message gets a reply, and no reply carries a reason.
+    """Wrap ``handler``: every message gets a reply, without a reason.
 
     Every reply, a refusal too, leaves when the profile's ``reply-after`` says, and is built then:
     its metadata do not reveal when the work was done.
@@ -73,15 +75,17 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
             return _last_resort(message, arrived)
 
     def answer(message: Message, context: Context, profile: Profile | None) -> RecordDict | int:
-        """Return what to send: a content, or the code of a refusal."""
+        """Return the content to send, or the code of a refusal."""
         importer.want(profile.keep_imports if profile is not None else None)
         try:
             if handler is None:
                 raise WireError("message: no handler is known for its type")
+            check_sizes(message.content, profile)
             instructions = wire.read_instructions(message.content)
             site = open_site(context, instructions.terms, profile)
             # Before any handler: terms that the policy declines read no record and charge no plan.
             check_policy(site.profile, instructions.terms)
+            check_round(site.terms, instructions.server_round, joins=handler is join)
             # Before any handler, too: without consent nothing is read, charged or disclosed.
             check_consent(site, ask=handler is not finish)
             if instructions.use == wire.OFFSET and handler is not train:
@@ -106,14 +110,14 @@ _CODES: dict[type[Declined], int] = {Pending: wire.PENDING, Refused: wire.REFUSE
 
 
 def _reply(answered: RecordDict | int, message: Message, created_at: float | None) -> Message:
-    """Return the message that carries a content, or the code of a refusal, and that time."""
+    """Return the content's message, or a refusal's code, and that time."""
     if isinstance(answered, int):
         return stamp(wire.refusal(answered, message), message, created_at)
     return stamp(Message(answered, reply_to=message), message, created_at)
 
 
 def _last_resort(message: Message, arrived: Arrival | None) -> Message:
-    """Refuse where waiting or building the reply failed; wait as for any other reply, if possible.
+    """Refuse after a failed wait or reply; wait as usual, if possible.
 
     Args:
         message: what is answered.
@@ -132,17 +136,17 @@ def _last_resort(message: Message, arrived: Arrival | None) -> Message:
 
 
 def _words_of(reason: BaseException) -> str:
-    """Return what the site's log may say of an error: the text of our own alone."""
+    """Return an error's text for the site's log: only our own."""
     return str(reason) if isinstance(reason, HDPFLError) else type(reason).__name__
 
 
 def train(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer a round with one noisy update; the same request gets the same bytes.
+    """Answer a round with one noisy update, idempotently.
 
     A site that trusts the server to add the noise answers with a clipped update without noise; no
     plan of its own pays for that.
     """
-    from client_app.personal.personal_model import check_folder
+    from client_app.after_run.personal_model import check_folder
     from client_app.training.client_level import ClientLevelTrainer
     from client_app.training.trainer import Trainer
 
@@ -161,8 +165,8 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
         choice = _choose(site, instructions, trainer.models, plan, charged)
         trainer.choose(int(choice))
     released = _release(
-        site, site.ledger, instructions, CLIPPED_UPDATE if plan is None else "update", charged,
-        lambda: trainer.run(plan), 0 if plan is None else plan.rounds,
+        site, instructions, CLIPPED_UPDATE if plan is None else "update", charged,
+        lambda: trainer.run(plan), rounds_asked(terms) if plan is None else plan.rounds,
     )  # fmt: skip
     # After the seal: a process that ends in here loses no release.
     trainer.keep(replayed=released.replayed, plan=plan)
@@ -172,27 +176,24 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
 
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:
-    """Train the personal model for the round, where the terms ask for one."""
-    if instructions.terms.personal_lambda:
-        from client_app.personal.ditto import train_personal_model
+    """Train the round's personal model, if the terms ask for one."""
+    if instructions.terms.second:
+        from client_app.training.ditto import train_personal_model
 
         train_personal_model(site, instructions, shared)
 
 
 def plan_of(site: Site, instructions: Instructions) -> tuple[Plan, ChargedPlan] | tuple[None, None]:
-    """Return the plan that pays for the round; no plan where the trusted server adds the noise.
+    """Return the round's plan; None if the trusted server adds the noise.
 
     Raises:
-        Declined: the plan does not pay for the round, or the terms changed since it was frozen.
+        Declined: the terms changed since the plan was frozen.
     """
     if instructions.terms.noise == "server":  # check_policy has asked the profile about it
         if site.ledger.frozen_plan(instructions.terms.run_id) is not None:
             raise Declined(Reason.TERMS, "'noise' changed after the plan was frozen")
         return None, None
-    plan, charged = site.plan
-    if not plan.covers(instructions.server_round):
-        raise Declined(Reason.TERMS, "the round is not one that the plan pays for")
-    return plan, charged
+    return site.plan
 
 
 def _choose(
@@ -207,11 +208,9 @@ def _choose(
 
     choices = None if plan is None else plan.choices
     if choices is None or not choices.count:
-        raise Declined(
-            Reason.TERMS, "no 'selections' are planned, and the server asks for a choice"
-        )
+        raise Declined(Reason.TERMS, "no 'choice' is planned, and the server asks for one")
     return _release(
-        site, site.ledger, instructions, "choice", charged,
+        site, instructions, "choice", charged,
         lambda: choose_privately(site, instructions.server_round, models, choices), choices.count,
     ).payload  # fmt: skip
 
@@ -223,7 +222,7 @@ def _measure(
     charged: ChargedPlan | None,
     arrays: Arrays | None = None,
 ) -> bytes | None:
-    """Return what the personal prior rests on, sealed; None without a prior, or where it is lost.
+    """Return the release behind the personal prior, sealed; None without one.
 
     Labels are counted once a run. What broke off before its seal is spent: nothing draws it a
     second time, and the run has no prior here.
@@ -235,19 +234,19 @@ def _measure(
         charged: the same, as the ledger has it.
         arrays: of the final model, for a regression; None: labels are counted.
     """
-    from client_app.personal.end_of_run import measure
-    from client_app.personal.prior import prior_digest
+    from client_app.after_run.end_of_run import measure
+    from client_app.after_run.prior import prior_digest
 
     noise = plan.counts if plan is not None else None
     if noise is None:
         return None
     once = replace(instructions, server_round=1)
     if arrays is None:
-        # One request for every message of the run, whatever its round and its model.
+        # One request for every message of the run, of any round and model.
         once = replace(once, digest=prior_digest(instructions.terms.run_id))
     try:
         return _release(
-            site, site.ledger, once, COUNTS, charged,
+            site, once, COUNTS, charged,
             lambda: measure(site, noise, arrays), noise.count,
         ).payload  # fmt: skip
     except Declined as reason:
@@ -260,36 +259,39 @@ def _measure(
 
 
 def evaluate(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer with metrics of models on the site's own test records, if it discloses them.
+    """Answer with metrics on the site's test records, if disclosed.
 
-    They are not covered by ε; the ledger records each of them, and the site's report says so.
+    They are not covered by ε: the ledger counts each of them, over all runs, against the bound
+    that the profile states, and the site's report says so.
     """
-    from client_app.personal.held_out import local_metrics
+    from client_app.after_run.held_out import check_may_test, local_metrics, models_tested
 
     if "metrics" not in site.profile.disclose:
         raise Declined(Reason.PROFILE, "'disclose' does not list 'metrics'")
+    check_may_test(site, instructions.server_round)
+    tests = local_metrics(site, instructions)
     payload = _release(
-        site, site.ledger, instructions, "metrics", None, lambda: local_metrics(site, instructions)
+        site, instructions, "metrics", None, tests, exact=models_tested(site)
     ).payload
     return wire.write_metrics(payload)
 
 
 def score(site: Site, instructions: Instructions) -> RecordDict:
-    """Answer with the run's one noisy histogram of scores, of the model that the message holds.
+    """Answer with the run's one noisy histogram of scores.
 
     Raises:
         Declined: no plan pays for it, the site took no part in the run, or it was released for
             another model; a lost one stays lost.
     """
-    from client_app.personal.final_model import took_part
-    from client_app.personal.score_histogram import count_scores
+    from client_app.after_run.final_model import took_part
+    from client_app.after_run.score_histogram import count_scores
     from client_app.training.trainer import read_model
     from hdpfl_flower.measures.score_cells import check_binary
 
     terms = instructions.terms
     plan, charged = site.plan if terms.noise == "records" else (None, None)
     if plan is None or plan.scores is None:
-        raise Declined(Reason.TERMS, "no 'score-share' is planned, and the server asks for scores")
+        raise Declined(Reason.TERMS, "no 'scores' are planned, and the server asks for them")
     if not took_part(site):  # else the end of a run would charge all of it for a histogram
         raise Declined(Reason.TERMS, "this site took no part in the run whose scores are asked for")
     noise = plan.scores
@@ -300,7 +302,7 @@ def score(site: Site, instructions: Instructions) -> RecordDict:
     # One place in the ledger for all of the run, whichever round the message names.
     once = replace(instructions, server_round=terms.rounds)
     payload = _release(
-        site, site.ledger, once, SCORES, charged,
+        site, once, SCORES, charged,
         lambda: count_scores(site, arrays, noise), noise.count,
     ).payload  # fmt: skip
     return wire.write_scores(payload)
@@ -328,23 +330,24 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
 
 
 def finish(site: Site, instructions: Instructions) -> RecordDict:
-    """Store the final model in the site's state folder, if it has one and took part in the run."""
-    from client_app.personal.final_model import check_may_keep, keep_final_model
-    from client_app.personal.personal_model import has_personal_model
+    """Store the final model of a joined run, and close the run."""
+    from client_app.after_run.final_model import close_run, is_closed, keep_final_model
+    from client_app.after_run.personal_model import has_personal_model
 
     if site.profile.state is not None:
-        check_may_keep(site, site.profile.state.path)
-        keep_final_model(site, instructions)
-    if has_personal_model(instructions.terms):
+        # Before all else: a second model of an ended run changes and releases nothing.
+        keep_final_model(site, instructions, site.profile.state.path)
+    if has_personal_model(instructions.terms) and not is_closed(site):
         _end_run(site, instructions)
+    close_run(site)
     return wire.write_site({})
 
 
 def _end_run(site: Site, instructions: Instructions) -> None:
-    """Tune the final model where the plan pays for it, and store the site's personal model."""
-    from client_app.personal import end_of_run
-    from client_app.personal.final_model import took_part
-    from client_app.personal.personal_model import assemble
+    """Tune the final model if planned; store the personal model."""
+    from client_app.after_run import end_of_run
+    from client_app.after_run.final_model import took_part
+    from client_app.after_run.personal_model import assemble
     from client_app.training.trainer import read_model
 
     if not took_part(site):
@@ -359,7 +362,7 @@ def _end_run(site: Site, instructions: Instructions) -> None:
     if plan.tuning is not None:
         last = replace(instructions, server_round=instructions.terms.rounds)
         tuned = _release(
-            site, site.ledger, last, TUNING, charged, lambda: end_of_run.tune(site, plan, whole), 1
+            site, last, TUNING, charged, lambda: end_of_run.tune(site, plan, whole), 1
         ).payload
     arrays = end_of_run.personal_arrays(site, whole, tuned)
     under = None if site.task.classes else arrays
@@ -381,28 +384,28 @@ class Released(NamedTuple):
 
 def _release(
     site: Site,
-    ledger: Ledger,
     instructions: Instructions,
     kind: str,
     plan: ChargedPlan | None,
     work: Callable[[], bytes],
     paid: int = 0,
+    exact: int = 0,
 ) -> Released:
-    """Reserve, work, seal; return the payload that is now safe to send.
+    """Reserve, work, seal; return the payload, now safe to send.
 
     Args:
         site: whose release it is.
-        ledger: its ledger.
         instructions: the request.
         kind: of the release.
         plan: what covers it, None for what no plan covers.
         work: makes the payload.
-        paid: releases of this kind that the plan pays for; 0: any number.
+        paid: releases of this kind that the run may take; 0: any number.
+        exact: answers without noise that it holds.
     """
     # In a simulation that trains its sites together, reserved for this very request already.
     taken: Reservation | bytes | None = site.taken.pop((instructions.digest, kind), None)
     if taken is None:
-        taken = reserve(site, ledger, instructions, kind, plan, paid)
+        taken = reserve(site, instructions, kind, plan, paid, exact)
     # The same request was sealed before: the same bytes, so that two noises cannot be averaged.
     if isinstance(taken, bytes):
         return Released(taken, replayed=True)
@@ -411,17 +414,17 @@ def _release(
         payload = taken.seal(work())
     # Before Flower sends the reply: "sent" means handed over, not arrived.
     if kind not in STAYS:
-        ledger.mark_sent((instructions.terms.run_id, instructions.server_round, kind))
+        site.ledger.mark_sent((instructions.terms.run_id, instructions.server_round, kind))
     return Released(payload, replayed=False)
 
 
 def reserve(
     site: Site,
-    ledger: Ledger,
     instructions: Instructions,
     kind: str,
     plan: ChargedPlan | None,
     paid: int,
+    exact: int = 0,
 ) -> Reservation | bytes:
     """Charge and reserve a release before the work; arguments as :func:`_release`.
 
@@ -434,25 +437,28 @@ def reserve(
     """
     terms, budget = instructions.terms, site.profile.budget
     declared = site.profile.run.epsilon if kind == CLIPPED_UPDATE else None
-    if not site.simulated and (lost := ledger.broken_off()) is not None:
+    if not site.simulated and (lost := site.ledger.broken_off()) is not None:
         log.warning("the work on round %d broke off: its process was killed, or its disk was full; "
                     "nothing of it left", lost[1])  # fmt: skip
-    request = Request(terms.run_id, instructions.server_round, kind, instructions.digest, declared)
+    request = Request(
+        terms.run_id, instructions.server_round, kind, instructions.digest, declared, exact
+    )
     # Charged and reserved before the work. A crash from here to the seal makes the release LOST: it
     # stays taken, and nothing of it has left. Only a seeded simulation does it again, with the same
     # noise.
-    return ledger.reserve(
+    return site.ledger.reserve(
         request,
         plan,
         max_runs=site.profile.policy.runs,
         max_releases=paid,
+        max_exact=math.inf if site.simulated else budget.exact_answers,
         cap=(budget.epsilon, budget.delta),
         again=site.simulated,
     )
 
 
 class SiteApp(ClientApp):
-    """Flower's ClientApp, with every message behind the guard, whatever its type is.
+    """Flower's ClientApp, with every message of any type behind the guard.
 
     Flower's own class raises where no handler is registered for a type, and sends the text of that
     error, with what the server sent, to the server at once.
@@ -463,9 +469,9 @@ class SiteApp(ClientApp):
     """
 
     imported_later = (
-        "client_app.personal.end_of_run",
-        "client_app.personal.final_model",
-        "client_app.personal.held_out",
+        "client_app.after_run.end_of_run",
+        "client_app.after_run.final_model",
+        "client_app.after_run.held_out",
         "client_app.training.client_level",
         "client_app.training.trainer",
         "hdpfl_flower.data.own_table",

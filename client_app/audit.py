@@ -1,4 +1,4 @@
-"""The audit: canaries through the site's own batches, clipping and noise, beside what is claimed.
+"""Audit: canaries through the site's batches, clipping and noise.
 
 A canary is a record whose clipped gradient is C in a coordinate of its own: features 2¹³·eⱼ of a
 linear model, and a target so far off that every gradient is far above C. The bias receives 2⁻¹³ of
@@ -38,14 +38,14 @@ from hdpfl_flower.system.paths import available_cores
 ENGINES = ("linear", "bookkeeping", "vmap", "opacus")
 DELTA = 1e-5
 CONFIDENT, SURE = 0.05, 1e-6
-"""Error rates of the two bounds: a true claim is passed in 5 % of runs, and once in a million."""
+"""Chances that the two bounds exceed a true claim, in a run."""
 MIN_CANARIES, WIDTH = 1_000, 2_500
-"""Fewer canaries say nothing at any ε; more than WIDTH are spread over several releases, for the
-work grows with the canaries times the parameters."""
+"""Range of useful numbers of canaries: fewer show no ε; more than WIDTH are spread over several
+releases, for the work grows with the canaries times the parameters."""
 CLIP_NORM = 3.0
 """Not 1: else a noise that forgets C would pass."""
 _LENGTH, _TARGET, _STEP = 2.0**13, 2.0**20, 2.0**-20
-"""Features, target and η·C/b: small steps keep the residuals, and so the gradients, far above C."""
+"""Features, target and η·C/b: small steps keep residuals and gradients far above C."""
 _EVERYTHING = {"batch-size": WIDTH, "declared-records": WIDTH}
 
 _Advance = Callable[[], object]
@@ -53,7 +53,7 @@ _Advance = Callable[[], object]
 
 @dataclass(frozen=True, repr=False)
 class Finding:
-    """What the canaries showed of one mechanism.
+    """Findings of the canaries about one mechanism.
 
     Attributes:
         engine: the engine that clipped, or the rule whose release it was.
@@ -75,12 +75,12 @@ class Finding:
         return self.evidence.epsilon(self.plan.delta)
 
     def bound(self, error_rate: float) -> float:
-        """Return the lower bound on ε that is above it in ``error_rate`` of runs."""
+        """Return a lower bound on ε, too high in ``error_rate`` of runs."""
         return self.evidence.epsilon_bound(self.plan.delta, error_rate)
 
     @property
     def violates(self) -> bool:
-        """Whether the claim is false, but for one run in a million."""
+        """Whether the claim is false, except for one run in a million."""
         return self.bound(SURE) > self.plan.epsilon
 
 
@@ -93,7 +93,7 @@ def attack(
     clip_norm: float = CLIP_NORM,
     advance: _Advance = lambda: None,
 ) -> Finding:
-    """Return what ``canaries`` show of ``plan`` when ``engine`` clips.
+    """Return the findings of ``canaries`` about ``plan`` and ``engine``.
 
     Args:
         plan: the mechanism; every round of it is released.
@@ -136,7 +136,7 @@ def releases_of(plan: Plan, canaries: int) -> int:
 
 
 def default_training() -> Training:
-    """Return how the canaries are trained where no profile says otherwise: on one core.
+    """Return the training of canaries without a profile: one core.
 
     Steps this small gain little from a second one, and lose much where it is busy.
     """
@@ -144,7 +144,7 @@ def default_training() -> Training:
 
 
 def claimed(epsilon: float, delta: float = DELTA) -> Plan:
-    """Return the plan of one step over all records, calibrated for (ε, δ) as any run is.
+    """Return the plan of one full-batch step, calibrated for (ε, δ).
 
     Raises:
         AccountingError: ε is not a positive number, or no noise fits it.
@@ -157,7 +157,7 @@ def claimed(epsilon: float, delta: float = DELTA) -> Plan:
 
 
 def canary_engine(name: str, width: int, device: str) -> Engine:
-    """Return the engine ``name`` over a linear model of ``width`` features; raises ModelError."""
+    """Return the engine ``name`` over a linear model; raises ModelError."""
     return engine_for("logreg", Task((width,), 1, "squared"), name, _present(device))
 
 
@@ -198,7 +198,7 @@ def canary_records(members: npt.NDArray[np.bool_]) -> Records:
 
 
 def _present(device: str) -> str:
-    """Return the torch device that ``device`` names; raises ModelError where it is not there."""
+    """Return the torch device ``device``; raises ModelError if it is missing."""
     chosen = pick_device(device)
     try:
         torch.zeros(1, device=chosen)

@@ -1,4 +1,4 @@
-"""Import of torch with the garbage collector off: a third less time.
+"""Import of torch without garbage collection: a third less time.
 
 Flower starts a process for each message, and most of its time is this import. The collector scans
 torch's 280,000 objects repeatedly while they are made, and once more when the process ends, though

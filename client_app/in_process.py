@@ -1,6 +1,6 @@
-"""Stacked training: simulated sites of one process take their local steps together.
+"""Stacked training: simulated sites of one process step together.
 
-Only a grid in this process (``server_app/simulation/grid.py``) calls this. It leaves with a node
+Only a grid in this process (``server_app/in_process/grid.py``) calls this. It leaves with a node
 the result of that node's own training for that very request; each site still answers its message by
 itself. Deployed sites, and sites under Ray, do not use it.
 
@@ -19,24 +19,24 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
+from client_app.after_run.personal_model import check_folder
 from client_app.app import plan_of, reserve
-from client_app.personal.ditto import PERSONAL, personal_job
-from client_app.personal.personal_model import check_folder
 from client_app.site.consent import check_consent
 from client_app.site.simulated import InProcessContext, Trained
 from client_app.site.site import Site, node_profile, open_site
 from client_app.training.client_level import UPDATE, ClientLevelTrainer
+from client_app.training.ditto import PERSONAL, personal_job
 from client_app.training.plain_sgd import LocalJob
 from client_app.training.stacked_dpsgd import PrivateJob, train_stacked
 from client_app.training.stacked_sgd import Stack, stack_for
 from client_app.training.trainer import UPDATE as NOISY_UPDATE
 from client_app.training.trainer import Trainer, pick_device
 from hdpfl_flower import wire
-from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_flower.privacy.policy import check_policy, check_round
 from hdpfl_flower.wire import Instructions
 
 _KEPT = 2**24
-"""Parameters of the results that wait for their messages at any time: 64 MiB."""
+"""Parameters of results that wait for their messages: 64 MiB."""
 
 Asked = tuple[Message, InProcessContext]
 """A message and the node that it is for."""
@@ -44,7 +44,7 @@ Asked = tuple[Message, InProcessContext]
 
 @dataclass(frozen=True, repr=False)
 class _Pass:
-    """One node's pass over its records: the steps, and where their result is stored."""
+    """One node's pass over its records: steps, and place of the result."""
 
     trained: Trained
     key: tuple[str, str]
@@ -52,8 +52,8 @@ class _Pass:
 
 
 @dataclass(frozen=True, repr=False)
-class _Round:
-    """One node's round of DP-SGD, reserved in its ledger, and where its update is stored."""
+class _ReservedRound:
+    """One node's round of DP-SGD, reserved in its ledger, with its result's place."""
 
     trained: Trained
     key: tuple[str, str]
@@ -62,14 +62,14 @@ class _Round:
 
 @dataclass(frozen=True, repr=False)
 class _Found:
-    """What can be trained together: by model and rate, and for DP-SGD by the rows in memory."""
+    """Key of joint training: model and rate; for DP-SGD also rows in memory."""
 
     passes: dict[tuple[Stack, float], list[_Pass]] = field(default_factory=dict)
-    rounds: dict[tuple[Stack, float, int], list[_Round]] = field(default_factory=dict)
+    rounds: dict[tuple[Stack, float, int], list[_ReservedRound]] = field(default_factory=dict)
 
 
 def portions(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Yield the messages, in order, in parts whose results together take bounded memory."""
+    """Yield the messages in order, in parts of bounded memory."""
     records = messages[0].content.array_records.values() if messages else ()
     size = sum(math.prod(array.shape) for record in records for array in record.values())
     count = max(_KEPT // max(size, 1), 1)
@@ -79,7 +79,7 @@ def portions(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 @contextlib.contextmanager
 def trained_together(asked: Sequence[Asked], *, private: bool = False) -> Iterator[None]:
-    """Train what can be trained together; inside the block each node holds its own results.
+    """Train sites jointly; inside the block nodes hold their results.
 
     Whatever cannot be trained so, for any reason, is left to the site, which answers with its code.
 
@@ -110,7 +110,7 @@ def trained_together(asked: Sequence[Asked], *, private: bool = False) -> Iterat
 
 
 def _read(asked: Sequence[Asked], private: bool) -> _Found:
-    """Return what can be trained together, by model and learning rate."""
+    """Return groups of joint training, by model and learning rate."""
     found = _Found()
     read: dict[int, Instructions] = {}  # by the content's identity: a round has few
     for message, context in asked:
@@ -124,12 +124,13 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
             instructions = read[id(content)]
             terms = instructions.terms
             # Parts of a model train in phases, each site by itself.
-            if terms.has_personal_state or terms.has_phases:
+            if terms.has_personal_state:
                 continue
             if terms.noise != "server" and not (private and terms.noise == "records"):
                 continue
             site = open_site(context, terms, node_profile(context))
             check_policy(site.profile, terms)
+            check_round(terms, instructions.server_round)
             device = pick_device(site.profile.training.device)
             stack = stack_for(terms.model, site.task, device)
             if stack is None:
@@ -147,11 +148,11 @@ def _read(asked: Sequence[Asked], private: bool) -> _Found:
 def _reserve(
     site: Site, instructions: Instructions, context: InProcessContext, found: _Found, stack: Stack
 ) -> None:
-    """Reserve the site's update in its ledger, in the order of ``app.train``, and note its work."""
+    """Reserve the site's update as ``app.train`` does, and note its work."""
     # A choice among models, and the counts of a prior, are releases of their own before this one.
     if instructions.use == wire.CHOOSE:
         return
-    check_consent(site)
+    check_consent(site, ask=True)
     check_folder(site)
     trainer = Trainer(site, instructions)
     plan, charged = plan_of(site, instructions)
@@ -161,17 +162,17 @@ def _reserve(
     if job is None:
         return
     key = instructions.digest, NOISY_UPDATE
-    taken = reserve(site, site.ledger, instructions, NOISY_UPDATE, charged, plan.rounds)
+    taken = reserve(site, instructions, NOISY_UPDATE, charged, plan.rounds)
     if isinstance(taken, bytes):
         return  # sealed before: the site sends the same bytes again
     context.taken[key] = taken
     rows = site.profile.training.physical_batch
     rounds = found.rounds.setdefault((stack, instructions.terms.learning_rate, rows), [])
-    rounds.append(_Round(context.trained, key, job))
+    rounds.append(_ReservedRound(context.trained, key, job))
 
 
 def _of_site(site: Site, instructions: Instructions, trained: Trained) -> Iterator[_Pass]:
-    """Yield the passes of one site: its update, and its personal model where terms ask for one."""
+    """Yield a site's passes: update, and personal model if requested."""
     trainer = ClientLevelTrainer(site, instructions)
     stream = site.streams(instructions.server_round, UPDATE).sampling
     yield _Pass(trained, (instructions.digest, UPDATE), trainer.job(stream))

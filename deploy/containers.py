@@ -1,9 +1,9 @@
-"""What the containers of docker/compose.yml do beside the programs of Flower and of hdpfl.
+"""Setup and runs in the containers of docker/compose.yml.
 
     python deploy/containers.py prepare SITE … | register SITE … | run [TERMS] | answers
 
-``prepare`` is the one that sees everybody's volumes, once, before anything runs: it makes what each
-container may see later, each thing in a volume of its own. Standard library only.
+Only ``prepare`` sees all volumes, once, before any program runs: it makes the files that each
+container may see later, each in a separate volume. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from flower_cli import CERTS, HOME, ROOT, SERVER, SITES, ProblemError, answers
 from nodes import make_certificates, make_secret, prepare_site, register, write_connection
 
 SUPERLINK = "superlink"
-"""The coordinator's name on every network that it is on, and in its certificate."""
+"""Name of the coordinator on its networks and in its certificate."""
 PORT = 8000
 KEYS, SECRETS, PUBLIC = HOME / "keys", HOME / "secrets", HOME / "public"
-"""Folders of volumes: a node's own key, a secret of two containers, what everybody may see."""
+"""Volume folders: a node's key, a shared secret, public files."""
 SEEN_AT = "/etc/hdpfl"
-"""Where Prometheus and Grafana see what everybody may see."""
+"""Folder of the public files in Prometheus' and Grafana's containers."""
+AUTHORIZATION = "    authorization: {credentials_file: /etc/prometheus/hdpfl-site.token}\n"
+"""Authorization of a site's Prometheus on a shared machine.
+
+In containers a separate network replaces it.
+"""
 
 
 def main() -> int:
@@ -60,7 +65,7 @@ def main() -> int:
 
 
 def prepare(names: list[str]) -> None:
-    """Make certificates, keys, secrets, each site's files and ledger; what is there stays."""
+    """Make certificates, keys, secrets, sites' files and ledgers; keep existing ones."""
     make_certificates(names, SUPERLINK)
     for file in ("server.crt", "server.key"):
         _hand(CERTS / file, KEYS / SUPERLINK / file)
@@ -74,9 +79,9 @@ def prepare(names: list[str]) -> None:
 
 
 def publish(names: list[str]) -> None:
-    """Write what every container may read: the CA's certificate, public keys, how to watch.
+    """Write the public files: CA certificate, public keys, monitoring.
 
-    Prometheus and Grafana ask the containers beside them, which have names, not this machine.
+    Prometheus and Grafana query the neighbouring containers by name, not this machine.
     """
     os.umask(0o022)
     (PUBLIC / "sites").mkdir(exist_ok=True)
@@ -87,6 +92,8 @@ def publish(names: list[str]) -> None:
     for place in ("coordinator", "site"):
         config = f"prometheus/{place}.yml"
         _rewrite(source / config, PUBLIC / config, "127.0.0.1:", "exporter:")
+        if place == "site":
+            _rewrite(PUBLIC / config, PUBLIC / config, AUTHORIZATION, "")
         own = f"grafana/{place}"
         data, provider = (
             "provisioning/datasources/prometheus.yml",
@@ -105,7 +112,7 @@ def publish(names: list[str]) -> None:
 
 
 def introduce(names: list[str]) -> None:
-    """Register the sites' keys at the SuperLink; registered ones stay as they are."""
+    """Register the sites' keys at the SuperLink; keep registered ones."""
     for folder in (SERVER, *(SITES / name for name in names)):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_connection(f"{SUPERLINK}:{PORT}")
@@ -114,7 +121,7 @@ def introduce(names: list[str]) -> None:
 
 
 def _hand(source: Path, target: Path, mode: int = 0o600) -> None:
-    """Copy a file where it is not there as it is."""
+    """Copy a file unless the target is already equal."""
     content = source.read_bytes()
     if not target.exists() or target.read_bytes() != content:
         target.unlink(missing_ok=True)
@@ -123,7 +130,7 @@ def _hand(source: Path, target: Path, mode: int = 0o600) -> None:
 
 
 def _rewrite(source: Path, target: Path, old: str, new: str) -> None:
-    """Copy a text with ``old`` replaced; raises ``ProblemError`` where it does not stand there."""
+    """Copy a text with ``old`` replaced; raises ``ProblemError`` if absent."""
     text = source.read_text()
     if old not in text:
         raise ProblemError(f"{source} does not name {old}; correct deploy/containers.py with it")

@@ -1,10 +1,10 @@
-"""A federation of real processes on this machine: one SuperLink, a SuperNode a site, TLS and keys.
+"""Local federation of real processes: SuperLink, SuperNodes, TLS and keys.
 
     python deploy/federation.py up | run | status | down
 
 The same parts as in a deployment over machines, on loopback: every site has its own private key,
-profile, records, ledger and Flower home. Everything lies in ``$HDPFL_HOME/federation``. Standard
-library only; nothing of the packages is imported, their commands are called.
+profile, records, ledger and Flower home. All files lie in ``$HDPFL_HOME/federation``. Standard
+library only; the packages are not imported, their commands are called.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -21,7 +22,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from flower_cli import (
     SITES,
     ProblemError,
     answers,
+    call,
     environment,
     flwr,
     listens,
@@ -61,7 +62,7 @@ from sites_check import check_ports, check_sites, site_names
 
 DEMO = ROOT / "deploy" / "demo"
 DEFAULT_PORT = 28300
-"""The SuperLink's; the SuperNodes have the next ones."""
+"""Default port of the SuperLink; the SuperNodes use the next ones."""
 READY_SECONDS, ONLINE_SECONDS = 60.0, 150.0
 INTERRUPTED = 130
 
@@ -110,12 +111,14 @@ def main() -> int:
 
 
 def up(source: Path, pin: bool = False, app: Path = ROOT) -> None:
-    """Start the SuperLink and a SuperNode for each folder in ``source``; wait until all are in.
+    """Start the SuperLink and one SuperNode per folder in ``source``.
 
-    What runs already stays as it is. Names, ports, profiles and records are looked at before
-    anything is made; if it fails later, what this call started is stopped again, and the sites that
-    it made and did not start are taken back (one that started may have released something). With
-    ``pin`` the sites that it starts run approved apps alone, and the app as it is now is approved.
+    Waits until all are online.
+
+    Running processes stay unchanged. Names, ports, profiles and records are checked before
+    any file is made; if it fails later, processes started by this call are stopped again, and sites
+    that it made and did not start are removed (a started one may have released something). With
+    ``pin`` the sites that it starts run only approved apps, and the present app is approved.
     """
     if not (BIN / "flower-superlink").exists():
         raise ProblemError(f"flower-superlink is not installed in {BIN}; run: make up")
@@ -137,7 +140,7 @@ def up(source: Path, pin: bool = False, app: Path = ROOT) -> None:
         if SUPERLINK not in running:
             print(f"starting the SuperLink on {HOST}:{port}", flush=True)
             started.append(SUPERLINK)
-            start_superlink(port, pin)
+            start_superlink(port)
             _wait(lambda: answers(port), READY_SECONDS, SUPERLINK)
         node_ids = register(names)
         _wait_for_the_killed({n: i for n, i in zip(names, node_ids, strict=True) if n in killed})
@@ -164,7 +167,7 @@ def up(source: Path, pin: bool = False, app: Path = ROOT) -> None:
 
 
 def down() -> None:
-    """Stop the SuperNodes, then the SuperLink, and all that they started."""
+    """Stop the SuperNodes, then the SuperLink, with their children."""
     names = processes.names(PIDS)
     stopped = processes.stop([name for name in names if name != SUPERLINK], PIDS)
     stopped += processes.stop([SUPERLINK], PIDS)
@@ -172,7 +175,7 @@ def down() -> None:
 
 
 def status() -> None:
-    """Print each process, and where its log lies."""
+    """Print each process and the place of its log."""
     for name in (SUPERLINK, *_sites()):
         pid = processes.find(name, PIDS)
         print(f"{name:<14} {f'runs, pid {pid}' if pid else 'does not run':<20} {LOGS}/{name}.log")
@@ -182,7 +185,7 @@ def status() -> None:
 
 
 def run(terms: Path, app: Path = ROOT) -> None:
-    """Run the app under ``terms``, follow its log to the end, and say where everything lies."""
+    """Run the app under ``terms``, follow its log, and print paths."""
     if not processes.find(SUPERLINK, PIDS):
         raise ProblemError("the federation is not running; start it with: make up")
     folder, ended = submit(terms, app)
@@ -193,18 +196,20 @@ def run(terms: Path, app: Path = ROOT) -> None:
 
 
 def submit(terms: Path, root: Path = ROOT) -> tuple[Path, dict[str, Any]]:
-    """Run the app of ``root`` under ``terms``; return its folder and Flower's record of it.
+    """Run ``root``'s app under ``terms``; return its folder and Flower's record.
 
-    ``flwr run`` reports success as soon as the run was taken; how it ended is asked for here.
+    ``flwr run`` reports success as soon as the run is accepted; its end is queried here.
     """
-    config, run_id = _named_terms(terms, root)
+    call("hdpfl", "check", str(terms.absolute()), "--app", str(root), folder=root)
     with app_alone(root) as app:
+        # Beside that copy of the app, which is this call's own: two may submit at once.
+        config, run_id = _named_terms(terms, Path(app).parent)
         number = str(flwr("run", app, LINK, "--run-config", str(config))["run-id"])
     print(f"run {run_id} has started (Flower's id {number}); Ctrl-C leaves it running", flush=True)
     try:
         command = [f"{BIN}/flwr", "log", number, LINK]
         subprocess.run(command, env=environment(SERVER, HOME), check=False)
-        return HOME / "runs" / run_id, _end_of(number)
+        return HOME / "runs" / run_id, _end_of(number, HOME / "runs" / run_id)
     except KeyboardInterrupt:
         print(
             f"\nthe run continues; to follow it: {FLWR} log {number} {LINK}\n"
@@ -214,20 +219,27 @@ def submit(terms: Path, root: Path = ROOT) -> tuple[Path, dict[str, Any]]:
 
 
 def conclude(folder: Path, ended: dict[str, Any]) -> None:
-    """Print what the run in ``folder`` promised; raises ``ProblemError`` where it failed."""
+    """Print the promises of the run in ``folder``; raises ``ProblemError`` if failed."""
     if ended["status"] != "finished:completed":
-        again = ""
-        if (folder / "checkpoint.safetensors").exists():
-            line = f'resume-from = "{folder.name}"'
-            again = f"; to resume it: echo '{line}' > resume.toml, and run resume.toml"
-        raise ProblemError(f"the run ended as {ended['status']}: {ended['status-details']}{again}")
+        said = f"the run ended as {ended['status']}: {ended['status-details']}"
+        raise ProblemError(said + _to_resume(folder))
     for line in promises(folder):
         print(line)
 
 
+def _to_resume(folder: Path) -> str:
+    """Return the command that resumes the run in ``folder``, if it can be."""
+    if not (folder / "checkpoint.safetensors").exists():
+        return ""
+    return (
+        f"; to resume it, with the SuperLink running: FLWR_HOME={SERVER} {BIN}/hdpfl resume "
+        f"{folder} {LINK} --app {ROOT}"
+    )
+
+
 def promises(folder: Path) -> Iterator[str]:
-    """Yield what the run in ``folder`` promised, and who has no privacy, as its result says."""
-    result = folder / "result.json"  # somewhere else where the terms set 'runs-dir'
+    """Yield the privacy promises in ``folder``'s result, and sites without privacy."""
+    result = folder / "result.json"  # in another place if the terms set 'runs-dir'
     promise = json.loads(result.read_text()).get("privacy") if result.is_file() else None
     if not promise:
         return
@@ -240,36 +252,32 @@ def promises(folder: Path) -> Iterator[str]:
         yield f"no privacy: {', '.join(without)} (opted out)"
 
 
-def _named_terms(terms: Path, root: Path = ROOT) -> tuple[Path, str]:
-    """Return a copy of ``terms`` with a run id, which names the run's folder, and that id."""
-    try:
-        config = dict(_flat(tomllib.loads(terms.read_text())))
-    except ValueError as error:
-        raise ProblemError(f"{terms} is not valid TOML: {error}") from None
-    for key in config.keys() - _declared(root):  # Flower would not say which key it is
-        close = get_close_matches(key, _declared(root), n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise ProblemError(f"{terms}: '{key}' is not a key of the run config{hint}")
-    schema = str(config.get("schema", ""))
+def _named_terms(terms: Path, folder: Path) -> tuple[Path, str]:
+    """Return a copy of ``terms`` in ``folder`` with a run id for the run's folder, and that id."""
+    config = dict(_flat(tomllib.loads(terms.read_text(encoding="utf-8-sig"))))
+
+    def found(path: str) -> str:
+        """Return a path from the terms' folder; the ServerApp, which reads it, starts elsewhere."""
+        return str(terms.absolute().parent / Path(path).expanduser())
+
+    schema, start = str(config.get("schema", "")), str(config.get("start", ""))
     if schema.endswith(".toml") and not any(mark in schema for mark in "=\n"):
-        # A path starts at the terms' folder; the ServerApp, which reads the file, starts elsewhere.
-        config["schema"] = str(terms.absolute().parent / Path(schema).expanduser())
+        config["schema"] = found(schema)
+    if start and not start.startswith("sha256:"):
+        config["start"] = found(start)
+    if backbone := config.get("backbone"):
+        weights = r"(?<=\bweights=)(?!sha256:)\S+"
+        config["backbone"] = re.sub(weights, lambda path: found(path[0]), str(backbone))
     made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     resumed = Path(str(config.get("resume-from", ""))).name  # such a run has an id already
     config["run-id"] = config.get("run-id") or ("" if resumed else made)
-    copy = FOLDER / "run.toml"  # JSON's numbers, texts, true and false are TOML's, too
+    copy = folder / "run.toml"  # JSON's numbers, texts, true and false are also valid TOML
     copy.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
     return copy, str(config["run-id"] or resumed)
 
 
-def _declared(root: Path) -> set[str]:
-    """Return the keys that ``flwr run`` lets a user set."""
-    content = tomllib.loads((root / "pyproject.toml").read_text())
-    return {key for key, _ in _flat(content["tool"]["flwr"]["app"]["config"])}
-
-
 def _flat(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a run config as Flower names them, those of a table with a dot."""
+    """Yield run config keys as Flower names them, with dotted tables."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from ((f"{key}.{name}", inner) for name, inner in value.items())
@@ -277,10 +285,13 @@ def _flat(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _end_of(number: str) -> dict[str, Any]:
-    """Return Flower's record of a run, once it has ended."""
+def _end_of(number: str, folder: Path) -> dict[str, Any]:
+    """Return Flower's record of the run in ``folder``, once it has ended."""
     while True:
-        record: dict[str, Any] = flwr("list", LINK, "--run-id", number)["runs"][0]
+        try:
+            record: dict[str, Any] = flwr("list", LINK, "--run-id", number)["runs"][0]
+        except ProblemError as problem:  # the SuperLink has died
+            raise ProblemError(f"{problem}{_to_resume(folder)}") from None
         if record["status"].startswith("finished"):
             return record
         time.sleep(2)
@@ -290,7 +301,7 @@ def _end_of(number: str) -> dict[str, Any]:
 
 
 def _prepare(names: list[str], source: Path, pinned: list[str], app: Path) -> None:
-    """Make what the nodes need before they start; ``pinned`` sites run approved apps alone."""
+    """Prepare the nodes before their start; ``pinned`` sites run approved apps."""
     make_certificates(names)
     for name in names:
         prepare_site(name, source / name)
@@ -299,12 +310,12 @@ def _prepare(names: list[str], source: Path, pinned: list[str], app: Path) -> No
 
 
 def _sites() -> list[str]:
-    """Return the names of the sites that are there: each has a profile."""
+    """Return the names of the existing sites, which have a profile."""
     return sorted(path.parent.name for path in SITES.glob("[!.]*/profile.toml"))
 
 
 def _alone() -> AbstractContextManager[object]:
-    """Hold the folder for one command at a time; freed with the process."""
+    """Lock the folder for one command; freed with the process."""
     FOLDER.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = (FOLDER / "lock").open("w")
     try:
@@ -315,7 +326,7 @@ def _alone() -> AbstractContextManager[object]:
 
 
 def _port(running: bool) -> int:
-    """Return the SuperLink's port: that of the one that runs, else the configured one."""
+    """Return the SuperLink's port: the running or the configured one."""
     config = SERVER / "config.toml"
     if running:
         address = tomllib.loads(config.read_text())["superlink"][LINK]["address"]
@@ -327,7 +338,7 @@ def _port(running: bool) -> int:
 
 
 def _wait_for_the_killed(sites: dict[str, str]) -> None:
-    """Wait until the SuperLink misses these nodes (name → id): until then it lets no other in."""
+    """Wait until the SuperLink misses these nodes (name → id) and admits others."""
     known = node_statuses() if sites else {}
     taken = {name: node for name, node in sites.items() if known.get(node) == "online"}
     if taken:
@@ -340,7 +351,7 @@ def _wait_for_the_killed(sites: dict[str, str]) -> None:
 
 
 def _wait(ready: Callable[[], bool], seconds: float, *names: str) -> None:
-    """Wait until ``ready()``; raises where one of the processes ends first, or time is up."""
+    """Wait until ``ready()``; raises if a process ends or time is up."""
     deadline = time.monotonic() + seconds
     while not ready():
         for name in names:

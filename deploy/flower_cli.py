@@ -1,4 +1,4 @@
-"""Where a federation on this machine lies, and how Flower's commands are called on it.
+"""Location of a local federation, and calls of Flower's commands.
 
 Standard library only.
 """
@@ -24,17 +24,17 @@ LOGS, PIDS = FOLDER / "logs", FOLDER / "pids"
 
 HOST = "127.0.0.1"
 LINK = "hdpfl"
-"""The name of the connection in Flower's configuration."""
+"""Name of the connection in Flower's configuration."""
 FLWR = f"FLWR_HOME={SERVER} {BIN}/flwr"
-"""How a user calls Flower's own command on this federation."""
+"""User's call of Flower's own command on this federation."""
 
 
 class ProblemError(Exception):
-    """Something the user can correct, in one line."""
+    """Problem that the user can correct, in one line."""
 
 
 def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
-    """Return the environment of a process: nothing of the caller's own Flower reaches it."""
+    """Return a process environment without the caller's Flower settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HDPFL_"))}
     return {
         **kept,
@@ -51,7 +51,7 @@ def environment(flwr_home: Path, hdpfl_home: Path) -> dict[str, str]:
 
 
 def call(command: str, *words: str, folder: Path | None = None) -> None:
-    """Run a command, in ``folder``; raises ``ProblemError`` with its own words where it fails."""
+    """Run a command in ``folder``; raises ``ProblemError`` with its error message."""
     done = captured(command, *words, folder=folder)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"'{command}' failed"]
@@ -59,10 +59,12 @@ def call(command: str, *words: str, folder: Path | None = None) -> None:
 
 
 def flwr(*words: str) -> dict[str, Any]:
-    """Return the JSON that a ``flwr`` command prints; its exit status says nothing.
+    """Return the JSON printed by a ``flwr`` command.
+
+    Its exit status is not reliable.
 
     Raises:
-        ProblemError: it printed none, or says that it failed.
+        ProblemError: it printed none, or reports a failure.
     """
     done = captured("flwr", *words, "--format", "json")
     try:
@@ -95,13 +97,13 @@ def answers(port: int) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Return whether a process listens at ``port``: cheaper to ask again and again than Flower."""
+    """Return whether a process listens at ``port``, cheaper than by Flower."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 
 
 def check_free(port: int) -> None:
-    """Raise ``ProblemError`` where somebody listens at ``port``."""
+    """Raise ``ProblemError`` if ``port`` is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -116,7 +118,7 @@ def check_free(port: int) -> None:
 def captured(
     command: str, *words: str, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, in ``folder``, and return what it printed and its exit status."""
+    """Run a command in ``folder``; return its output and exit status."""
     return subprocess.run(
         [f"{BIN}/{command}", *words],
         cwd=folder,

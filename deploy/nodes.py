@@ -1,4 +1,4 @@
-"""The nodes of a federation: what each needs before it starts, and how it is started.
+"""Preparation and start of a federation's nodes.
 
 Standard library only.
 """
@@ -37,17 +37,17 @@ from flower_cli import (
 )
 
 SUPERLINK = "superlink"
-"""The name of the coordinator's process."""
+"""Name of the coordinator's process."""
 PINNED = "pinned"
-"""A file in the folder of a site that runs approved apps alone."""
+"""Marker file of a site that runs only approved apps."""
 
 
 APPROVED = FOLDER / "approved"
-"""The approved apps of sites that pin their code; on machines of their own each has its own."""
+"""Approved apps of sites that pin their code, shared on this machine."""
 
 
-def start_superlink(port: int, apart: bool = False) -> None:
-    """Start the coordinator with TLS and keys for its SuperNodes; its tasks ``apart`` from it."""
+def start_superlink(port: int) -> None:
+    """Start the coordinator with TLS and keys, its tasks apart."""
     _start(
         SUPERLINK,
         [
@@ -56,16 +56,16 @@ def start_superlink(port: int, apart: bool = False) -> None:
             "--ssl-keyfile", f"{CERTS}/server.key", "--enable-supernode-auth",
             "--database", f"{SERVER}/state.db", "--disable-runtime-dependency-installation",
         ],
-        [f"{HOST}:{port}", "--root-certificates", f"{CERTS}/ca.crt"] if apart else [],
+        [f"{HOST}:{port}", "--root-certificates", f"{CERTS}/ca.crt"],
         SERVER,
         environment(SERVER, HOME),
     )  # fmt: skip
 
 
 def start_supernode(name: str, port: int, own_port: int) -> None:
-    """Start a site: its own key, its own Flower home, its own configuration.
+    """Start a site with its own key, Flower home and configuration.
 
-    A site that pins its code finds nothing in its PATH but the launcher of approved apps, and its
+    A site that pins its code finds only the launcher of approved apps in its PATH, and its
     tasks run apart from it.
     """
     site = SITES / name
@@ -75,7 +75,7 @@ def start_supernode(name: str, port: int, own_port: int) -> None:
     _start(
         name,
         [
-            f"{BIN}/flower-supernode", "--superlink", f"{HOST}:{port}",
+            f"{BIN}/hdpfl-patient", f"{BIN}/flower-supernode", "--superlink", f"{HOST}:{port}",
             "--root-certificates", f"{CERTS}/ca.crt",
             "--auth-supernode-private-key", f"{CERTS}/sites/{name}",
             "--host", HOST, "--port", str(own_port), "--node-config", f"{site}/node.toml",
@@ -89,12 +89,13 @@ def start_supernode(name: str, port: int, own_port: int) -> None:
 def _start(
     name: str, node: list[str], runtime: list[str], folder: Path, env: dict[str, str]
 ) -> None:
-    """Start a node; with ``runtime`` apart from it what runs its tasks, and a secret of both."""
+    """Start a node, and with ``runtime`` a task process sharing a secret."""
     if not runtime:
         processes.start(name, node, PIDS, LOGS / f"{name}.log", env)
         return
     shared = ["--superexec-auth-secret-file", str(make_secret(folder))]
-    tasks = [f"{BIN}/flower-superexec", "--runtime-api-address", *runtime, *shared]
+    patient = [f"{BIN}/hdpfl-patient", f"{BIN}/flower-superexec"]
+    tasks = [*patient, "--runtime-api-address", *runtime, *shared]
     pair = [sys.executable, str(Path(__file__).with_name("run_pair.py"))]
     processes.start(
         name,
@@ -106,7 +107,7 @@ def _start(
 
 
 def make_secret(folder: Path) -> Path:
-    """Return the file in ``folder`` that a node and what runs its tasks share; make it, if new."""
+    """Return the secret in ``folder`` for a node and its tasks, made if new."""
     secret = folder / "superexec.secret"
     if not secret.exists():
         with os.fdopen(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
@@ -115,7 +116,7 @@ def make_secret(folder: Path) -> Path:
 
 
 def approve_app(names: list[str], root: Path = ROOT) -> None:
-    """Approve the app in ``root`` as it is now at these sites; they run no other from then on."""
+    """Approve only the present app in ``root`` at these sites."""
     with tempfile.TemporaryDirectory() as folder, app_alone(root) as source:
         call("flwr", "build", "--app", source, folder=Path(folder))
         (app,) = Path(folder).glob("*.fab")
@@ -125,10 +126,10 @@ def approve_app(names: list[str], root: Path = ROOT) -> None:
 
 
 def remove_site(name: str) -> None:
-    """Take back what was made for a site that never started: its folder, its keys, its place."""
+    """Remove the folder, keys and registration of a never started site."""
     note = SITES / name / "node-id"
     if note.exists():
-        with contextlib.suppress(ProblemError):  # the SuperLink may be what failed
+        with contextlib.suppress(ProblemError):  # the SuperLink itself may have failed
             flwr("supernode", "unregister", note.read_text(), LINK)
     shutil.rmtree(SITES / name, ignore_errors=True)
     for key in (CERTS / "sites" / name, CERTS / "sites" / f"{name}.pub"):
@@ -136,9 +137,9 @@ def remove_site(name: str) -> None:
 
 
 def make_certificates(names: list[str], *more: str) -> None:
-    """Make the CA, the server's certificate and the keys of sites that have none.
+    """Make the CA, the server's certificate and missing site keys.
 
-    The certificate names this machine, and ``more`` by which the server is called.
+    The certificate names this machine, and ``more`` names of the server.
     """
     new = [name for name in names if not (CERTS / "sites" / name).exists()]
     if new or not (CERTS / "server.crt").exists():
@@ -157,9 +158,9 @@ def write_connection(address: str) -> None:
 
 
 def prepare_site(name: str, source: Path) -> None:
-    """Copy a site's files, for its owner's eyes alone, and create its ledger.
+    """Copy a site's files, readable only by its owner, and create its ledger.
 
-    What is there already stays: a site's profile, records and ledger are its own. A ``node.toml``
+    Existing files stay: a site's profile, records and ledger are its own. A ``node.toml``
     in ``source`` adds to the node's configuration.
     """
     site = SITES / name
@@ -179,13 +180,13 @@ def prepare_site(name: str, source: Path) -> None:
     node = site / "node.toml"
     node.write_text(config)
     node.chmod(0o600)
-    content = tomllib.loads(profile.read_text())
+    content = tomllib.loads(profile.read_text(encoding="utf-8-sig"))
     if "ledger" in content and not (site / content["ledger"]["path"]).exists():
         call("hdpfl-site", "ledger", "init", "--profile", str(profile))
 
 
 def register(names: list[str]) -> list[str]:
-    """Register the public keys that are not yet; return the sites' node ids.
+    """Register missing public keys; return the sites' node ids.
 
     Flower lists nodes without their names, so a site's id is noted when it is registered.
     """

@@ -1,6 +1,6 @@
-"""Processes that outlive the command that started them, and are found again, never confused.
+"""Processes that outlive their command and are found again reliably.
 
-A file a process holds its id and its time of birth: an id alone may have been given to another one
+One file per process holds its id and start time: an id alone may have been given to another one
 meanwhile. Standard library only.
 """
 
@@ -17,18 +17,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 TERM_SECONDS = 20.0
-"""Time to end by itself before a process is killed."""
+"""Seconds until a terminating process is killed."""
 
 
 class Living(NamedTuple):
-    """What a process differs by from a later one of the same id, and its origin."""
+    """Start time and parent of a process.
+
+    The start time distinguishes it from a later one of the same id.
+    """
 
     birth: str
     parent: int
 
 
 def start(name: str, command: list[str], folder: Path, log: Path, env: dict[str, str]) -> int:
-    """Start ``command`` in a session of its own, its output appended to ``log``; return its id."""
+    """Start ``command`` in a new session, logging to ``log``; return its id."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -45,7 +48,7 @@ def start(name: str, command: list[str], folder: Path, log: Path, env: dict[str,
 
 
 def find(name: str, folder: Path) -> int | None:
-    """Return the id of the process that :func:`start` named so, if it lives."""
+    """Return the id of the process started as ``name``, if alive."""
     try:
         known = json.loads((folder / f"{name}.json").read_text())
         pid, birth = int(known["pid"]), known["birth"]
@@ -56,12 +59,12 @@ def find(name: str, folder: Path) -> int | None:
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of all processes that were started and not stopped, in order."""
+    """Return the sorted names of processes started and not stopped."""
     return sorted(path.stem for path in folder.glob("*.json"))
 
 
 def stop(wanted: Iterable[str], folder: Path) -> list[str]:
-    """End the named processes and what they started; return the names of those that lived."""
+    """Stop the named processes and their children; return living names."""
     living = {name: pid for name in wanted if (pid := find(name, folder)) is not None}
     family = _family(living.values())
     for pid in living.values():
@@ -69,7 +72,7 @@ def stop(wanted: Iterable[str], folder: Path) -> list[str]:
     deadline = time.monotonic() + TERM_SECONDS
     asked: set[int] = set()
     while (left := _still(family)) and time.monotonic() < deadline:
-        if not left.keys() & set(living.values()):  # orphans that do not mind
+        if not left.keys() & set(living.values()):  # orphans that ignore the end
             for pid in left.keys() - asked:  # once: a second signal ends Flower's orderly exit
                 _signal(pid, signal.SIGTERM)
             asked |= left.keys()
@@ -84,7 +87,7 @@ def stop(wanted: Iterable[str], folder: Path) -> list[str]:
 
 
 def table() -> dict[int, Living]:
-    """Return every process of this machine that lives; one that ended and waits does not."""
+    """Return every living process of this machine, without zombies."""
     if not Path("/proc/self/stat").exists():
         return _table_of_ps()
     found = {}
@@ -108,7 +111,7 @@ def _table_of_ps() -> dict[int, Living]:
 
 
 def _family(roots: Iterable[int]) -> dict[int, str]:
-    """Return the births of ``roots`` and of all that descend from them."""
+    """Return the start times of ``roots`` and all their descendants."""
     living = table()
     found = {pid: living[pid].birth for pid in roots if pid in living}
     grown = True

@@ -1,4 +1,4 @@
-"""What is looked at before anything of a federation is created: its sites' names and files.
+"""Checks of site names and files before a federation is created.
 
 Standard library only.
 """
@@ -17,15 +17,15 @@ from nodes import SUPERLINK
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STAGED = ".new-"
-"""What the folder of a site begins with while its files are looked at."""
+"""Prefix of a site's folder while its files are checked."""
 MAX_PORT = 65535
 
 
 def site_names(source: Path) -> list[str]:
-    """Return the names of the folders in ``source``, a site each, in order.
+    """Return the names of the folders in ``source``, one per site, sorted.
 
     Raises:
-        ProblemError: there is none, or one is no site's name.
+        ProblemError: there is none, or one is not a valid site name.
     """
     if not source.is_dir():
         raise ProblemError(f"{source} is no folder; name one that holds a folder a site")
@@ -42,7 +42,7 @@ def site_names(source: Path) -> list[str]:
 
 
 def check_ports(ports: Iterable[int]) -> None:
-    """Raise ``ProblemError`` where a port is taken, or is none."""
+    """Raise ``ProblemError`` if a port is taken or invalid."""
     for port in ports:
         if port > MAX_PORT:
             raise ProblemError(
@@ -52,12 +52,12 @@ def check_ports(ports: Iterable[int]) -> None:
 
 
 def check_sites(names: list[str], source: Path) -> None:
-    """Refuse sites that could not take part: their profiles, and the files that these name.
+    """Refuse sites with unusable profiles or files.
 
-    A site that has a profile of its own here is its own matter.
+    A site that already has a profile here is not checked.
 
     Raises:
-        ProblemError: names each such site, and what is to be changed.
+        ProblemError: names each such site, and the change needed.
     """
     SITES.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -68,7 +68,7 @@ def check_sites(names: list[str], source: Path) -> None:
 
 
 def _problem(name: str, source: Path) -> str:
-    """Return why a site cannot take part; empty where it can."""
+    """Return why a site cannot take part, or an empty text."""
     staged = SITES / f"{_STAGED}{name}"
     if (SITES / name / "profile.toml").exists():
         return ""
@@ -87,13 +87,13 @@ def _problem(name: str, source: Path) -> str:
 
 
 def _checked(name: str, profile: Path, shown: str) -> str:
-    """Return what the site's own tool finds wrong, with ``shown`` for the profile's folder."""
+    """Return ``hdpfl-site profile check``'s errors, with ``shown`` for the profile's folder."""
     done = captured("hdpfl-site", "profile", "check", "--profile", str(profile))
     if done.returncode == 0:
         return ""
     wrong = [line.removeprefix("error").strip() for line in done.stdout.splitlines()
              if line.startswith("error")]  # fmt: skip
-    # A ledger that is not there yet is made by 'up' itself.
+    # A missing ledger is made by 'up' itself.
     wrong = [line for line in wrong if not _is_a_new_ledger(line)]
     if not done.stdout.strip():
         wrong = done.stderr.strip().splitlines()[-1:] or ["'hdpfl-site profile check' failed"]

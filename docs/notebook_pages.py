@@ -1,7 +1,8 @@
-"""The notebooks, executed when the site is built; MkDocs calls ``on_files``.
+"""Notebooks executed when the site is built; MkDocs calls ``on_files``.
 
-``docs/notebooks`` holds them without outputs. Each becomes a page, the executed notebook beside
-it for download. A cell that fails, such as a command that ends with an error, stops the build.
+``docs/notebooks`` holds them without outputs. Each becomes a page, with the executed notebook
+beside it for download. A cell that fails, such as a command that ends with an error, stops the
+build.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 SECONDS = 300
-"""That a cell may take."""
+"""Maximum seconds of a cell."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 _FENCE = re.compile(r"^(`{3,})", re.M)
 
@@ -31,7 +32,7 @@ Pictures = dict[str, bytes]
 
 @cache
 def executed(text: str) -> Any:
-    """Return the notebook of ``text`` with its outputs, run in an empty folder of its own.
+    """Return the notebook of ``text`` with outputs, run in a new folder.
 
     Raises:
         CellExecutionError: a cell raised, or a ``%%bash`` cell ended with another status than 0.
@@ -57,7 +58,7 @@ def executed(text: str) -> Any:
 
 
 def as_markdown(book: Any, name: str) -> tuple[str, Pictures]:
-    """Return an executed notebook as Markdown, and its pictures by the name of their file."""
+    """Return an executed notebook as Markdown, with its pictures by name."""
     parts: list[str] = []
     pictures: Pictures = {}
     for cell in book.cells:
@@ -80,7 +81,7 @@ def as_markdown(book: Any, name: str) -> tuple[str, Pictures]:
 
 
 def whole(outputs: list[Any]) -> list[Any]:
-    """Return the outputs of a cell with what was printed in one piece: a kernel cuts lines."""
+    """Return a cell's outputs with printed text merged, since kernels cut lines."""
     printed = [output for output in outputs if output.output_type == "stream"]
     for rest in printed[1:]:
         printed[0].text += rest.text
@@ -88,18 +89,18 @@ def whole(outputs: list[Any]) -> list[Any]:
 
 
 def plain(text: str) -> str:
-    """Return what a program printed without colours."""
+    """Return a program's output without colours."""
     return _ANSI.sub("", text).strip("\n")
 
 
 def fenced(text: str, language: str) -> str:
-    """Return ``text`` as a block of code, whatever backticks it holds."""
+    """Return ``text`` as a block of code, for any backticks."""
     fence = max(("```", *(f"{ticks}`" for ticks in _FENCE.findall(text))), key=len)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Put the executed notebooks in the place of those without outputs, and their pages."""
+    """Replace notebooks by executed ones, and add their pages."""
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         book = executed(path.read_text(encoding="utf-8"))
         page, pictures = as_markdown(book, path.stem)

@@ -1,18 +1,19 @@
-"""Reference pages made from the code when the site is built; MkDocs calls ``on_files``.
+"""Reference pages made from the code: ``python docs/pages.py`` writes them, a test compares.
 
 Nothing that the code already states is copied by hand: keys, defaults and meanings come from the
-fields of the models, options from the command lines, series from their table.
+fields of the models, options from the command lines, series from their table. The pages of
+``COPIES`` are added when the site is built; MkDocs calls ``on_files`` and ``on_page_markdown``.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
 import types
 from collections.abc import Iterable
 from datetime import date
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -22,7 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "studies")
+DOCS = ROOT / "docs"
 BOUNDS = {"ge": "from", "gt": "above", "lt": "below", "le": "up to"}
 WORDS = {
     int: "whole number",
@@ -70,7 +71,7 @@ def kind(annotation: Any, bounds: str = "") -> str:
         inner = get_args(annotation)[0 if origin is tuple else 1]
         return ("list of " if origin is tuple else "table: a name, and a ") + kind(inner)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "table"
+        return WORDS[str] if hasattr(annotation, "to_text") else "table"  # local work is a text
     return WORDS[annotation] + bounds
 
 
@@ -80,7 +81,10 @@ def default(field: FieldInfo) -> str:
         return ""
     if field.default is None:
         return "none"
-    value = list(field.default) if isinstance(field.default, tuple) else field.default
+    extra = field.json_schema_extra
+    stated = extra["default"] if isinstance(extra, dict) else field.default
+    value = list(stated) if isinstance(stated, tuple) else stated
+    value = value.to_text() if hasattr(value, "to_text") else value
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
@@ -111,8 +115,14 @@ def plain(text: str) -> str:
 
 def terms_page() -> str:
     """Return the keys of a run's config."""
+    from hdpfl_flower.after import KINDS as ENDINGS
     from hdpfl_flower.config.run_config import GROUPS
     from hdpfl_flower.config.tables import TITLES
+    from hdpfl_flower.config.tasks import TASKS
+    from hdpfl_flower.work import KINDS
+    from hdpfl_flower.work.choice import CHOICES
+    from hdpfl_flower.work.second import SECONDS
+    from hdpfl_flower.work.spend import SPENDS
     from strategies import SETTINGS_OWNERS
 
     intro = (
@@ -136,7 +146,34 @@ def terms_page() -> str:
         "## Settings of strategies\n\nOf the strategy that runs, or of a part of it "
         "(`robust-hdp+pfa`). In a TOML file `estimator` in the table `[robust-hdp]`.\n\n"
     )
-    return intro + "\n".join([*parts, own + table(("key", "type", "default", "meaning"), settings)])
+    work = (
+        '## Kinds of local work\n\n`work = "alternate own-steps=2"`: a kind, then its settings; '
+        "`auto` in place of the kind changes settings of the strategy's own.\n\n"
+    )
+    second = (
+        '## Kinds of second model\n\n`second = "kept pull=0.05"`: a kind, then its settings.\n\n'
+    )
+    choice = '## Kinds of private choice\n\n`choice = "gaussian times=2 share=0.1"`: likewise.\n\n'
+    spend = '## Kinds of spending\n\n`spend = "late ratio=2"`: likewise.\n\n'
+    after = (
+        '## Kinds of work after the run\n\n`after = "tuning steps=40, scores share=0.25"`: each '
+        "kind once, between commas.\n\n"
+    )
+    task = (
+        '## Kinds of task\n\n`task = "classification shape=1,28,28 classes=10"`: of records '
+        "without a schema; a simulation finds open settings in your own data.\n\n"
+    )
+    head = ("key", "type", "default", "meaning")
+    tables = [
+        text + table(("kind", *head), [
+            (f"`{name}`", key, *row) for name, kind_ in kinds.items() for key, *row in keys(kind_)
+        ])
+        for text, kinds in (
+            (task, TASKS), (work, KINDS), (second, SECONDS), (choice, CHOICES), (spend, SPENDS),
+            (after, ENDINGS),
+        )
+    ] + [own + table(head, settings)]  # fmt: skip
+    return intro + "\n".join([*parts, *tables])
 
 
 def profile_page() -> str:
@@ -210,9 +247,17 @@ def commands_page(name: str) -> str:
         from server_app.commands import app
     else:
         from client_app.commands import app
-    command = typer.main.get_command(app)
-    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name=name)
-    return text.replace("**Usage**:\n\n", "").replace("**Options**:\n\n", "Options:\n\n")
+    command: Any = typer.main.get_command(app)
+    text = html.unescape(
+        get_docs_for_click(obj=command, ctx=typer.Context(command), name=name).rstrip()
+    )
+    for outer, each in (("", command), *command.commands.items()):
+        head, mark, rest = text.partition(f"## `{name} {outer}`" if outer else f"# `{name}`")
+        for inner, leaf in getattr(each, "commands", {}).items():
+            said = f"* `{inner}`: {leaf.get_short_help_str(limit=200)}"
+            rest = re.sub(rf"^\* `{inner}`: .*$", said, rest, count=1, flags=re.M)
+        text = head + mark + rest
+    return text.replace("**Usage**:\n\n", "").replace("**Options**:\n\n", "Options:\n\n") + "\n"
 
 
 def metrics_page() -> str:
@@ -242,7 +287,7 @@ def wire_page() -> str:
     rows = [
         ("`site`, the answer to *join*", listed(wire.SITE_KEYS)),
         ("`metrics`, the answer to *evaluate*", listed(wire.METRIC_KEYS)),
-        ("codes of a site that sends nothing", f"`{wire.DECLINED}`, `{wire.FAILED}`"),
+        ("codes of a site that sends nothing", ", ".join(f"`{code}`" for code in wire.REASONS)),
         ("message types", listed((wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH))),
     ]
     return (
@@ -318,18 +363,40 @@ def copied(name: str) -> str:
     return re.sub(r"\[([^\]]*)\]\((?!\.\./|http)[^)]*\)", r"\1", text)  # files outside of the site
 
 
-def api_pages() -> dict[str, str]:
-    """Return a page a room, which mkdocstrings fills from the docstrings."""
-    pages = {}
-    modules = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    for folder, files in groupby(sorted(modules, key=lambda p: p.parts[:-1]), lambda p: p.parent):
-        room = ".".join(folder.relative_to(ROOT).parts)
-        names = [room if p.stem == "__init__" else f"{room}.{p.stem}" for p in sorted(files)]
-        text = "\n".join(f"::: {name}\n" for name in names)
-        pages[f"reference/api/{room}.md"] = f"# `{room}`\n\n{text}"
-    rooms = "\n".join(f"* [`{Path(page).stem}`]({Path(page).name})" for page in sorted(pages))
-    pages["reference/api/index.md"] = f"# API\n\nOne page a room of the code.\n\n{rooms}\n"
-    return pages
+API = {
+    "Accounting": ("Steps", "Gaussians", "event_of", "epsilon_of", "calibrate"),
+    "Train privately": ("dp_sgd", "PrivateTraining", "RandomStream"),
+    "Keep a budget": ("Ledger",),
+    "Average noisy updates": (
+        "NoiseTracker", "inverse_variance_weights", "differences", "least_error_weights",
+        "epsilon_weights", "project_private",
+    ),
+    "In any Flower app": ("NoiseAware", "PrivateUpdates"),
+    "Run and extend": ("RunConfig", "run", "HDPStrategy", "HDPFLError", "audit"),
+}  # fmt: skip
+"""Heading → the public names under it."""
+
+
+def api_page() -> str:
+    """Return the page of the public names, from their docstrings."""
+    import hdpfl_flower
+
+    sys.path[:0] = [] if str(DOCS) in sys.path else [str(DOCS)]
+    from docstrings import described
+
+    parts = [
+        "# Python API\n\n`from hdpfl_flower import NAME` imports one of these names, and nothing "
+        "else; `hdpfl_flower.__version__` is the version. All other names are private: they may "
+        "change. [Use it as a library](../how-to/library.md) has examples.\n"
+    ]
+    for heading, names in API.items():
+        parts.append(f"\n## {heading}\n")
+        for name in names:
+            found = getattr(hdpfl_flower, name)
+            inner = f".{found.__name__}" if hasattr(found, "__module__") else ""
+            module = getattr(found, "__module__", found.__name__)
+            parts.append("\n" + described(module + inner, name))
+    return re.sub(r"\n{3,}", "\n\n", "".join(parts).rstrip() + "\n")
 
 
 PAGES = {
@@ -341,19 +408,39 @@ PAGES = {
     "reference/metrics.md": metrics_page,
     "reference/combinations.md": combinations_page,
     "reference/wire.md": wire_page,
+    "reference/api.md": api_page,
+}
+"""Every generated page that is committed."""
+
+COPIES = {
     "project/bugs-put-back.md": bugs_page,
     "project/changelog.md": lambda: copied("CHANGELOG.md"),
     "project/security.md": lambda: copied("SECURITY.md"),
     "project/contributing.md": lambda: copied("CONTRIBUTING.md"),
 }
-"""Every generated page but those of the API."""
+"""Pages of the site alone: files of the root, and a page of 100 kB."""
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the generated pages to the site."""
+    """Add the pages of the site alone."""
     if str(ROOT) not in sys.path:  # MkDocs restores the path after it has loaded this file
         sys.path.insert(0, str(ROOT))
-    pages = {name: make() for name, make in PAGES.items()} | api_pages()
-    for name, text in pages.items():
-        files.append(File.generated(config, name, content=text))
+    for name, make in COPIES.items():
+        files.append(File.generated(config, name, content=make()))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return a page with links that work in the repository turned into those of the site."""
+    markdown = re.sub(r"(\]\([^)]*notebooks/[a-z-]+)\.ipynb\)", r"\1.md)", markdown)
+    return re.sub(
+        r"\]\(\.\./\.\./(CONTRIBUTING|SECURITY|CHANGELOG)\.md\)",
+        lambda found: f"](../project/{found[1].lower()}.md)",
+        markdown,
+    )
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    for _name, _make in PAGES.items():
+        (DOCS / _name).write_text(_make(), encoding="utf-8")

@@ -1,7 +1,9 @@
-"""Writes the run config's table in ``pyproject.toml`` from the classes of its keys.
+"""Writer of the run config table in ``pyproject.toml``.
+
+The table comes from the classes of its keys.
 
 ``python docs/run_config.py`` after a key was added or changed; ``tests/test_pyproject.py``
-compares. ``flwr run`` lets declared keys alone be overridden.
+compares. ``flwr run`` allows only declared keys to be overridden.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of this package: each text names the key, the fault and the remedy.
+"""Errors of this package, naming key, fault and remedy.
 
 Every error of this package is a :class:`HDPFLError`; the command lines print its text on one line
 and end with a non-zero status. None of them carries a value of a profile or of a record: a text may
@@ -19,39 +19,39 @@ class TermsError(HDPFLError):
 
 
 class ProfileError(HDPFLError):
-    """A site's private profile is wrong; the text names keys, never values."""
+    """A site's profile is wrong; the text names keys, never values."""
 
 
 class DataError(HDPFLError):
-    """A data set, a schema or a site's table cannot be used as asked."""
+    """A data set, schema or table cannot be used as asked."""
 
 
 class ModelError(HDPFLError):
-    """A model cannot be built, or cannot be trained privately."""
+    """A model cannot be built or trained privately."""
 
 
 class AccountingError(HDPFLError):
-    """A privacy budget cannot be turned into noise, or noise into a privacy loss."""
+    """A budget cannot be turned into noise, or noise into loss."""
 
 
 class LedgerError(HDPFLError):
-    """The ledger is missing, damaged, or cannot be written; nothing may be released."""
+    """The ledger is missing, damaged, or not writable; no release is allowed."""
 
 
 class StrategyError(HDPFLError):
-    """An aggregation rule cannot work with what it was given."""
+    """A strategy cannot work with its inputs."""
 
 
 class EstimationError(StrategyError):
-    """Updates from which no noise level can be estimated: not finite, or too large."""
+    """Updates give no noise level: not finite, or too large."""
 
 
 class CheckpointError(HDPFLError):
-    """A run cannot be resumed: its checkpoint is damaged, of another version, or it is complete."""
+    """A run cannot be resumed: checkpoint damaged, other version, or complete."""
 
 
 class WireError(HDPFLError):
-    """A message does not have the form that ``wire.py`` prescribes; the text is a constant."""
+    """A message violates the form in ``wire.py``; the text is constant."""
 
 
 class DeploymentError(HDPFLError):
@@ -59,11 +59,13 @@ class DeploymentError(HDPFLError):
 
 
 class InstallationError(HDPFLError):
-    """A library that this use needs is not installed; the text names the extra that holds it."""
+    """A required library is not installed; the text names its extra."""
 
 
 class Reason(StrEnum):
-    """Why a site declines, for its own counts; the server receives the same code for all of them.
+    """Reason why a site declines, for its own counts.
+
+    The server receives the same code for all of them.
 
     The values are stored beside the ledger: none is renamed or removed.
     """
@@ -77,10 +79,12 @@ class Reason(StrEnum):
 
 
 class Declined(HDPFLError):  # noqa: N818 - a decision of the site, not a fault
-    """The site refuses what the server asks. The server receives one constant code, no reason.
+    """The site refuses a request; the server receives one constant code.
+
+    No reason is sent.
 
     Attributes:
-        reason: what the refusal is counted under.
+        reason: category in the site's counts.
         text: for the site's own log.
     """
 
@@ -94,7 +98,7 @@ class Declined(HDPFLError):  # noqa: N818 - a decision of the site, not a fault
 
 
 class Pending(Declined):
-    """The site's operator has not approved the run; the server receives a code of its own."""
+    """The operator has not yet approved the run; a separate code is sent."""
 
     def __init__(self, text: str) -> None:
         """``text``: for the site's own log."""
@@ -105,4 +109,4 @@ class Pending(Declined):
 
 
 class Refused(Pending):
-    """The site's operator refused the run, for good; the server receives a code of its own."""
+    """The site's operator refused the run for good; a separate code."""

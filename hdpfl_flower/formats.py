@@ -1,8 +1,8 @@
-"""Format numbers of everything that is stored or sent; the law: ``docs/reference/formats.md``.
+"""Format numbers of all files and messages: ``docs/reference/formats.md``.
 
 A number names what the fields of a file or message mean. It is raised with every new field, so that
-no version reads a file without a field that it should obey. A version reads every number up to its
-own, for ever; a file without a number has the first one.
+no version reads a file without a field that it should obey. From 0.1.0 on a version reads every
+number up to its own.
 """
 
 from __future__ import annotations
@@ -21,29 +21,25 @@ from hdpfl_flower.errors import (
 
 @dataclass(frozen=True)
 class Format:
-    """The form of one kind of file, record or message.
+    """Format of one kind of file, record or message.
 
     Attributes:
-        kind: what it is, as an error names it.
+        kind: name of it in errors.
+        error: raised for an unreadable number.
         newest: the number that this version writes, and the highest that it reads.
-        error: what an unreadable number raises.
-        unnumbered: the number of one that carries none.
     """
 
     kind: str
-    newest: int
     error: type[HDPFLError]
-    unnumbered: int = 0
+    newest: int = 1
 
-    def check(self, number: object = None) -> int:
-        """Return the number of a file that carries ``number``; None: it carries none.
+    def check(self, number: object) -> None:
+        """Refuse a file that carries ``number`` where this version cannot read it.
 
         Raises:
-            HDPFLError: ``error``: the number is none, or of a newer version of this package.
+            HDPFLError: ``error``: there is no number, or it is of a newer version of this package.
         """
-        if number is None:
-            return self.unnumbered
-        if type(number) is not int or number < self.unnumbered:
+        if type(number) is not int or number < 1:
             raise self.error(
                 f"{self.kind}: no version wrote its 'format'; correct it, or restore the file"
             )
@@ -52,14 +48,13 @@ class Format:
                 f"{self.kind}: format {number} was written by a newer version of hdpfl-flower, and "
                 f"this one reads up to format {self.newest}: update hdpfl-flower"
             )
-        return number
 
 
-LEDGER = Format("ledger", 3, LedgerError)
-PLAN = Format("plan in a ledger", 3, LedgerError)
-JOURNAL = Format("journal", 4, DataError)
-CHECKPOINT = Format("checkpoint", 3, CheckpointError, unnumbered=1)
-PROFILE = Format("profile", 1, ProfileError, unnumbered=1)
-FINAL_MODEL = Format("final model", 3, DataError)
-INSTRUCTIONS = Format("message from the server", 5, WireError)
+LEDGER = Format("ledger", LedgerError)
+PLAN = Format("plan in a ledger", LedgerError)
+JOURNAL = Format("journal", DataError)
+CHECKPOINT = Format("checkpoint", CheckpointError)
+PROFILE = Format("profile", ProfileError)
+FINAL_MODEL = Format("final model", DataError)
+INSTRUCTIONS = Format("message from the server", WireError)
 FORMATS = (LEDGER, PLAN, JOURNAL, CHECKPOINT, PROFILE, FINAL_MODEL, INSTRUCTIONS)

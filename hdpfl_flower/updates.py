@@ -1,4 +1,4 @@
-"""Arrays that enter and leave a strategy: the updates of a round, and the step of the model."""
+"""Inputs and outputs of a strategy: updates, and the model's step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hdpfl_flower.estimators.temporal import NoiseEstimate
 
 @dataclass(frozen=True)
 class RoundUpdates:
-    """The updates of one round that passed every check, a site a row.
+    """Checked updates of one round, a site per row.
 
     Attributes:
         server_round: from 1.
-        sites: names, in the one order that everything follows.
+        sites: names, in the order of all rows.
         updates: float32, shape ``(n, d)``; local model − global model. Not to be written to.
-        disclosed: facts that the sites disclosed, each shape ``(n,)``; NaN where a site does not
+        disclosed: facts that the sites disclosed, each shape ``(n,)``; NaN if a site does not
             disclose an optional fact.
-        head: where the model's softmax layer lies, if it has one.
+        head: position of the model's softmax layer, if any.
         group: with several models, the model that each site trained, shape ``(n,)``.
         chose: with several models, whether the site chose it, privately, shape ``(n,)``.
         squares: ‖u‖² of each row, shape ``(n,)``, see :func:`square_sum`; measured when the row
@@ -31,8 +31,8 @@ class RoundUpdates:
             and the row was made from it, shape ``(n,)``; None where no site was asked for one.
         tensor_sizes: numbers of each tensor of the model, in the order of the columns; empty where
             it is not known.
-        noise: noise of the rows where the guard has estimated it, no row more precise than the
-            guard believes; None: nobody has.
+        noise: noise of the rows if the guard has estimated it, no row more precise than the
+            guard believes; None: not estimated.
     """
 
     server_round: int
@@ -50,13 +50,13 @@ class RoundUpdates:
 
 @dataclass(frozen=True)
 class RowWeights:
-    """Weights of a round that differ by class row of the softmax head.
+    """Round weights that differ by class row of the softmax head.
 
     A block of the model is a class row (the weights into a class and its bias), or, the last one,
     all other coordinates. The update of block r is ``scales[r]``·Σᵢ ``shares[r, i]``·uᵢ.
 
     Attributes:
-        head: where the rows lie.
+        head: position of the rows.
         shares: float64, shape ``(classes + 1, n)``, convex in every block.
         scales: float64, shape ``(classes + 1,)``, positive.
     """
@@ -68,22 +68,22 @@ class RowWeights:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a strategy's round.
+    """Result of a strategy's round.
 
     Attributes:
         update: float32, shape ``(d,)``; added to the global model. With several models shape
-            ``(M, d)``, a row a model.
+            ``(M, d)``, a row per model.
         weights: float64, shape ``(n,)``; each site's share of its model; with ``row_weights`` the
             mean over the coordinates.
         gauges: measurements for the journal: a float, or an array of shape ``(n,)``.
-        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, where the strategy declares a weighted sum; with
+        scale: ``update`` is ``scale``·Σᵢ wᵢuᵢ, if the strategy declares a weighted sum; with
             ``row_weights`` the mean over the coordinates.
-        row_weights: the weights of each class row, where they differ, and then ``update`` is their
+        row_weights: the weights of each class row, if they differ, and then ``update`` is their
             sum; None: ``weights`` are those of every coordinate.
         group: the model that each site's update went into, shape ``(n,)``; None: there is one.
         from_first: a new model starts from the first one; else from the run's initial model.
-        reported: float32, shape ``(d,)``; what to add to the global model for the one that is
-            tested, stored and sent at the end, where that is not the one that sites train from;
+        reported: float32, shape ``(d,)``; added to the global model for the one that is
+            tested, stored and sent at the end, if that is not the model that sites train from;
             None: they are the same.
     """
 

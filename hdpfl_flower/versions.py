@@ -1,20 +1,37 @@
-"""Which versions of what computed a run: for its journal, its report and its checkpoint."""
+"""Versions of this package and its numerical libraries."""
 
 from __future__ import annotations
 
 import platform
+import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-VERSION = "0.1.0"
-"""Of this package; an app bundle has no metadata to read it from."""
+_NAME = "hdpfl-flower"
+
+
+def _own_version() -> str:
+    """Return the version from ``pyproject.toml`` or the installed metadata.
+
+    A Flower app bundle and a checkout hold the file; a wheel holds its metadata.
+    """
+    beside = Path(__file__).parents[1] / "pyproject.toml"
+    if beside.is_file():
+        project = tomllib.loads(beside.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == _NAME:
+            return str(project["version"])
+    return version(_NAME)
+
+
+__version__ = _own_version()
 
 _PARTS = ("flwr", "torch", "numpy", "opacus", "dp-accounting", "scipy", "scikit-learn")
-"""What the numbers of a run come from."""
+"""Libraries that compute a run's numbers."""
 
 
 def versions() -> dict[str, str]:
-    """Return name → version, of this package, Python and what the numbers come from."""
-    found = {"hdpfl-flower": VERSION, "python": platform.python_version()}
+    """Return name → version of package, Python and numerical libraries."""
+    found = {_NAME: __version__, "python": platform.python_version()}
     for part in _PARTS:
         try:
             found[part] = version(part)

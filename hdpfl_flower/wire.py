@@ -1,10 +1,10 @@
-"""Keys of every message that crosses the network, their encoding and decoding.
+"""Keys, encoding and decoding of all network messages.
 
-The only module of ``hdpfl_flower`` that imports Flower. Both sides read with equal distrust: a
-shape, a dtype or a key that is not expected raises :class:`WireError` before anything is allocated.
+The only module of ``hdpfl_flower`` that imports Flower. Both sides distrust the other equally: a
+shape, a dtype or a key that is not expected raises :class:`WireError` before any allocation.
 
     server → site   "model":        parameters by name, float32; for training in the form that the
-                                    terms name (``rounding.py``)
+                                    terms name (``quantize.py``)
                     "instructions": the format, the terms (JSON) and the round; in PFA+ also the
                                     model that a site is to have kept; else what "others" are for
                     "others":       more models, to choose from or to be pulled to; or what a
@@ -36,11 +36,10 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from hdpfl_flower import formats
-from hdpfl_flower.config.recorded_terms import recorded_terms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import WireError as WireError  # noqa: PLC0414 - exported
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.rounding import (
+from hdpfl_flower.quantize import (
     FLOAT32,
     Draw,
     Form,
@@ -52,59 +51,67 @@ from hdpfl_flower.rounding import (
 
 Item = TypeVar("Item")
 NUMPY = "numpy.ndarray"
-"""Flower's name for the form in which arrays are sent."""
+"""Flower's name for the form of sent arrays."""
 ROUNDED = "hdpfl.rounded"
-"""Ours, of what ``rounding.py`` writes: the bytes of its form, and no header."""
+"""Our name for ``quantize.py``'s form: its bytes, without a header."""
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
-"""Message types: a round; a test of the model; who are you; here is the final model."""
+"""Message types: training round, model test, join, final model."""
 SCORES = "query.scores"
 """Message type: the charged histogram of the final model's scores."""
 
 DECLINED, FAILED = 120, 121
-"""The two codes of a site that sends nothing: policy, budget or terms; anything else."""
+"""Error codes: declined (policy, budget or terms), and other failures.
+
+A site replies with one if it sends no result.
+"""
 PENDING, REFUSED = 122, 123
-"""Likewise, of a site whose operator has not approved the run so far, or has refused it."""
+"""Error codes of runs not yet approved, and refused."""
 REASONS = {DECLINED: "declined", FAILED: "failed", PENDING: "pending", REFUSED: "refused"}
-"""The one word that is sent with each code."""
+"""Single word sent with each code."""
 
 _MODEL, _INSTRUCTIONS, _OTHERS = "model", "instructions", "others"
 _UPDATE, _CHOICE, _SITE, _METRICS = "update", "choice", "site", "metrics"
 _SCORES = "scores"
 SITE_KEYS = frozenset({"partition", "batch-size", "declared-records", "epsilon", "noise-std"})
-"""What a site may say of itself when it joins; each but ``partition`` only if disclosed."""
+"""Facts sent when joining; all but ``partition`` only if disclosed."""
 METRIC_KEYS = frozenset(
     f"{whose}{metric}"
     for whose in ("", "personal-")
     for metric in ("accuracy", "loss", "mse", "mae")
 )
-"""What a site may say of a model, and of its own, if its profile discloses metrics; ``mse`` and
-``mae`` for a regression alone, whose ``accuracy`` is R²: any number up to 1, negative ones too."""
+"""Metrics of a model and of the personal one, sent only if disclosed.
+
+``mse`` and ``mae`` are for a regression alone, whose ``accuracy`` is R²: any number up to 1, also
+negative.
+"""
 
 _HEAD = {"terms", "round"}
 _FORMAT, _PROJECT, _USE = "format", "project", "use"
 CHOOSE, PULL, OFFSET = "choose", "pull", "offset"
-"""What other models in a message are for: to choose one of all, this one included, and train that;
-to be pulled towards the one sent along (``prox-lambda``); or to add it, in equal parts after each
-step (SCAFFOLD)."""
+"""Uses of further models in a message.
+
+The site chooses one of all, this one included, and trains that; is pulled towards the one sent
+along (the ``pull`` of ``work``); or adds it, in equal parts after each step (SCAFFOLD).
+"""
 WHOLE = ""
-"""What ``project`` holds where a site is to keep the model and send the whole update."""
+"""Value of ``project``: keep the model and send the whole update."""
 
 
 @dataclass(frozen=True)
 class Instructions:
-    """What the server asks of a site.
+    """Server's request to a site.
 
     Attributes:
         terms: the run's public terms.
         server_round: from 1; 0 before the first and for the end.
         model: the message's arrays, not yet decoded.
-        digest: SHA-256 of all of it; Flower's ids are left out, so a replay has the same one.
+        digest: SHA-256 of the whole request without Flower's ids, so a replay has the same one.
         model_digest: SHA-256 of the model alone.
-        project: ``model_digest`` of an earlier model: the update is wanted as its one number along
+        project: ``model_digest`` of an earlier model: the update is requested as one number along
             the step from there to this model. ``WHOLE``: as it is, but keep this model for such a
             request. None: as it is.
         others: more models, not yet decoded.
-        use: what they are for, ``CHOOSE``, ``PULL`` or ``OFFSET``; empty: there are none.
+        use: their use, ``CHOOSE``, ``PULL`` or ``OFFSET``; empty: there are none.
     """
 
     terms: RunTerms
@@ -131,7 +138,7 @@ def write_instructions(
     others: Sequence[ArrayRecord] = (),
     use: str = "",
 ) -> RecordDict:
-    """Return the content of a message to a site; the rest is as :class:`Instructions` has it."""
+    """Return a message's content to a site; arguments as in :class:`Instructions`."""
     head = ConfigRecord({
         _FORMAT: formats.INSTRUCTIONS.newest, "terms": terms.to_json(), "round": server_round,
     })  # fmt: skip
@@ -144,7 +151,7 @@ def write_instructions(
 
 
 def read_instructions(content: RecordDict) -> Instructions:
-    """Return what :func:`write_instructions` wrote.
+    """Return the instructions written by :func:`write_instructions`.
 
     Raises:
         WireError: keys or types are not those of this file, or the message is of a newer version.
@@ -155,7 +162,7 @@ def read_instructions(content: RecordDict) -> Instructions:
         raise WireError("instructions: unexpected keys")
     if not isinstance(head, ConfigRecord) or not isinstance(model, ArrayRecord):
         raise WireError("instructions: unexpected types")
-    number = formats.INSTRUCTIONS.check(head.get(_FORMAT))  # before other keys, which may be newer
+    formats.INSTRUCTIONS.check(head.get(_FORMAT))  # before other keys, which may be newer
     terms, server_round, project = head.get("terms"), head.get("round"), head.get(_PROJECT)
     if (
         set(head) - {_FORMAT, _PROJECT, _USE} != _HEAD
@@ -164,20 +171,21 @@ def read_instructions(content: RecordDict) -> Instructions:
         or (_PROJECT in head and not _is_digest(project))
     ):
         raise WireError("instructions: unexpected head")
+    read = RunTerms.from_json(terms)  # their size is bounded: before the arrays' digests
     # None and WHOLE differ: "as it is" and "as it is, and keep this model".
     named = project if isinstance(project, str) else None
-    contents, others, use = model_digest(model), _read_others(more), str(head.get(_USE, ""))
+    contents, others, use = model_digest(model), _read_others(more), head.get(_USE, "")
     # Models need a use, and a use models; a pull is towards one model, and one is added.
     uses = (CHOOSE, PULL, OFFSET) if others else ("",)
-    if use not in uses or (use != CHOOSE and len(others) > 1):
+    if not isinstance(use, str) or use not in uses or (use != CHOOSE and len(others) > 1):
         raise WireError("instructions: other models without a use")
-    # All that decides the payload, and nothing of Flower's: a message sent again has the same
+    # All that decides the payload, but no id of Flower's: a message sent again has the same
     # digest and gets the sealed bytes.
     asked = hashlib.sha256(f"{terms}\n{server_round}\n{named}\n{contents}".encode())
     for other in others:
         asked.update(f"\n{use}\n{model_digest(other)}".encode())
     return Instructions(
-        recorded_terms(terms, number), server_round, model, asked.hexdigest(), contents, named,
+        read, server_round, model, asked.hexdigest(), contents, named,
         others, use,
     )  # fmt: skip
 
@@ -191,9 +199,9 @@ def _read_others(record: object) -> tuple[ArrayRecord, ...]:
 
 
 def content_bytes(content: RecordDict) -> int:
-    """Return the bytes of a message's arrays, texts and numbers, without copying any.
+    """Return the bytes of a message's values without copying any.
 
-    Keys, framing and TLS are left out: below 1 kB a message, whatever the strategy.
+    Keys, framing and TLS are left out: below 1 kB a message, for any strategy.
     """
     total = 0
     for record in content.values():
@@ -213,24 +221,24 @@ def _is_digest(text: object) -> bool:
 
 
 def encode_update(update: npt.NDArray[np.float32]) -> bytes:
-    """Return the payload that is sealed, and later sent: shape ``(d,)``, or ``(1,)`` projected."""
+    """Return the payload of an update to seal: shape ``(d,)``, projected ``(1,)``."""
     return encode(update)
 
 
 def encode_choice(model: int) -> bytes:
-    """Return the payload that is sealed, and later sent, for the choice of a model."""
+    """Return the payload of a model choice to seal and send."""
     return b"%d" % model
 
 
 def write_update(
     payload: bytes, size: int, choice: bytes | None = None, form: Form = FLOAT32
 ) -> RecordDict:
-    """Return the reply that carries a sealed payload of ``size`` numbers, or of one number.
+    """Return the reply with a sealed payload of ``size`` or one number.
 
     Args:
         payload: of the update.
         size: d.
-        choice: the sealed payload of the choice, where one was asked for.
+        choice: the sealed payload of the choice, if one was requested.
         form: in which the payload was sealed; one number alone is always float32.
     """
     # A header is padded to a multiple of 64 bytes, so that the length determines the count.
@@ -244,10 +252,10 @@ def write_update(
 
 
 def read_choice(content: RecordDict, models: int) -> int:
-    """Return the choice in a reply; raises ``WireError`` where it is none of so many models."""
+    """Return the choice in a reply; raises ``WireError`` if not below ``models``."""
     record = content.get(_CHOICE)
     chosen = record.get(_CHOICE) if isinstance(record, ConfigRecord) else None
-    # `type`, for a bool is an int to `isinstance`; the bound, for the server indexes with it.
+    # `type`, since a bool is an int to `isinstance`; the bound, since the server indexes with it.
     if type(chosen) is not int or not 0 <= chosen < models or len(record or ()) != 1:
         raise WireError("choice: not one of the models")
     return chosen
@@ -261,25 +269,27 @@ def read_update(
     with_choice: bool = False,
     form: Form = FLOAT32,
 ) -> npt.NDArray[np.float32]:
-    """Return the update in a reply, shape ``(size,)``; ``(1,)``, where it may be projected and is.
+    """Return the update in a reply, shape ``(size,)``, or ``(1,)`` if projected.
+
+    A projected one only with ``may_be_projected``.
 
     Raises:
-        WireError: anything but one finite vector of that size and form under its key, and a choice
-            beside it where one was asked for.
+        WireError: other content than one finite vector of that size and form under its key, with a
+            choice beside it if one was requested.
     """
     record, keys = content.get(_UPDATE), {_UPDATE, _CHOICE} if with_choice else {_UPDATE}
     if set(content) != keys or not isinstance(record, ArrayRecord):
         raise WireError("update: unexpected keys")
     if set(record) != {_UPDATE}:
         raise WireError("update: unexpected array names")
-    # One number is accepted only where it was asked for; else d numbers, no fewer.
+    # One number is accepted only if it was requested; else exactly d numbers.
     array = record[_UPDATE]
     projected = may_be_projected and tuple(array.shape) == (1,)
     return decode(array, (1,), FLOAT32) if projected else decode(array, (size,), form)
 
 
 def write_scores(payload: bytes) -> RecordDict:
-    """Return the reply that carries a sealed histogram of scores."""
+    """Return the reply with a sealed histogram of scores."""
     array = Array("float32", (numbers_in(len(payload)),), NUMPY, payload)
     return RecordDict({_SCORES: ArrayRecord({_SCORES: array})})
 
@@ -288,7 +298,7 @@ def read_scores(content: RecordDict, size: int) -> npt.NDArray[np.float32]:
     """Return the histogram in a reply, shape ``(size,)``.
 
     Raises:
-        WireError: anything but one finite float32 vector of that size under its key.
+        WireError: other content than one finite float32 vector of that size under its key.
     """
     record = content.get(_SCORES)
     if set(content) != {_SCORES} or not isinstance(record, ArrayRecord):
@@ -313,19 +323,19 @@ def read_site(content: RecordDict) -> dict[str, float]:
     """
     facts = _read_numbers(content, _SITE, SITE_KEYS)
     for name, value in facts.items():
-        # Written so that NaN fails too. ε alone may be infinite: a site that opted out.
+        # Written so that NaN fails too. Only ε may be infinite: a site that opted out.
         if not value >= 0 or (math.isinf(value) and name != "epsilon"):
             raise WireError("site: a number is out of range")
     return facts
 
 
 def encode_metrics(metrics: Mapping[str, float]) -> bytes:
-    """Return the payload that is sealed, and later sent, for metrics of a model."""
+    """Return the payload of metrics to seal and send."""
     return json.dumps(dict(metrics), sort_keys=True).encode()
 
 
 def write_metrics(payload: bytes) -> RecordDict:
-    """Return the reply that carries sealed metrics."""
+    """Return the reply with sealed metrics."""
     metrics = json.loads(payload)
     if not set(metrics) <= METRIC_KEYS:
         raise WireError("metrics: unexpected keys")
@@ -345,12 +355,12 @@ def read_metrics(content: RecordDict) -> dict[str, float]:
 
 
 def refusal(code: int, request: Message) -> Message:
-    """Return the reply of a site that sends nothing: the code and its constant reason."""
+    """Return the reply of a site without a result: a constant code."""
     return Message(Error(code, REASONS[code]), reply_to=request)
 
 
 def _read_numbers(content: RecordDict, key: str, allowed: frozenset[str]) -> dict[str, float]:
-    """Return the numbers of the one record in ``content``; whether they make sense, callers say."""
+    """Return the numbers of the only record; callers check their range."""
     record = content.get(key)
     if set(content) != {key} or not isinstance(record, MetricRecord) or not set(record) <= allowed:
         raise WireError(f"{key}: unexpected keys")
@@ -366,7 +376,7 @@ def _read_numbers(content: RecordDict, key: str, allowed: frozenset[str]) -> dic
 
 
 def write_model(arrays: Arrays) -> ArrayRecord:
-    """Return the model as Flower's record, without a detour over ``numpy.save``."""
+    """Return the model as Flower's record, without ``numpy.save``."""
     return ArrayRecord(
         {
             name: Array("float32", array.shape, NUMPY, encode(array))
@@ -376,12 +386,12 @@ def write_model(arrays: Arrays) -> ArrayRecord:
 
 
 def encode(array: npt.NDArray[np.float32]) -> bytes:
-    """Return what ``numpy.save`` writes for a float32 array."""
+    """Return the bytes of ``numpy.save`` for a float32 array."""
     return numpy_header(array.shape) + array.astype("<f4", copy=False).tobytes()
 
 
 def round_model(record: ArrayRecord, form: Form, draw: Draw) -> ArrayRecord:
-    """Return the model in a record of :func:`write_model`'s, rounded to the grid of ``form``."""
+    """Return a :func:`write_model` record's model, rounded to ``form``'s grid."""
     rounded = ArrayRecord()
     for name, array in record.items():
         shape = tuple(array.shape)
@@ -391,9 +401,9 @@ def round_model(record: ArrayRecord, form: Form, draw: Draw) -> ArrayRecord:
 
 
 def read_model(record: ArrayRecord, like: Arrays, form: Form = FLOAT32) -> Arrays:
-    """Return the model in ``record``, which must have the names and shapes of ``like``.
+    """Return the model in ``record``, with the layout of ``like``.
 
-    Sent in ``form``, that of the run's terms or float32, and in no other.
+    It must be sent in ``form``, that of the run's terms or float32, and in no other.
 
     Raises:
         WireError: names, shapes or types differ, or a number is not finite.
@@ -404,7 +414,7 @@ def read_model(record: ArrayRecord, like: Arrays, form: Form = FLOAT32) -> Array
 
 
 def read_own(record: ArrayRecord) -> Arrays:
-    """Return the model in a record that this process wrote, read-only, without a copy.
+    """Return this process's own model record, read-only, without a copy.
 
     Raises:
         WireError: the record is no :func:`write_model`'s.
@@ -413,23 +423,23 @@ def read_own(record: ArrayRecord) -> Arrays:
 
 
 def pack_models(models: Iterable[ArrayRecord]) -> ArrayRecord:
-    """Return several models as one record, their names after ``0/``, ``1/`` and so on."""
+    """Return several models as one record, prefixed ``0/``, ``1/``, …."""
     return ArrayRecord(
         {f"{i}/{name}": array for i, one in enumerate(models) for name, array in one.items()}
     )
 
 
 def unpack_models(record: ArrayRecord) -> tuple[ArrayRecord, ...]:
-    """Return the models that :func:`pack_models` packed.
+    """Return the models packed by :func:`pack_models`.
 
     Raises:
-        WireError: names that it does not write.
+        WireError: other names than those of :func:`pack_models`.
     """
     return tuple(ArrayRecord(one) for one in split_models(record))
 
 
 def split_models(named: Mapping[str, Item]) -> list[dict[str, Item]]:
-    """Return what :func:`pack_models` named, a dictionary a model; raises as ``unpack_models``."""
+    """Return the packed names by model; raises as ``unpack_models``."""
     models: list[dict[str, Item]] = []
     for key, item in named.items():
         number, slash, name = key.partition("/")
@@ -442,19 +452,19 @@ def split_models(named: Mapping[str, Item]) -> list[dict[str, Item]]:
 
 
 def model_digest(model: ArrayRecord) -> str:
-    """Return the SHA-256 of a model: its names, shapes, types and numbers, in their order."""
+    """Return a model's SHA-256: names, shapes, types and numbers, in order."""
     digest = hashlib.sha256()
     for name, array in model.items():
         shape = tuple(array.shape)
         digest.update(f"{name}\n{array.dtype}\n{shape}\n{array.stype}\n".encode())
-        # The length first: else bytes could move from one array to the next under one digest.
+        # The length first: otherwise bytes could move between arrays under one digest.
         digest.update(len(array.data).to_bytes(8, "big"))
         digest.update(array.data)  # by itself: the two together would be a copy of it
     return digest.hexdigest()
 
 
 def decode(array: Array, shape: tuple[int, ...], form: Form = FLOAT32) -> npt.NDArray[np.float32]:
-    """Return the numbers of ``array``, checked against shape and form before they are touched."""
+    """Return the numbers of ``array`` after checking shape and form."""
     if form != FLOAT32:
         if array.stype != ROUNDED or array.dtype != form or tuple(array.shape) != shape:
             raise WireError("array: unexpected type or shape")
@@ -466,22 +476,22 @@ def decode(array: Array, shape: tuple[int, ...], form: Form = FLOAT32) -> npt.ND
 
 
 def _view(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Return the numbers of ``array`` where they lie.
+    """Return a view of the numbers of ``array``.
 
-    The header is compared, not parsed: NumPy's parser takes what it reads for Python.
+    The header is compared, not parsed: NumPy's parser would evaluate it as Python.
     """
     if array.stype != NUMPY or array.dtype != "float32" or tuple(array.shape) != shape:
         raise WireError("array: unexpected type or shape")
     header = numpy_header(shape)
     if not array.data.startswith(header):
         raise WireError("array: unexpected header")
-    # Exact: nothing is read beyond the bytes, and none of them is left over.
+    # Exact: no read goes beyond the bytes, and none of them is left over.
     if len(array.data) - len(header) != 4 * math.prod(shape):
         raise WireError("array: unexpected length")
     return np.frombuffer(array.data, dtype="<f4", offset=len(header)).reshape(shape)
 
 
 def read_sealed(payload: bytes) -> npt.NDArray[np.float32]:
-    """Return the vector that :func:`encode_update` wrote, shape ``(d,)``; raises ``WireError``."""
+    """Return the vector of :func:`encode_update`, shape ``(d,)``; raises ``WireError``."""
     size = numbers_in(len(payload))
     return decode(Array("float32", (size,), NUMPY, payload), (size,))

@@ -1,4 +1,4 @@
-"""The ServerApp that ``flwr run`` starts: terms in, rounds, a run's folder out."""
+"""ServerApp of ``flwr run``: terms, rounds, the run's folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.schema_file import with_schema_text
+from hdpfl_flower.config.server_terms import rates_line
 from hdpfl_flower.data.stated_task import is_own
-from hdpfl_flower.errors import HDPFLError, TermsError
+from hdpfl_flower.errors import CheckpointError, HDPFLError, TermsError
 from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from hdpfl_flower.monitoring.journal import Event
+from hdpfl_flower.system.notice import send_notice
+from hdpfl_flower.system.patient import ask_again
 from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.resume import check_drawn_alike, engine_of, open_run, run_folder
@@ -26,7 +29,7 @@ from server_app.run.rounds import RunResult, run
 app = ServerApp()
 log = logging.getLogger("hdpfl.server")
 RESUME_FROM = "resume-from"
-"""The key of the run config that resumes a run: its folder, or its id; no term."""
+"""Run config key of the run to resume: folder or id; no term."""
 NAMED = 20
 """Sites that a line of the log names."""
 
@@ -35,6 +38,7 @@ NAMED = 20
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes."""
     _show_own_lines()
+    ask_again()
     try:
         result = run_or_resume(grid, context.run_config)
     except HDPFLError as error:
@@ -45,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
-    """Run what ``run_config`` describes, or resume the run that ``resume-from`` names.
+    """Start the run of ``run_config``, or resume ``resume-from``.
 
     ``resume-from`` is no term: no site receives it, and a round that is asked again is the very
     same request.
@@ -58,7 +62,7 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
     resumed = config.pop(RESUME_FROM, "")
     if is_own(str(config.get("dataset", ""))):
         config = _with_own_task(config, grid)
-    given, at = RunConfig.parse(with_schema_text(config, Path.cwd())), None
+    given, at = RunConfig.parse(with_files(config, Path.cwd())), None
     if given.simulation.stack:
         raise TermsError(
             "'stack' is for simulations in one process (hdpfl compare); leave it out: sites of "
@@ -68,15 +72,26 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
         raise TermsError(f"run config: '{RESUME_FROM}' must be a text in quotes")
     if resumed:
         at = open_run(run_folder(resumed, given.server.runs_dir), given)
+        if (began := at.origin.get("engine")) != engine_of(grid):
+            raise CheckpointError(
+                f"run '{at.config.terms.run_id}' began as a {began} and this is a "
+                f"{engine_of(grid)}, with other sites; resume it with: hdpfl resume {resumed}"
+            )
         if engine_of(grid) == "simulation":
             check_drawn_alike(at.config, given)
         given = at.config
     checkpoints = Checkpoints({"engine": engine_of(grid)}, at)
-    return run(grid, given, _log_event, on_end=_draw, checkpoints=checkpoints)
+
+    def tell(event: Event) -> None:
+        _log_event(event)
+        if what := _notice_of(event):
+            send_notice(given.server.notify, log, run=given.terms.run_id, **what)
+
+    return run(grid, given, tell, on_end=_draw, checkpoints=checkpoints)
 
 
 def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
-    """Return ``config`` with what its own data set says of the task; raises where sites are real.
+    """Return ``config`` with its data set's task; raises if sites are real.
 
     Raises:
         TermsError: sites that are no simulation were asked to read a file or a module of terms.
@@ -85,7 +100,7 @@ def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
     if engine_of(grid) == "deployment":
         raise TermsError(
             "run config: 'dataset' names a file or a module, which is read in simulations alone; "
-            "set it to site, with 'input-shape', and let each profile's [data] name its own file"
+            "set it to site, with 'task', and let each profile's [data] name its own file"
         )
     from hdpfl_flower.data.own_data.dataset import with_own_task
 
@@ -93,7 +108,7 @@ def _with_own_task(config: dict[str, Any], grid: Grid) -> dict[str, Any]:
 
 
 def _show_own_lines() -> None:
-    """Send our own log to stderr, which Flower streams to ``flwr log``.
+    """Send the package's log to stderr, which Flower streams to ``flwr log``.
 
     The root logger stays as it is: at INFO, httpx would log every request, and each such line
     is uploaded by a request of its own.
@@ -109,7 +124,7 @@ def _show_own_lines() -> None:
 
 
 def _log_shares(result: RunResult) -> None:
-    """Log who decides how much; names where the log may say who took part."""
+    """Log each site's influence; with names if participants may be logged."""
     named = result.privacy.get("noise") != "server"
     if shares := shares_line(result.rounds, named=named):
         log.info("%s", shares)
@@ -121,7 +136,18 @@ def _draw(result: RunResult) -> None:
     draw_run(result.rounds, result.folder)
 
 
+def _notice_of(event: Event) -> dict[str, str]:
+    """Return what a person is told of an event; empty: nothing."""
+    if event["event"] == "approval" and event["status"] == "pending":
+        return {"notice": "request-pending", "site": event["site"]}
+    if event["event"] == "run-finished":
+        return {"notice": "run-ended" if event["status"] == "completed" else "run-failed"}
+    return {}
+
+
 def _log_event(event: Event) -> None:
+    if event["event"] == "run-started":
+        log.info("%s", rates_line(event["terms"]))
     if event["event"] == "run-resumed":
         done, last = event["after_round"], event["last"]
         log.info("run %s resumes after round %d of %d", event["run_id"], done, last)

@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation: TLS for the coordinator, one key pair a site.
+"""Keys and certificates: TLS for the coordinator, key pairs for sites.
 
 Everything is ECDSA on P-384. Nothing here touches the disk; ``commands/certs.py`` does.
 """
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hdpfl_flower.errors import DeploymentError
 
 CA_DAYS, SERVER_DAYS = 3650, 825
-"""Days that the CA and the server's certificate are valid; 825 is what TLS clients accept."""
+"""Days of validity of the certificates; TLS clients accept at most 825."""
 
 _DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.(?!-)[A-Za-z0-9_-]{1,63})*")
 _CLOCKS_DIFFER = timedelta(hours=1)
@@ -27,7 +27,7 @@ _CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hdpfl federation 
 
 @dataclass(frozen=True, repr=False)
 class Pair:
-    """A private key, and what is public about it, as files hold them."""
+    """Private key with its public part, as files hold them."""
 
     private: bytes
     public: bytes
@@ -35,14 +35,14 @@ class Pair:
 
 @dataclass(frozen=True, repr=False)
 class Authority:
-    """A certificate authority of one's own, and the server's certificate that it signed; PEM."""
+    """Certificate authority (CA) and the server's certificate that it signed; PEM."""
 
     ca: Pair
     server: Pair
 
 
 def make_authority(hosts: list[str]) -> Authority:
-    """Return a new CA and a server certificate with every one of ``hosts`` as a SAN.
+    """Return a new CA, and a server certificate with ``hosts`` as SANs.
 
     Args:
         hosts: DNS names and IP addresses by which sites will call the server, at least one.
@@ -72,7 +72,7 @@ def make_authority(hosts: list[str]) -> Authority:
 
 
 def renew_server(ca_key: bytes, hosts: list[str]) -> Pair:
-    """Return another server certificate, with its key, signed by the CA whose key is given in PEM.
+    """Return a new server certificate with key, signed by the given CA; PEM.
 
     Sites that trust the CA take it without a change of theirs.
 
@@ -107,7 +107,7 @@ def _server(ca_key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName]) -
 
 
 def make_site_keys(site: str) -> Pair:
-    """Return a new key pair in OpenSSH's formats, as SuperNodes and their registration want it."""
+    """Return a new key pair in OpenSSH's formats, for SuperNodes."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -121,18 +121,32 @@ def make_site_keys(site: str) -> Pair:
 
 
 def missing_hosts(certificate: bytes, hosts: list[str]) -> list[str]:
-    """Return those of ``hosts`` that a server certificate, in PEM, does not name.
+    """Return the ``hosts`` that a PEM server certificate does not name.
 
     Raises:
         DeploymentError: it is no certificate with names, or a host is no host.
     """
+    names = _names_in(certificate)
+    return [host for host in hosts if _general_name(host) not in names]
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """Return the names and addresses in a server certificate, PEM.
+
+    Raises:
+        DeploymentError: it is no certificate with names.
+    """
+    return [str(name.value) for name in _names_in(certificate)]
+
+
+def _names_in(certificate: bytes) -> list[x509.GeneralName]:
     try:
         names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
             x509.SubjectAlternativeName
         )
     except (ValueError, x509.ExtensionNotFound):
         raise DeploymentError("the server's certificate is damaged; make a new folder") from None
-    return [host for host in hosts if _general_name(host) not in list(names.value)]
+    return list(names.value)
 
 
 def valid_until(certificate: bytes) -> datetime:

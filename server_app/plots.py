@@ -1,4 +1,4 @@
-"""Pictures of runs, drawn from journals alone by matplotlib (the extra ``plots``)."""
+"""Pictures of runs from their journals, by matplotlib (extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def why_no_picture() -> str:
-    """Return, in words, that no picture can be drawn because matplotlib is missing; else ''."""
+    """Return the message that matplotlib is missing, else ''."""
     try:
         check_pictures()
     except InstallationError as error:
@@ -40,7 +40,7 @@ def why_no_picture() -> str:
 
 
 def draw_run(rounds: Sequence[Event], folder: Path) -> None:
-    """Draw ``run.png`` in a run's folder; nothing without a round, a warning without matplotlib."""
+    """Draw ``run.png`` of a run; skipped without rounds or matplotlib."""
     if why := why_no_picture():
         log.warning("no picture of the run: %s", why)
     elif rounds:
@@ -48,7 +48,7 @@ def draw_run(rounds: Sequence[Event], folder: Path) -> None:
 
 
 def check_pictures() -> None:
-    """Check that pictures can be drawn, before the work whose pictures they are.
+    """Check that pictures can be drawn, before the work.
 
     Raises:
         InstallationError: matplotlib is not installed, or does not start: a notebook's kernel names
@@ -64,7 +64,7 @@ def check_pictures() -> None:
 
 
 def plot_run(events: Sequence[Event], path: Path) -> None:
-    """Draw one run by round: its metrics, a panel a unit, and below them each site's weight.
+    """Draw one run by round: a panel per unit, and each site's weight.
 
     All panels have the same rounds below each other.
 
@@ -94,7 +94,7 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
 
 
 def plot_curves(curves: Curves, path: Path, title: str) -> None:
-    """Draw accuracy by round, mean and one standard deviation over the seeds."""
+    """Draw accuracy by round, mean and standard deviation over seeds."""
     figure, (axes,) = _figure(1)
     _draw_curves(axes, curves, title)
     _save(figure, path)
@@ -103,7 +103,7 @@ def plot_curves(curves: Curves, path: Path, title: str) -> None:
 def plot_panels(
     panels: Mapping[str, Curves], path: Path, title: str, label: str = "accuracy"
 ) -> None:
-    """Draw a measure by round, a panel for each name, mean and one standard deviation.
+    """Draw a measure by round, one panel per name.
 
     Args:
         panels: name → strategy → the measure.
@@ -166,7 +166,7 @@ def plot_differences(
     label: str,
     title: str,
 ) -> None:
-    """Draw differences at named places below each other, a panel for each name.
+    """Draw differences at named places, one panel per name.
 
     The axis is logarithmic beyond ±1, so that tenths and tens are both seen.
 
@@ -209,7 +209,7 @@ def plot_differences(
 def plot_gaps(
     panels: Mapping[str, Mapping[str, npt.NDArray[np.float64]]], path: Path, title: str
 ) -> None:
-    """Draw optimality gaps by round, both axes logarithmic, a panel for each name.
+    """Draw optimality gaps by round, log axes, one panel per name.
 
     Args:
         panels: name → line → gap after each round, shape ``(rounds,)``; what is not finite or not
@@ -234,7 +234,7 @@ def plot_positions(
     path: Path,
     title: str,
 ) -> None:
-    """Draw points in the plane, a colour and a mark a group, a panel for each name.
+    """Draw points in the plane by group, one panel per name.
 
     Args:
         panels: name → (positions, shape ``(n, 1)`` or ``(n, 2)``; groups, shape ``(n,)``).
@@ -259,7 +259,7 @@ def plot_demo(
     true: npt.NDArray[np.float64],
     path: Path,
 ) -> None:
-    """Draw the demo: accuracy by round, and each site's estimated noise against the true one.
+    """Draw the demo: accuracy by round, estimated and true noise.
 
     Args:
         curves: what each strategy reached.
@@ -282,7 +282,7 @@ def plot_demo(
 
 
 def _metrics_by_unit(rounds: Sequence[Event]) -> dict[str, list[str]]:
-    """Return the names of the rounds' metrics by what they measure, without variances.
+    """Return metric names by measured quantity, without variances.
 
     ``accuracy``, ``loss``, ``mse`` and ``mae`` have a scale each; what else a journal has is last.
     """
@@ -297,7 +297,7 @@ def _metrics_by_unit(rounds: Sequence[Event]) -> dict[str, list[str]]:
 
 
 def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> AxesImage:
-    """Draw a cell for each round, at its number, and site."""
+    """Draw a cell for each round and site."""
     numbers = [event["round"] for event in rounds]
     first, last = min(numbers), max(numbers)
     # NaN stays white: no update is not a weight of 0.
@@ -316,7 +316,7 @@ def _draw_weights(axes: Axes, rounds: Sequence[Event], sites: Sequence[str]) -> 
 
 
 def _column(heights: Sequence[float]) -> tuple[Figure, Any]:
-    """Return a figure and its panels, one below the other, whose rounds are the same."""
+    """Return a figure with panels that share the round axis."""
     with extra("plots", "a picture"):
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
@@ -350,7 +350,7 @@ def _draw_curves(axes: Axes, curves: Curves, title: str, label: str = "accuracy"
 
 
 def _styles() -> Iterator[tuple[str, str]]:
-    """Yield colour and dash of one line after another, the first 28 all different."""
+    """Yield colour and dash of each line, the first 28 all different."""
     for lap in count():
         for color, dash in zip(_COLORS, (0, 0, 1, 2, 3, 0, 1), strict=True):
             yield color, ("-", "--", "-.", ":")[(dash + lap) % 4]

@@ -1,4 +1,4 @@
-"""Progress in a terminal: a bar with an estimate of the time left, for work that goes by rounds."""
+"""Progress bar in a terminal, with the time left."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ console = Console()
 
 
 def waiting(what: str) -> Status:
-    """Return a context that shows ``what`` is being done, of work whose end is not known."""
+    """Return a context that shows a task of unknown length."""
     return console.status(what)
 
 
 @contextmanager
 def rounds_bar(total: int, title: str) -> Iterator[Callable[[], None]]:
-    """Show a bar over ``total`` rounds on a terminal; yields what to call after each.
+    """Show a bar over ``total`` rounds; yields its update function.
 
     A notebook asks programs for colours, and would show every state of the bar as a line.
     """

@@ -1,4 +1,4 @@
-"""A project of a user's own: the app, with a package of the user's modules beside it.
+"""User's project: the app beside a package of the user's modules.
 
 Flower bundles what lies in an app's folder, and nothing else. So the project holds a copy of the
 app's four packages: the bundle is the app as it is installed here, with the user's package in it,
@@ -22,7 +22,7 @@ from pathlib import Path
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.tables import flat_rows
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 
 APP = ("hdpfl_flower", "strategies", "client_app", "server_app")
 """The packages of the app."""
@@ -35,7 +35,7 @@ _MODULES = ("__init__.py", "data.py", "model.py", "strategy.py")
 
 
 def package_of(name: str) -> str:
-    """Return the package of the project ``name``: a hyphen is no part of a module's name.
+    """Return the package of the project ``name``, hyphens replaced.
 
     Raises:
         TermsError: Flower accepts no app of that name, or another module has the package's name.
@@ -59,7 +59,7 @@ def package_of(name: str) -> str:
 
 
 def write_project(folder: Path) -> str:
-    """Write a project to ``folder``, which must not be there; return its package's name.
+    """Write a project to the new ``folder``; return its package's name.
 
     Raises:
         TermsError: the name is no project's, or the folder is there or cannot be written.
@@ -89,7 +89,7 @@ def write_project(folder: Path) -> str:
 
 
 def renew_app(folder: Path) -> None:
-    """Replace a project's copy of the app by the app that is installed here.
+    """Replace a project's copy of the app by the installed app.
 
     Raises:
         TermsError: there is no project in ``folder``, or it cannot be written.
@@ -105,9 +105,9 @@ def renew_app(folder: Path) -> None:
 
 
 def _is_project(folder: Path) -> bool:
-    """Return whether ``folder`` holds a project and not the app itself."""
+    """Return whether ``folder`` holds a project, not the app itself."""
     try:
-        content = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        content = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8-sig"))
         named = any(text.startswith("hdpfl-flower") for text in content["project"]["dependencies"])
     except (OSError, ValueError, LookupError, TypeError):
         return False
@@ -115,7 +115,7 @@ def _is_project(folder: Path) -> bool:
 
 
 def copy_app(folder: Path) -> None:
-    """Copy the app that is installed here, and its licence, to ``folder``."""
+    """Copy the installed app and its licence to ``folder``."""
     for package in APP:
         for pattern in ("*.py", "data/schemas/*.toml"):
             for file in sorted((_ROOT / package).rglob(pattern)):
@@ -126,7 +126,7 @@ def copy_app(folder: Path) -> None:
 
 
 def run_config_table(changed: Mapping[str, Value] = {}) -> str:
-    """Return the run config's table of a ``pyproject.toml``, its head included, one key a line.
+    """Return a ``pyproject.toml``'s run config table with head, one key per line.
 
     Args:
         changed: defaults that a project replaces, by key.
@@ -151,7 +151,7 @@ def run_config_table(changed: Mapping[str, Value] = {}) -> str:
 def _renamed(file: Path, package: str, name: str) -> str:
     """Return a template's text with the project's names."""
     text = file.read_text(encoding="utf-8")
-    for word, value in {"PACKAGE": package, "PROJECT": name, "VERSION": VERSION}.items():
+    for word, value in {"PACKAGE": package, "PROJECT": name, "VERSION": __version__}.items():
         text = text.replace(word, value)
     if file.suffix == ".toml" and HEAD in text:
         terms = tomllib.loads((TEMPLATE / "run.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Strategies: a file an algorithm, a row in this table; parts that go with any of them."""
+"""Table of all strategies, and of the parts that combine with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strategies.averaging.maximum import Maximum
 from strategies.averaging.minimum import Minimum
 from strategies.averaging.trimmed_mean import TrimmedMean
 from strategies.averaging.weiavg import WeiAvg
-from strategies.composition import Combination, check_keys, compose
+from strategies.composition import Combination, check_keys, compose, with_rate
 from strategies.core.base import HDPStrategy
 from strategies.external import is_external, load_strategy
 from strategies.fedhdp.dp_fedavg import DPFedAvg, NonPrivate
@@ -27,8 +27,6 @@ from strategies.multi_model.r_dpcfl import RDPCFL
 from strategies.noise_aware.mmse import MMSE
 from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
-from strategies.noise_aware.robust_hdp_drift import RobustHDPDrift
-from strategies.noise_aware.snr import SNR
 from strategies.personal.dp_fedavg_fb import DPFedAvgFB
 from strategies.personal.dsu import DSU, DSUPublished
 from strategies.personal.fedbabu import FedBABU
@@ -36,14 +34,14 @@ from strategies.personal.fedper import FedPer
 from strategies.personal.fedrep import FedRep
 from strategies.personal.ppsgd import PPSGD
 from strategies.projection.base import Projected
-from strategies.projection.pfa import PFA, PublicSubspace
+from strategies.projection.pfa import PFA
 from strategies.projection.pfa_plus import PFAPlus
 from strategies.projection.public_only import PublicOnly
-from strategies.projection.random_projection import RandomProjection, RandomSubspace
+from strategies.projection.random_projection import RandomProjection
 from strategies.server_step.adaptive import Adam, Yogi
 from strategies.server_step.anderson import Anderson
-from strategies.server_step.momentum import Momentum
-from strategies.server_step.step import ServerStep
+from strategies.server_step.momentum import ServerMomentum
+from strategies.server_step.step import ServerStep, table_of
 from strategies.settings import Owner, check_settings
 from strategies.splitting.base import Splitting
 from strategies.splitting.fedpi import FedPi
@@ -51,6 +49,7 @@ from strategies.splitting.fedprox import FedProx
 from strategies.splitting.fedrp import FedRP
 from strategies.splitting.fedsplit import FedSplit
 from strategies.splitting.own_scheme import OwnScheme
+from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scaffold import Scaffold
 
 STRATEGIES: dict[str, type[HDPStrategy]] = {
@@ -64,8 +63,6 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
     "pfa-plus": PFAPlus,
     "random-projection": RandomProjection,
     "robust-hdp": RobustHDP,
-    "snr": SNR,
-    "robust-hdp-drift": RobustHDPDrift,
     "mmse": MMSE,
     "scaffold": Scaffold,
     "oracle": Oracle,
@@ -97,10 +94,10 @@ STRATEGIES: dict[str, type[HDPStrategy]] = {
 """Every strategy by the name that users write in ``strategy``."""
 
 PROJECTIONS: dict[str, type[Projected]] = {
-    "pfa": PublicSubspace,
-    "random": RandomSubspace,
+    "pfa": PFA,
+    "random": RandomProjection,
 }
-"""What may follow the name of a strategy that does not project, after a ``+``."""
+"""Projections after a ``+``, for strategies that do not project."""
 
 CLUSTERED: dict[str, type[MultiModel]] = {
     "r-dpcfl": RDPCFL,
@@ -108,39 +105,40 @@ CLUSTERED: dict[str, type[MultiModel]] = {
     "ifca": IFCA,
     "oracle-clusters": OracleClusters,
 }
-"""What may follow the name of a strategy with one model: its weights within each cluster."""
+"""Clusterings after a ``+``, for strategies with one model: weights within clusters."""
 
-SPLITTINGS: dict[str, type[Splitting]] = {
+SPLITTINGS: dict[str, type[Splitting | OwnStarts]] = {
     "fedprox": FedProx,
     "fedrp": FedRP,
     "fedsplit": FedSplit,
     "fedpi": FedPi,
     "splitting": OwnScheme,
 }
-"""What may follow the name of a strategy with one model: an operator splitting by its weights."""
+"""Operator splittings after a ``+``, for strategies with one model."""
 
 CONTROL_VARIATES: dict[str, type[Scaffold]] = {
     "scaffold": Scaffold,
 }
-"""What may follow the name of a strategy with one model: control variates of its clients."""
+"""Control variates after a ``+``, for strategies with one model."""
 
 SERVER_STEPS: dict[str, type[ServerStep]] = {
-    "momentum": Momentum,
+    "momentum": ServerMomentum,
     "adam": Adam,
     "yogi": Yogi,
     "anderson": Anderson,
 }
-"""What may follow any name of a strategy with one model: how the server steps."""
+"""Server steps after a ``+``, for strategies with one model."""
 
 PARTS = (PROJECTIONS, CLUSTERED, SPLITTINGS, CONTROL_VARIATES, SERVER_STEPS)
-"""Every table of what may follow a ``+``."""
+"""Tables of all parts after a ``+``."""
 
-SETTINGS_OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
-"""What has settings, by the name before the dot of their keys."""
+_OWNERS: dict[str, Owner] = {**STRATEGIES, **SERVER_STEPS}
+SETTINGS_OWNERS = {name: each for name, each in _OWNERS.items() if table_of(each) == name}
+"""Owners of settings, by the name before the dot of their keys: the first of a family."""
 
 
 def check_strategy(name: str) -> type[HDPStrategy]:
-    """Return the strategy of that name, or a strategy's weights with parts that go with any.
+    """Return the strategy of that name, with its parts.
 
     ``robust-hdp+pfa`` is Robust-HDP's weights with a projection, ``robust-hdp+r-dpcfl`` its weights
     within clusters, ``robust-hdp+fedprox`` its weights of proximal maps, ``robust-hdp+momentum``
@@ -193,15 +191,16 @@ def make_strategy(config: RunConfig) -> HDPStrategy:
     terms = config.terms
     strategy = check_strategy(terms.strategy)
     check_settings(config, SETTINGS_OWNERS, running=[strategy])
+    config = with_rate(strategy, config)
     check_keys(strategy, config)
     if terms.noise == "server" and not issubclass(strategy, LevelAveraging):
         raise StrategyError(
             f"'noise' = 'server': '{terms.strategy}' adds no noise; take fedhdp or dp-fedavg, or "
             "leave the noise to the sites"
         )
-    if terms.selections and not strategy.chooses:
+    if terms.choices and strategy.choice is None:
         raise StrategyError(
-            f"'selections': '{terms.strategy}' asks for no choices, and sites would pay for them; "
+            f"'choice': '{terms.strategy}' asks for no choices, and sites would pay for them; "
             "leave it out, or take r-dpcfl or ifca"
         )
     return strategy(config)

@@ -11,16 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import FOUND
+from hdpfl_flower.config.terms import AUTO
 from hdpfl_flower.errors import StrategyError, TermsError
-from strategies.core.base import HDPStrategy
+from strategies.core.base import HDPStrategy, table_of
 from strategies.fedhdp.level_averaging import LevelAveraging
 from strategies.multi_model.base import MultiModel
+from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 from strategies.projection.base import Projected
 from strategies.server_step.anderson import Anderson
 from strategies.server_step.step import ServerStep
 from strategies.splitting.base import Splitting
+from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scaffold import Scaffold
 
 
@@ -48,12 +52,7 @@ class Combination:
     @property
     def has_own_starts(self) -> bool:
         """Whether each site trains from a model of its own that the server keeps."""
-        return any(has_own_starts(part) for part in (self.weights, *self.around))
-
-
-def has_own_starts(strategy: type[HDPStrategy]) -> bool:
-    """Return whether it is a splitting with a start for each site, see ``own_starts.py``."""
-    return issubclass(strategy, Splitting) and strategy.own_starts
+        return any(issubclass(part, OwnStarts) for part in (self.weights, *self.around))
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,14 @@ REFUSED = (
         lambda c: bool(c.around) and issubclass(c.weights, Projected),
     ),
     Refusal(
+        "a projection after `mmse`, such as `mmse+pfa`",
+        "'{weights}' weighs noise against what the aggregate loses, and a projection loses more: "
+        "what noisy sites alone hold; take 'mmse' alone, or '+pfa' after 'robust-hdp' or 'fedavg'",
+        lambda c: (
+            issubclass(c.weights, MMSE) and any(issubclass(part, Projected) for part in c.around)
+        ),
+    ),
+    Refusal(
         "a part after a strategy with several models, such as `ifca+pfa`",
         "'{weights}' has several models by itself",
         lambda c: bool(c.around) and issubclass(c.weights, MultiModel),
@@ -118,14 +125,16 @@ REFUSED = (
     Refusal(
         "a part after a splitting, such as `fedpi+pfa`",
         "'{weights}' splits by itself: write the weights, and '+{weights}' after them",
-        lambda c: bool(c.around) and issubclass(c.weights, (Splitting, Scaffold)),
+        lambda c: bool(c.around) and issubclass(c.weights, (Splitting, OwnStarts, Scaffold)),
     ),
     Refusal(
         "weights from the updates with a start a site, such as `robust-hdp+fedpi`",
         "'{weights}' weighs by the updates, anew in every round, and the mean of a splitting with "
         "a start a site must be the same one in all: take '+fedprox', or constant weights, such as "
         "'fedavg' or 'weiavg', before it",
-        lambda c: any(has_own_starts(part) for part in c.around) and not c.weights.constant_weights,
+        lambda c: (
+            any(issubclass(part, OwnStarts) for part in c.around) and not c.weights.constant_weights
+        ),
     ),
     Refusal(
         "a server step with a start a site, such as `fedsplit+momentum`",
@@ -161,25 +170,25 @@ REFUSED = (
 
 KEYS_REFUSED = (
     KeyRefusal(
-        "`learning-rate = auto` with a start a site (`fedsplit`, `fedpi`, `splitting`)",
-        "'learning-rate' = 'auto' steps one model, and with '{strategy}' each site's start moves "
-        "at the server's rate, too; write a number, or take 'fedprox'",
+        "`server-learning-rate = found` with a start a site (`fedsplit`, `fedpi`, `splitting`)",
+        "'server-learning-rate' = 'found' steps one model, and with '{strategy}' each site's start "
+        "moves at the server's rate, too; leave it out, or take 'fedprox'",
         lambda strategy, config: (
-            config.server.server_learning_rate == FOUND and has_own_starts(strategy)
+            config.server.server_learning_rate == FOUND and issubclass(strategy, OwnStarts)
         ),
     ),
     KeyRefusal(
-        "`learning-rate = auto` with control variates",
-        "'learning-rate' = 'auto' takes the noises of two rounds for independent, and with "
-        "'{strategy}' an upload counts in two; write a number",
+        "`server-learning-rate = found` with control variates, or work that carries noise on",
+        "'server-learning-rate' = 'found' takes the noises of two rounds for independent, and with "
+        "the 'work' of '{strategy}' an upload counts in two; leave it out",
         lambda strategy, config: (
-            config.server.server_learning_rate == FOUND and issubclass(strategy, Scaffold)
+            config.server.server_learning_rate == FOUND and _carries_noise(strategy, config)
         ),
     ),
     KeyRefusal(
-        "`learning-rate = auto` with several models",
-        "'learning-rate' = 'auto' finds the rate of one model, and '{strategy}' has several, some "
-        "of which begin in the middle of a run; write a number",
+        "`server-learning-rate = found` with several models",
+        "'server-learning-rate' = 'found' is the rate of one model, and '{strategy}' has several, "
+        "some of which begin in the middle of a run; leave it out",
         lambda strategy, config: (
             config.server.server_learning_rate == FOUND and strategy.several_models
         ),
@@ -191,11 +200,12 @@ KEYS_REFUSED = (
         lambda strategy, config: config.server.average != "none" and strategy.several_models,
     ),
     KeyRefusal(
-        "`noise = server` with `+anderson`",
-        "'noise' = 'server': 'anderson' reads the noise from the updates, which have none then; "
-        "take '+momentum' in '{strategy}', or leave the noise to the sites",
+        "`noise = server`, or local work that carries noise on, with `+anderson`",
+        "'anderson' reads the noise from the updates, fresh in each: with 'noise' = 'server' there "
+        "is none, and 'work' may carry it on; take '+momentum' in '{strategy}', or leave them out",
         lambda strategy, config: (
-            config.terms.noise == "server" and issubclass(strategy.server_step, Anderson)
+            issubclass(strategy.server_step, Anderson)
+            and (config.terms.noise == "server" or _carries_noise(strategy, config))
         ),
     ),
     KeyRefusal(
@@ -203,17 +213,23 @@ KEYS_REFUSED = (
         "'guard' compares or bounds steps from one model, and with '{strategy}' each site starts "
         "from its own: honest steps differ, and add up to nothing in the end; leave it out, or "
         "take 'fedprox'",
-        lambda strategy, config: config.server.guard != "none" and has_own_starts(strategy),
+        lambda strategy, config: config.server.guard != "none" and issubclass(strategy, OwnStarts),
     ),
     KeyRefusal(
-        "personal parts and models, `shared-mask` and `personal-shrink` with a start a site",
-        "personal parts, 'personal-lambda', 'personal-shrink' and 'shared-mask' are beside one "
-        "global model, and with '{strategy}' each site starts from its own; leave them out, or "
+        "personal parts and models, and `shrink` after the run, with a start a site",
+        "personal parts, 'second' and 'after' with 'shrink' are beside one global "
+        "model, and with '{strategy}' each site starts from its own; leave them out, or "
         "take 'fedprox'",
         lambda strategy, config: (
-            has_own_starts(strategy)
-            and (_has_parts(strategy, config) or bool(config.terms.personal_lambda))
+            issubclass(strategy, OwnStarts)
+            and (_has_parts(strategy, config) or config.terms.second is not None)
         ),
+    ),
+    KeyRefusal(
+        "`shrink` after the run with several models",
+        "'after' with 'shrink' does not go with '{strategy}', whose sites train models of their "
+        "own: a site's updates have no one global path to differ from; leave it out",
+        lambda strategy, config: strategy.several_models and config.terms.after.shrink is not None,
     ),
     KeyRefusal(
         "`noise` other than `records` with `+scaffold`",
@@ -229,17 +245,16 @@ KEYS_REFUSED = (
     ),
     KeyRefusal(
         "personal parts and masks with `+scaffold`",
-        "'personal-part', 'personal-training', 'personal-shrink' and 'shared-mask' do not go with "
+        "'after' with 'shrink' and 'work' other than 'plain' do not go with "
         "'{strategy}', which moves the whole model; leave them out",
         lambda strategy, config: issubclass(strategy, Scaffold) and _has_parts(strategy, config),
     ),
     KeyRefusal(
         "`first-batch` with `+scaffold`",
-        "'first-batch' does not go with '{strategy}': control variates are of equal steps in every "
-        "round; leave it out",
+        "'first-batch' of 'work' does not go with '{strategy}': control variates are of equal "
+        "steps in every round; leave it out",
         lambda strategy, config: (
-            issubclass(strategy, Scaffold)
-            and strategy.complete_terms(config.terms).first_batch == "full"
+            issubclass(strategy, Scaffold) and strategy.complete_terms(config.terms).work.full_first
         ),
     ),
     KeyRefusal(
@@ -279,9 +294,44 @@ def check_keys(strategy: type[HDPStrategy], config: RunConfig) -> None:
             raise TermsError(f"run config: {refusal.why.format(strategy=config.terms.strategy)}")
 
 
+def with_rate(strategy: type[HDPStrategy], config: RunConfig) -> RunConfig:
+    """Return the configuration with a number for ``learning-rate`` = ``auto``.
+
+    The server finds its rate where it can, or where ``server-learning-rate`` = ``found`` demands
+    it; else the sites' is 0.1/C, and the server's what it is without: 1, or the key's.
+    """
+    if not config.rate_is_open:
+        return config
+    asked = config.server.server_learning_rate
+    is_found = asked == FOUND or (asked == AUTO and _can_find_rate(strategy, config))
+    return config.with_rate(is_found=is_found)
+
+
+def _can_find_rate(strategy: type[HDPStrategy], config: RunConfig) -> bool:
+    """Return whether a found rate suits the run: nothing refuses it, and it is all that moves.
+
+    A part or a second model at a site moves at the site's rate alone, and what a guard is to take
+    out of the model must have moved it at a known one.
+    """
+    if config.server.guard == "content":
+        return False
+    found = config.with_rate(is_found=True)
+    try:
+        check_keys(strategy, found)
+        terms = strategy(found).terms
+        check_up_front(terms)
+    except (TermsError, StrategyError):
+        return False  # what else is wrong is refused with the other rate, too
+    return not (terms.has_personal_state or terms.second)
+
+
+def _carries_noise(strategy: type[HDPStrategy], config: RunConfig) -> bool:
+    is_fresh = strategy.complete_terms(config.terms).work.noise_is_fresh
+    return issubclass(strategy, Scaffold) or not is_fresh
+
+
 def _has_parts(strategy: type[HDPStrategy], config: RunConfig) -> bool:
-    terms = strategy.complete_terms(config.terms)
-    return terms.has_personal_state or terms.has_phases
+    return strategy.complete_terms(config.terms).has_personal_state
 
 
 @cache
@@ -291,8 +341,9 @@ def _composed(combination: Combination) -> type[HDPStrategy]:
     base = weighting
     if combination.around:
         (base,) = combination.around
-        parts["weighting"] = weighting.as_weighting()
-    parts["table"] = base.settings_table()  # its settings are those of the part, not of the sum
+        # Inside a part a client has one weight.
+        parts["weighting"] = OneWeightMMSE if weighting is MMSE else weighting
+    parts["_table"] = table_of(base)  # its settings are those of the part, not of the sum
     if combination.steps:
         parts["server_step"] = step
     return type(f"{base.__name__}Of{weighting.__name__}", (base,), parts)

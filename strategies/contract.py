@@ -1,6 +1,6 @@
-"""Contract suite: what every strategy must do, run on ours by the tests and on any by a command.
+"""Contract suite: checks of any strategy, for tests and a command.
 
-``hdpfl contract my_strategies:TrimmedMean`` runs every check of :data:`CHECKS` and prints a line a
+``hdpfl check my_strategies:TrimmedMean`` runs every check of :data:`CHECKS` and prints a line a
 check. A strategy declares two properties, and is held to what it declares (``declare``):
 
 * *linear* (``is_weighted_sum``): every update is ``Outcome.scale``·Σᵢ wᵢuᵢ of the outcome's own
@@ -24,11 +24,11 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.weights import weighted_rows
 from strategies import make_strategy
 from strategies.core.base import HDPStrategy
 from strategies.core.checks import check_outcome
 from strategies.core.strategy_state import load_state, save_state
-from strategies.core.weights import weighted_rows
 
 Rows = npt.NDArray[np.float32]
 
@@ -38,11 +38,11 @@ FACTS = {
     "epsilon": (0.3, 8.0),
     "noise-std": (0.01, 3.0),
 }
-"""Ranges from which the facts that simulated clients disclose are drawn."""
+"""Ranges of the simulated clients' disclosed facts."""
 
 
 class ContractError(HDPFLError):
-    """A strategy does not do what its contract asks."""
+    """Violation of the contract by a strategy."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Subject:
         return make_strategy(self.config)
 
     def updates(self, rows: Rows) -> RoundUpdates:
-        """Return a round of clients with ``rows``, and facts of theirs."""
+        """Return a round of clients with ``rows`` and their facts."""
         generator, strategy = np.random.default_rng(3), self.new()
         facts = sorted(strategy.needs | strategy.welcomes)
         disclosed = {fact: generator.uniform(*FACTS[fact], len(rows)) for fact in facts}
         return RoundUpdates(1, tuple(str(i) for i in range(len(rows))), rows, disclosed)
 
     def combine(self, updates: RoundUpdates) -> Outcome:
-        """Return the outcome of a first round, which passes the checks of every round."""
+        """Return the outcome of a first round that passes every check."""
         strategy = self.new()
         outcome = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))[1]
         check_outcome(outcome, updates)
@@ -75,7 +75,7 @@ class Subject:
 
 
 def rows_of(n: int, d: int = 400) -> Rows:
-    """Return updates of ``n`` clients: a common signal, and noise of different levels."""
+    """Return updates of ``n`` clients: common signal, noise of different levels."""
     generator = np.random.default_rng(n)
     scale = generator.uniform(0.1, 3, (n, 1))
     signal = generator.standard_normal(d)
@@ -83,7 +83,7 @@ def rows_of(n: int, d: int = 400) -> Rows:
 
 
 def shares_of(outcome: Outcome) -> npt.NDArray[np.float64]:
-    """Return the share of each model that each update has: ``(n,)``, of several ``(M, n)``."""
+    """Return each update's share of each model: ``(n,)``, of several ``(M, n)``."""
     if outcome.group is None:
         return outcome.weights
     shares = np.zeros((len(outcome.update), len(outcome.weights)))
@@ -137,7 +137,7 @@ def check_order(subject: Subject) -> None:
 
 
 def check_zeros(subject: Subject) -> None:
-    """Zero updates change nothing, and one of them does not take all the weight."""
+    """Zero updates do not move the model and never take all the weight."""
     nothing = subject.combine(subject.updates(np.zeros((5, 30), np.float32)))
     _require(not nothing.update.any(), "updates of zeros move the model")
     rows = rows_of(6)
@@ -165,7 +165,7 @@ def check_bits(subject: Subject) -> None:
 
 
 def check_state(subject: Subject) -> None:
-    """The state can be saved in a checkpoint, and a new process continues to the bit."""
+    """The state can be checkpointed; a new process continues to the bit."""
     first, second = subject.updates(rows_of(7)), subject.updates(rows_of(7)[::-1].copy())
     group = np.zeros(7, np.int64) if subject.new().several_models else None
     second = replace(second, server_round=2, group=group)
@@ -192,13 +192,13 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = {
     "the same updates have the same result, bit by bit": check_bits,
     "the state survives a checkpoint": check_state,
 }
-"""Every check, by what it holds."""
+"""All checks, by the property they hold."""
 
 
 def run_contract(
     name: str, on_error: Callable[[Exception], None] = lambda _: None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each check's text and what is wrong with the strategy ``name``; empty: it passes.
+    """Yield each check's text and its error; an empty error means passed.
 
     Args:
         name: of the table, or ``module:Class``.

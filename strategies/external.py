@@ -1,4 +1,4 @@
-"""Strategies of users' own: a class named ``module:Class``, imported at the server alone.
+"""External strategies: classes ``module:Class``, imported at the server only.
 
 A site gets the name as text and imports nothing. The module must be importable where the ServerApp
 or ``hdpfl`` runs: installed, on ``PYTHONPATH``, or a file in the current directory.
@@ -23,7 +23,7 @@ def is_external(name: str) -> bool:
 
 
 def load_strategy(name: str) -> type[HDPStrategy]:
-    """Return the class that ``module:Class`` names; the current directory is searched last.
+    """Return the class of ``module:Class``; the current directory is searched last.
 
     Raises:
         StrategyError: names the key, what was searched for, and where.

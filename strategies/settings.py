@@ -1,4 +1,4 @@
-"""The settings of strategies in a run config: which exist, and which count in a run.
+"""Strategy settings in a run config: known ones and active ones.
 
 A setting is a key of the class that its strategy names, in the strategy's own file. A run config
 names it with the strategy's name: ``robust-hdp.estimator``, or ``estimator`` in the table
@@ -16,11 +16,11 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import PREFIX
 from hdpfl_flower.config.tables import Row, flat_rows, rows_of
 from hdpfl_flower.errors import TermsError
-from strategies.core.base import HDPStrategy
+from strategies.core.base import HDPStrategy, parts_of, table_of
 from strategies.server_step.step import ServerStep
 
 Owner = type[HDPStrategy] | type[ServerStep]
-"""What has settings in a run config: a strategy, or a server step."""
+"""Owner of settings in a run config: a strategy or server step."""
 
 
 def check_settings(
@@ -29,7 +29,7 @@ def check_settings(
     *,
     running: Iterable[type[HDPStrategy]],
 ) -> None:
-    """Refuse settings that no strategy has, and those of a strategy that does not run.
+    """Refuse unknown settings and settings of strategies not running.
 
     A setting at its default passes: Flower's run config always holds every declared key.
 
@@ -41,9 +41,9 @@ def check_settings(
     Raises:
         TermsError: names the key, and the nearest right one or the strategies that run.
     """
-    parts = [(strategy, part) for strategy in running for part in strategy.parts()]
-    counting = {part.settings_table(): strategy.name for strategy, part in parts}
-    own = {part.settings_table(): part for _, part in parts}  # of users' own, in no table
+    parts = [(strategy, part) for strategy in running for part in parts_of(strategy)]
+    counting = {table_of(part): strategy.name for strategy, part in parts}
+    own = {table_of(part): part for _, part in parts}  # of users' own, in no table
     known = {**own, **known}
     for name, given in config.settings.items():
         if name not in known:
@@ -63,14 +63,14 @@ def check_settings(
 
 
 def with_own_settings(config: RunConfig, running: type[HDPStrategy]) -> RunConfig:
-    """Return the configuration with every setting of the strategy that runs, and no other.
+    """Return the configuration with its strategy's settings, no others.
 
     Raises:
         TermsError: one of its settings is wrong.
     """
     tables = {}
-    for part in running.parts():
-        name = part.settings_table()
+    for part in parts_of(running):
+        name = table_of(part)
         own = part.settings_type.parse(config.settings.get(name, {}), f"{name}.").as_config()
         if own:
             tables[name] = own
@@ -78,7 +78,7 @@ def with_own_settings(config: RunConfig, running: type[HDPStrategy]) -> RunConfi
 
 
 def setting_rows(known: Mapping[str, Owner]) -> Iterator[Row]:
-    """Yield a row a setting of every strategy and server step, in the order of ``known``."""
+    """Yield a row per setting of all strategies and steps."""
     for name, owner in known.items():
         yield from rows_of(name, owner.settings_type, f"{name}.")
 
@@ -92,7 +92,7 @@ def assigned(pairs: Iterable[str], running: Iterable[type[HDPStrategy]]) -> dict
     Raises:
         TermsError: a pair has no ``=``.
     """
-    parts = {part.settings_table(): part for strategy in running for part in strategy.parts()}
+    parts = {table_of(part): part for strategy in running for part in parts_of(strategy)}
     own = list(setting_rows(parts))
     texts = {row.key for row in (*flat_rows(), *own) if row.type == "text"}
     values: dict[str, object] = {}

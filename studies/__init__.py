@@ -1,4 +1,4 @@
-"""What ``hdpfl reproduce`` can run: a file a paper or a topic, a row in this table."""
+"""Registry of the studies of ``hdpfl reproduce``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.flamby.study import FLAMBY
 from studies.framework.study import Study
 from studies.guards.guards import GUARD_STUDY
-from studies.guards.lying_sites import LYING
 from studies.natural.school import SCHOOL
+from studies.natural.spend import SPEND
 from studies.natural.study import LEADERBOARD
 from studies.personal.dsu import DSU
-from studies.personal.sharing import PERSONAL
 from studies.pfa.mixgauss import MIXGAUSS
 from studies.pfa.traffic import MEGABYTES
+from studies.public_start.study import PUBLIC_START
 from studies.r_dpcfl.accuracy import LABEL, ROTATION
 from studies.r_dpcfl.noise_multipliers import CLUSTER_NOISE
 from studies.robust_hdp.accuracy import (
@@ -22,10 +22,7 @@ from studies.robust_hdp.accuracy import (
     FALSIFIED,
     LABEL_SKEW,
 )
-from studies.robust_hdp.drift import DRIFT
 from studies.robust_hdp.noise_table import NOISE_TABLE
-from studies.server_step.found_rate import FOUND_RATE
-from studies.server_step.table import SERVER_STEPS
 from studies.splitting.figures import FIGURES
 from studies.which_rule.study import WHICH_RULE
 
@@ -38,10 +35,8 @@ STUDIES: dict[str, Study] = {
         CLIENTS,
         FALSIFIED,
         LABEL_SKEW,
-        DRIFT,
         MIXGAUSS,
         MEGABYTES,
-        LYING,
         GUARD_STUDY,
         FEDHDP_MNIST,
         FEDHDP_SKEWED,
@@ -49,15 +44,14 @@ STUDIES: dict[str, Study] = {
         CLUSTER_NOISE,
         ROTATION,
         LABEL,
-        PERSONAL,
         DSU,
-        SERVER_STEPS,
-        FOUND_RATE,
         WHICH_RULE,
+        PUBLIC_START,
         LEADERBOARD,
         FLAMBY,
         SCHOOL,
+        SPEND,
         *FIGURES,
     )
 }
-"""Every study by its name."""
+"""All studies by name."""

@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """One HDPFL_HOME for the session: noise multipliers are calibrated once, for all workers."""
+    """One HDPFL_HOME for the session: simulated crowds are planned once, for all workers."""
     base, home = tmp_path_factory.getbasetemp(), tmp_path_factory.mktemp("hdpfl-home")
     shared = (base.parent if hasattr(pytestconfig, "workerinput") else base) / "hdpfl-cache"
     shared.mkdir(exist_ok=True)
@@ -74,8 +74,7 @@ def guessed_noise(
 ) -> Iterator[None]:
     """Noise by the central limit, without the search for the least: for tests of other subjects.
 
-    The search takes a second for each budget. The cache is the test's own: nobody else reads a
-    guess.
+    The cache is the test's own: no other test reads a guess.
     """
     from hdpfl_flower.privacy import accounting
 

@@ -15,8 +15,9 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.networks import arrays_of, build_model
-from server_app.simulation.grid import LocalGrid
+from server_app.in_process.grid import LocalGrid
 from strategies import check_strategy, make_strategy
+from strategies.core.base import parts_of, table_of
 from strategies.core.checks import read_checked
 
 NEEDED: dict[str, dict[str, object]] = {
@@ -24,9 +25,10 @@ NEEDED: dict[str, dict[str, object]] = {
     "r-dpcfl": {"r-dpcfl.clusters": 2},
     "oracle-clusters": {"groups": "label-shift:4:4"},
     **{
-        name: {"model": "mlp:10", "personal-part": "head"}  # its body has logreg's 650 numbers
-        for name in ("fedper", "fedrep", "fedbabu", "dp-fedavg-fb", "dsu", "dsu-published")
+        name: {"model": "mlp:10"}  # its body has logreg's 650 numbers
+        for name in ("fedper", "fedrep", "fedbabu", "dsu", "dsu-published")
     },
+    "dp-fedavg-fb": {"model": "mlp:10", "work": "joint"},
 }
 """Terms without which a rule does not start."""
 
@@ -34,8 +36,8 @@ NEEDED: dict[str, dict[str, object]] = {
 def weighing(name: str, weights: str) -> dict[str, str]:
     """Return the settings that give FedAvg these weights, wherever ``name`` has it as a part."""
     return {
-        f"{part.settings_table()}.weights": weights
-        for part in check_strategy(name).parts()
+        f"{table_of(part)}.weights": weights
+        for part in parts_of(check_strategy(name))
         if "weights" in part.settings_type.keys()  # noqa: SIM118 - no dictionary
     }
 
@@ -58,7 +60,7 @@ def first_updates(grid: LocalGrid, terms: RunConfig) -> dict[str, npt.NDArray[np
     messages = list(strategy.configure_train(1, record, ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
     size = sum(array.size for array in model.values())
-    return {s: read_checked(r, size).copy() for s, r in strategy.match(replies)}
+    return {s: read_checked(r, size).copy() for s, r in strategy.messages.match(replies)}
 
 
 class ScriptedGrid(LocalGrid):

@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 
 from client_app.commands import app as site_app
 from hdpfl_flower.config.server_terms import ServerTerms
-from hdpfl_flower.simulation.attacks import ATTACKS
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.scenarios.attacks import ATTACKS
 from hdpfl_flower.system.terminal import EXIT_CODES
 from server_app.commands import app
-from server_app.commands.listing import Kind
+from server_app.commands.listing import ListedKind, in_words
 from strategies import STRATEGIES
 from studies import STUDIES
 
@@ -49,37 +50,36 @@ def options(command: Any) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts}
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_a_command_says_what_it_and_each_option_is_for(path: tuple[str, ...]) -> None:
-    command = COMMANDS[path]
-    assert command.help
-    silent = [parameter.name for parameter in command.params if not parameter.help]
+def test_a_command_says_what_it_and_each_option_is_for() -> None:
+    assert [path for path, command in COMMANDS.items() if not command.help] == []
+    silent = [
+        (path, parameter.name)
+        for path, command in COMMANDS.items()
+        for parameter in command.params
+        if not parameter.help
+    ]
     assert silent == []
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_a_command_that_prints_a_table_prints_json(path: tuple[str, ...]) -> None:
-    shown = inspect.getsource(COMMANDS[path].callback)
-    prints = re.search(
-        r"\b(?:table|Table|measure_tables|_show_all|_table|_list|_rounds_rows)\(", shown
-    )
-    assert not prints or "--json" in options(COMMANDS[path])
+def test_a_command_that_prints_a_table_prints_json() -> None:
+    prints = r"\b(?:table|Table|measure_tables|_show_all|_table|_list|_rounds_rows)\("
+    without = [path for path, command in COMMANDS.items() if "--json" not in options(command)]
+    assert [p for p in without if re.search(prints, inspect.getsource(COMMANDS[p].callback))] == []
 
 
 def test_commands_with_tables_are_found() -> None:
     tables = {("hdpfl", "compare"), ("hdpfl", "demo"), ("hdpfl", "list"), ("hdpfl", "reproduce"),
-              ("hdpfl", "contract"), ("hdpfl-site", "ledger", "show"), ("hdpfl-site", "plan"),
+              ("hdpfl", "check"), ("hdpfl-site", "ledger", "show"), ("hdpfl-site", "plan"),
               ("hdpfl-site", "worth"), ("hdpfl-site", "report"),
               ("hdpfl-site", "audit")}  # fmt: skip
     assert {path for path in tables if "--json" not in options(COMMANDS[path])} == set()
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_one_option_has_one_word(path: tuple[str, ...]) -> None:
-    found = options(COMMANDS[path])
+def test_one_option_has_one_word() -> None:
     terms, to = ONE_WORD
-    assert not found & terms or found >= terms
-    assert "--to" not in found or found >= to
+    found = {path: options(command) for path, command in COMMANDS.items()}
+    assert [path for path, words in found.items() if words & terms and not words >= terms] == []
+    assert [path for path, words in found.items() if "--to" in words and not words >= to] == []
 
 
 @pytest.mark.parametrize("name", APPS)
@@ -107,7 +107,10 @@ def test_a_shell_completes_commands(name: str) -> None:
 def test_usage_errors_end_with_2_and_ours_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     from server_app.commands import main
 
-    for words, status in ((["compare", "--no-such"], 2), (["plot", "no-such-run"], 1)):
+    for words, status in (
+        (["compare", "--no-such"], 2),
+        (["exporter", "--history", "no-such-run"], 1),
+    ):
         monkeypatch.setattr(sys, "argv", ["hdpfl", *words])
         with pytest.raises(SystemExit) as end:
             main()
@@ -116,19 +119,27 @@ def test_usage_errors_end_with_2_and_ours_with_1(monkeypatch: pytest.MonkeyPatch
 
 def test_list_has_every_name() -> None:
     said = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
-    assert list(said) == [kind.value for kind in Kind]
+    assert list(said) == [kind.value for kind in ListedKind]
     assert list(said["strategies"]) == list(STRATEGIES)
     assert list(said["studies"]) == list(STUDIES)
     assert list(said["attacks"]) == list(ATTACKS)
     guards = get_args(ServerTerms.model_fields["guard"].annotation)
     assert {"none", *said["guards"]} == set(guards)
     assert said["datasets"]["cifar100"] == "3×32×32, 100 classes"
-    empty = [name for kind in ("strategies", "parts", "studies") for name in said[kind]
-             if not said[kind][name]]  # fmt: skip
-    assert empty == []
+    texts = {name: text for names in said.values() for name, text in names.items()}
+    marked = {n: t for n, t in texts.items() if not t or "`" in t or t.startswith("Return ")}
+    assert marked == {}
+    assert said["attacks"]["minus-5"] == "−5 times the liar's update without noise"
+    assert said["attacks"]["7-to-1"] == "Trained honestly: Class 7 labelled 1"
     one = CliRunner().invoke(app, ["list", "models"])
     assert "logreg" in one.output
     assert "fedavg" not in one.output
+
+
+def test_list_calls_a_task_by_its_kind() -> None:
+    assert in_words(Task.classification((3, 32, 32), 100)) == "3×32×32, 100 classes"
+    assert in_words(Task.regression((28,))) == "28 features, regression"
+    assert in_words(Task.survival((6,), 4)) == "6 features, survival, 4 intervals"
 
 
 @pytest.mark.parametrize(

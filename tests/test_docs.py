@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -20,8 +21,12 @@ import typer.main
 from pydantic import BaseModel, Field
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
+from hdpfl_flower.ledger.account import ChargedPlan, filter_capacity, reserved
+from hdpfl_flower.ledger.renyi import order_for
 from hdpfl_flower.monitoring.series import SERIES
+from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.updates import RoundUpdates
 from strategies import SETTINGS_OWNERS, STRATEGIES, make_strategy
 from strategies.contract import run_contract
@@ -31,7 +36,12 @@ from tests.mutants.table import MUTANTS
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TABLES = DOCS / "results" / "tables"
-PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent != TABLES)
+_NAMES = ("terms", "profile", "schema", "cli-hdpfl", "cli-hdpfl-site", "metrics", "combinations",
+              "wire", "api")  # fmt: skip
+GENERATED = {DOCS / "reference" / f"{name}.md" for name in _NAMES}
+PAGES = sorted(
+    path for path in DOCS.rglob("*.md") if path.parent != TABLES and path not in GENERATED
+)
 READ_ON_GITHUB = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -42,7 +52,8 @@ ALL = (*READ_ON_GITHUB, *PAGES)
 
 
 def words(text: str) -> int:
-    """Count words: what holds a letter or a digit, tables and code included."""
+    """Count words: what holds a letter or a digit, tables and code included, outputs not."""
+    text = re.sub(r"```text\n.*?```", "", text, flags=re.S)
     return sum(1 for word in text.split() if re.search(r"\w", word))
 
 
@@ -59,7 +70,9 @@ def pages() -> ModuleType:
 
 @cache
 def generated() -> dict[str, str]:
-    return {name: make() for name, make in pages().PAGES.items()}
+    return {
+        name: make() for table in (pages().PAGES, pages().COPIES) for name, make in table.items()
+    }
 
 
 def commands(name: str) -> dict[tuple[str, ...], set[str]]:
@@ -93,7 +106,7 @@ def test_every_command_that_a_page_shows_exists(program: str) -> None:
         given = {word.split("=")[0] for word in line if word.startswith("--")}
         assert given <= known[name], f"{path.name}: {program} {given - known[name]}"
         count += 1
-    assert count > 15
+    assert count > 8
 
 
 def test_the_guide_of_a_site_shows_every_command() -> None:
@@ -146,14 +159,14 @@ def test_every_key_that_a_page_sets_exists() -> None:
         for key in re.findall(r"`([a-z][a-z.-]*) = ", path.read_text()):
             assert key in named, f"{path.name}: {key}"
             count += 1
-    assert count > 15
+    assert count > 8
 
 
 def test_every_message_that_a_page_explains_is_in_the_code() -> None:
     """Of the messages in the tables *When something is wrong*; Flower's own are left out."""
     said = "\n".join(
         node.value
-        for room in ("hdpfl_flower", "client_app", "server_app", "deploy")
+        for room in ("hdpfl_flower", "client_app", "server_app", "strategies", "deploy")
         for path in (ROOT / room).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -166,16 +179,36 @@ def test_every_message_that_a_page_explains_is_in_the_code() -> None:
                 if len(part.strip()) > 12 and "Exit Code" not in part:
                     assert part.strip() in said, f"{name}: {part}"
                     count += 1
-    assert count > 15
+    assert count > 8
 
 
-def test_links_lead_somewhere() -> None:
-    """MkDocs holds the site's own links; these are those that GitHub shows."""
-    for path in READ_ON_GITHUB:
-        for link, section in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", path.read_text()):
+def test_links_lead_somewhere_without_a_build() -> None:
+    """GitHub shows the repository's Markdown as it is; MkDocs holds the links of the site."""
+    wrong = []
+    for path in (*ALL, *GENERATED):
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
+        for link, section in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)]*)\)", text):
             target = path.parent / link if link else path
-            assert target.exists(), f"{path.name}: {link}"
-            assert not section or section in sections(target), f"{path.name}: {link}#{section}"
+            if not target.exists() or (section and section not in sections(target)):
+                wrong.append(f"{path.name}: {link}#{section}")
+    assert wrong == []
+
+
+def test_the_committed_reference_is_that_of_the_code() -> None:
+    assert {DOCS / name for name in pages().PAGES} == GENERATED
+    for name, make in pages().PAGES.items():
+        assert (DOCS / name).read_text() == make(), f"{name}: run python docs/pages.py"
+
+
+def test_the_api_page_describes_every_public_name() -> None:
+    import hdpfl_flower
+
+    page = generated()["reference/api.md"]
+    assert sorted(re.findall(r"^### `(\w+)`$", page, re.M)) == sorted(
+        name for name in hdpfl_flower.__all__ if name != "__version__"
+    )
+    assert "**Raises**\n\n* `AccountingError`: " in page
+    assert not re.search(r"^={4,}|^::: |^>>> (?!.*\n)|:func:`", page, re.M)
 
 
 def sections(path: Path) -> set[str]:
@@ -186,12 +219,12 @@ def sections(path: Path) -> set[str]:
 
 def test_the_documents_are_short() -> None:
     assert words((ROOT / "README.md").read_text()) <= 900
-    assert words((DOCS / "project" / "decisions.md").read_text()) <= 1500
-    assert sum(words(path.read_text()) for path in PAGES) <= 27_700
+    assert words((DOCS / "project" / "decisions.md").read_text()) <= 600
+    assert sum(words(path.read_text()) for path in PAGES) <= 18_000
 
 
 def test_every_table_of_results_is_shown() -> None:
-    text = "".join(path.read_text() for path in (DOCS / "results").glob("*.md"))
+    text = "".join(path.read_text() for path in PAGES)
     assert {f"{path.stem}.md" for path in TABLES.glob("*.md")} == set(
         re.findall(r'^--8<-- "(.*)"$', text, re.M)
     )
@@ -211,6 +244,50 @@ def test_the_example_of_a_strategy_keeps_its_contract(
     rows = RoundUpdates(1, ("a", "b"), np.array([[3, 4], [6, 8]], np.float32))
     _, outcome = strategy.combine(strategy.initial_state(), rows, RandomStream(bytes(32)))
     assert outcome.weights == pytest.approx([0.6, 0.4])
+
+
+@pytest.mark.slow
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    """Its files and commands, in their order; numbers, ids and paths aside."""
+    page = (DOCS / "start" / "from-csv-to-report.md").read_text()
+    blocks = re.findall(r"```(\w+)(?: title=\"(.*?)\")?\n(.*?)```", page, re.S)
+    script = ["set -e", f"ln -s {ROOT}/deploy deploy"]
+    expected: list[tuple[str, str]] = []
+    for language, title, text in blocks:
+        if title:
+            script.append(f"cat > {title} <<'END'\n{text}END")
+        elif language == "console":
+            lines = [line.removeprefix("$ ") for line in text.splitlines()]
+            script += [line for line in lines if "activate" not in line]
+        else:
+            name = f"{tmp_path}/out{len(expected)}"
+            script[-1] += f" > {name}" if ">" not in script[-1] else ""
+            expected.append((name, text))
+    bin_dir = Path(sys.executable).parent
+    env = {
+        **os.environ,
+        "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}",
+        "HDPFL_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+    }
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(["bash", "-c", "\n".join(script)], cwd=work, env=env,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(expected) >= 9
+    for name, text in expected:
+        printed = {_shape(line) for line in Path(name).read_text().splitlines()}
+        shown = {_shape(line) for line in text.splitlines() if line.strip() != "…"}
+        assert shown <= printed, (name, shown - printed)
+
+
+def _shape(line: str) -> str:
+    """Return a line of output without its numbers, ids, paths and spaces."""
+    line = re.sub(r"\S*/(?=ledger/|anchor/)", "", line)
+    return re.sub(r"[-+]?\d[\w.-]*", "#", " ".join(line.split()))
 
 
 # --- the generated pages -------------------------------------------------------------------------
@@ -288,6 +365,32 @@ def test_every_bug_that_is_put_back_is_listed() -> None:
     assert sorted(listed) == sorted((mutant.name, mutant.file) for mutant in MUTANTS)
 
 
+def test_the_drawings_are_those_of_their_text() -> None:
+    sys.path.insert(0, str(DOCS))
+    import drawings
+
+    for name, text in drawings.DRAWINGS.items():
+        assert (DOCS / "images" / f"{name}.svg").read_text() == drawings.draw(text), (
+            "run: python docs/drawings.py"
+        )
+    assert (DOCS / "images" / "filter.svg").read_text() == drawings.draw_runs()
+    with pytest.raises(ValueError, match="no column 'c'"):
+        drawings.draw("a | b\na > c: words")
+
+
+def test_the_runs_that_the_drawing_counts_are_those_that_fit() -> None:
+    sys.path.insert(0, str(DOCS))
+    import drawings
+
+    steps = (Steps(64 / 303, 100),)
+    plan = Plan(1.0, 1e-6, calibrate(steps, 1.0, 1e-6), 64.0, steps, 0.1, 1.0)
+    frozen = ChargedPlan(plan.to_json(), "{}", plan.epsilon, plan.delta)
+    for cap, (by_sum, by_filter) in drawings.RUNS_THAT_FIT.items():
+        order = order_for(cap, 1e-5)
+        room = filter_capacity(order, (cap, 1e-5))
+        assert (by_sum, by_filter) == (cap, room // reserved(frozen.at(order).prices))
+
+
 def test_the_build_is_strict() -> None:
     """``--quiet`` would hide warnings from ``--strict``: MkDocs then ends with 0."""
     makefile = (ROOT / "Makefile").read_text()
@@ -303,12 +406,12 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = list(tmp_path.rglob("*.html"))
-    assert {"index.html", "reference/terms.html", "reference/api/hdpfl_flower.privacy.html"} <= {
+    assert {"index.html", "reference/terms.html", "reference/api.html"} <= {
         str(page.relative_to(tmp_path)) for page in pages
     }
     for name in ("site-day", "federation", "study"):
         shown = (tmp_path / "notebooks" / f"{name}.html").read_text()
-        assert shown.count('<div class="highlight">') > 5 and "with its outputs" in shown
+        assert shown.count(' highlight">') > 5 and "with its outputs" in shown
         assert '"stream"' in (tmp_path / "notebooks" / f"{name}.ipynb").read_text()
     loads = r"""<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*\bhref="""
     for page in pages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "studies")
-SOURCE = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
+PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app")
+SOURCE = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES, "studies")
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,17 @@ def test_what_runs_is_the_installed_package(installed: Path, tmp_path: Path) -> 
     code = "import server_app.commands as m; print(m.__file__)"
     where = run(installed / "python", "-c", code, cwd=tmp_path, home=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
+
+
+def test_studies_are_said_to_be_in_a_checkout(installed: Path, tmp_path: Path) -> None:
+    environment = {"HDPFL_HOME": str(tmp_path), "COLUMNS": "100"}
+    done = subprocess.run([installed / "hdpfl", "reproduce", "--list"], cwd=tmp_path,
+                          env=environment, capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert "studies are no part of the package; for them run: git clone" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    listed = run(installed / "hdpfl", "list", "--json", cwd=tmp_path, home=tmp_path)
+    assert json.loads(listed)["studies"] == {}
 
 
 def test_the_demo_runs_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:

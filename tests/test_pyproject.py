@@ -12,10 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flwr.common.config import flatten_dict
 
+from client_app.commands.approve import TOOLS
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 from server_app.app import RESUME_FROM
 from server_app.run.resume import defaults
 from strategies import check_strategy
@@ -40,13 +42,13 @@ def test_the_run_config_is_every_term_with_its_default() -> None:
     for name in ("fedavg", "robust-hdp"):
         config = RunConfig.parse({**declared, "strategy": name})
         assert with_own_settings(config, check_strategy(name)) == with_own_settings(
-            RunConfig().updated(strategy=name), check_strategy(name)
+            RunConfig.parse({"strategy": name}), check_strategy(name)
         )
 
 
 def test_the_version_is_one() -> None:
     content = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert content["project"]["version"] == VERSION
+    assert content["project"]["version"] == __version__
 
 
 def test_flower_accepts_the_apps_format_and_target() -> None:
@@ -112,6 +114,7 @@ def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> Non
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
+        if not path.relative_to(ROOT).as_posix().startswith(TOOLS)
     }
     schemas = {
         str(p.relative_to(ROOT)) for p in (ROOT / "hdpfl_flower/data/schemas").glob("*.toml")
@@ -119,3 +122,11 @@ def test_the_bundle_is_the_four_packages_and_nothing_else(tmp_path: Path) -> Non
     others = {"pyproject.toml", "README.md", "LICENSE", ".info/CONTENT"}
     assert schemas
     assert shipped == modules | schemas | others
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "server_app/template/project.toml"])
+def test_the_bundle_leaves_out_the_tools(file: str) -> None:
+    app = tomllib.loads((ROOT / file).read_text())["tool"]["flwr"]["app"]
+    assert sorted(name.strip("/").removesuffix("**") for name in app["fab-exclude"]) == sorted(
+        TOOLS
+    )

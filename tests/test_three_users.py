@@ -23,8 +23,8 @@ from client_app.commands import app as site_app
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from server_app.commands import app as coordinator_app
+from server_app.in_process.profile_grid import ProfileGrid
 from server_app.run.rounds import RunResult, run
-from server_app.simulation.profile_grid import ProfileGrid
 
 COMMANDS_TO_GREEN = 10
 """That a data manager needs at most, from the export to a check without an error."""
@@ -176,7 +176,7 @@ def test_a_data_manager_from_a_messy_export_to_a_page_for_the_board(tmp_path: Pa
         rehearse(config, sites)
     waits = shell("hdpfl-site", "requests", "--profile", profile)
     assert "Risk of a heart attack" in waits and "price      ε 4" in waits
-    shell("hdpfl-site", "approve", "infarction-1", "--yes", "--profile", profile)
+    shell("hdpfl-site", "approve", "1", "--yes", "--profile", profile)
     assert rehearse(config, sites).rounds[-1]["accepted"] == ["north", "ours"]
 
     assert "AUROC" in shell("hdpfl-site", "evaluate", "--profile", profile)
@@ -206,7 +206,7 @@ def test_an_engineer_from_folders_of_images_to_a_run_and_its_report(tmp_path: Pa
     shell, sites = Shell(), {}
     terms = tmp_path / "run.toml"
     terms.write_text(
-        'run-id = "images-1"\ndataset = "site"\ninput-shape = "1,8,8"\nclasses = 2\n'
+        'run-id = "images-1"\ndataset = "site"\ntask = "classification shape=1,8,8 classes=2"\n'
         'model = "logreg"\nstrategy = "fedavg"\nrounds = 3\nlearning-rate = 1.0\n'
         f'evaluation = "none"\nmin-sites = 3\nruns-dir = "{tmp_path}"\n'
     )

@@ -1,4 +1,4 @@
-"""Flower's app bundles (``.fab``): read without running a line, and unpacked where they may run."""
+"""Flower app bundles (``.fab``): reading without execution, and unpacking."""
 
 from __future__ import annotations
 
@@ -7,91 +7,224 @@ import hashlib
 import io
 import os
 import py_compile
+import re
 import shutil
+import stat
 import sys
 import tomllib
 import zipfile
+import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from importlib.util import find_spec
+from pathlib import Path
 
+from client_app.site.app_digest import PACKAGES
+from hdpfl_flower.config.toml_text import form_fault
 from hdpfl_flower.errors import DeploymentError
 
 MAX_BYTES = 50_000_000
-"""Of all files of an app, unpacked; Flower takes 10 MB of them packed."""
+"""Most bytes of an unpacked app; Flower accepts 10 MB packed."""
+_MOST_PROJECT, _MOST_PARTS = 65_536, 6
+"""Characters of an app's pyproject.toml, and parts of a key in it."""
 CONTENT = ".info/CONTENT"
+PROJECT = "pyproject.toml"
+ENTRY_POINTS = {"clientapp": "client_app.app:app", "serverapp": "server_app.app:app"}
+"""Objects that Flower loads from an app; no others are allowed."""
 LAUNCHER, EXECUTOR = "flwr-clientapp", "flower-superexec"
 _MAX_SHEBANG = 120
-"""What every kernel reads of a script's first line."""
+"""Bytes of a script's first line that every kernel reads."""
+_ENDINGS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
+"""Files that ``flwr build`` includes besides LICENSE: source code and text. Compiled code,
+libraries and path files have other endings."""
+_LONGEST_NAME = 200
+_FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""File name without '..', blanks or folders with a dot (x.dist-info)."""
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+"""A publisher, a name or a version."""
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_AGAIN = "the coordinator is to leave it out ('fab-include' in pyproject.toml) and build it again"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """An app whose files are what its own list says.
+    """App with files that match its own list.
 
     Attributes:
         app: publisher and name, as Flower writes them.
         version: as its pyproject.toml says.
         sha256: of the bundle, by which an approval knows it; hexadecimal.
         files: the bytes of each file by its name.
+        dependencies: as its pyproject.toml says; the launcher installs none.
     """
 
     app: str
     version: str
     sha256: str
     files: dict[str, bytes]
+    dependencies: tuple[str, ...] = ()
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return the app in the file at ``path``; nothing of it is run or written.
+    """Return the app in the file at ``path``, without execution or writing.
+
+    Guarantees:
+        All that can be imported from its folder is source code, in the four packages of this app
+        and one of the project's own name, which is no library's. It starts at our entry points.
 
     Raises:
-        DeploymentError: no bundle, or one whose files are not what it lists.
+        DeploymentError: no bundle, one whose files are not what it lists, or one that holds
+            something else.
     """
     try:
-        content = path.expanduser().read_bytes()
+        with path.expanduser().open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DeploymentError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        files = _files(content)
-        listed = [line.split(",") for line in files.pop(CONTENT).decode().splitlines() if line]
-        digests = {name: digest for name, digest, _ in listed}
-        project = tomllib.loads(files["pyproject.toml"].decode())
+        files = _files(path, content)
+        listed = files.pop(CONTENT).decode().split("\n")
+        text = files[PROJECT].decode()
+        if len(text) > _MOST_PROJECT or form_fault(text, most_parts=_MOST_PARTS):
+            raise ValueError(PROJECT)
+        project = tomllib.loads(text)
         name, version = project["project"]["name"], project["project"]["version"]
-        app = f"{project['tool']['flwr']['app']['publisher']}/{name}"
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, NotImplementedError):
+        app = project["tool"]["flwr"]["app"]
+        words = [app["publisher"], name, version]
+        if not all(_WORD.fullmatch(word) for word in words):
+            raise ValueError(PROJECT)
+        needs = tuple(str(each) for each in project["project"].get("dependencies", []))
+        components = dict(app["components"])
+    except (
+        zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RecursionError,
+        ValueError, LookupError, TypeError, AttributeError,
+    ):  # fmt: skip
         raise DeploymentError(f"{path} is no app of Flower's; make one with: flwr build") from None
-    if digests != {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}:
+    if sorted(listed) != sorted(
+        f"{each},{hashlib.sha256(data).hexdigest()},{8 * len(data)}" for each, data in files.items()
+    ):
         raise DeploymentError(f"{path}: its files are not those that it lists; get it again")
-    return Bundle(app, str(version), hashlib.sha256(content).hexdigest(), files)
+    if components != ENTRY_POINTS:
+        raise DeploymentError(
+            f"{path}: {PROJECT} starts other code than this app's; the coordinator is to name "
+            f"{', '.join(ENTRY_POINTS.values())} alone in [tool.flwr.app.components]"
+        )
+    _check_modules(path, files, name.replace("-", "_").lower())
+    return Bundle(f"{words[0]}/{name}", version, hashlib.sha256(content).hexdigest(), files, needs)
 
 
-def _files(content: bytes) -> dict[str, bytes]:
-    """Return the files of a zip archive; raises ``ValueError`` where one leads out of its folder.
-
-    A file that stands there twice is refused: which of the two counts, readers do not agree on.
-    """
+def _files(path: Path, content: bytes) -> dict[str, bytes]:
+    """Return a zip archive's files, if unambiguous; else raises ``ValueError``."""
     files: dict[str, bytes] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        entries = archive.infolist()
         # By the archive's own list, before a file is unpacked.
-        if sum(entry.file_size for entry in entries) > MAX_BYTES:
+        if len(content) > MAX_BYTES or sum(entry.file_size for entry in entries) > MAX_BYTES:
             raise ValueError("too large")
+        at, seen = 0, dict[str, str]()
         for entry in entries:
-            name = PurePosixPath(entry.filename)
-            # Such a name would write outside of the app's folder.
-            if name.is_absolute() or ".." in name.parts or "\\" in entry.filename:
-                raise ValueError("leads out")
-            if str(name) in files:
-                raise ValueError("twice")
-            files[str(name)] = archive.read(entry)
+            name = entry.orig_filename
+            if fault := _fault_of_entry(entry) or _fault_of_name(name, seen):
+                raise DeploymentError(f"{path}: {name[:_LONGEST_NAME]!r} {fault}; {_AGAIN}")
+            # Each file's own head says what the archive's list does, and no byte lies between.
+            head = entry.FileHeader()
+            if (entry.header_offset, content[at : at + len(head)]) != (at, head):
+                raise ValueError("two lists")
+            start, at = at + len(head), at + len(head) + entry.compress_size
+            files[name] = _unpacked(entry, content[start:at])
+        end = at + sum(46 + len(name) for name in files) + 22
+        if (at, end) != (archive.start_dir, len(content)):
+            raise ValueError("bytes beside the files")
     return files
 
 
+def _unpacked(entry: zipfile.ZipInfo, data: bytes) -> bytes:
+    """Return a file's bytes, at most its stated size; raises ``ValueError``."""
+    ended = True
+    if entry.compress_type == zipfile.ZIP_DEFLATED:
+        unpacking = zlib.decompressobj(-zlib.MAX_WBITS)
+        data = unpacking.decompress(data, entry.file_size + 1)
+        ended = unpacking.eof and not unpacking.unused_data
+    if not ended or (len(data), zlib.crc32(data)) != (entry.file_size, entry.CRC):
+        raise ValueError("another size")
+    return data
+
+
+def _fault_of_entry(entry: zipfile.ZipInfo) -> str:
+    """Return a deviation of an archive's file from ``flwr build``, or empty."""
+    if entry.flag_bits & 1:
+        return "is encrypted"
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG) or entry.external_attr & 0xFF:
+        return "is a link, a folder or another thing than a file"
+    if entry.flag_bits or entry.extra or entry.compress_type not in _PACKED:
+        return "is packed in another way than flwr build does"
+    return ""
+
+
+def _fault_of_name(name: str, seen: dict[str, str]) -> str:
+    """Return the reason against a file name; empty if allowed.
+
+    Args:
+        name: as it stands in the archive.
+        seen: files and folders before it, by their names in small letters; ``name`` is added.
+    """
+    parts = name.split("/")
+    if name != CONTENT:
+        # Checked before its folders, whose comparison is quadratic in the length of a name.
+        if len(name) > _LONGEST_NAME:
+            return "has too long a name"
+        if not _FILE.fullmatch(name) or "__pycache__" in name.lower().split("/"):
+            return "is a name that could lead elsewhere"
+        if name != "LICENSE" and not name.endswith(_ENDINGS):
+            return "is neither source code nor text that this command compares"
+    if seen.get(name.lower()) == name:
+        return "is there twice"
+    for count in range(1, len(parts) + 1):
+        part = "/".join(parts[:count]) + "/" * (count < len(parts))
+        if seen.setdefault(part.lower().rstrip("/"), part) != part:
+            return "is a file and a folder, or differs from another one by capitals alone"
+    return ""
+
+
+def _check_modules(path: Path, files: Collection[str], own: str) -> None:
+    """Refuse modules that would shadow another module in Python.
+
+    Args:
+        path: of the bundle, for errors.
+        files: the names of its files.
+        own: the package of the project, beside the packages of the app.
+
+    Raises:
+        DeploymentError: names the file.
+    """
+    folders = {name.rpartition("/")[0] for name in files}
+    for name in files:
+        root, _, rest = name.partition("/")
+        if name.endswith(".py") and name.removesuffix(".py") in folders:
+            raise DeploymentError(f"{path}: {name!r} is hidden by a folder of its name; {_AGAIN}")
+        if root not in (*PACKAGES, own) if rest else name.endswith(".py"):
+            raise DeploymentError(
+                f"{path}: {name!r} could be imported in the place of a library; the coordinator is "
+                f"to move it into the package {own}"
+            )
+        if rest and root not in PACKAGES and _is_taken(root):
+            raise DeploymentError(
+                f"{path}: {name!r} is imported in the place of a library that is installed here; "
+                "the coordinator is to name the project otherwise"
+            )
+
+
+def _is_taken(module: str) -> bool:
+    known = module in sys.stdlib_module_names
+    return known or not module.isidentifier() or find_spec(module) is not None
+
+
 def install(bundle: Bundle, folder: Path) -> Path:
-    """Put an app among the approved ones in ``folder``, and the launcher beside; return that.
+    """Store an app with its launcher in ``folder``; return its folder.
 
     What is written may be read by everybody and changed by nobody but its owner. An app that is
-    there stays as it is.
+    there already is written anew: nothing else lies in its folder.
 
     Raises:
         DeploymentError: the folder cannot be written, or this Python's path is too long.
@@ -113,11 +246,10 @@ def install(bundle: Bundle, folder: Path) -> Path:
 
 def _install_app(bundle: Bundle, apps: Path) -> None:
     final, part = apps / bundle.sha256, apps / f".{bundle.sha256}.{os.getpid()}"
+    old = part.with_name(f"{part.name}.old")
     apps.mkdir(parents=True, exist_ok=True)
     for path in (apps.parent, apps):
         path.chmod(0o755)
-    if final.exists():
-        return
     try:
         for name, data in bundle.files.items():
             target = part / name
@@ -128,11 +260,17 @@ def _install_app(bundle: Bundle, apps: Path) -> None:
             path.chmod(0o555 if path.is_dir() else 0o444)
         part.chmod(0o755)
         # Last: an installation that breaks off never has the approved name.
+        if final.exists():
+            final.chmod(0o755)
+            final.rename(old)
         part.rename(final)
         final.chmod(0o555)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+    finally:
+        for left in (part, old):
+            for path in (left, *left.rglob("*")):
+                if path.is_dir() and not path.is_symlink():
+                    path.chmod(0o755)  # what it holds cannot be removed else
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _compile(folder: Path, final: Path) -> None:
@@ -141,7 +279,7 @@ def _compile(folder: Path, final: Path) -> None:
     The node, which starts a process a message, cannot write there.
     """
     checked = py_compile.PycInvalidationMode.CHECKED_HASH
-    compileall.compile_dir(folder, quiet=2, ddir=str(final), invalidation_mode=checked)
+    compileall.compile_dir(folder, quiet=2, force=True, ddir=str(final), invalidation_mode=checked)
 
 
 def _install_importer(folder: Path) -> None:
@@ -157,7 +295,7 @@ def _install_importer(folder: Path) -> None:
 
 
 def _install_launcher(shebang: str, folder: Path) -> Path:
-    """Write ``bin/flwr-clientapp``, a link to flower-superexec beside it, and nothing else."""
+    """Write only ``bin/flwr-clientapp``, a link to the adjacent flower-superexec."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     launcher, part = folder / LAUNCHER, folder / f".{LAUNCHER}"

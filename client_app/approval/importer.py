@@ -1,4 +1,4 @@
-"""Importer: holds the imports of the approved app, and forks a process for each message.
+"""Importer: keeps the approved app imported, forks per message.
 
 Flower starts a process for each message, whose imports take two seconds and whose work takes a
 tenth. After the first message the launcher (``launcher.py``) starts one importer; from then on it
@@ -44,27 +44,27 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 MODULE = "hdpfl_importer"
-"""Name under which the launcher imports this file; the app has it under another."""
+"""Name of this file as the launcher's import; the app's differs."""
 HOLD = "--hold-imports"
 """The launcher's option that makes it an importer."""
 ERRORS = "errors.txt"
-"""What an importer prints, beside its socket: its launcher's streams may be read to their end."""
+"""Output of an importer besides its socket: its launcher's streams may be read to their end."""
 IDLE = 3600.0
 """Seconds without a message after which an importer ends."""
 PATIENCE = 20.0
-"""Seconds that a launcher waits for the imports before it answers by itself; Flower gives up a task
+"""Seconds of waiting for the imports before the launcher answers itself; Flower gives up a task
 that has not begun after 30."""
 MORE_MEMORY = 128 * 2**20
-"""Bytes that an importer may allocate beyond its imports; its children are not limited."""
+"""Most bytes of an importer beyond its imports; children are unlimited."""
 _CHECK = 30.0
-"""Seconds between two looks at whether its app is still the approved one."""
+"""Seconds between checks that the app is still approved."""
 _FORKED = b"+"
 _STATUS = struct.Struct("!i")
 _MAX_REQUEST = 65_536
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 wanted: bool | None = None
-"""What :func:`want` was called with last."""
+"""Last argument of :func:`want`."""
 
 
 class Place(NamedTuple):
@@ -84,12 +84,12 @@ class Place(NamedTuple):
 
     @property
     def socket(self) -> str:
-        """The socket's path, through the descriptor: nobody can put another folder there."""
+        """Socket path through the descriptor: its folder cannot be replaced."""
         return f"/proc/self/fd/{self.folder}/{self.name}"
 
 
 def find_place(home: str, approved: str) -> Place | None:
-    """Return where the importer of this launcher listens; None where there can be none.
+    """Return the importer's socket place; None if none is possible.
 
     Args:
         home: folder that belongs to this user, e.g. Flower's.
@@ -113,7 +113,7 @@ def _born(pid: int) -> str:
 
 
 def _own_folder(path: str) -> int:
-    """Return a descriptor of the folder at ``path``, this user's alone; raises ``OSError``."""
+    """Return a descriptor of this user's private folder; raises ``OSError``."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)  # noqa: PTH102 - as above
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -134,7 +134,7 @@ def _is_same_user(peer: socket.socket) -> bool:
 
 
 def answer(place: Place) -> int | None:
-    """Have a child of the importer answer this process's message; return its exit status.
+    """Answer this process's message by an importer's child; return exit status.
 
     Returns:
         None where no child took the command line, so that the caller is free to answer itself.
@@ -160,7 +160,7 @@ def answer(place: Place) -> int | None:
 
 
 def after_message(place: Place | None) -> None:
-    """Start the importer at ``place`` if the app asked for one; call it when a message is answered.
+    """Start a requested importer at ``place``; call after a message is answered.
 
     Args:
         place: None: there can be none.
@@ -185,7 +185,7 @@ def after_message(place: Place | None) -> None:
 
 
 def _has_failed(place: Place) -> bool:
-    """Return whether the last importer at ``place`` ended with an error, as the next one would."""
+    """Return whether the last importer at ``place`` failed, as would the next."""
     try:
         with open(f"/proc/self/fd/{place.folder}/{ERRORS}", encoding="utf-8") as file:  # noqa: PTH123
             return file.readline() == f"{place.name}\n" and "Traceback" in file.read()
@@ -194,7 +194,7 @@ def _has_failed(place: Place) -> bool:
 
 
 def _listen(own: socket.socket, place: Place) -> bool:
-    """Have ``own`` listen at ``place``; return False where an importer does already."""
+    """Let ``own`` listen at ``place``; False if an importer already does."""
     fcntl.flock(place.folder, fcntl.LOCK_EX)  # of launchers at once, one
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
@@ -213,7 +213,7 @@ def _listen(own: socket.socket, place: Place) -> bool:
 
 
 class Child(NamedTuple):
-    """A forked process, by the descriptors that it is known by."""
+    """Forked process, with its descriptors."""
 
     process: int
     descriptor: int
@@ -221,7 +221,7 @@ class Child(NamedTuple):
 
 
 class Importer:
-    """Accepts launchers and forks for each; a loop over descriptors, on one thread.
+    """Server that forks for each launcher, in one thread.
 
     Args:
         words: what :func:`after_message` passes after ``HOLD``.
@@ -294,7 +294,7 @@ class Importer:
             self.listener = None
 
     def _accept(self, listener: socket.socket) -> bool:
-        """Fork for the launcher that waits; return True in the child."""
+        """Fork for the waiting launcher; return True in the child."""
         peer, _ = listener.accept()
         if not _is_same_user(peer) or not self.still_approved():
             peer.close()
@@ -317,7 +317,7 @@ class Importer:
         return False
 
     def _look_at(self, child: Child, source: int, event: int) -> None:
-        """Reap a child that ended; stop one whose launcher ended, or asks for it."""
+        """Reap ended children; stop those of ended or asking launchers."""
         if source == child.descriptor:
             _, status = os.waitpid(child.process, 0)
             with contextlib.suppress(OSError):
@@ -336,7 +336,7 @@ class Importer:
             self.events.modify(source, 0)
 
     def _become_child(self, peer: socket.socket) -> None:
-        """Make this fork a process like the launcher that asked for it."""
+        """Make this fork a process like its launcher."""
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for stop in _STOPS:
@@ -358,7 +358,7 @@ class Importer:
         seed_generators()
 
     def _close(self) -> None:
-        """Close what is the importer's, in a child."""
+        """Close the importer's descriptors in a child."""
         self.events.close()
         if self.listener is not None:
             self.listener.close()
@@ -371,7 +371,7 @@ class Importer:
 
 
 def want(keep: bool | None) -> None:
-    """Have the launcher, if one runs this app, keep an importer or end it; None: neither.
+    """Request that the launcher keep (or end) an importer; None: neither.
 
     The app calls it with what the site's profile says.
     """
@@ -380,7 +380,7 @@ def want(keep: bool | None) -> None:
 
 
 def run_and_exit(work: Callable[[], None]) -> NoReturn:
-    """Do the ``work`` of a child, and exit with its status.
+    """Run a child's ``work`` and exit with its status.
 
     Unlike Python at its end, it frees nothing, since what the importer made would be copied first
     (a quarter of a second), and waits for no thread: Flower has stopped its own by then.
@@ -393,7 +393,7 @@ def run_and_exit(work: Callable[[], None]) -> NoReturn:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException:  # as Python does with what nobody caught
+    except BaseException:  # as Python does with an uncaught error
         traceback.print_exc()
     finally:
         if wanted is False:
@@ -405,7 +405,7 @@ def run_and_exit(work: Callable[[], None]) -> NoReturn:
 
 
 def seed_generators() -> None:
-    """Seed the generators that a fork copies, from the operating system."""
+    """Seed copied generators in a fork, from the operating system."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(int.from_bytes(os.urandom(4)))

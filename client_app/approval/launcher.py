@@ -1,4 +1,4 @@
-"""A site's own ``flwr-clientapp``: runs approved apps alone, whatever a server sends.
+"""A site's ``flwr-clientapp``: approved apps only, whichever app a server sends.
 
 ``hdpfl-site approve`` copies this file to ``bin/flwr-clientapp`` of the folder of approved apps.
 flower-superexec starts the program of that name that it finds in ``PATH``. It imports nothing of
@@ -20,7 +20,7 @@ from typing import Any
 
 APPROVED = Path(__file__).resolve().parents[1]
 INSTALLS = "--allow-runtime-dependency-installation"
-"""Flower's option that lets a server have packages of its choice installed."""
+"""Flower option by which a server has packages installed."""
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def hold_imports(importer: Any, words: list[str]) -> None:
-    """Import the one approved app, and answer each message by a child that has it (importer.py)."""
+    """Import the one approved app; answer messages by its children (importer.py)."""
     app = only_app()
     if app is None or refusal(app):
         return
@@ -74,7 +74,7 @@ def hold_imports(importer: Any, words: list[str]) -> None:
 
 
 def only_app() -> Path | None:
-    """Return the folder of the approved app if there is one, and one only."""
+    """Return the approved app's folder, if exactly one exists."""
     apps = APPROVED / "apps"
     found = [path for path in apps.glob("*") if not path.name.startswith(".")]
     return found[0] if len(found) == 1 else None
@@ -91,7 +91,7 @@ def _load_importer() -> Any:
 
 
 def _import_flower() -> tuple[Any, Any]:
-    """Return Flower's command line and runtime, imported with the garbage collector at rest.
+    """Return Flower's command line and runtime, imported without garbage collection.
 
     A tenth of a message's CPU time: it scans what is made, none of it garbage, again and again.
     """
@@ -106,7 +106,7 @@ def _import_flower() -> tuple[Any, Any]:
 
 
 def pin(runtime: Any, imported: Path | None = None) -> None:
-    """Make Flower's ``runtime`` load approved apps in place of what is sent.
+    """Make Flower's ``runtime`` load approved apps, never the sent one.
 
     Args:
         runtime: the module that answers a message: ``flwr.supernode.runtime.run_clientapp``.
@@ -134,13 +134,13 @@ def pin(runtime: Any, imported: Path | None = None) -> None:
 
 
 def refusal(folder: Path) -> str:
-    """Return why the app in ``folder``, named by its SHA-256, may not run; empty if it may."""
+    """Return a reason against the app in ``folder`` (SHA-256 name), or empty."""
     if not folder.is_dir():
         return (
             f"the app of this run is not approved, SHA-256 {folder.name}; nothing of it was run. "
             f"Once it is reviewed: hdpfl-site approve APP.fab --to {APPROVED}"
         )
-    # Whoever may write to one of these could put other code in the place of what was approved.
+    # Write access to one of these would allow other code in place of the approved.
     for path in (APPROVED, folder.parent, folder):
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"others can write to {path}; run: chmod go-w {path}"

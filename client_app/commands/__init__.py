@@ -1,4 +1,4 @@
-"""``hdpfl-site``: the site operator's own tool, run where the records, the profile and ledger lie.
+"""``hdpfl-site``: the site operator's tool, beside records, profile and ledger.
 
 Its output may show the site's private values where that is what a command is for (plan, ledger,
 report); its error messages never do.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from hdpfl_flower.system.later import Later
 from hdpfl_flower.system.lines_read import shown_on_a_terminal
 from hdpfl_flower.system.terminal import guarded_main, new_app
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 
 _HERE = "client_app.commands"
 COMMANDS = {
@@ -18,25 +18,29 @@ COMMANDS = {
     "evaluate": Later(
         f"{_HERE}.evaluate",
         "evaluate",
-        "Measure the model of the last run on this site's own records.",
+        "Measure the last run's model on the site's own records.",
     ),
-    "worth": Later(f"{_HERE}.worth", "worth", "Judge whether the last run was worth joining."),
+    "worth": Later(
+        f"{_HERE}.worth",
+        "worth",
+        "Judge whether the last run was worth joining; with --terms predict a run's worth.",
+    ),
     "audit": Later(f"{_HERE}.audit", "audit", "Attack this build's clipping and noise."),
     "requests": Later(
         f"{_HERE}.requests",
         "requests",
-        "List the runs that wait for approval, and what was decided.",
+        "List the runs that wait for approval, and the decisions so far.",
     ),
     "approve": Later(f"{_HERE}.approve", "approve", "Approve a run, or with --to an app."),
     "refuse": Later(
         f"{_HERE}.requests",
         "refuse",
-        "Refuse a run for good; one that was approved releases nothing more.",
+        "Refuse a run for good; an approved run then makes no more releases.",
     ),
-    "connect": Later(
-        f"{_HERE}.connect",
-        "connect",
-        "Ask the coordinator for its health over TLS, and compare the clocks.",
+    "health": Later(
+        f"{_HERE}.health",
+        "health",
+        "Say when the node last heard from its SuperLink; or ask that, and compare clocks.",
     ),
     "exporter": Later(
         f"{_HERE}.exporter",
@@ -49,11 +53,12 @@ COMMANDS = {
     ),
     "ledger": Later(f"{_HERE}.ledger", "app", "The budget ledger: what was charged and released."),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
+    "weights": Later(f"{_HERE}.model", "weights", "Public weights that a run may read here."),
 }
 
 app = new_app(
     "The tool of a site: its profile, its ledger, its model.",
-    version=f"hdpfl-flower {VERSION}",
+    version=f"hdpfl-flower {__version__}",
     commands=COMMANDS,
 )
 

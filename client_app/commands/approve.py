@@ -1,31 +1,43 @@
-"""``hdpfl-site approve``: which run may use this site, or which app may work here at all."""
+"""``hdpfl-site approve``: approval of a run, or of an app."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import client_app
-from client_app.approval.fab import Bundle, install, read_bundle
+from client_app.approval.fab import ENTRY_POINTS, PROJECT, Bundle, install, read_bundle
 from client_app.commands.options import ProfileOption, open_profile
 from client_app.commands.requests import ByOption, approve_run
 from client_app.site.app_digest import PACKAGES
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.system.printable import printable
 
-SHIPPED = (".py", ".toml")
+SHIPPED = ("*.py", "data/schemas/*.toml")
+"""File endings of an app's packages; other files are not expected."""
+TOOLS = (
+    "client_app/approval/fab.py", "client_app/audit.py", "client_app/commands/",
+    "client_app/reports/", "client_app/worth/", "hdpfl_flower/data/schema_draft.py",
+    "hdpfl_flower/data/site_check.py", "server_app/certificates.py", "server_app/commands/",
+    "server_app/monitoring/", "server_app/project.py", "server_app/reports/",
+    "server_app/template/", "strategies/contract.py",
+)  # fmt: skip
+"""Parts of the wheel that no app imports or holds: ``fab-exclude`` of ``pyproject.toml``."""
 
 
 def approve(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="RUN | APP.fab",
-            help="A run, or the digits that 'requests' prints; with --to an app of 'flwr build'.",
+            metavar="REQUEST | APP.fab",
+            help="A request, by the number or the digits that 'requests' prints, or to be asked by "
+            "its run's name; with --to an app of 'flwr build'.",
         ),
     ],
     profile: ProfileOption = None,
@@ -35,7 +47,7 @@ def approve(
         typer.Option("--to", "--out", metavar="DIR", help="App: folder of the approved apps."),
     ] = None,
     sha256: Annotated[
-        str, typer.Option(help="App: what its SHA-256 must be, as the coordinator named it.")
+        str, typer.Option(help="App: its expected SHA-256, from the coordinator.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -64,6 +76,9 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
         )
     typer.echo(printable(f"{bundle.app} {bundle.version}, {len(bundle.files)} files"))
     typer.echo(f"SHA-256 {bundle.sha256}")
+    needs = ", ".join(bundle.dependencies) or "none"
+    typer.echo(f"{PROJECT}: starts {ENTRY_POINTS['clientapp']} here and installs nothing; it says")
+    typer.echo(printable(f"  that it needs {needs}"))
     found = list(differences(bundle))
     typer.echo(f"unlike the package installed here: {len(found) or 'nothing'}")
     for line in found:
@@ -84,12 +99,14 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
 
 
 def differences(bundle: Bundle) -> Iterator[str]:
-    """Yield, a line a file, how the app differs from the package that is installed here."""
+    """Yield the app's differences from the installed package, one per line.
+
+    Not of its ``pyproject.toml``: no installed package has one.
+    """
     mine, sent = dict(_installed()), bundle.files
-    for name in sorted(mine.keys() | sent.keys()):
+    for name in sorted((mine.keys() | sent.keys()) - {PROJECT}):
         if name not in mine:
-            if name.split("/")[0] in PACKAGES or name.endswith(".py"):
-                yield f"added    {name}"
+            yield f"added    {name}"
         elif name not in sent:
             yield f"missing  {name}"
         elif sent[name] != mine[name]:
@@ -97,9 +114,17 @@ def differences(bundle: Bundle) -> Iterator[str]:
 
 
 def _installed() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the installed packages as a bundle names them."""
+    """Yield the installed packages' files, with their bundle names."""
     root = Path(client_app.__file__).parents[1]
-    for package in PACKAGES:
-        for path in (root / package).rglob("*"):
-            if path.suffix in SHIPPED and path.is_file():
-                yield path.relative_to(root).as_posix(), path.read_bytes()
+    for package, pattern in itertools.product(PACKAGES, SHIPPED):
+        for path in (root / package).rglob(pattern):
+            name = path.relative_to(root).as_posix()
+            if not name.startswith(TOOLS):
+                yield name, path.read_bytes()
+    # A source folder has an egg-info, too, without the licence.
+    for own in distributions(name="hdpfl-flower"):
+        if text := own.read_text("licenses/LICENSE"):
+            yield "LICENSE", text.encode()
+            readme = own.metadata.get_payload()  # type: ignore[attr-defined]
+            yield "README.md", str(readme).encode()
+            return

@@ -1,4 +1,4 @@
-"""``hdpfl-site audit``: planted records against the noise of this build, beside what is claimed."""
+"""``hdpfl-site audit``: planted records, to test the claimed privacy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,16 +32,6 @@ How to read it: a bound above the claim shows that less is protected than is pro
 bound of a true claim lies above it in 5 audits of 100, so the verdict rests on the sure bound,
 where it is 1 of 1,000,000. An audit can catch a fault; that it caught none proves nothing.
 No record was read, no ledger opened and no budget spent: the canaries are made up."""
-PARTS = """
-personal parts: whole rounds of each rule, what the site sends and what it may show
-{canaries} canaries a row, {width} of them in a release; rows named outside or support: {releases}
-releases with and without one record, of a prior {measured}; δ {delta}"""
-REMOVED = """\
-dsu-published: without one of {records} ordinary records the support is another one for {few} of
-{of} records after 5 steps, for {many} of {of} after 25"""
-KNOWN = "VIOLATES it, as known"
-BLIND = "NOT refuted: a blind audit"
-OF_RUN = "this run's parts"
 OWN = "It samples its batches, so scores are no plain Gaussians: nothing follows from this number."
 NO_TERMS = "\nAdd --terms for an estimate of this site's own run."
 NO_PRIVACY = "\nThis site's own ε is inf: its runs have no noise, and there is no claim to audit."
@@ -73,33 +62,27 @@ def audit(
     Plants records in one full-batch step, infers from its release which of them took part, and
     prints the ε this shows beside the ε that is claimed; exit status 1 if a claim is violated. With
     the terms of a run only the engine that trains its model is audited, else all of them; with a
-    profile an estimate for the site's own run is printed, too. In the rows named 'rounding' the
-    attack is weights with which the rounding of other records' numbers decides. A second table is
-    of the rules with personal parts; the published mask among them must be refuted, and the exit
-    status is 1 where it is not. No record is read, and nothing is charged.
+    profile an estimate for the site's own run is printed, too. No record is read, and nothing is
+    charged.
     """
     site = open_profile(profile) if profile is not None else None
     run = RunConfig.load(terms).terms if terms is not None else None
-    findings, rounding, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
-    parts = _attack_parts(site, run)
+    findings, own = _attack(epsilon or list(EPSILONS), canaries, site, run)
     if as_json:
-        typer.echo(json.dumps(_facts(findings, rounding, own, parts), indent=2))
+        typer.echo(json.dumps(_facts(findings, own), indent=2))
     else:
-        for line in _in_words(findings, rounding, own):
-            typer.echo(line)
-        for line in _parts_in_words(parts):
+        for line in _in_words(findings, own):
             typer.echo(line)
         for line in _notes(site, run):
             typer.echo(line)
-    # Exactly the published mask must be refuted.
-    if any(finding.violates != _is_known(finding) for finding in findings + rounding + parts.rows):
+    if any(finding.violates for finding in findings):
         raise typer.Exit(1)
 
 
 def _attack(
     epsilons: list[float], canaries: int, site: Profile | None, run: RunTerms | None
-) -> tuple[list[Finding], list[Finding], Finding | None]:
-    """Return what was found of each claim, by canaries and by rounding, and of the site's own run.
+) -> tuple[list[Finding], Finding | None]:
+    """Return the findings of each claim and of the site's own run.
 
     Whatever can be refused is refused before any work.
     """
@@ -113,7 +96,6 @@ def _attack(
         engine_of,
         releases_of,
     )
-    from client_app.audit_rounding import attack_by_rounding
     from client_app.site.site import allowed_layout
     from hdpfl_flower.data.datasets import task_for
 
@@ -132,101 +114,28 @@ def _attack(
         own = make_plan(site, run)
     plans = [claimed(epsilon) for epsilon in epsilons]
     few = min(canaries, WIDTH)  # an estimate needs no more, and a run may have many steps
-    # A move of so many C shows best beside little noise.
-    largest = max(plans, key=lambda plan: plan.epsilon)
-    total = len(engines) * (len(plans) * releases_of(plans[0], canaries) + 1)
+    total = len(engines) * len(plans) * releases_of(plans[0], canaries)
     with _bar(total + (releases_of(own, few) if own else 0)) as advance:
         findings = [
             attack(plan, engine, canaries, training, advance=advance)
             for engine in engines
             for plan in plans
         ]
-        rounding = [
-            attack_by_rounding(largest, engine, training, advance=advance) for engine in engines
-        ]
         if own is None or run is None:
-            return findings, rounding, None
+            return findings, None
         estimated = attack(own, engines[0], few, training, clip_norm=run.clip_norm, advance=advance)
-        return findings, rounding, estimated
+        return findings, estimated
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What was found of personal parts.
-
-    Attributes:
-        rows: of the rules.
-        removed: steps → share of records without which the support of the published mask changes.
-    """
-
-    rows: list[Finding]
-    removed: dict[int, float]
-
-
-def _attack_parts(site: Profile | None, run: RunTerms | None) -> Parts:
-    """Return what was found of every rule with personal parts; with terms, of theirs alone."""
-    from client_app.audit import default_training
-    from client_app.audit_neighbours import (
-        PRIORS,
-        attack_head,
-        attack_prior,
-        attack_support,
-        changed_supports,
-    )
-    from client_app.audit_personal import RELEASES, RULES, attack_rule, personal_terms
-
-    training = site.training if site else default_training()
-    if run is not None:
-        own = personal_terms(run)
-        if own is None:
-            return Parts([], {})
-        with _bar(RELEASES) as advance:
-            return Parts([attack_rule(OF_RUN, training, terms=own, advance=advance)], {})
-    with _bar(len(RULES) * RELEASES + len(PRIORS) + 2) as advance:
-        rows = [attack_rule(rule, training, advance=advance) for rule in RULES]
-        rows += [attack_prior(task, training, advance=advance) for task in PRIORS]
-        rows += [attack(training, advance=advance) for attack in (attack_head, attack_support)]
-        return Parts(rows, {steps: changed_supports(steps, training) for steps in (5, 25)})
-
-
-def _parts_in_words(parts: Parts) -> Iterator[str]:
-    """Yield the lines of the table of personal parts, if there is one."""
-    from client_app.audit import DELTA
-    from client_app.audit_neighbours import MEASURED, RECORDS, RELEASES
-    from client_app.audit_neighbours import REMOVED as OF
-
-    if not parts.rows:
-        return
-    first = parts.rows[0]
-    yield PARTS.format(
-        canaries=first.canaries,
-        width=first.width,
-        releases=RELEASES,
-        measured=MEASURED,
-        delta=ceil_digits(DELTA),
-    )
-    yield from table(
-        [("rule", "claim ε", "estimate", "95 % bound", "sure bound", "")]
-        + [_row(finding) for finding in parts.rows]
-    )
-    if parts.removed:
-        few, many = (round(OF * share) for share in parts.removed.values())
-        yield REMOVED.format(records=RECORDS, few=few, many=many, of=OF)
-
-
-def _in_words(
-    findings: list[Finding], rounding: list[Finding], own: Finding | None
-) -> Iterator[str]:
+def _in_words(findings: list[Finding], own: Finding | None) -> Iterator[str]:
     """Yield the lines of the answer."""
     first = findings[0]
     yield (
         f"{first.canaries} canaries a row; a release is one step over {first.width} of them, "
-        f"all in the batch (q = 1); δ {ceil_digits(first.plan.delta)}\n"
-        f"rows named rounding: {rounding[0].canaries} releases with and without one record, under "
-        "weights with which rounding decides"
+        f"all in the batch (q = 1); δ {ceil_digits(first.plan.delta)}"
     )
     rows = [("engine", "claim ε", "estimate", "95 % bound", "sure bound", "")]
-    yield from table(rows + [_row(finding) for finding in findings + rounding])
+    yield from table(rows + [_row(finding) for finding in findings])
     yield READING
     if own is not None:
         steps = own.plan.steps
@@ -239,7 +148,7 @@ def _in_words(
 
 
 def _notes(site: Profile | None, run: RunTerms | None) -> Iterator[str]:
-    """Yield why there is no estimate of the site's own run, and what else it should know."""
+    """Yield reasons for a missing estimate of the site's run, and notes."""
     if run is None and not is_installed("opacus"):
         yield NO_OPACUS
     if site is None:
@@ -264,27 +173,12 @@ def _row(finding: Finding) -> tuple[str, ...]:
         f"{finding.estimate:.4g}",
         floor_digits(finding.bound(CONFIDENT)),
         floor_digits(finding.bound(SURE)),
-        _verdict(finding),
+        "VIOLATES the claim" if finding.violates else "consistent with the claim",
     )
 
 
-def _is_known(finding: Finding) -> bool:
-    """Return whether the finding is of the mask that is known to violate any claim."""
-    from client_app.audit_personal import PUBLISHED
-
-    return finding.engine.startswith(PUBLISHED)
-
-
-def _verdict(finding: Finding) -> str:
-    if _is_known(finding):
-        return KNOWN if finding.violates else BLIND
-    return "VIOLATES the claim" if finding.violates else "consistent with the claim"
-
-
-def _facts(
-    findings: list[Finding], rounding: list[Finding], own: Finding | None, parts: Parts
-) -> dict[str, Any]:
-    """Return the answer by name; nothing is asserted of the site's own run."""
+def _facts(findings: list[Finding], own: Finding | None) -> dict[str, Any]:
+    """Return the answer as named values; the site's run gets no verdict."""
     run = own and {
         "engine": own.engine,
         "epsilon": own.plan.epsilon,
@@ -292,24 +186,15 @@ def _facts(
         "canaries": own.canaries,
         "estimate": own.estimate,
     }
-    return {
-        "claims": [_claim(finding) for finding in findings],
-        "rounding": [_claim(finding) for finding in rounding],
-        "personal": [
-            {**_claim(finding), "engine": "", "rule": finding.engine, "known": _is_known(finding)}
-            for finding in parts.rows
-        ],
-        "support-changed": {str(steps): share for steps, share in parts.removed.items()},
-        "run": run,
-    }
+    return {"claims": [_claim(finding) for finding in findings], "run": run}
 
 
 def _claim(finding: Finding) -> dict[str, Any]:
-    """Return what was found of one claim, by name."""
+    """Return the findings of one claim, by name."""
     from client_app.audit import CONFIDENT, SURE
 
     return {
-        "engine": finding.engine.partition(",")[0],
+        "engine": finding.engine,
         "claim": finding.plan.epsilon,
         "delta": finding.plan.delta,
         "canaries": finding.canaries,
@@ -322,7 +207,7 @@ def _claim(finding: Finding) -> dict[str, Any]:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], object]]:
-    """Show a bar on stderr, where that is a terminal; yields what to call after each release."""
+    """Show a bar on a terminal's stderr; yields its update function."""
     from rich.console import Console
     from rich.progress import Progress
 

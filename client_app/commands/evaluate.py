@@ -1,4 +1,4 @@
-"""``hdpfl-site evaluate``: the measures of the last run's model on this site's own records."""
+"""``hdpfl-site evaluate``: the last model's measures on the site's records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_app.commands.model import KeptOption, PersonalOption, chosen_model, model_outputs
+from client_app.commands.model import (
+    PersonalOption,
+    TunedOption,
+    chosen_model,
+    model_outputs,
+    size_of,
+)
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from client_app.reports.formatting import table as in_columns
 from hdpfl_flower.errors import DataError
@@ -30,13 +36,14 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command line
     ] = "",
     profile: ProfileOption = None,
     personal: PersonalOption = False,
-    kept: KeptOption = False,
+    tuned: TunedOption = False,
     table: Annotated[
         Path | None,
-        typer.Option(help="Another labelled table, such as later patients; else [data]."),
+        typer.Option(help="Another labelled table, such as later patients; else the profile's."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All records of [data], those of training too.")
+        bool,
+        typer.Option("--all", help="All records of the profile's data, those of training too."),
     ] = False,
     specificity: Annotated[
         float, typer.Option(min=0.01, max=0.999, help="At which sensitivity is measured.")
@@ -47,7 +54,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command line
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Measure the model of the last run on this site's own records.
+    """Measure the last run's model on the site's own records.
 
     AUROC, AUPRC, Brier score, calibration, sensitivity and so on (a regression: R², MSE, MAE;
     survival: concordance), each with an interval over persons (or rows, without an id), on the
@@ -58,7 +65,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command line
     from hdpfl_flower.measures.clinical import How
 
     site = open_profile(profile)
-    model, task = chosen_model(site, personal, kept)
+    model, task = chosen_model(site, personal, tuned)
     terms = model.terms
     if run and run != terms.run_id:
         raise DataError(
@@ -75,7 +82,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command line
         How(confidence, specificity, seed),
     )
     if as_json:
-        text = json.dumps({"run": terms.run_id, **found.facts()}, indent=2, ensure_ascii=False)
+        text = json.dumps({"run": terms.run_id, **found.facts()}, indent=2)
     else:
         text = "\n".join(_lines(terms.run_id, found))
     if out is None:
@@ -90,7 +97,7 @@ def _lines(run_id: str, found: OwnMeasures) -> Iterator[str]:
 
     where = {HELD_OUT: "held out of training", EVERY: "(those of training too)"}
     yield printable(
-        f"run '{run_id}', on this site's {_size(found.whole)} "
+        f"run '{run_id}', on this site's {size_of(found.whole)} "
         f"{where.get(found.which, 'of another table')}, with {100 * found.whole.level:g} % "
         "intervals:"
     )
@@ -115,7 +122,7 @@ def _rows(found: Measured) -> Iterator[tuple[str, ...]]:
 
 def _by_group(groups: Mapping[str, Measured]) -> Iterator[tuple[str, ...]]:
     """Yield a row a measure, a column a group."""
-    yield ("measure", *(f"{group} ({_size(one)})" for group, one in groups.items()))
+    yield ("measure", *(f"{group} ({size_of(one)})" for group, one in groups.items()))
     for name in dict.fromkeys(name for one in groups.values() for name in one.found):
         cells = (one.found.get(name) for one in groups.values())
         values = (f"{each.value:.3f} {_interval(each)}" if each else "–" for each in cells)
@@ -127,11 +134,6 @@ def _word(name: str, found: Measured) -> str:
 
     at = f" at {100 * found.specificity:g} % specificity" if name == "sensitivity" else ""
     return f"{WORDS[name]}{at}"
-
-
-def _size(found: Measured) -> str:
-    of_units = f" of {found.units} units" if found.units != found.records else ""
-    return f"{found.records} records{of_units}"
 
 
 def _interval(one: Estimate) -> str:

@@ -1,10 +1,13 @@
-"""``hdpfl-site ledger``: create the budget ledger, look into it, verify it, raise its cap."""
+"""``hdpfl-site ledger``: create and show the budget ledger, raise the cap."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -14,43 +17,97 @@ from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, t
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
-    budget_status,
+    exact_answers,
     ledger_paths,
     metrics_left,
+    most_exact,
     notes_on_cap,
     open_chain,
     read_ledger,
     view_of,
 )
+from client_app.reports.lifetime import (
+    RENYI,
+    SUM,
+    admitted,
+    budget_status,
+    fit_line,
+    fit_of,
+    order_of_new,
+    per_cent,
+    promise_lines,
+    shares_of_runs,
+)
 from hdpfl_flower.config.profile import LedgerPaths, Profile
-from hdpfl_flower.errors import LedgerError
+from hdpfl_flower.errors import AccountingError, LedgerError
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.renyi import order_for
 from hdpfl_flower.system.terminal import new_app
 
 app = new_app("The budget ledger: what was charged and released.")
 
 
+class Composition(StrEnum):
+    """How runs add up under the cap."""
+
+    renyi = RENYI
+    sum = SUM
+
+
 @app.command()
-def init(profile: ProfileOption = None) -> None:
+def init(
+    profile: ProfileOption = None,
+    composition: Annotated[
+        Composition | None,
+        typer.Option(help="How runs add up; without it: what admits more runs like the profile's."),
+    ] = None,
+) -> None:
     """Create the ledger.
 
-    Its cap is the profile's [budget]. Refused where there is a ledger, or an anchor of one.
+    Its cap is the profile's budget, a promise for all releases over its life. Refused where there
+    is a ledger, or an anchor of one.
+
+    How runs add up under the cap cannot be changed later. A Rényi filter of one order (renyi) is
+    for many small runs, and gives back what did not leave of a run that ended; the plain sum of ε
+    and δ (sum) is for one large run, or a few. Of runs of ε 1, δ 1e-6 (100 steps, q 0.21) these fit
+    under a cap at δ 1e-5: ε 3: sum 3, renyi 8; ε 5: sum 5, renyi 20; ε 8: sum 8, renyi 45.
     """
     site = open_profile(profile)
+    order = order_of_new(site, composition.value if composition else "")
     paths = ledger_paths(site)
     # The anchor first: it shows that there was a ledger, also where its file is gone.
     _prepare_anchor(paths)
     budget = site.budget
-    Ledger.create(paths.path, budget.epsilon, budget.delta, paths.anchor).close()
+    Ledger.create(paths.path, budget.epsilon, budget.delta, paths.anchor, order=order).close()
     typer.echo(
         f"created {paths.path}, cap ε {floor_digits(budget.epsilon)}, "
-        f"δ {floor_digits(budget.delta)}"
+        f"δ {floor_digits(budget.delta)}, composition {RENYI if order else SUM}"
     )
+    for line in _compositions(site, order):
+        typer.echo(line)
     if paths.anchor is not None:
         typer.echo(f"its anchor is {paths.anchor}")
     typer.echo("Keep it for as long as the records live: no other command creates or resets one.")
+
+
+def _compositions(site: Profile, order: int) -> Iterator[str]:
+    """Yield a table of the typical runs that each composition admits."""
+    cap, mine = (site.budget.epsilon, site.budget.delta), (site.run.epsilon, site.run.delta)
+    try:
+        order = order or order_for(*cap)
+    except AccountingError:
+        return
+    rows: list[tuple[str, ...]] = [("runs of one cost that fit, about", SUM, RENYI)]
+    for epsilon in sorted({0.3, 1.0, 3.0, mine[0]} - {math.inf}):
+        try:
+            fit = admitted(cap, (epsilon, mine[1]), order)
+        except AccountingError:  # a delta that no accountant takes
+            continue
+        name = f"ε {ceil_digits(epsilon)}, δ {ceil_digits(mine[1])}"
+        rows.append((name + (" (this [run])" if epsilon == mine[0] else ""), *map(str, fit)))
+    yield from table(rows)
 
 
 @app.command()
@@ -58,56 +115,41 @@ def show(
     profile: ProfileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Print what was charged, released and is left."""
-    site = open_profile(profile)
-    view = read_ledger(site)
-    if as_json:
-        typer.echo(json.dumps(_shown(view, site), indent=1))
-        return
-    if view.runs:
-        for line in table([*run_rows(view)]):
-            typer.echo(line)
-        typer.echo("")
-    else:
-        typer.echo("no run was charged yet\n")
-    now = budget_status(view.account, site.budget)
-    for line in table([
-        ("", "ε", "δ"),
-        ("cap", floor_digits(now.cap[0]), floor_digits(now.cap[1])),
-        ("spent", ceil_digits(now.spent[0]), ceil_digits(now.spent[1])),
-        ("left", floor_digits(now.left[0]), floor_digits(now.left[1])),
-    ]):  # fmt: skip
-        typer.echo(line)
-    for note in notes_on_cap(view.account, site.budget):
-        typer.echo(note)
-    typer.echo(ROUNDING)
+    """Print charges, releases and how much of the promise is left.
 
-
-def _shown(view: LedgerView, site: Profile) -> dict[str, object]:
-    """Return the tables of ``show``: a row a run, and the budget, in the same digits."""
-    head, *rows = run_rows(view) if view.runs else [()]
-    now = budget_status(view.account, site.budget)
-    return {
-        "runs": [dict(zip(head, row, strict=True)) for row in rows],
-        **{
-            name: {"epsilon": word(pair[0]), "delta": word(pair[1])}
-            for name, pair, word in (
-                ("cap", now.cap, floor_digits),
-                ("spent", now.spent, ceil_digits),
-                ("left", now.left, floor_digits),
-            )
-        },
-        "notes": [*notes_on_cap(view.account, site.budget)],
-    }
-
-
-@app.command()
-def verify(profile: ProfileOption = None) -> None:
-    """Check every entry, payload and the anchor."""
+    Every entry, payload and the anchor are checked first.
+    """
     site = open_profile(profile)
     with open_chain(site) as chain:
         view = view_of(chain)
         payloads = _check_payloads(chain, view.account)
+    if as_json:
+        typer.echo(json.dumps(_shown(view, site), indent=1))
+        return
+    now = budget_status(view.account, site.budget)
+    if view.runs:
+        for line in table([*run_rows(view, site)]):
+            typer.echo(line)
+        typer.echo("")
+    else:
+        typer.echo("no run was charged yet\n")
+    if now.order:
+        fit = fit_of(view.account, site, (site.run.epsilon, site.run.delta))
+        run = f"a run of ε {ceil_digits(site.run.epsilon)}, δ {ceil_digits(site.run.delta)}: "
+        lines = [*promise_lines(now), run + fit_line(now, fit)]
+    else:
+        lines = [*table([
+            ("", "ε", "δ"),
+            ("cap", floor_digits(now.cap[0]), floor_digits(now.cap[1])),
+            ("spent", ceil_digits(now.spent[0]), ceil_digits(now.spent[1])),
+            ("left", floor_digits(now.left[0]), floor_digits(now.left[1])),
+        ])]  # fmt: skip
+    for line in lines:
+        typer.echo(line)
+    for note in notes_on_cap(view.account, site.budget):
+        typer.echo(note)
+    typer.echo(exact_answers(view.account.exact_answers, most_exact(site)))
+    typer.echo(ROUNDING)
     typer.echo(f"entries verified: {len(view.entries)}{_days(view.entries)}")
     typer.echo(f"payloads kept, each matching its seal: {payloads}")
     anchor = ledger_paths(site).anchor
@@ -118,12 +160,36 @@ def verify(profile: ProfileOption = None) -> None:
     )
 
 
+def _shown(view: LedgerView, site: Profile) -> dict[str, object]:
+    """Return the tables of ``show``: runs and budget, with equal digits."""
+    head, *rows = run_rows(view, site) if view.runs else [()]
+    now = budget_status(view.account, site.budget)
+    sums = (("spent", now.spent, ceil_digits), ("left", now.left, floor_digits))
+    fit = fit_of(view.account, site, (site.run.epsilon, site.run.delta))
+    return {
+        "runs": [dict(zip(head, row, strict=True)) for row in rows],
+        "composition": RENYI if now.order else SUM,
+        "full": per_cent(now.full),
+        "runs-that-fit": fit.runs,
+        "runs-by-sum": fit.by_sum,
+        **{
+            name: {"epsilon": word(pair[0]), "delta": word(pair[1])}
+            for name, pair, word in (
+                ("cap", now.cap, floor_digits),
+                *(() if now.order else sums),
+            )
+        },
+        "exact-answers": {"given": view.account.exact_answers, "most": most_exact(site)},
+        "notes": [*notes_on_cap(view.account, site.budget)],
+    }
+
+
 @app.command("raise-cap")
 def raise_cap(
     profile: ProfileOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Raise the cap to the profile's [budget].
+    """Raise the cap to the profile's budget.
 
     The ledger records it; it cannot be undone.
     """
@@ -150,23 +216,31 @@ def raise_cap(
     typer.echo(f"the lifetime cap was raised {change}")
 
 
-def run_rows(view: LedgerView) -> Iterator[tuple[str, ...]]:
-    """Yield a header, then a row a run: its cost, and its releases by status."""
-    yield ("run", "charged", "ε", "δ", *STATUSES, "metrics")
+def run_rows(view: LedgerView, site: Profile) -> Iterator[tuple[str, ...]]:
+    """Yield a header and a row per run: cost, releases by status."""
+    share = shares_of_runs(view.account, site.budget)
+    head = ("of the filter", "state") if view.account.order else ()
+    yield ("run", "charged", "ε", "δ", *head, *STATUSES, "metrics")
+    counts = Counter((key[0], each.status) for key, each in view.account.releases.items()
+                     if key[2] == "update")  # fmt: skip
+    charged = view.charged_days()
     for run_id in view.runs:
         plan = view.account.plans.get(run_id)
+        state = "ended" if run_id in view.account.ended else "open"
+        taken = (per_cent(share[run_id]) if run_id in share else "-", state)
         yield (
             run_id,
-            view.charged_on(run_id) or "-",
+            charged.get(run_id, "-"),
             ceil_digits(plan.epsilon) if plan else "-",
             ceil_digits(plan.delta) if plan else "-",
-            *(str(view.count(status, run_id, "update")) for status in STATUSES),
+            *(taken if view.account.order else ()),
+            *(str(counts[run_id, status]) for status in STATUSES),
             str(metrics_left(view, run_id)),
         )
 
 
 def _prepare_anchor(paths: LedgerPaths) -> None:
-    """Make the anchor's folder; refuse an anchor that another ledger left.
+    """Make the anchor's folder; refuse the anchor of another ledger.
 
     A ledger that was deleted is a budget forgotten; its anchor is what remembers it.
     """
@@ -185,12 +259,12 @@ def _prepare_anchor(paths: LedgerPaths) -> None:
 
 
 def _days(entries: list[Entry]) -> str:
-    """Return the days of the first and the last entry, for people."""
+    """Return the dates of the first and last entry."""
     return f", {entries[0].at[:10]} to {entries[-1].at[:10]} (UTC)" if entries else ""
 
 
 def _check_payloads(chain: Chain, account: Account) -> int:
-    """Return how many payloads are kept; each must have the digest that its seal names."""
+    """Return the number of stored payloads; each must match its digest."""
     kept = 0
     for release in account.releases.values():
         # Only the payloads of the last two rounds are kept; older ones have their digests alone.

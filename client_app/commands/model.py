@@ -1,10 +1,9 @@
-"""``hdpfl-site model``: the final model of the last run, for the site's own use."""
+"""``hdpfl-site model``: the last run's final model, for the site."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,64 +12,76 @@ import typer
 
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.data.own_table import OwnTable
+from hdpfl_flower.errors import DataError, ModelError, ProfileError
 from hdpfl_flower.measures.concordance import survival_of
-from hdpfl_flower.system.printable import printable
+from hdpfl_flower.system.printable import csv_text, printable
 from hdpfl_flower.system.terminal import new_app
 
 if TYPE_CHECKING:
-    from client_app.personal.final_model import FinalModel
-    from client_app.personal.personal_model import Kind, PersonalModel
+    from client_app.after_run.final_model import FinalModel
+    from client_app.after_run.personal_model import PersonalModel
     from hdpfl_flower.data.schema import Label
+    from hdpfl_flower.measures.clinical import Measured
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
+weights = new_app("Public weights that a run may read here.")
 
 FOR_SITES = frozenset({
     "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
-    "learning-rate", "prox-lambda", "model", "dataset", "schema", "task",
-    "input-shape", "classes", "intervals", "noise", "noise-multiplier",
-    "first-batch", "selections", "selection-share", "selection-mechanism", "personal-lambda",
-    "personal-noise", "epsilon-cap", "evaluation", "personal-part", "personal-training",
-    "personal-steps", "personal-rate", "shared-mask", "mask-share", "tuning-steps", "tuning-part",
-    "personal-prior", "personal-shrink", "score-share", "upload", "download", "coordinator",
-    "purpose",
+    "learning-rate", "model", "backbone", "start", "start-parts", "dataset", "schema", "task",
+    "noise", "noise-multiplier",
+    "epsilon-cap", "evaluation", "work", "second", "choice", "spend", "after", "upload",
+    "download", "coordinator", "purpose",
 })  # fmt: skip
-"""The terms by which a site trained. The others say what the server does with what it gets, or what
-a simulation draws: ``delta`` is no site's own, which stands in its profile."""
+"""Terms of the site's training. Other terms concern the server or a simulation; the site's own
+``delta`` stands in its profile."""
 
 OTHERS = (
     "this site's own ε, δ and batch size stand in its profile and ledger; the run's terms that "
-    "concern only simulations are left out here, and are in what 'hdpfl-site model export' writes"
+    "concern only simulations are left out here, and are in what 'model show --to' writes"
 )
 
 PersonalOption = Annotated[
     bool, typer.Option("--personal", help="This site's own model of that run instead.")
 ]
-KeptOption = Annotated[
-    bool, typer.Option("--kept", help="The model of that run that was tuned at home instead.")
+TunedOption = Annotated[
+    bool, typer.Option("--tuned", help="The model of that run that was tuned at home instead.")
 ]
 LABELS = {
     "private": "private: made of noisy releases alone; it may be shown like this site's updates",
     "kept": "kept: trained on this site's records without noise; no ε covers it, keep it like them",
 }
-"""What the two kinds of a site's own model mean."""
+"""Meanings of the two kinds of a site's own model."""
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
 
 
 @app.command()
 def show(
-    profile: ProfileOption = None, personal: PersonalOption = False, kept: KeptOption = False
+    profile: ProfileOption = None,
+    personal: PersonalOption = False,
+    tuned: TunedOption = False,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", "--out", help="File to write instead, FILE.safetensors."),
+    ] = None,
+    force: ForceOption = False,
 ) -> None:
-    """Print the run, the round and the terms of the model.
+    """Print the run and the terms of the model, or with --to write it to a safetensors file.
 
-    Its run and the terms by which sites trained and, where the profile keeps a holdout, how good
-    it is on it.
+    Printed are the terms by which sites trained and, where the profile keeps a holdout, how good
+    the model is on it. The file's metadata hold the run's terms, and of a model of the site's own
+    its kind. What a prior adds is in the bias of the last layer, or where there is none in an array
+    'outputs', to be added.
     """
-    from client_app.personal.personal_model import PersonalModel
+    from client_app.after_run.personal_model import PersonalModel
 
     site = open_profile(profile)
-    model, task = chosen_model(site, personal, kept)
+    model, task = chosen_model(site, personal, tuned)
+    if to is not None:
+        _write(to, model, task, force=force)
+        return
     size = sum(array.size for array in model.arrays.values())
     own = isinstance(model, PersonalModel)
     kind, run = "personal" if own else "final", model.terms.run_id
@@ -89,34 +100,6 @@ def show(
 
 
 @app.command()
-def export(
-    to: Annotated[Path, typer.Option("--to", "--out", help="File to write, FILE.safetensors.")],
-    profile: ProfileOption = None,
-    personal: PersonalOption = False,
-    kept: KeptOption = False,
-    force: ForceOption = False,
-) -> None:
-    """Write the model to a safetensors file.
-
-    Its metadata hold the run's terms, and of a model of the site's own its kind. What a prior adds
-    is in the bias of the last layer, or where there is none in an array 'outputs', to be added.
-    """
-    from safetensors.numpy import save
-
-    from client_app.personal.final_model import metadata_of
-    from client_app.personal.personal_model import PersonalModel, folded
-
-    model, task = chosen_model(open_profile(profile), personal, kept)
-    arrays, metadata = model.arrays, metadata_of(model.terms)
-    if isinstance(model, PersonalModel):
-        model = folded(model, task)
-        left = {"outputs": model.added} if model.added.any() else {}
-        arrays, metadata = {**model.arrays, **left}, {**metadata, "kind": model.kind}
-    write_file(to, save(arrays, metadata), force=force)
-    typer.echo(f"wrote {to}")
-
-
-@app.command()
 def predict(
     file: Annotated[
         Path,
@@ -127,27 +110,43 @@ def predict(
     ],
     profile: ProfileOption = None,
     personal: PersonalOption = False,
-    kept: KeptOption = False,
+    tuned: TunedOption = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="If any row has a cell that would be filled or clipped, or no prediction: print "
+            "no row, say how many and in which columns, exit with 1.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     force: ForceOption = False,
 ) -> None:
     """Predict the label of each row of a table, or each record of a file without a schema.
 
     The table has the columns of the run's schema, or the site's own as its profile maps them; it
-    needs no label. The rows count from 1, blank lines and the header left out; a row that cannot be
-    cut into cells has no prediction. Without a schema a class is its number, an image has its
-    path in the place of a row, and what is not finite, or no readable image, has no prediction; of
-    survival there is the chance of no event up to the end of each interval.
+    needs no label. The rows count from 1, blank lines and the header left out. Printed are the
+    likeliest class and the probability of the second class (the event), or of each of several; a
+    number; or of survival the chance of no event up to the end of each interval: all in the words
+    and units of the site's table, of dates in the schema's. The column 'cells' names the cells of
+    the row that are missing and were filled, are clipped to the schema's bounds, or hold an unknown
+    value, which is filled, too. Without a schema a class is its number and an image has its path in
+    the place of a row. A row that cannot be cut into cells, is not finite or is no readable image
+    has no prediction; these are counted.
     """
     site = open_profile(profile)
-    model, task = chosen_model(site, personal, kept)
-    features, rows, label = _unlabelled(file, site, model, task)
-    text = _as_csv(rows, task, model_outputs(model, task, features), label)
+    model, task = chosen_model(site, personal, tuned)
+    found = _unlabelled(file, site, model, task.of_records)
+    if strict:
+        found.refuse_changed()
+    text = _as_csv(found, task, model_outputs(model, task, task.embed(found.features)))
     if out is None:
         typer.echo(text, nl=False)
-        return
-    write_file(out, text.encode(), force=force)
-    typer.echo(f"wrote {out}: {len(rows)} predictions")
+    else:
+        write_file(out, text.encode(), force=force)
+        typer.echo(f"wrote {out}: {len(found.rows)} predictions")
+    if found.lost:
+        typer.echo(f"warning: {found.without()}", err=True)
 
 
 @app.command()
@@ -160,14 +159,14 @@ def tune(
     ] = 0.0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Tune the model of the last run at home, without noise.
+    """Tune the last run's model at the site, without noise.
 
     The ledger closes that run first: this site releases nothing more of it. The result is a file of
     its own in the state folder, for this site's eyes alone; no later run reads it.
     """
     import contextlib
 
-    from client_app.personal.home_tuning import Tuning, tune_without_noise
+    from client_app.after_run.home_tuning import HomeTuning, tune_without_noise
     from client_app.reports.ledger_view import ledger_paths
     from hdpfl_flower.data.site_data import read_site_data
     from hdpfl_flower.ledger.ledger import Ledger
@@ -183,7 +182,7 @@ def tune(
         question = f"Close run '{run}' at this site, for good, and tune its model without noise?"
         typer.confirm(printable(question), abort=True)
     records = read_site_data(site.data, task, model.terms.schema_text).train
-    how = Tuning(part, epochs, learning_rate or model.terms.learning_rate)
+    how = HomeTuning(part, epochs, learning_rate or model.terms.learning_rate)
     paths = ledger_paths(site)
     with contextlib.closing(Ledger(paths.path, paths.anchor)) as ledger:
         tuned = tune_without_noise(site, ledger, model, records, how)
@@ -192,20 +191,35 @@ def tune(
     typer.echo(_on_held_out(site, tuned, task))
 
 
+def _write(to: Path, model: FinalModel | PersonalModel, task: Task, *, force: bool) -> None:
+    from safetensors.numpy import save
+
+    from client_app.after_run.final_model import metadata_of
+    from client_app.after_run.personal_model import PersonalModel, folded
+
+    arrays, metadata = model.arrays, metadata_of(model.terms)
+    if isinstance(model, PersonalModel):
+        model = folded(model, task)
+        left = {"outputs": model.added} if model.added.any() else {}
+        arrays, metadata = {**model.arrays, **left}, {**metadata, "kind": model.kind}
+    write_file(to, save(arrays, metadata), force=force)
+    typer.echo(f"wrote {to}")
+
+
 def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
-    """Return the site's own model of its last run, or the final one; raises as `chosen_model`."""
-    from client_app.personal.kept_model import read_kept_model
-    from client_app.personal.personal_model import (
+    """Return the site's own model, or the final one; raises as `chosen_model`."""
+    from client_app.after_run.personal_model import (
         PersonalModel,
-        kept_model_path,
+        personal_model_file,
         read_personal_model,
     )
+    from client_app.after_run.stored_models import checked_final_model
 
-    final, task = read_kept_model(site)
+    final, task = checked_final_model(site)
     own = None
     if site.state is not None:
-        own = read_personal_model(kept_model_path(site.state.path, final.terms.run_id))
-    if own is None and final.terms.sent_part:
+        own = read_personal_model(personal_model_file(site.state.path, final.terms.run_id))
+    if own is None and final.terms.work.sent_part:
         raise DataError("the part of the model that stays here is missing; nothing can be tuned")
     none = np.zeros(task.outputs, np.float32)
     return own or PersonalModel(final.terms, final.arrays, none, "private"), task
@@ -214,13 +228,13 @@ def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
 def model_outputs(
     model: FinalModel | PersonalModel, task: Task, features: np.ndarray
 ) -> np.ndarray:
-    """Return the model's outputs, what a prior adds included."""
-    from client_app.personal.personal_model import PersonalModel
+    """Return the model's outputs, with the prior's part."""
+    from client_app.after_run.personal_model import PersonalModel
     from hdpfl_flower.models.evaluation import predict as outputs_of
 
     if isinstance(model, PersonalModel):
         return model.outputs(task, features)
-    if model.terms.sent_part:
+    if model.terms.work.sent_part:
         raise DataError(
             "the final model lacks the part that stays at each site; add --personal to use the "
             "whole of this site's"
@@ -229,57 +243,127 @@ def model_outputs(
 
 
 def chosen_model(
-    site: Profile, personal: bool, kept: bool
+    site: Profile, personal: bool, tuned: bool
 ) -> tuple[FinalModel | PersonalModel, Task]:
-    """Return the final model that the site keeps, or its own one of that run.
+    """Return the stored final model, or the site's own model.
 
     Raises:
-        ProfileError, ModelError: as :func:`client_app.personal.kept_model.read_kept_model`.
+        ProfileError, ModelError: as :func:`client_app.after_run.stored_models.checked_final_model`.
         DataError: there is no such model yet, or it is damaged.
     """
-    from client_app.personal.home_tuning import home_tuned_path
-    from client_app.personal.kept_model import own_arrays, read_kept_model
-    from client_app.personal.personal_model import (
+    from client_app.after_run.home_tuning import home_tuned_path
+    from client_app.after_run.personal_model import (
         PersonalModel,
-        kept_model_path,
+        kind_of,
+        personal_model_file,
         read_personal_model,
     )
+    from client_app.after_run.stored_models import checked_final_model, own_arrays
 
-    model, task = read_kept_model(site)
-    if not (personal or kept) or site.state is None:
+    model, task = checked_final_model(site)
+    if not (personal or tuned) or site.state is None:
         return model, task
     folder, terms = site.state.path, model.terms
-    if kept:
-        tuned = read_personal_model(home_tuned_path(folder, terms.run_id))
-        if tuned is None:
+    if tuned:
+        found = read_personal_model(home_tuned_path(folder, terms.run_id))
+        if found is None:
             raise DataError(
-                f"no kept model of run '{terms.run_id}' in {folder}; make it: hdpfl-site model tune"
+                f"no tuned model of run '{terms.run_id}' in {folder}; make it: model tune"
             )
-        return tuned, task
-    found = read_personal_model(kept_model_path(folder, terms.run_id))
+        return found, task
+    found = read_personal_model(personal_model_file(folder, terms.run_id))
     if found is not None:
         return found, task
-    own = own_arrays(folder, model) if not terms.sent_part else None
+    own = own_arrays(folder, model) if not terms.work.sent_part else None
     if own is None:
         raise DataError(
             f"no personal model of run '{terms.run_id}' in {folder}: its terms must set "
-            "'personal-lambda', a personal part, a prior or 'tuning-steps', and this site must "
-            "have taken part"
+            "'second', a personal part, or 'after' with 'tuning' or 'prior', and this "
+            "site must have taken part"
         )
-    kind: Kind = "private" if terms.personal_noise == "records" else "kept"
-    return PersonalModel(terms, own, np.zeros(task.outputs, np.float32), kind), task
+    return PersonalModel(terms, own, np.zeros(task.outputs, np.float32), kind_of(terms)), task
+
+
+@weights.callback()
+def _group() -> None:
+    """Keep 'add' a command of its own, although it is the only one."""
+
+
+@weights.command()
+def add(
+    file: Annotated[Path, typer.Argument(help="Weights: .safetensors, or torch's .pt, .pth.")],
+) -> None:
+    """Copy a public file of weights to this machine's place for them; print its digest.
+
+    A site lists the digest in 'policy.weights'; a run config names the file or the digest in
+    'start' or 'backbone'. Look at where a file comes from before you add it.
+    """
+    from hdpfl_flower.models.public_weights import tensors_in
+    from hdpfl_flower.system.weight_files import add_weights, read_file, weight_file
+
+    digest = add_weights(file)
+    try:
+        tensors_in(read_file(digest), str(file))
+    except ModelError:
+        weight_file(digest).unlink()
+        raise
+    typer.echo(f'{weight_file(digest)}\nin the profile: [policy] weights = ["{digest}"]')
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Unlabelled:
+    """Records to predict.
+
+    Attributes:
+        features: shape ``(n, ...)``.
+        rows: what names each.
+        lost: number of records that cannot be predicted.
+        why: these cannot be.
+        changed: of each row of a table its changed cells, in words.
+        columns: those that have changed cells.
+        label: the schema's; None: classes are numbers, and numbers as the model has them.
+        own: how the site writes it.
+    """
+
+    features: np.ndarray
+    rows: list[str]
+    lost: int
+    why: str
+    changed: list[list[str]] | None = None
+    columns: tuple[str, ...] = ()
+    label: Label | None = None
+    own: OwnTable = field(default_factory=OwnTable)
+
+    def without(self) -> str:
+        """Return how many records have no prediction, and the reason."""
+        every = len(self.rows) + self.lost
+        return f"no prediction for {self.lost} of {every} records: they {self.why}"
+
+    def refuse_changed(self) -> None:
+        """Raise ``DataError`` if a cell was filled or clipped, or a row lost."""
+        rows = sum(map(bool, self.changed or []))
+        parts = []
+        if rows:
+            named = ", ".join(f"'{name}'" for name in self.columns)
+            parts.append(
+                f"{rows} of {len(self.rows)} rows have cells that are missing, unknown or out of "
+                f"bounds, in {named}"
+            )
+        if self.lost:
+            parts.append(self.without())
+        if parts:
+            raise DataError(f"{'; '.join(parts)}; correct the table, or leave out '--strict'")
 
 
 def _unlabelled(
     file: Path, site: Profile, model: FinalModel | PersonalModel, task: Task
-) -> tuple[np.ndarray, list[str], Label | None]:
-    """Return the features in a file or folder, what names each row, and the schema's label, if any.
+) -> _Unlabelled:
+    """Return the records in a file or folder.
 
     Raises:
         DataError: it cannot be read, or is not what the model takes.
     """
     from hdpfl_flower.data.image_folder import read_unlabelled
-    from hdpfl_flower.data.own_table import OwnTable
     from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.data.site_data import load_features
     from hdpfl_flower.data.table_records import features_only
@@ -287,9 +371,9 @@ def _unlabelled(
     kind = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}.get(file.suffix.lower(), "csv")
     if not model.terms.schema_text:
         if file.is_dir():
-            return *read_unlabelled(file, task), None
+            return _Unlabelled(*read_unlabelled(file, task), "are no readable images")
         if kind == "npz":
-            return *load_features(file, task), None
+            return _Unlabelled(*load_features(file, task), "are not finite")
         raise DataError(
             "the model's run has no 'schema', so no table can be read for it; give an .npz file "
             "with an array 'x', or a folder of images"
@@ -298,75 +382,98 @@ def _unlabelled(
     if schema.task != task:
         raise DataError("the 'schema' of the model's run does not describe what the model takes")
     own = OwnTable.of(site.data) if site.data is not None else OwnTable()
-    features, positions = features_only(file, "csv" if kind == "npz" else kind, schema, own)
-    return features, [str(row) for row in positions + 1], schema.label
+    kind, why = "csv" if kind == "npz" else kind, "cannot be cut into the header's cells"
+    features, positions, summary, changed = features_only(file, kind, schema, own)
+    counts = {
+        name: filled + summary.clipped.get(name, 0) for name, filled in summary.filled.items()
+    }
+    columns = tuple(name for name, count in counts.items() if count)
+    rows, lost = [str(row) for row in positions + 1], summary.rows - len(positions)
+    return _Unlabelled(features, rows, lost, why, changed, columns, schema.label, own)
 
 
 def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> str:
-    if getattr(model, "kind", "") == "" and model.terms.sent_part:
+    if getattr(model, "kind", "") == "" and model.terms.work.sent_part:
         return "no test: the final model lacks the part that stays at each site; see --personal"
     if site.data is None or site.data.holdout == 0:
         return "no test: 'data.holdout' keeps no record out of training"
-    from hdpfl_flower.data.site_data import read_site_data
-    from hdpfl_flower.models.evaluation import measures
+    from client_app.worth.own_measures import HELD_OUT, measure_here
+    from hdpfl_flower.measures.clinical import FEWEST, OF_NUMBERS, WORDS, How
 
-    records = read_site_data(site.data, task, model.terms.schema_text).test
-    if records is None or not len(records):
-        return "no test: 'data.holdout' keeps no record of this table"
-    found = measures(task, model_outputs(model, task, records.features), records.targets)
-    words = {"accuracy": "accuracy" if task.classes else "R²", "mse": "MSE", "mae": "MAE"}
-    measured = ", ".join(f"{words.get(name, name)} {value:.4f}" for name, value in found.items())
+    source, schema = site.data.model_copy(update={"subgroups": ()}), model.terms.schema_text
+    how = How(draws=FEWEST)  # the same numbers as evaluate; their intervals are not shown
+    try:
+        found = measure_here(
+            source,
+            HELD_OUT,
+            task,
+            schema,
+            lambda features: model_outputs(model, task, features),
+            how,
+        ).whole
+    except DataError as error:
+        return f"no test: {error}"
+    names = ("accuracy", "log-loss", *OF_NUMBERS, "concordance")
+    measured = ", ".join(
+        f"{WORDS[name]} {found.found[name].value:.3f}" for name in names if name in found.found
+    )
     return (
-        f"on this site's {len(records)} held-out records: {measured}\n"
+        f"on this site's {size_of(found)} held out of training: {measured}\n"
         "That is for this site alone: ε does not cover it where it is disclosed."
     )
 
 
-def _as_csv(rows: list[str], task: Task, outputs: np.ndarray, label: Label | None) -> str:
-    """Return the predictions as CSV text: row, prediction and, for classes, its probability.
+def size_of(found: Measured) -> str:
+    """Return the number of records, and of units where it differs."""
+    of_units = f" of {found.units} units" if found.units != found.records else ""
+    return f"{found.records} records{of_units}"
 
-    For survival the probability to survive each edge of the schema, or each interval.
+
+def _as_csv(found: _Unlabelled, task: Task, outputs: np.ndarray) -> str:
+    """Return predictions as CSV; see :func:`predict`.
 
     Args:
-        rows: what names each row.
+        found: what was predicted.
         task: of the model.
         outputs: shape ``(n, task.outputs)``.
-        label: the schema's; None: classes are numbers, and numbers as the model has them.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    label, own = found.label, found.own
+    shares: tuple[list[str], np.ndarray] = [], np.zeros((len(outputs), 0))
+    columns = [("row", found.rows)]
     if task.intervals:
-        ends = label.edges if label else range(1, task.intervals + 1)
-        writer.writerow(["row", *(f"survives-{end:g}" for end in ends)])
-        shares = survival_of(outputs)
-        writer.writerows(
-            (row, *(f"{share:.4f}" for share in own)) for row, own in zip(rows, shares, strict=True)
-        )
-        return text.getvalue()
-    if not task.classes:
-        writer.writerow(["row", "prediction"])
-        numbers = label.unscale(outputs[:, 0]) if label else outputs[:, 0]
-        writer.writerows((row, f"{n:.6g}") for row, n in zip(rows, numbers, strict=True))
-        return text.getvalue()
-    writer.writerow(["row", "prediction", "probability"])
-    chosen, probability = most_likely(task, outputs)
-    for row, index, share in zip(rows, chosen, probability, strict=True):
-        writer.writerow((row, label.classes[index][0] if label else index, f"{share:.4f}"))
-    return text.getvalue()
+        ends = own.in_own_unit(label.column, label.edges) if label else range(1, task.intervals + 1)
+        shares = [f"survives-{end:g}" for end in ends], survival_of(outputs)
+    elif task.classes:
+        of_each, names = probabilities(task, outputs), [*map(str, range(task.classes))]
+        names = own.words(label.column, label.classes) if label else names
+        columns.append(("prediction", [names[index] for index in of_each.argmax(axis=1)]))
+        first = 1 if task.classes == 2 else 0
+        shares = [f"probability-{name}" for name in names[first:]], of_each[:, first:]
+    else:
+        numbers = outputs[:, 0]
+        numbers = own.in_own_unit(label.column, label.unscale(numbers)) if label else numbers
+        columns.append(("prediction", [f"{number:.6g}" for number in numbers]))
+    columns += [
+        (name, [f"{p:.4f}" for p in of]) for name, of in zip(shares[0], shares[1].T, strict=True)
+    ]
+    if found.changed is not None:
+        columns.append(("cells", ["; ".join(cells) for cells in found.changed]))
+    header, values = zip(*columns, strict=True)
+    return csv_text([header, *zip(*values, strict=True)])
 
 
-def most_likely(task: Task, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, each of shape ``(n,)``, the class that is most likely and its probability.
+def probabilities(task: Task, outputs: np.ndarray) -> np.ndarray:
+    """Return the probability of each class, shape ``(n, task.classes)``.
 
     Args:
         task: a classification task.
         outputs: logits, shape ``(n, task.outputs)``.
     """
+    from scipy.special import softmax
+
     logits = outputs.astype(np.float64)
     if task.loss == "logistic":
         # One logit z is the pair (0, z): the softmax of the pair is the logistic function.
         logits = np.hstack([np.zeros_like(logits), logits])
-    # Less the largest, so that no exponent overflows; the chosen class then has odds 1.
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    chosen = logits.argmax(axis=1)
-    return chosen, 1 / odds.sum(axis=1)
+    found: np.ndarray = softmax(logits, axis=1)
+    return found

@@ -1,4 +1,4 @@
-"""What the commands of a site share: which profile is read, how a file is written."""
+"""Common parts of the site's commands: profile choice, file writing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_profile(path: Path | None) -> Profile:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in an error about it; a run's errors do not, for they may be logged."""
+    """Name the file in its error; run errors omit it, as they may be logged."""
     try:
         yield
     except DataError as error:
@@ -42,13 +42,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def check_free(path: Path, *, force: bool) -> None:
-    """Raise ``DataError`` where ``path`` exists and ``force`` is not given: before long work."""
+    """Raise ``DataError`` for an existing ``path`` without ``force``, before long work."""
     if path.exists() and not force:
         raise DataError(f"{path} exists already; name another file, or add --force")
 
 
 def write_file(path: Path, content: bytes, *, force: bool) -> None:
-    """Write ``content`` to ``path``, mode 0600, all of it or nothing.
+    """Write ``content`` to ``path`` completely or not at all, mode 0600.
 
     Raises:
         DataError: the file exists and ``force`` is not given, or it cannot be written.

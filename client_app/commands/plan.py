@@ -1,4 +1,4 @@
-"""``hdpfl-site plan``: what a run would cost this site and how noisy it would be, beforehand."""
+"""``hdpfl-site plan``: cost and noise of a run, before it starts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.commands.worth import expectation_lines
 from client_app.reports.client_level import client_level_lines
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
 from client_app.reports.ledger_view import (
     LedgerView,
-    budget_status,
-    empty_ledger,
+    exact_answers,
+    most_exact,
     notes_on_cap,
     read_ledger,
-    runs_that_fit,
+)
+from client_app.reports.lifetime import (
+    BudgetStatus,
+    RunsThatFit,
+    budget_status,
+    empty_ledger,
+    fit_line,
+    fit_of,
+    promise_lines,
+    rounds_that_fit,
 )
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import AccountingError, TermsError
+from hdpfl_flower.errors import AccountingError, DataError, TermsError
 from hdpfl_flower.privacy.accounting import ExtraRelease, calibrate
 from hdpfl_flower.privacy.plan import Plan, make_plan, planned_steps
 from hdpfl_flower.privacy.policy import check_policy, check_unchanged
@@ -67,12 +75,6 @@ class SignalToNoise:
 def plan(
     terms: Annotated[Path, typer.Option("--terms", "--run-config", help=TERMS_HELP)],
     profile: ProfileOption = None,
-    expect: Annotated[
-        bool,
-        typer.Option(
-            "--expect", help="Read the records, and simulate what they would reach alone."
-        ),
-    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print cost and noise alone, for machines.")
     ] = False,
@@ -80,19 +82,17 @@ def plan(
     """Print the cost of a run at this site.
 
     What it would sample, noise and charge, what is left after it, and what more rounds would cost
-    in noise; exit status 1 if it does not fit into what is left. Nothing is charged, and without
-    --expect no record is read. With it the site trains at home, by plain SGD and by DP-SGD with the
-    plan's noise, and the result is shown here alone.
+    in noise; exit status 1 if it does not fit into what is left. Nothing is charged and no record
+    read.
     """
     site, run = open_profile(profile), RunConfig.load(terms).terms
     check_policy(site, run)
     if run.noise != "records":
-        if expect or as_json:
-            option = "--expect" if expect else "--json"
-            raise TermsError(f"'{option}' needs noise on records: 'noise' of the terms is another")
+        if as_json:
+            raise TermsError("'--json' needs noise on records: 'noise' of the terms is another")
         _plan_of_clients(site, run)
         return
-    # A plan that is frozen is what the run costs, whatever the profile says now.
+    # A frozen plan is the run's cost, even after changes of the profile.
     view, lines = ledger_view(site)
     frozen = view.account.plans.get(run.run_id)
     if frozen is not None:
@@ -108,25 +108,37 @@ def plan(
     typer.echo("\n".join([
         *_what_runs(site, run, made, size),
         *_what_it_costs(site, view, made, charged=frozen is not None),
+        *(f"it also asks for {answers}" for answers in tests_of(site, run)),
         *lines,
     ]))  # fmt: skip
     if run.noise_multiplier:
         typer.echo("more rounds cost no noise here: the run sets it, and the site leaves early")
     elif frozen is None and not math.isinf(made.epsilon):
         typer.echo("\n".join(_more_rounds(site, run, size)))
-    typer.echo(f"\n{ROUNDING}")
-    if expect:
-        for line in expectation_lines(site, run, made):
-            typer.echo(line)
+    typer.echo("\n".join(["", *_losses(site, run), ROUNDING]))
     _end_unless_it_fits(site, view, run, made)
+
+
+def _losses(site: Profile, run: RunTerms) -> Iterator[str]:
+    """Yield lines on lost rows and cells of the site's table, if it has one and a schema."""
+    from hdpfl_flower.config.data_source import TABLES
+    from hdpfl_flower.data.site_check import about_losses
+
+    if site.data is None or site.data.format not in TABLES or not run.schema_text:
+        return
+    try:
+        yield from map(printable, about_losses(site.data, run.schema_text))
+    except DataError as error:
+        yield printable(f"the records cannot be read: {error}")
+    yield ""
 
 
 def _facts(
     site: Profile, view: LedgerView, run: RunTerms, made: Plan, size: int
 ) -> dict[str, object]:
-    """Return what a run costs here and how noisy its updates are; None where there is no noise."""
+    """Return a run's cost and noise here; None without noise."""
     strength = signal_to_noise(made, run, size)
-    charged = run.run_id in view.account.plans
+    charged, fit = run.run_id in view.account.plans, _fit(site, view, made)
     return {
         "run-id": run.run_id,
         "strategy": run.strategy,
@@ -138,29 +150,39 @@ def _facts(
         "update-noise-std": strength.std,
         "signal-to-noise": strength.ratio if math.isfinite(strength.ratio) else None,
         "charged": charged,
-        "fits": charged or _runs(site, view, made) > 0,
-        "runs-that-fit": _runs(site, view, made),
+        "fits": charged or fit.runs > 0,
+        "runs-that-fit": fit.runs,
+        "rounds-that-fit": made.rounds if fit.runs else fit.rounds,
+        "runs-by-sum": fit.by_sum,
+        "share": fit.share,
+        "full": budget_status(view.account, site.budget).full,
     }
 
 
 def _plan_of_clients(site: Profile, run: RunTerms) -> None:
-    """Print the plan of a run whose unit is the client."""
-    typer.echo("\n".join(client_level_lines(site, run)))
+    """Print the plan of a run with the client as unit."""
+    tests = (f"it also asks for {answers}" for answers in tests_of(site, run))
+    typer.echo("\n".join([*client_level_lines(site, run), *tests]))
     if run.noise == "client":  # a trusted server charges nothing here
         view, made = ledger_view(site)[0], make_plan(site, run)
-        if run.run_id not in view.account.plans and not _runs(site, view, made):
-            typer.echo(DOES_NOT_FIT)
+        fit = _fit(site, view, made)
+        if run.run_id not in view.account.plans and not fit.runs:
+            typer.echo(DOES_NOT_FIT + rounds_that_fit(fit, made.rounds))
         _end_unless_it_fits(site, view, run, made)
 
 
 def _end_unless_it_fits(site: Profile, view: LedgerView, run: RunTerms, made: Plan) -> None:
-    """End with status 1 where the ledger has not charged the run, and would not."""
+    """End with status 1 if the run is neither charged nor affordable."""
     if run.run_id not in view.account.plans and not _runs(site, view, made):
         raise typer.Exit(1)
 
 
+def _fit(site: Profile, view: LedgerView, made: Plan) -> RunsThatFit:
+    return fit_of(view.account, site, (made.epsilon, made.delta), made)
+
+
 def _runs(site: Profile, view: LedgerView, made: Plan) -> int:
-    return runs_that_fit(view.account, site, (made.epsilon, made.delta))
+    return _fit(site, view, made).runs
 
 
 def _more_rounds(site: Profile, run: RunTerms, size: int) -> Iterator[str]:
@@ -170,7 +192,7 @@ def _more_rounds(site: Profile, run: RunTerms, size: int) -> Iterator[str]:
 
 
 def signal_to_noise(made: Plan, run: RunTerms, size: int) -> SignalToNoise:
-    """Return signal and noise of an update of ``size`` numbers, in the last round."""
+    """Return last-round signal and noise of an update of ``size`` numbers."""
     # The last round stands for all: the first may have batches of another size.
     std = made.update_noise_std(made.rounds, run.clip_norm, run.learning_rate)
     signal = made.steps[-1].count * run.learning_rate * run.clip_norm
@@ -178,15 +200,24 @@ def signal_to_noise(made: Plan, run: RunTerms, size: int) -> SignalToNoise:
 
 
 def ledger_view(site: Profile) -> tuple[LedgerView, list[str]]:
-    """Return the ledger's view, or those that 'ledger init' would start, and what to say of it."""
+    """Return the ledger's view, or that of a new ledger, with remarks."""
     if site.ledger is None:
-        return empty_ledger(site.budget), ["no [ledger] in the profile: counted from [budget]"]
+        return empty_ledger(site), ["no [ledger] in the profile: counted from [budget]"]
     if not site.ledger.path.exists():
-        return empty_ledger(site.budget), [
+        return empty_ledger(site), [
             "no ledger yet: counted from [budget]; create it: hdpfl-site ledger init"
         ]
     view = read_ledger(site)
     return view, list(notes_on_cap(view.account, site.budget))
+
+
+def tests_of(site: Profile, run: RunTerms) -> list[str]:
+    """Return the values that site tests would answer without noise, or empty."""
+    if run.evaluation != "sites" or "metrics" not in site.disclose:
+        return []
+    account = ledger_view(site)[0].account
+    said = exact_answers(account.exact_answers, most_exact(site))
+    return [f"accuracy and loss on its own held-out records after each round, exactly ({said})"]
 
 
 def _parameters(site: Profile, run: RunTerms) -> int:
@@ -224,9 +255,12 @@ def _what_runs(site: Profile, run: RunTerms, made: Plan, size: int) -> Iterator[
 
 
 def _beside_equal_steps(made: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each thing that a plan pays for beside equal steps of one model."""
+    """Yield a row for each charge of a plan beyond equal steps."""
     if made.first_divisor:
         yield "steps of round 1", f"{made.steps[0].count}", "each on all records"
+    if made.steps[0].noise_factor > 1:
+        factor = f"{made.steps[0].noise_factor:.4g}"
+        yield "noise of round 1", factor, "times that of the last one, which is below"
     if made.models > 1:
         yield "models a round", f"{made.models}", "the update's, and a private personal one"
     if made.choices and made.choices.count:
@@ -248,7 +282,7 @@ def _beside_equal_steps(made: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _cost_without(made: Plan, release: ExtraRelease) -> str:
-    """Return by which share a release beside the steps raises the noise of these."""
+    """Return the relative increase of the steps' noise by a release."""
     if math.isinf(made.epsilon):
         return "0 %"
     beside = [one for one in made.beside if one is not release]
@@ -257,7 +291,7 @@ def _cost_without(made: Plan, release: ExtraRelease) -> str:
 
 
 def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield a row where a plan pays for some of the run's rounds alone, and say why."""
+    """Yield a row with the reason if a plan covers some rounds only."""
     if made.rounds < run.rounds:
         capped = made.rounds == run.participations
         why = "the run's 'participations'" if capped else "what ε affords at this z"
@@ -265,39 +299,46 @@ def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _what_it_costs(site: Profile, view: LedgerView, made: Plan, *, charged: bool) -> Iterator[str]:
-    cost = (made.epsilon, made.delta)
-    now = budget_status(view.account, site.budget)
-    fit = _runs(site, view, made)
-    price = f"ε {ceil_digits(cost[0])}, δ {ceil_digits(cost[1])}"
+    now, fit = budget_status(view.account, site.budget), _fit(site, view, made)
+    price = f"ε {ceil_digits(made.epsilon)}, δ {ceil_digits(made.delta)}"
     if charged:
         yield f"charged already: {price}; its plan is frozen"
+    elif now.order:
+        yield f"reserved whole when the run starts: {price}; at its end what did not leave returns"
     else:
         yield f"charged, once, when the run starts: {price}; no refund"
     if math.isinf(made.epsilon):
         yield "ε is infinite: no noise is added, and this run has no privacy"
+    if now.order:
+        yield from promise_lines(now)
+        yield fit_line(now, fit)
+    else:
+        yield from _by_the_sum(now, made, fit, charged=charged)
+    if not (charged or fit.runs):
+        yield DOES_NOT_FIT + rounds_that_fit(fit, made.rounds)
+
+
+def _by_the_sum(now: BudgetStatus, made: Plan, fit: RunsThatFit, *, charged: bool) -> Iterator[str]:
     yield (
         f"cap ε {floor_digits(now.cap[0])}, δ {floor_digits(now.cap[1])}; "
         f"spent ε {ceil_digits(now.spent[0])}, δ {ceil_digits(now.spent[1])}; "
         f"left ε {floor_digits(now.left[0])}, δ {floor_digits(now.left[1])}"
     )
-    price = f"ε {ceil_digits(cost[0])}, δ {ceil_digits(cost[1])}"
     if charged:
-        yield f"runs of this cost that still fit: {fit}"
-    elif fit == 0:
-        yield DOES_NOT_FIT
-    else:
+        yield f"runs of this cost that still fit: {fit.runs}"
+    elif fit.runs:
         after = [
             floor_digits(left if math.isinf(left) else max(0.0, left - each))
-            for left, each in zip(now.left, cost, strict=True)
+            for left, each in zip(now.left, (made.epsilon, made.delta), strict=True)
         ]
         yield (
             f"left after it: ε {after[0]}, δ {after[1]}; "
-            f"runs of this cost that fit: {fit}, this one counted"
+            f"runs of this cost that fit: {fit.runs}, this one counted"
         )
 
 
 def _rounds_rows(site: Profile, run: RunTerms, size: int) -> Iterator[tuple[str, ...]]:
-    """Yield a header, then a row a number of rounds paid for: ×½, ×1, ×2, ×4."""
+    """Yield a header and rows for ×½, ×1, ×2, ×4 paid rounds."""
     yield ("rounds", "z", "noise a round", "signal to noise", "all rounds")
     paid = min(run.rounds, run.participations or run.rounds)
     for rounds in sorted({max(1, paid // 2), paid, 2 * paid, 4 * paid}):
@@ -320,7 +361,7 @@ def _rounds_rows(site: Profile, run: RunTerms, size: int) -> Iterator[tuple[str,
             ceil_digits(made.noise_multiplier),
             ceil_digits(snr.noise),
             floor_digits(snr.ratio),
-            # Over T rounds the signal adds up to T times one, and independent noise to √T times
-            # one.
-            floor_digits(math.sqrt(rounds) * snr.ratio),
+            # Over T rounds the signal adds up to T times one, and independent noise of equal
+            # rounds to √T times one.
+            floor_digits(rounds / math.hypot(*(s.noise_factor for s in made.steps)) * snr.ratio),
         )

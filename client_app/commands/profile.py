@@ -1,4 +1,4 @@
-"""``hdpfl-site profile check``: is this site ready for a run? Nothing is trained or charged."""
+"""``hdpfl-site profile check``: readiness for a run, without training or charges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
-from client_app.reports.ledger_view import notes_on_cap, read_ledger, runs_that_fit
+from client_app.reports.ledger_view import notes_on_cap, read_ledger
+from client_app.reports.lifetime import runs_that_fit
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
@@ -44,7 +45,7 @@ def check(
     site = open_profile(profile)
     config = RunConfig.load(terms) if terms is not None else None
     run = config.terms if config is not None else None
-    findings = Findings()
+    findings = ProfileFindings()
     findings.ok("profile: complete, and readable by its owner alone")
     _check_protection(site, findings)
     account = _check_ledger(site, findings)
@@ -63,47 +64,47 @@ def check(
         raise typer.Exit(1)
 
 
-class Findings:
-    """Prints each finding as it is made, and counts what must be corrected."""
+class ProfileFindings:
+    """Printer of findings, with a count of faults."""
 
     def __init__(self) -> None:
-        """Start with nothing found."""
+        """Start without findings."""
         self.errors = 0
 
     def ok(self, text: str) -> None:
-        """Print what is as it should be."""
+        """Print a passed check."""
         typer.echo(printable(f"ok       {text}"))
 
     def warning(self, text: str) -> None:
-        """Print what should be looked at."""
+        """Print a warning."""
         typer.echo(printable(f"warning  {text}"))
 
     def error(self, text: str) -> None:
-        """Print what must be corrected before a run."""
+        """Print a fault that must be corrected before a run."""
         self.errors += 1
         typer.echo(printable(f"error    {text}"))
 
     @contextlib.contextmanager
     def catching(self, about: str = "") -> Iterator[None]:
-        """Turn an error that a user can correct into a finding; the next ones are made, too."""
+        """Turn a user's error into a finding, and continue."""
         try:
             yield
         except HDPFLError as error:
             self.error(f"{about}: {error}" if about else str(error))
 
 
-def _check_protection(site: Profile, findings: Findings) -> None:
+def _check_protection(site: Profile, findings: ProfileFindings) -> None:
     if site.simulated:
         findings.warning(
-            "simulation: [simulation] makes the noise from a seed, which protects nobody; "
+            "simulation: [simulation] makes the noise from a seed, which gives no privacy; "
             "remove it at a real site"
         )
     if math.isinf(site.run.epsilon):
         findings.warning("protection: 'run.epsilon' is inf, which means no privacy")
 
 
-def _check_ledger(site: Profile, findings: Findings) -> Account | None:
-    """Return what the ledger holds; None where there is none to be read."""
+def _check_ledger(site: Profile, findings: ProfileFindings) -> Account | None:
+    """Return the ledger's account; None if it cannot be read."""
     if site.ledger is None:
         if site.simulated:
             findings.ok("ledger: a simulated site keeps its own in the run's folder")
@@ -132,9 +133,9 @@ def _check_ledger(site: Profile, findings: Findings) -> Account | None:
 
 
 def _check_fit(
-    account: Account, site: Profile, cost: tuple[float, float], findings: Findings
+    account: Account, site: Profile, cost: tuple[float, float], findings: ProfileFindings
 ) -> None:
-    """Find whether the ledger would charge a run of ``cost`` (ε, δ)."""
+    """Check whether the ledger would charge a run of ``cost`` (ε, δ)."""
     if not runs_that_fit(account, site, cost):
         findings.error(
             "ledger: another run does not fit into what is left, or 'policy.runs' were charged, "
@@ -143,7 +144,7 @@ def _check_fit(
         )
 
 
-def _check_anchor(paths: LedgerPaths, findings: Findings) -> None:
+def _check_anchor(paths: LedgerPaths, findings: ProfileFindings) -> None:
     if paths.anchor is None:
         findings.warning(
             "anchor: 'ledger.anchor' is missing: nobody would notice an older ledger put back; "
@@ -155,7 +156,7 @@ def _check_anchor(paths: LedgerPaths, findings: Findings) -> None:
         findings.ok("anchor: on other storage than the ledger")
 
 
-def _check_state(site: Profile, findings: Findings) -> None:
+def _check_state(site: Profile, findings: ProfileFindings) -> None:
     if site.state is None:
         findings.warning("state: [state] is missing: the site keeps no final model for itself")
         return
@@ -166,7 +167,7 @@ def _check_state(site: Profile, findings: Findings) -> None:
         findings.error(f"state: {site.state.path} is no folder that this user can write")
 
 
-def _check_disclosure(site: Profile, findings: Findings) -> None:
+def _check_disclosure(site: Profile, findings: ProfileFindings) -> None:
     for name in site.disclose:
         findings.warning(f"disclosure: '{name}' leaves the site, and ε does not cover it")
     if not site.disclose:
@@ -176,9 +177,14 @@ def _check_disclosure(site: Profile, findings: Findings) -> None:
             "disclosure: 'metrics' needs records to test on: 'data.holdout' keeps none, and the "
             "site will decline every test"
         )
+    if "metrics" in site.disclose and not site.simulated and not site.budget.exact_answers:
+        findings.warning(
+            "disclosure: 'budget.exact-answers' is 0, and the site will decline every test; a run "
+            "with 'scores' shows the coordinator as much with noise, within ε"
+        )
 
 
-def _check_time(site: Profile, config: RunConfig | None, findings: Findings) -> None:
+def _check_time(site: Profile, config: RunConfig | None, findings: ProfileFindings) -> None:
     if not site.reply_after:
         findings.warning(
             "time: 'reply-after' is not set: the time of a reply discloses the size of its batches"
@@ -192,7 +198,7 @@ def _check_time(site: Profile, config: RunConfig | None, findings: Findings) -> 
         findings.ok("time: replies leave at a constant time after the request")
 
 
-def _check_data_is_there(site: Profile, findings: Findings) -> None:
+def _check_data_is_there(site: Profile, findings: ProfileFindings) -> None:
     if site.data is None:
         _tell_no_data(site, findings)
         return
@@ -203,14 +209,14 @@ def _check_data_is_there(site: Profile, findings: Findings) -> None:
         findings.error(f"data: nothing that 'data.format' names is at {site.data.path}")
 
 
-def _tell_no_data(site: Profile, findings: Findings) -> None:
+def _tell_no_data(site: Profile, findings: ProfileFindings) -> None:
     if site.simulated:
         findings.ok("data: a simulated site takes its part of the run's data set")
     else:
         findings.error("data: [data] is missing; say where the site's records lie")
 
 
-def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
+def _check_data(site: Profile, run: RunTerms, findings: ProfileFindings) -> None:
     if site.data is None:
         _tell_no_data(site, findings)
         return
@@ -219,7 +225,7 @@ def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
 
     with findings.catching(f"data: {site.data.path}"):
         declared = site.training.declared_records
-        for line in check_site_data(site.data, task_for(run), run.schema_text, declared):
+        for line in check_site_data(site.data, task_for(run).of_records, run.schema_text, declared):
             if line.startswith("error: "):
                 findings.error(f"data: {line.removeprefix('error: ')}")
             elif line.startswith("warning: "):
@@ -229,9 +235,9 @@ def _check_data(site: Profile, run: RunTerms, findings: Findings) -> None:
 
 
 def _check_training(
-    site: Profile, run: RunTerms, account: Account | None, findings: Findings
+    site: Profile, run: RunTerms, account: Account | None, findings: ProfileFindings
 ) -> None:
-    """Check the terms against the policy, then the model, the memory and the plan."""
+    """Check the terms against the policy, then model, memory and plan."""
     with findings.catching("terms"):
         check_policy(site, run)
         findings.ok("terms: the policy allows them")
@@ -245,7 +251,7 @@ def _check_training(
             _check_fit(account, site, (made.epsilon, made.delta), findings)
 
 
-def _check_device(site: Profile, findings: Findings) -> str | None:
+def _check_device(site: Profile, findings: ProfileFindings) -> str | None:
     import torch
 
     from client_app.training.trainer import pick_device
@@ -260,7 +266,7 @@ def _check_device(site: Profile, findings: Findings) -> str | None:
     return device
 
 
-def _check_model(site: Profile, run: RunTerms, device: str, findings: Findings) -> None:
+def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFindings) -> None:
     from client_app.site.site import allowed_layout
     from client_app.training.dpsgd import rehearsal_size
     from client_app.training.engine_choice import engine_for

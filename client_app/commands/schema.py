@@ -1,4 +1,4 @@
-"""``hdpfl-site schema``: draft a schema from the site's own file, and check one before a run."""
+"""``hdpfl-site schema``: draft a schema from a file, and check one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import check_free, naming, write_file
-from hdpfl_flower.config.schema_file import read_schema
+from hdpfl_flower.config.named_files import read_schema
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
@@ -30,7 +30,7 @@ def draft(
     id_: Annotated[str, typer.Option("--id", help="Column of the protected unit.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Propose a schema from the site's own CSV; nothing leaves the site.
+    """Propose a schema from the site's own CSV; no data leave the site.
 
     The file holds names and types of columns, and a mark where a person must choose. What the
     records hold, and the lines for the profile, are shown here alone.
@@ -58,7 +58,7 @@ def draft(
 def check(
     file: Annotated[Path, typer.Argument(help="A schema, FILE.toml.")],
 ) -> None:
-    """Check a schema: is everything chosen and consistent, and what does a model get of it?
+    """Check that a schema is complete and consistent; show the model's inputs.
 
     No record is read; 'hdpfl-site profile check --terms' reads them by the schema of a run.
     """
@@ -75,9 +75,12 @@ def check(
             f"label '{label.column}' is {kind}"
         )
     )
-    unit = f"all records of one value of '{schema.id}', one of which is used" if schema.id else (
-        "one record; name 'id' where a person may have more than one"
-    )  # fmt: skip
+    unit = (
+        f"all records of one value of '{schema.id}', one of which is used: the first with a label, "
+        "or as a site's 'data.row' says"
+        if schema.id
+        else "one record; name 'id' where a person may have more than one"
+    )
     typer.echo(printable(f"ok       protected unit: {unit}"))
     for column in schema.columns:
         if isinstance(column, NumberColumn):

@@ -1,9 +1,10 @@
-"""A site's series: its budget, its runs, its refusals, whether its ledger is intact."""
+"""A site's series: budget, runs, refusals, and the ledger's integrity."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +13,20 @@ from client_app.commands.plan import signal_to_noise
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
-    budget_status,
     ledger_paths,
     open_chain,
-    runs_that_fit,
     view_of,
 )
+from client_app.reports.lifetime import Amount, budget_status, runs_that_fit
+from client_app.site.inbox import read_requests
 from client_app.site.refusals import read_refusals
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import HDPFLError, LedgerError
-from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.account import Account, ChargedPlan
 from hdpfl_flower.ledger.hash_chain import BUSY, Chain
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import Reading
-from hdpfl_flower.rounding import numbers_in
+from hdpfl_flower.quantize import numbers_in
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
@@ -33,14 +34,14 @@ log = site_log()
 NEWEST = 20
 """Runs with series of their own."""
 EVERY = 300.0
-"""Seconds after which a ledger that did not change is checked again."""
+"""Seconds between checks of an unchanged ledger."""
 
 Stamp = tuple[object, ...]
-"""What differs after a change: inode, size and time of the files, and the anchor's text."""
+"""Marks of a change: inode, size and file times, and anchor text."""
 
 
 class SiteSeries:
-    """What the exporter of one site reads.
+    """Inputs of a site's exporter.
 
     The ledger is checked from its first entry to its last whenever its file, its anchor or the
     profile changed, and every five minutes; in between the last findings are shown.
@@ -57,14 +58,19 @@ class SiteSeries:
             ProfileError: it is missing or wrong, or names no ledger.
         """
         self._path, self._profile, self._valid = profile, Profile.load(profile), True
-        ledger_paths(self._profile)
+        self.ledger = ledger_paths(self._profile).path
         self._found: list[Reading] = []
         self._stamp: Stamp = ()
         self._checked = -math.inf
         self._sizes: dict[str, int] = {}
 
+    @property
+    def notify(self) -> str:
+        """Receiver of notices, see ``notify`` in the profile; empty: none."""
+        return str(self._profile.notify or "")
+
     def readings(self) -> Iterator[Reading]:
-        """Yield what the site's series say now."""
+        """Yield the current readings of the site's series."""
         # Before the check: a change during it has another stamp, and the next call checks again.
         stamp = self._stamp_of_files()
         if stamp != self._stamp or time.monotonic() - self._checked > EVERY:
@@ -73,6 +79,7 @@ class SiteSeries:
         yield metrics.PROFILE.reads(self._valid)
         yield from self._found
         yield from self._refusals()
+        yield from self._files()
 
     # --- parts -------------------------------------------------------------------------------
 
@@ -102,16 +109,22 @@ class SiteSeries:
         yield metrics.INTACT.reads(True)
         yield metrics.ENTRIES.reads(len(view.entries))
         yield metrics.ANCHORED.reads(bool(profile.ledger and profile.ledger.anchor))
-        for (epsilon, delta), amount in (
+        # A Rényi filter keeps the cap, and gives no ε of what is taken so far.
+        sums = (
             ((metrics.SPENT_EPSILON, metrics.SPENT_DELTA), now.spent),
-            ((metrics.LIMIT_EPSILON, metrics.LIMIT_DELTA), now.cap),
             ((metrics.LEFT_EPSILON, metrics.LEFT_DELTA), now.left),
+        )
+        yield metrics.FULL.reads(now.full)
+        for (epsilon, delta), amount in (
+            ((metrics.LIMIT_EPSILON, metrics.LIMIT_DELTA), now.cap),
+            *(() if now.order else sums),
         ):
             yield epsilon.reads(amount[0])
             yield delta.reads(amount[1])
         yield metrics.CHARGED_RUNS.reads(len(account.plans))
         cost = (profile.run.epsilon, profile.run.delta)
         yield metrics.LEFT_RUNS.reads(runs_that_fit(account, profile, cost))
+        yield metrics.LEFT_LIKE_LAST.reads(_like_last(account, profile, cost))
         for run in view.runs[-NEWEST:]:
             yield from self._run(chain, view, run)
 
@@ -149,20 +162,37 @@ class SiteSeries:
         if found.last:
             yield metrics.LAST_REFUSED.reads(found.last)
 
+    def _files(self) -> Iterator[Reading]:
+        """Yield requests that wait beside the ledger, and free bytes of its disk."""
+        if self._profile.ledger is None:
+            return
+        with contextlib.suppress(LedgerError, OSError):
+            path = self._profile.ledger.path
+            yield metrics.PENDING_REQUESTS.reads(len(read_requests(path)))
+            yield metrics.LEDGER_FREE.reads(shutil.disk_usage(path.parent).free)
+
     def _stamp_of_files(self) -> Stamp:
         paths = self._profile.ledger
         if paths is None:
             return (_stamp(self._path),)
         anchor = b""
-        with contextlib.suppress(OSError):  # whoever opens the ledger writes the anchor anew
+        with contextlib.suppress(OSError):  # opening the ledger writes the anchor anew
             anchor = paths.anchor.read_bytes() if paths.anchor else b""
         return _stamp(self._path), _stamp(paths.path), anchor
 
 
-def _plan(frozen: ChargedPlan, run: str, taken: int, size: int | None) -> Iterator[Reading]:
-    """Yield what a plan pays for, how much noise it adds, and how far it was used.
+def _like_last(account: Account, profile: Profile, cost: Amount) -> int:
+    """Return how many runs like the last one fit; before any, runs of ``cost``."""
+    for last in list(account.plans.values())[-1:]:
+        with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
+            return runs_that_fit(account, profile, (last.epsilon, last.delta), last.read())
+    return runs_that_fit(account, profile, cost)
 
-    A plan of an older version, which this one cannot read, raises before anything is yielded.
+
+def _plan(frozen: ChargedPlan, run: str, taken: int, size: int | None) -> Iterator[Reading]:
+    """Yield a plan's paid rounds, its noise and its use.
+
+    A plan that cannot be read raises before anything is yielded.
     """
     plan, terms = frozen.read(), frozen.read_terms()
     yield metrics.PAID_RELEASES.reads(plan.rounds, run)

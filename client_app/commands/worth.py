@@ -1,4 +1,4 @@
-"""``hdpfl-site worth``, whether the last run was worth joining, and what ``plan --expect`` says."""
+"""``hdpfl-site worth``: models compared on the site's own records, after a run or before it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import typer
 
 from client_app.commands.options import ProfileOption, check_free, open_profile, write_file
 from client_app.reports.formatting import table
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.system.printable import printable
 
 if TYPE_CHECKING:
-    from client_app.worth.comparison import Comparison
+    from client_app.worth.comparison import ModelComparison
+    from client_app.worth.judgement import Question
     from hdpfl_flower.config.profile import Profile
-    from hdpfl_flower.config.terms import RunTerms
-    from hdpfl_flower.privacy.plan import Plan
 
 MOST_EPOCHS = 64
 READING_EXPECTATION = """\
@@ -30,6 +30,10 @@ are of this site's records: no ε covers them where they are disclosed."""
 
 def worth(  # noqa: PLR0913, PLR0917 - options of a command line
     profile: ProfileOption = None,
+    terms: Annotated[
+        Path | None,
+        typer.Option("--terms", "--run-config", help="Of a run to come: what to expect of it."),
+    ] = None,
     run: Annotated[
         str, typer.Option(help="The run's id; refused if another run's model is kept.")
     ] = "",
@@ -46,26 +50,34 @@ def worth(  # noqa: PLR0913, PLR0917 - options of a command line
     plot: Annotated[Path | None, typer.Option(help="Picture to write, FILE.png.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Judge whether the last run was worth joining.
+    """Judge whether the last run was worth joining; with --terms predict a run's worth.
 
     On the site's own held-out records: the best constant, the site's own model trained at home
     without noise, the joined model, and the personal models that the run left here, with paired
     confidence intervals and a verdict in words. Below it home training is cross-validated over all
-    records of the site. Everything stays here: nothing is written, charged or sent.
+    records of the site. With --terms all is cross-validated, and in place of a run's models stands
+    DP-SGD with the plan's noise on these records alone. Everything stays here: nothing is written,
+    charged or sent.
     """
-    from client_app.worth.judgement import Judgement, Question
+    from client_app.worth.judgement import Question, WorthJudgement
     from client_app.worth.verdict import verdict_on_run
     from client_app.worth.wording import READING, facts, on_which, rows
 
     site = open_profile(profile)
     if folds == 1:
         raise typer.BadParameter("--folds is 0 or at least 2")
+    question = Question(run, by, folds, epochs, confidence, seed)
+    if terms is not None:
+        if run or plot is not None or not folds:
+            raise typer.BadParameter("--terms goes without --run and --plot, and with --folds")
+        _expect(site, terms, question, as_json=as_json)
+        return
     if plot is not None:
         from client_app.worth.picture import check_pictures
 
         check_pictures()
         check_free(plot, force=force)
-    judgement = Judgement(site, Question(run, by, folds, epochs, confidence, seed))
+    judgement = WorthJudgement(site, question)
     run_id = judgement.model.terms.run_id
     # The part that decides is shown first: it stands where the rest is interrupted.
     decides = judgement.on_held_out(shown_progress)
@@ -92,14 +104,14 @@ def worth(  # noqa: PLR0913, PLR0917 - options of a command line
             "held-out": facts(decides),
             "cross-validated-at-home": {"folds": folds, **facts(home)} if home else None,
         }
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=2))
         return
     if home is not None:
         _print_home(home, folds, on_which(home), confidence)
     typer.echo(READING)
 
 
-def _print_home(home: Comparison, folds: int, records: str, confidence: float) -> None:
+def _print_home(home: ModelComparison, folds: int, records: str, confidence: float) -> None:
     from client_app.worth.wording import rows
 
     typer.echo(
@@ -118,7 +130,7 @@ def _print(lines: Iterator[tuple[str, ...]]) -> None:
 
 @contextmanager
 def shown_progress(title: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on stderr, where that is a terminal; yields what to call after each piece."""
+    """Show a bar on a terminal's stderr; yields its update function."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -128,22 +140,27 @@ def shown_progress(title: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
-def expectation_lines(site: Profile, run: RunTerms, made: Plan) -> Iterator[str]:
-    """Yield the expectation of a run at this site; errors as ``worth.expectation.expect``."""
+def _expect(site: Profile, terms: Path, question: Question, *, as_json: bool) -> None:
+    """Print what the site's records alone would reach under the plan of a run."""
     from client_app.worth.expectation import expect, in_words
-    from client_app.worth.judgement import Question
-    from client_app.worth.wording import on_which, rows
+    from client_app.worth.wording import facts, on_which, rows
+    from hdpfl_flower.privacy.plan import make_plan
+    from hdpfl_flower.privacy.policy import check_policy
 
-    question = Question()
-    expectation = expect(site, run, made, question, shown_progress)
+    run = RunConfig.load(terms).terms
+    check_policy(site, run)
+    expectation = expect(site, run, make_plan(site, run), question, shown_progress)
     found = expectation.found
-    yield (
-        f"\nwhat to expect, {question.folds}-fold cross-validated over this site's "
+    if as_json:
+        typer.echo(json.dumps({"spread": expectation.spread, **facts(found)}, indent=2))
+        return
+    typer.echo(
+        f"what to expect, {question.folds}-fold cross-validated over this site's "
         f"{on_which(found)} for training (gains {100 * found.confidence:g} %, all at once):"
     )
-    yield from table([*rows(found, verdicts=False)])
-    yield (
+    _print(rows(found, verdicts=False))
+    typer.echo(
         f"{in_words(expectation)} (means of {expectation.seeds} simulations, {found.measure} ± "
         f"{expectation.spread:.3f} from one to another)"
     )
-    yield READING_EXPECTATION
+    typer.echo(READING_EXPECTATION)

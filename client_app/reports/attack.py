@@ -1,4 +1,4 @@
-"""What somebody gains who sees all that a site released and asks whether a unit was among the data.
+"""Bound on a membership-inference attack against everything a site released.
 
 Computed from the charged plans of all runs of one unit together, by their trade-off curve.
 """
@@ -15,7 +15,7 @@ from hdpfl_flower.privacy.accounting import interval_for
 from hdpfl_flower.privacy.trade_off import true_positive_rate
 
 FALSE_POSITIVES = (0.01, 0.1)
-"""Shares of those who are not among the data that the attacker takes for members."""
+"""False-positive rates of the attacker."""
 
 
 def found_by_an_attacker(plans: Sequence[ChargedPlan]) -> dict[str, float] | None:
@@ -42,7 +42,7 @@ def found_by_an_attacker(plans: Sequence[ChargedPlan]) -> dict[str, float] | Non
         event = dp_accounting.ComposedDpEvent([plan.event() for plan in known])
         return {f"{rate:g}": true_positive_rate(event, rate, interval) for rate in FALSE_POSITIVES}
     except (HDPFLError, ArithmeticError, TypeError, ValueError):
-        return None  # a plan that was altered: section 4 of the report says so
+        return None  # a plan that was altered: the assumptions checked say so
 
 
 def in_words(found: dict[str, float]) -> str:

@@ -10,11 +10,11 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import make_plan
 
-NOBODY = "ε is infinite: nobody adds noise for this site, and this run has no privacy"
+NOBODY = "ε is infinite: no noise is added for this site, and this run has no privacy"
 
 
 def client_level_lines(site: Profile, run: RunTerms) -> Iterator[str]:
-    """Yield what a run with ``noise = client`` or ``server`` does and costs here.
+    """Yield the work and cost of a run with the client as unit.
 
     Raises:
         AccountingError: no noise can pay for the terms.

@@ -1,4 +1,4 @@
-"""Everything a site's report says, by name: from the ledger alone, and from the profile if given.
+"""Facts of a site's report by name, from ledger and profile.
 
 What was charged, and what that costs when it is computed again, comes from the ledger's entries,
 never from the profile: a profile can change after the charge.
@@ -19,14 +19,14 @@ from client_app.reports.attack import found_by_an_attacker
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
-    budget_status,
     metrics_left,
+    most_exact,
     notes_on_cap,
 )
+from client_app.reports.lifetime import RENYI, SUM, budget_status, shares_of_runs
 from client_app.reports.limits import not_covered
 from client_app.reports.units import (
     SEVERAL,
-    epsilon_of_any_change,
     promised_by_server,
     relation_of,
     sums,
@@ -52,7 +52,7 @@ _PAYLOAD_DIGITS = 12
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """What a report is made from.
+    """Sources of a report.
 
     Attributes:
         view: the ledger, verified.
@@ -66,9 +66,10 @@ class Source:
 
 
 def gather(source: Source) -> dict[str, Any]:
-    """Return everything the report says, by name; ε and δ spent are rounded up, left down.
+    """Return all facts by name; spent ε and δ are rounded up, left down.
 
-    What only a profile holds is None without one.
+    What only a profile holds is None without one. Under a Rényi filter nothing is spent or left in
+    ε: both are None, and ``full`` is the share of the promise that is taken.
     """
     view, site = source.view, source.profile
     entries, budget = view.entries, site.budget if site else None
@@ -84,12 +85,16 @@ def gather(source: Source) -> dict[str, Any]:
             "cap-raised-on": [e.at[:10] for e in entries if e.kind == "cap"][1:],
         },
         "cap": _amount(now.cap),
-        "spent": _amount(now.spent),
-        "left": _amount(now.left),
+        "composition": RENYI if now.order else SUM,
+        "order": now.order or None,
+        "full": now.full,
+        "spent": None if now.order else _amount(now.spent),
+        "left": None if now.order else _amount(now.left),
         "notes": list(notes_on_cap(view.account, budget)) if budget else [],
-        "runs": [_run(view, run_id, site) for run_id in view.runs],
+        "runs": list(_runs(view, shares_of_runs(view.account, budget))),
         "updates": {status: view.count(status, kind="update") for status in STATUSES},
         "metrics-released": metrics_left(view),
+        "exact-answers": {"given": view.account.exact_answers, "most": most_exact(site)},
         "clipped-updates-released": sum(
             view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
         ),
@@ -97,6 +102,7 @@ def gather(source: Source) -> dict[str, Any]:
         "scores-released": sum(view.count(s, kind=SCORES) for s in ("sealed", "sent")),
         "stays": {kind: view.count("sealed", kind=kind) for kind in sorted(STAYS)},
         "closed-runs": sorted(view.account.closed),
+        "tuned-runs": sorted(view.account.tuned),
         "releases": list(_releases(view)),
         "no-privacy": math.inf in (site.run.epsilon if site else 0.0, now.spent[0])
         or _clipped_for_nothing(view) > 0,
@@ -115,6 +121,7 @@ def gather(source: Source) -> dict[str, Any]:
         "relation": "see the sums by unit" if unit == SEVERAL else relation_of(unit),
         "adversary": ADVERSARY,
         "private-epsilon": PRIVATE_EPSILON,
+        "row": site.data.row_used if site and site.data and site.data.id else None,
     }
     facts["assumptions"] = [_checked(each) for each in _assumptions(source)]
     facts["not-covered"] = list(not_covered(facts))
@@ -122,7 +129,7 @@ def gather(source: Source) -> dict[str, Any]:
 
 
 def _clipped_for_nothing(view: LedgerView) -> int:
-    """Return the clipped updates that left while this site had declared that it opts out."""
+    """Return the clipped updates sent while the site opted out."""
     opted_out = {
         (entry.body["run_id"], entry.body["round"], entry.body["kind"])
         for entry in view.entries
@@ -133,16 +140,21 @@ def _clipped_for_nothing(view: LedgerView) -> int:
 
 
 def as_json(facts: dict[str, Any]) -> str:
-    """Return the facts as JSON; an infinite number is the text ``inf``."""
-    return json.dumps(_plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
+    """Return the facts as JSON; an infinity is ``inf``."""
+    return json.dumps(_plain(facts), indent=2, allow_nan=False)
 
 
-def _run(view: LedgerView, run_id: str, site: Profile | None) -> dict[str, Any]:
+def _runs(view: LedgerView, shares: dict[str, float]) -> Iterator[dict[str, Any]]:
+    for run_id in view.runs:
+        yield {**_run(view, run_id), "share": shares.get(run_id)}
+
+
+def _run(view: LedgerView, run_id: str) -> dict[str, Any]:
     frozen = view.account.plans.get(run_id)
     terms = _terms(frozen)
     plan = _event(frozen) if frozen else None
     clipped = sum(view.count(status, run_id, CLIPPED_UPDATE) for status in ("sealed", "sent"))
-    unit = unit_of_run(frozen, terms, site, clipped)
+    unit = unit_of_run(frozen, terms, clipped)
     return {
         "run-id": run_id,
         "charged": view.charged_on(run_id),
@@ -152,7 +164,6 @@ def _run(view: LedgerView, run_id: str, site: Profile | None) -> dict[str, Any]:
         "delta": frozen.delta if frozen else None,
         "plan": plan,
         "unit": unit,
-        "epsilon-any-change": epsilon_of_any_change(frozen, unit) if frozen else None,
         "updates": {status: view.count(status, run_id, "update") for status in STATUSES},
         "metrics-released": metrics_left(view, run_id),
         "closed": run_id in view.account.closed,
@@ -160,7 +171,7 @@ def _run(view: LedgerView, run_id: str, site: Profile | None) -> dict[str, Any]:
 
 
 def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
-    """Return what a plan does and what that costs, computed again; None for no readable plan."""
+    """Return a plan's schedule and recomputed cost; None for no readable plan."""
     plan, found = read_plan(frozen), recompute_epsilon(frozen)
     if plan is None or found is None:
         return None
@@ -170,6 +181,7 @@ def _event(frozen: ChargedPlan) -> dict[str, Any] | None:
                 "rounds": len(list(rounds)),
                 "steps": steps.count,
                 "sampling-prob": steps.sampling_prob,
+                "noise-factor": steps.noise_factor,
             }
             for steps, rounds in itertools.groupby(plan.steps)
         ],
@@ -209,7 +221,7 @@ def _releases(view: LedgerView) -> Iterator[dict[str, Any]]:
 
 
 def _assumptions(source: Source) -> Iterator[Assumption]:
-    """Yield what the promise rests on; a chain or an anchor that is wrong was refused before."""
+    """Yield the conditions of the promise; chain and anchor are verified."""
     view, paths = source.view, source.profile.ledger if source.profile else None
     yield Assumption(
         "chain",
@@ -264,7 +276,7 @@ def _amount(amount: tuple[float, float]) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it: an infinite number becomes the text 'inf'."""
+    """Return ``value`` for JSON: an infinity becomes 'inf'."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Numbers and tables as a terminal shows them; numbers that protect someone say how they round."""
+"""Numbers and tables on a terminal, with the direction of rounding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAME = Context(prec=12)
 
 
 def ceil_digits(value: float) -> str:
-    """Return ``value`` with four significant digits, rounded up (after float64's own rounding).
+    """Return ``value`` with four significant digits, rounded up.
 
     >>> ceil_digits(1.23401), ceil_digits(0.1 + 0.2), ceil_digits(1e-5), ceil_digits(math.inf)
     ('1.235', '0.3', '1e-05', 'inf')

@@ -1,45 +1,42 @@
-"""A site's ledger as its operator reads it: every entry, verified, and where the budget stands."""
+"""A site's ledger for its operator: verified entries, budget."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 from hdpfl_flower.config.profile import Budget, LedgerPaths, Profile
 from hdpfl_flower.errors import LedgerError, ProfileError
-from hdpfl_flower.ledger.account import Account, as_fraction
+from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 
 STATUSES = ("reserved", "sealed", "sent", "lost")
 """The statuses of a release, in their order."""
 
-Amount = tuple[float, float]
-"""(ε, δ)."""
-
 
 @dataclass(frozen=True, repr=False)
 class LedgerView:
-    """All entries of a ledger, verified, and what they add up to."""
+    """Verified entries of a ledger, and their sums."""
 
     entries: list[Entry]
     account: Account
 
+    def charged_days(self) -> dict[str, str]:
+        """Return the day (UTC) on which each run was charged."""
+        return {e.body["run_id"]: e.at[:10] for e in self.entries if e.kind == "plan"}
+
     def charged_on(self, run_id: str) -> str:
         """Return the day (UTC) on which a run was charged, empty for none."""
-        return next(
-            (e.at[:10] for e in self.entries if e.kind == "plan" and e.body["run_id"] == run_id), ""
-        )
+        return self.charged_days().get(run_id, "")
 
     def count(self, status: str, run_id: str | None = None, kind: str | None = None) -> int:
-        """Return how many releases (of a run, of a kind) have the status ``status``."""
+        """Return the number of releases (of a run, of a kind) by status."""
         return sum(
             release.status == status and run_id in (None, key[0]) and kind in (None, key[2])
             for key, release in self.account.releases.items()
@@ -47,11 +44,11 @@ class LedgerView:
 
     @property
     def runs(self) -> list[str]:
-        """Every run that was charged or released something, in the order of the ledger."""
+        """Every charged or releasing run, in the ledger's order."""
         return list(dict.fromkeys([*self.account.plans, *(k[0] for k in self.account.releases)]))
 
     def digest(self) -> str:
-        """Return the digest of the last entry, computed again from all of them; it names them all.
+        """Return the last entry's recomputed digest, which covers all entries.
 
         The anchor has the same one; a copy of the ledger with another one is another ledger.
         """
@@ -64,23 +61,8 @@ class LedgerView:
         return last
 
 
-@dataclass(frozen=True, repr=False)
-class BudgetStatus:
-    """Where the budget stands, each as (ε, δ).
-
-    Attributes:
-        cap: what counts: the ledger's cap, or the profile's [budget] where that is lower.
-        spent: what was charged, rounded up.
-        left: what is left, rounded down.
-    """
-
-    cap: Amount
-    spent: Amount
-    left: Amount
-
-
 def ledger_paths(profile: Profile) -> LedgerPaths:
-    """Return where the ledger lies; raises ``ProfileError`` where the profile names none."""
+    """Return the ledger's path; raises ``ProfileError`` if unnamed."""
     if profile.ledger is None:
         raise ProfileError("profile: [ledger] is missing; add it with its 'path'")
     return profile.ledger
@@ -106,7 +88,7 @@ def read_ledger(profile: Profile) -> LedgerView:
 
 
 def read_copy(path: Path) -> LedgerView:
-    """Return the ledger in the file ``path``, every digest checked; nothing is written beside it.
+    """Return the verified ledger in the file ``path``; read-only.
 
     It is read from a private copy, so a file that is read-only, or evidence, will do. Of a ledger
     that is being written meanwhile the copy may be torn, and is then refused.
@@ -131,7 +113,7 @@ def read_copy(path: Path) -> LedgerView:
 
 
 def view_of(chain: Chain) -> LedgerView:
-    """Return everything in an open ledger; raises ``LedgerError`` for entries of no meaning."""
+    """Return the content of an open ledger; raises ``LedgerError``."""
     with chain.transaction() as entries:
         pass
     account = Account()
@@ -145,34 +127,8 @@ def view_of(chain: Chain) -> LedgerView:
     return LedgerView(entries, account)
 
 
-def empty_ledger(budget: Budget) -> LedgerView:
-    """Return the ledger that ``budget`` would start."""
-    return LedgerView([], Account(cap_epsilon=budget.epsilon, cap_delta=budget.delta))
-
-
-def budget_status(account: Account, budget: Budget | None) -> BudgetStatus:
-    """Return where the budget stands; of the ledger's cap and ``budget``, the lower counts.
-
-    Without a ``budget``, where no profile is at hand, the cap counts.
-    """
-    (cap_e, left_e), (cap_d, left_d) = _limits(account, budget)
-    left = _float_down(left_e), _float_down(left_d)
-    return BudgetStatus((cap_e, cap_d), account.spent(), left)
-
-
-def runs_that_fit(account: Account, profile: Profile, cost: Amount) -> int:
-    """Return how many more runs of ``cost`` the ledger would charge, by its own exact sums."""
-    counts = [
-        _times(left, each)
-        for (_, left), each in zip(_limits(account, profile.budget), cost, strict=True)
-    ]
-    if profile.policy.runs:
-        counts.append(max(0, profile.policy.runs - len(account.plans)))
-    return int(min(counts))
-
-
 def notes_on_cap(account: Account, budget: Budget) -> Iterator[str]:
-    """Yield a line for each number in which the profile's [budget] and the ledger's cap differ."""
+    """Yield differences between the profile's [budget] and the ledger's cap."""
     for name, own, cap in (
         ("epsilon", budget.epsilon, account.cap_epsilon),
         ("delta", budget.delta, account.cap_delta),
@@ -186,42 +142,28 @@ def notes_on_cap(account: Account, budget: Budget) -> Iterator[str]:
             )
 
 
-def _limits(account: Account, budget: Budget | None) -> tuple[tuple[float, Fraction | float], ...]:
-    """Return, for ε and for δ, the cap that counts and exactly what is left of it."""
-    plans = account.plans.values()
-    cap_epsilon, cap_delta = account.cap_epsilon, account.cap_delta
-    if budget is not None:
-        cap_epsilon, cap_delta = min(cap_epsilon, budget.epsilon), min(cap_delta, budget.delta)
+def exact_answers(given: int, most: int | None) -> str:
+    """Return how many answers without noise were given, in words.
+
+    Args:
+        given: so far, lost ones counted.
+        most: ``budget.exact-answers``; None: no bound is at hand, or none holds.
+
+    >>> exact_answers(3, 20)
+    "exact accuracies: 3 of 20 answered, of models on this site's records; not covered by ε"
+    """
+    of = "" if most is None else f" of {most}"
     return (
-        (cap_epsilon, _left(cap_epsilon, [plan.epsilon for plan in plans])),
-        (cap_delta, _left(cap_delta, [plan.delta for plan in plans])),
+        f"exact accuracies: {given}{of} answered, of models on this site's records; "
+        "not covered by ε"
     )
 
 
-def _left(cap: float, costs: list[float]) -> Fraction | float:
-    if math.isinf(cap):
-        return math.inf
-    if math.inf in costs:
-        return Fraction(0)
-    # Exact, as the ledger adds up: floats could show room for a run that it then refuses.
-    return max(Fraction(0), as_fraction(cap) - sum(map(as_fraction, costs)))
-
-
-def _times(left: Fraction | float, cost: float) -> float:
-    """Return how often ``cost`` fits into ``left``."""
-    if isinstance(left, float):
-        return math.inf
-    return 0 if math.isinf(cost) else left // as_fraction(cost)
-
-
-def _float_down(number: Fraction | float) -> float:
-    value = float(number)
-    if isinstance(number, float) or as_fraction(value) <= number:
-        return value
-    # The nearest float may lie above: what is left is rounded down.
-    return math.nextafter(value, 0)
+def most_exact(site: Profile | None) -> int | None:
+    """Return the allowed number of answers without noise; None: unbounded."""
+    return None if site is None or site.simulated else site.budget.exact_answers
 
 
 def metrics_left(view: LedgerView, run_id: str | None = None) -> int:
-    """Return how many metrics may have left the site, not covered by ε."""
+    """Return the number of released metrics, not covered by ε."""
     return sum(view.count(status, run_id, "metrics") for status in ("sealed", "sent"))

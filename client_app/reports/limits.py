@@ -1,11 +1,11 @@
-"""What a site's promise does not cover, in plain words: nothing of it may go unnamed."""
+"""Limits of a site's promise, in plain words and without gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from client_app.reports.formatting import ceil_digits
+from client_app.reports.ledger_view import exact_answers
 from client_app.reports.units import RECORD
 
 _DISCLOSED = {
@@ -19,9 +19,9 @@ _DISCLOSED = {
 
 
 def not_covered(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield what leaves the site, or may be learned, outside of (ε, δ)."""
+    """Yield leaks and inferences outside of (ε, δ)."""
     if facts["simulation"]:
-        yield "Everything: a simulation's noise can be computed again by whoever has the seed."
+        yield "Everything: a simulation's noise can be computed again from the seed."
     if facts["no-privacy"]:
         yield "Runs with an infinite ε: this site opted out of noise, and they give no privacy."
     if facts["disclosed"] is None:
@@ -39,19 +39,15 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
             "(this site there or not) by that server, at the ε that this site disclosed (nothing "
             "where it is infinite); its noise and its account cannot be checked here."
         )
-    yield f"Metrics without noise: {facts['metrics-released'] or 'none'} were released so far."
-    if facts["closed-runs"]:
+    yield (
+        f"Metrics without noise: {facts['metrics-released'] or 'none'} were released so far "
+        f"({exact_answers(**facts['exact-answers'])}). Each may show more than one record."
+    )
+    if facts["tuned-runs"]:
         yield (
             "Models that were tuned here without noise ('hdpfl-site model tune'): no ε covers "
             "them, whoever they are shown to."
         )
-    for run in facts["runs"]:
-        if run["epsilon-any-change"] is not None:
-            yield (
-                f"A change of the records in run '{run['run-id']}': an earlier version made its "
-                "noise for the update there or not, half of what a changed record asks for; for "
-                f"any change of the records its ε is {ceil_digits(run['epsilon-any-change'])}."
-            )
     if RECORD in (facts["promise"]["unit"], *(each["unit"] for each in facts["sums"])):
         yield (
             "A person with several records: the promise holds for each record, not for all of "
@@ -82,7 +78,7 @@ def not_covered(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _time_of_replies(reply_after: float | None) -> str:
-    """Return what the time of a reply discloses, by a profile's ``reply-after``; None: unknown."""
+    """Return the disclosure by reply times under ``reply-after``; None: unknown."""
     if reply_after:
         return (
             "The time of a reply whose work took longer than the constant 'reply-after': it leaves "

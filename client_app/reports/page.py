@@ -1,4 +1,4 @@
-"""A site's report as one page for its board: what matters in plain words, then the whole report.
+"""A site's report for its board: plain words, then the whole report.
 
 Names of runs are the server's texts: everything that is filled in is escaped, and the page forbids
 scripts and anything from elsewhere.
@@ -7,15 +7,16 @@ scripts and anything from elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from client_app.reports.attack import in_words
 from client_app.reports.formatting import ceil_digits, floor_digits
-from client_app.reports.layout import Bullet, Section, Table
-from client_app.reports.wording import failed
+from client_app.reports.lifetime import per_cent
+from client_app.reports.short import TITLE, alarms, in_short
+from client_app.reports.wording import Part, sections
 from hdpfl_flower.system.printable import printable
 
 _PAGE = """\
@@ -56,139 +57,61 @@ h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.rest{break-before:page;border:
 <p class="key">{% for bar in bars %}<span><i style="background:{{ bar.colour }}"></i>{{ bar.name }}
 (ε {{ bar.amount }})</span> &ensp; {% endfor %}</p>
 {% endif %}
-{% if runs|length > 1 %}
-<h2>The runs</h2>
-<table><tr>{% for word in runs[0] %}<th>{{ word }}</th>{% endfor %}</tr>
-{% for row in runs[1:] %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table>
-{% endif %}
 <div class="rest"><h1>The whole report</h1>
-{% for section in sections %}
-{% if section.title %}<h2>{{ section.title }}</h2>{% endif %}
-{% for kind, content in section.parts %}
-{% if kind == "text" %}<p>{{ content }}</p>
-{% elif kind == "list" %}<ul>{% for point in content %}<li>{{ point }}</li>{% endfor %}</ul>
-{% else %}<table><tr>{% for word in content[0] %}<th>{{ word }}</th>{% endfor %}</tr>
-{% for row in content[1:] %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table>{% endif %}
+{% for title, parts in sections %}
+{% if title %}<h2>{{ title }}</h2>{% endif %}
+{% for kind, group in parts %}
+{% if kind == "point" %}<ul>{% for point in group %}<li>{{ point }}</li>{% endfor %}</ul>
+{% else %}{% for part in group %}
+{% if kind == "text" %}<p>{{ part }}</p>
+{% else %}<table><tr>{% for word in part[0] %}<th>{{ word }}</th>{% endfor %}</tr>
+{% for row in part[1:] %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table>{% endif %}{% endfor %}{% endif %}
 {% endfor %}{% endfor %}</div></body></html>
 """
 _TEMPLATE = Environment(
-    autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    finalize=lambda value: printable(str(value)),
 ).from_string(_PAGE)
 _COLOURS = ("#1f6feb", "#8250df", "#bf3989", "#bc4c00", "#4d7c0f", "#0e7490")
 _WIDTH = 1000.0
 
 
-def as_html(title: str, facts: dict[str, Any], sections: Sequence[Section]) -> str:
-    """Return the page.
-
-    Args:
-        title: its heading.
-        facts: of :func:`client_app.reports.facts.gather`.
-        sections: the whole report, which follows what is said in short.
-    """
+def as_html(facts: dict[str, Any]) -> str:
+    """Return the page of the facts of :func:`client_app.reports.facts.gather`."""
     bars, edge = _bars(facts)
     return _TEMPLATE.render(
-        title=title,
-        alarms=list(_alarms(facts)),
-        short=[(question, list(answers)) for question, answers in _in_short(facts)],
+        title=TITLE,
+        alarms=list(alarms(facts)),
+        short=list(in_short(facts)),
         bars=bars,
         edge=edge,
         caption=_caption(facts),
-        runs=[[printable(cell) for cell in row] for row in _runs(facts)],
-        sections=[{"title": section.title, "parts": list(_parts(section))} for section in sections],
+        sections=[(title, _grouped(parts)) for title, parts in sections(facts)],
     )
-
-
-def _alarms(facts: dict[str, Any]) -> Iterator[str]:
-    for claim in failed(facts):
-        yield f"The ledger contradicts what is promised: not '{claim}'. Rely on no number here."
-    if facts["simulation"]:
-        yield "This is a simulation: it protects nobody."
-    elif facts["no-privacy"]:
-        yield "No privacy: at least one run added no noise, or asked a trusted server for none."
-
-
-def _in_short(facts: dict[str, Any]) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield a question of a board's, and its answers."""
-    yield "What leaves?", _leaves(facts)
-    yield (
-        "What cannot be undone?",
-        iter(
-            [
-                "What has left stays with whoever received it. Ending a run stops further updates; "
-                "it recalls none and restores no budget."
-            ]
-        ),
-    )
-    yield "What was spent, and what is left?", _spent(facts)
-    yield "What does somebody gain who sees all of it?", _gain(facts)
-
-
-def _leaves(facts: dict[str, Any]) -> Iterator[str]:
-    left = facts["updates"]["sealed"] + facts["updates"]["sent"]
-    yield (
-        f"{_count(left, 'model update')} of {_count(len(facts['runs']), 'run')}, each with noise "
-        "added at this site before it left. No record leaves."
-        if not facts["no-privacy"]
-        else f"{_count(left, 'model update')} of {_count(len(facts['runs']), 'run')}, not all of "
-        "them with noise. No record leaves as such."
-    )
-    if facts["scores-released"]:
-        found = _count(facts["scores-released"], "histogram")
-        yield f"{found} of a model's scores on records held out, with noise in each count."
-    if facts["metrics-released"]:
-        yield f"{_count(facts['metrics-released'], 'test result')} without noise."
-    if facts["clipped-updates-released"]:
-        clipped = _count(facts["clipped-updates-released"], "update")
-        yield f"{clipped} without noise, to a server that this site trusts to add it."
-
-
-def _spent(facts: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"ε {ceil_digits(facts['spent']['epsilon'])} of {floor_digits(facts['cap']['epsilon'])}; "
-        f"{floor_digits(facts['left']['epsilon'])} is left. ε is the privacy budget: the smaller, "
-        "the less can be learned. A run that does not fit into what is left is declined."
-    )
-    yield f"Protected is {facts['promise']['unit']}."
-
-
-def _gain(facts: dict[str, Any]) -> Iterator[str]:
-    rows = [each for each in facts["sums"] if each["attacker-finds"]]
-    if not rows:
-        yield "Nothing so far: no run was charged." if not facts["runs"] else "It is not known."
-        return
-    for each in rows:
-        names = f" (runs {', '.join(each['runs'])})" if len(rows) > 1 else ""
-        yield printable(
-            f"An attack that asks of each {_member(each['unit'])} whether it was among the data"
-            f"{names} {in_words(each['attacker-finds'])}. Without seeing anything it would find as "
-            "many members as it accuses others."
-        )
-
-
-def _member(unit: str) -> str:
-    return unit.removeprefix("one ").removeprefix("all that lies under one ")
 
 
 def _bars(facts: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """Return a bar a charged run, and where the cap is; none where an ε is infinite or no run."""
-    charged = [run for run in facts["runs"] if run["epsilon"]]
-    cap = facts["cap"]["epsilon"]
-    whole = max(cap, math.fsum(run["epsilon"] for run in charged))
+    of = "share" if facts["order"] else "epsilon"
+    charged = [run for run in facts["runs"] if run[of]]
+    cap = 1.0 if facts["order"] else facts["cap"]["epsilon"]
+    whole = max(cap, math.fsum(run[of] for run in charged))
     if not charged or not 0 < whole < math.inf:
         return [], ""
     bars, place = [], 0.0
     for number, run in enumerate(charged):
-        width = _WIDTH * run["epsilon"] / whole
+        width = _WIDTH * run[of] / whole
         bars.append(
             {
                 "x": f"{place:.2f}",
                 "width": f"{max(width - 1, 0.5):.2f}",
                 "colour": _COLOURS[number % len(_COLOURS)],
-                "name": printable(run["run-id"]),
-                "amount": ceil_digits(run["epsilon"]),
+                "name": run["run-id"],
+                "amount": per_cent(run[of]) if facts["order"] else ceil_digits(run[of]),
             }
         )
         place += width
@@ -196,46 +119,17 @@ def _bars(facts: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
 
 
 def _caption(facts: dict[str, Any]) -> str:
+    if facts["order"]:
+        return f"{per_cent(facts['full'])} of the promise is taken; the line is all of it"
     return (
         f"ε {ceil_digits(facts['spent']['epsilon'])} spent; the line is the cap, "
         f"ε {floor_digits(facts['cap']['epsilon'])}"
     )
 
 
-def _runs(facts: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    yield ("run", "charged on", "strategy", "rounds", "ε", "δ", "updates that left")
-    for run in facts["runs"]:
-        left = run["updates"]["sealed"] + run["updates"]["sent"]
-        numbers = [
-            "–" if value is None else ceil_digits(value) for value in (run["epsilon"], run["delta"])
-        ]
-        yield (
-            run["run-id"],
-            (run["charged"] or "–")[:10],
-            run["strategy"] or "–",
-            str(run["rounds"]),
-            *numbers,
-            str(left),
-        )
-
-
-def _parts(section: Section) -> Iterator[tuple[str, Any]]:
-    """Yield text, tables, and bullets gathered into lists."""
-    points: list[str] = []
-    for part in section.parts:
-        if isinstance(part, Bullet):
-            points.append(printable(part.text))
-            continue
-        if points:
-            yield "list", points
-            points = []
-        if isinstance(part, Table):
-            yield "table", [[printable(cell) for cell in row] for row in part.rows]
-        else:
-            yield "text", printable(part.text)
-    if points:
-        yield "list", points
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _grouped(parts: Sequence[Part]) -> list[tuple[str, list[Any]]]:
+    """Return neighbours of one kind together."""
+    return [
+        (kind, [content for _, content in group])
+        for kind, group in groupby(parts, key=lambda part: part[0])
+    ]

@@ -1,4 +1,4 @@
-"""Which unit each run of a ledger protects, and what the runs of one unit add up to.
+"""Protected units of a ledger's runs, and sums for each unit.
 
 Units are never added up under one name. What protects all records of the site against any change of
 them protects one record of it, too, so such runs count beside those of a smaller unit; nothing else
@@ -8,32 +8,25 @@ follows from a run for another unit.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hdpfl_flower.config.data_source import TABLES
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.ledger.account import ChargedPlan, sum_rounded_up
-from hdpfl_flower.ledger.recompute import read_plan, recompute_by_pld
-from hdpfl_flower.privacy.plan import OF_AN_UPDATE
 from hdpfl_flower.privacy.unit import id_of
 
 RECORD = "one record"
 WHOLE_SITE = "this site with all of its records"
-AGAINST_NOTHING = "this site's update, there or not"
 BY_SERVER = "nothing by this site: the server is trusted"
 SEVERAL = "units of different size, each with a sum of its own"
 
 MORE_OR_LESS = "adding or removing one such unit"
 ANY_CHANGE = "any change of these records, of one or of all of them"
-OR_ZEROS = "the clipped update, or zeros in its place, and no change of the records"
 NOT_HERE = "what the server compares: this site there or not"
 
-_RELATIONS = {WHOLE_SITE: ANY_CHANGE, AGAINST_NOTHING: OR_ZEROS, BY_SERVER: NOT_HERE}
+_RELATIONS = {WHOLE_SITE: ANY_CHANGE, BY_SERVER: NOT_HERE}
 
 
 def of_id(column: str) -> str:
@@ -51,44 +44,22 @@ def unit_of_profile(site: Profile | None) -> str:
     return of_id(site.data.id) if site and site.data and site.data.id else RECORD
 
 
-def unit_of_run(
-    frozen: ChargedPlan | None, terms: Mapping[str, Any], site: Profile | None, clipped: int
-) -> str:
-    """Return what a run protects, from the ledger.
+def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: int) -> str:
+    """Return the unit that a run protects, from the ledger.
 
     Args:
         frozen: its plan; None for a run that was not charged.
         terms: the terms it was charged with; empty where they cannot be read.
-        site: the profile, if it is at hand. It separates tables from other data for plans of
-            versions that took any schema's id; those of this one took the profile's own alone.
         clipped: updates that left without noise in it.
     """
     if frozen is None:
         return BY_SERVER if clipped else RECORD
     if terms.get("noise") == "client":
-        plan = read_plan(frozen)
-        return WHOLE_SITE if plan and plan.sensitivity >= OF_AN_UPDATE else AGAINST_NOTHING
-    tables = site is not None and site.data is not None and site.data.format in TABLES
-    if tables or _says_sensitivity(frozen):
-        with contextlib.suppress(DataError):  # a schema that a later version no longer reads
-            if column := id_of(str(terms.get("schema", ""))):
-                return of_id(column)
+        return WHOLE_SITE
+    with contextlib.suppress(DataError):
+        if column := id_of(str(terms.get("schema", ""))):
+            return of_id(column)
     return RECORD
-
-
-def epsilon_of_any_change(frozen: ChargedPlan, unit: str) -> float | None:
-    """Return ε for any change of the records of a plan whose noise was made for less, else None.
-
-    Computed again by PLD, with the noise held against 2C; ``inf`` where no bound can be computed.
-    """
-    plan = read_plan(frozen)
-    if unit != AGAINST_NOTHING or plan is None:
-        return None
-    # The same noise in units of 2C instead of C: half the multiplier.
-    half = plan.noise_multiplier * plan.sensitivity / OF_AN_UPDATE
-    weaker = dataclasses.replace(plan, noise_multiplier=half, sensitivity=OF_AN_UPDATE)
-    found = recompute_by_pld(dataclasses.replace(frozen, plan=weaker.to_json()))
-    return math.inf if found is None else found
 
 
 def sums(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -118,28 +89,24 @@ def sums(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def promised_by_server(
     runs: Sequence[Mapping[str, Any]], declared: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the runs of a trusted server that promise something, and the ε declared to it.
+    """Return a trusted server's promising runs, and their declared ε.
 
     Args:
         runs: as for :func:`sums`.
-        declared: run → the ε that this site disclosed to it. Where a ledger of an earlier version
-            lacks it for a run, there is no sum. Runs of an infinite ε promise nothing, and are left
-            out.
+        declared: run → the ε that this site disclosed to it. Runs of an infinite ε promise
+            nothing, and are left out.
     """
     own = [
         run["run-id"]
         for run in runs
         if run["unit"] == BY_SERVER and declared.get(run["run-id"]) != math.inf
     ]
-    known = all(run in declared for run in own)
-    return {
-        "runs": own,
-        "epsilon": sum_rounded_up(declared[run] for run in own) if own and known else None,
-    }
+    epsilon = sum_rounded_up(declared[run] for run in own) if own else None
+    return {"runs": own, "epsilon": epsilon}
 
 
 def unit_of_all(rows: Sequence[Mapping[str, Any]], site: Profile | None) -> str:
-    """Return the unit of all runs, the profile's before the first one, :data:`SEVERAL` if any."""
+    """Return the unit of all runs, or :data:`SEVERAL`."""
     units = [row["unit"] for row in rows] or [unit_of_profile(site)]
     return str(units[0]) if len(units) == 1 else SEVERAL
 
@@ -156,11 +123,3 @@ def _amount(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "epsilon": sum_rounded_up(run["epsilon"] for run in runs),
         "delta": sum_rounded_up(run["delta"] for run in runs),
     }
-
-
-def _says_sensitivity(frozen: ChargedPlan) -> bool:
-    """Return whether the plan is of a version that declined a schema's id unlike the profile's."""
-    with contextlib.suppress(ValueError):
-        plan = json.loads(frozen.plan)
-        return isinstance(plan, dict) and "sensitivity" in plan
-    return False

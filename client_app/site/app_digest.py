@@ -1,7 +1,8 @@
-"""SHA-256 of the app that is running: what an approval of a run is bound to, beside the terms.
+"""SHA-256 of the running app, to which approvals are bound.
 
 At a site whose launcher pins apps (``client_app/approval/launcher.py``) it is the bundle's, which
-names the folder that the code runs from. Anywhere else it is computed from the package's files;
+names the folder that the code runs from. Anywhere else it is computed from all files of the
+packages, but for Python's own ``__pycache__``;
 whoever sends other code there can send code that answers anything, so that only a pinned app makes
 an approval binding.
 """
@@ -9,6 +10,7 @@ an approval binding.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -18,12 +20,12 @@ _ROOT = Path(__file__).parents[2]
 
 
 def app_digest(root: Path = _ROOT) -> str:
-    """Return the SHA-256, hexadecimal, of the app in ``root``; by default of the one that runs."""
+    """Return the SHA-256 (hexadecimal) of the app in ``root``."""
     return root.name if is_pinned(root) else _digest_of_files(root)
 
 
 def is_pinned(root: Path = _ROOT) -> bool:
-    """Return whether ``root`` is a folder of approved apps, named by the SHA-256 of its bundle."""
+    """Return whether ``root`` is named by its approved bundle's SHA-256."""
     return root.parent.name == "apps" and re.fullmatch("[0-9a-f]{64}", root.name) is not None
 
 
@@ -31,9 +33,11 @@ def is_pinned(root: Path = _ROOT) -> bool:
 def _digest_of_files(root: Path) -> str:
     digest = hashlib.sha256()
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+        for path in sorted((root / package).rglob("*")):
+            if "__pycache__" in path.parts or not path.is_file():
+                continue
             content = path.read_bytes()
-            # The length first: else bytes could move from one file to the next.
-            digest.update(f"{path.relative_to(root)}\n{len(content)}\n".encode())
+            # The length first: else bytes could move from one file to the next. No name holds \0.
+            digest.update(b"%s\0%d\0" % (os.fsencode(path.relative_to(root)), len(content)))
             digest.update(content)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The operator's consent to a run, asked before anything of the run is done at a deployed site.
+"""The operator's consent, asked before any other work of a run.
 
 A deployed site is one whose profile has no ``[simulation]``; a simulated one, in the server's own
 process too, has no operator.
@@ -10,18 +10,18 @@ import sqlite3
 from datetime import date
 
 from client_app.site.app_digest import app_digest
-from client_app.site.inbox import covering_digests, file_request
+from client_app.site.inbox import MOST_RUNS, covering_digests, file_request
 from client_app.site.site import Site
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import Declined, Pending, Reason, Refused, TermsError
+from hdpfl_flower.errors import Pending, Refused
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
 
 
-def check_consent(site: Site, *, ask: bool = True) -> None:
-    """Refuse a run that the site's operator has not approved as it is proposed now.
+def check_consent(site: Site, *, ask: bool) -> None:
+    """Refuse a run without its operator's approval of these terms.
 
     Args:
         site: opened for the message; no record of it is read.
@@ -30,7 +30,7 @@ def check_consent(site: Site, *, ask: bool = True) -> None:
     Raises:
         Pending: it has no approval, or one for other terms or another app.
         Refused: it was refused, under whatever terms.
-        Declined: there is no ledger, or the terms are too long to be shown.
+        Declined: there is no ledger.
         LedgerError: the ledger cannot be used.
     """
     profile, terms = site.profile, site.terms
@@ -38,7 +38,7 @@ def check_consent(site: Site, *, ask: bool = True) -> None:
         return
     standing = is_standing(profile, terms, date.today())
     if standing and (profile.ledger is None or not profile.ledger.path.exists()):
-        return  # nobody can have refused the run, and without a ledger nothing is released
+        return  # no refusal is possible, and without a ledger nothing is released
     account = site.ledger.account()
     if terms.run_id in account.refused:
         raise Refused("the run was refused at this site")
@@ -49,16 +49,19 @@ def check_consent(site: Site, *, ask: bool = True) -> None:
         return
     if ask and profile.ledger is not None:
         try:
-            file_request(profile.ledger.path, terms, app)
-        except TermsError as reason:
-            raise Declined(Reason.TERMS, str(reason)) from None
+            if not file_request(profile.ledger.path, terms, app):
+                log.error(
+                    "run '%s' is not listed: %d others wait; decide on them: hdpfl-site requests",
+                    terms.run_id,
+                    MOST_RUNS,
+                )
         except (sqlite3.Error, OSError) as error:  # the reply is the same: the server asks again
             log.error("the request could not be stored: %s", type(error).__name__)
     raise Pending(f"run '{terms.run_id}' waits for approval; see: hdpfl-site requests")
 
 
 def is_standing(profile: Profile, terms: RunTerms, today: date) -> bool:
-    """Return whether the profile approves the run by itself, within the bounds of [standing]."""
+    """Return whether [standing] of the profile approves the run."""
     bounds = profile.standing
     return (
         profile.approval == "standing"

@@ -1,7 +1,8 @@
 """Runs that wait for the operator's decision, in a file beside the ledger.
 
 The file has one row a run, what the server asked for last, and decides nothing: approvals and
-refusals are entries of the ledger. A lost file costs one more request of the server.
+refusals are entries of the ledger. A row has a number, which no other request gets: a run whose
+terms or whose app change has a new one. A lost file costs one more request of the server.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import LedgerError, TermsError
-from hdpfl_flower.privacy.policy import FREE_TERMS
+from hdpfl_flower.privacy.policy import lasting_terms
 
 MOST_RUNS = 20
-"""Runs that the file holds; the one that was asked for longest ago makes room."""
-MOST_BYTES = 256_000
-"""Bytes of a run's terms, at most; longer ones are declined."""
+"""Runs that the file holds. Another one finds room where one of them was not asked for lately."""
+STALE = timedelta(hours=1)
+"""Age of a last request at which a run makes room; coordinators ask once a minute."""
 _SECONDS_BUSY = 5.0
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS requests (run_id TEXT PRIMARY KEY, digest TEXT NOT NULL,
-    terms TEXT NOT NULL, app TEXT NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL) STRICT
+CREATE TABLE IF NOT EXISTS requests (number INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, terms TEXT NOT NULL, app TEXT NOT NULL,
+    first TEXT NOT NULL, last TEXT NOT NULL) STRICT
 """
-_FILE = """
-INSERT INTO requests VALUES (?1, ?2, ?3, ?4, ?5, ?5)
-ON CONFLICT DO UPDATE SET terms = excluded.terms, app = excluded.app, last = excluded.last,
-    first = iif(digest = excluded.digest, first, excluded.first), digest = excluded.digest
-"""
-_READ = "SELECT run_id, digest, terms, app, first, last FROM requests ORDER BY first, run_id"
+_ASK_AGAIN = "UPDATE requests SET terms = ?, last = ? WHERE run_id = ? AND digest = ?"
+_FORGET = "DELETE FROM requests WHERE run_id = ?"
 _MAKE_ROOM = """
-DELETE FROM requests WHERE run_id NOT IN
-    (SELECT run_id FROM requests ORDER BY last DESC LIMIT ?)
+DELETE FROM requests WHERE number IN (SELECT number FROM requests WHERE last < ?1 ORDER BY last
+    LIMIT max(0, (SELECT count(*) FROM requests) - ?2 + 1))
 """
+_COUNT = "SELECT count(*) FROM requests"
+_FILE = "INSERT INTO requests (run_id, digest, terms, app, first, last) VALUES (?, ?, ?, ?, ?5, ?5)"
+_READ = "SELECT number, terms, app, first, last FROM requests ORDER BY number"
 
 
 @dataclass(frozen=True)
@@ -46,26 +47,34 @@ class RunRequest:
     """A run that waits for a decision.
 
     Attributes:
-        run_id: the run, as the server names it.
-        digest: SHA-256 of what an approval is bound to.
+        number: the site's own, of this run under these terms and this app.
         terms: the public terms.
         app: SHA-256 of the app that would work under them.
         first: when it was first asked for (UTC, ISO).
         last: when it was asked for last.
     """
 
-    run_id: str
-    digest: str
+    number: int
     terms: RunTerms
     app: str
     first: str
     last: str
 
+    @property
+    def run_id(self) -> str:
+        """The run, as the server names it."""
+        return self.terms.run_id
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the approval that the shown terms ask for."""
+        return request_digest(self.terms, self.app)
+
 
 def request_digest(terms: RunTerms, app: str) -> str:
-    """Return the SHA-256 of what an approval is bound to: the terms, the run's name, the app.
+    """Return the SHA-256 of an approval: terms, run name, app.
 
-    The terms are those that no message may change (``FREE_TERMS``).
+    The terms are those that no message may change (``lasting_terms``).
 
     >>> terms = RunTerms().updated(run_id="a")
     >>> one = request_digest(terms, "app")
@@ -74,12 +83,12 @@ def request_digest(terms: RunTerms, app: str) -> str:
     >>> one == request_digest(terms.updated(epsilon_cap=0.5), "app")
     False
     """
-    bound = {key: value for key, value in terms.as_config().items() if key not in FREE_TERMS}
+    bound = lasting_terms(terms)
     return hashlib.sha256(json.dumps([bound, app], sort_keys=True).encode()).hexdigest()
 
 
 def covering_digests(terms: RunTerms, app: str) -> set[str]:
-    """Return the digests whose approval is one of ``terms``: their own, and without a cap.
+    """Return the digests that approve ``terms``, with and without a cap.
 
     A cap makes a run cost less, and some strategies set one once all sites have joined. An
     approval of a cap is one of that cap alone: without it the run would cost more.
@@ -92,27 +101,33 @@ def inbox_path(ledger: Path) -> Path:
     return ledger.with_name(ledger.name + ".requests")
 
 
-def file_request(ledger: Path, terms: RunTerms, app: str) -> None:
-    """Let a run wait for a decision; a run that waits already has its newest terms.
+def file_request(ledger: Path, terms: RunTerms, app: str) -> bool:
+    """Let a run wait for a decision, with its newest terms.
 
     The file is made, mode 0600, where it is not there.
 
+    Returns:
+        Whether it waits: no run that is still asked for is displaced by another one.
+
     Raises:
-        TermsError: the terms are longer than :data:`MOST_BYTES`.
         sqlite3.Error, OSError: the file cannot be written.
     """
-    text, path = terms.to_json(), inbox_path(ledger)
-    if len(text.encode()) > MOST_BYTES:
-        raise TermsError(
-            f"the terms are longer than {MOST_BYTES} bytes; ask the coordinator to shorten them"
-        )
+    text, path, digest = terms.to_json(), inbox_path(ledger), request_digest(terms, app)
     # Made here, since SQLite would make it with the mode that the umask leaves.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    now = datetime.now(UTC)
+    at, stale = (each.isoformat(timespec="microseconds") for each in (now, now - STALE))
     with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
         db.execute(_SCHEMA)
-        db.execute(_FILE, (terms.run_id, request_digest(terms, app), text, app, now))
-        db.execute(_MAKE_ROOM, (MOST_RUNS,))
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute(_ASK_AGAIN, (text, at, terms.run_id, digest)).rowcount:
+            return True
+        db.execute(_FORGET, (terms.run_id,))
+        db.execute(_MAKE_ROOM, (stale, MOST_RUNS))
+        if db.execute(_COUNT).fetchone()[0] >= MOST_RUNS:
+            return False
+        db.execute(_FILE, (terms.run_id, digest, text, app, at))
+        return True
 
 
 def read_requests(ledger: Path) -> list[RunRequest]:
@@ -126,17 +141,18 @@ def read_requests(ledger: Path) -> list[RunRequest]:
         return []
     try:
         return [
-            RunRequest(run, digest, RunTerms.from_json(terms), app, first, last)
-            for run, digest, terms, app, first, last in _rows(path)
+            RunRequest(number, RunTerms.from_json(terms), app, first, last)
+            for number, terms, app, first, last in _rows(path)
         ]
     except (sqlite3.Error, ValueError, TypeError, TermsError):
         raise LedgerError(
-            f"the requests in {path} cannot be read; remove the file, servers ask again"
+            f"the requests in {path} cannot be read; remove the file, servers ask again, under "
+            "new numbers"
         ) from None
 
 
 def remove_request(ledger: Path, request: RunRequest) -> None:
-    """Take out a run that was decided; what the server asked for since then stays.
+    """Remove a decided run; later requests stay.
 
     Raises:
         LedgerError: the file cannot be written.
@@ -144,15 +160,12 @@ def remove_request(ledger: Path, request: RunRequest) -> None:
     path = inbox_path(ledger)
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=_SECONDS_BUSY)) as db, db:
-            db.execute(
-                "DELETE FROM requests WHERE run_id = ? AND digest = ?",
-                (request.run_id, request.digest),
-            )
+            db.execute("DELETE FROM requests WHERE number = ?", (request.number,))
     except sqlite3.Error:
         raise LedgerError(f"the requests in {path} cannot be written; remove the file") from None
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str, str]]:
+def _rows(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS_BUSY)) as db:
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'requests'").fetchone():

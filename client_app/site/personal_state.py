@@ -1,4 +1,4 @@
-"""What a site keeps of a run for its personal model, in its state folder; it is never sent.
+"""A site's personal state of a run, never sent.
 
 Under ``noise = records`` every vector in it is a function of noisy releases and of the server's
 messages, so that it may be shown like an update; in simulations whose unit is the client it is not.
@@ -52,7 +52,7 @@ class PersonalState:
 
 
 def personal_state_path(site: Site) -> Path:
-    """Return where the state of a site's run lies; a file a run.
+    """Return the path of the state of a site's run.
 
     Raises:
         Declined: the profile names no folder for it.
@@ -68,17 +68,17 @@ def personal_state_path(site: Site) -> Path:
 
 
 def kept_state_path(folder: Path, terms: RunTerms) -> Path:
-    """Return where the state of a run lies in a site's state folder; no two runs share a file."""
+    """Return the path of a run's state in a folder, unique."""
     return folder / f"part-{hashlib.sha256(terms.run_id.encode()).hexdigest()[:32]}.safetensors"
 
 
 def simulated_state_path(config: RunConfig, index: int) -> Path:
-    """Return where a simulated site's state lies: in the run's own folder."""
+    """Return the path of a simulated site's state."""
     return simulated_ledger(config, index).with_name("part.safetensors")
 
 
 def load_state(path: Path) -> PersonalState:
-    """Return the state at ``path``; an empty one where there is none yet.
+    """Return the state at ``path``, or an empty one.
 
     Raises:
         DataError: the file is damaged.
@@ -101,28 +101,28 @@ def load_state(path: Path) -> PersonalState:
 
 
 _HELD: dict[Path, PersonalState] = {}
-"""States of simulated sites in this process whose ledgers are in memory, too: one vector a site."""
+"""States of simulated sites in this process, one vector each."""
 
 
 def hold_state(path: Path, state: PersonalState) -> None:
-    """Keep ``state`` in memory until :func:`write_states`: no other process works on the run."""
+    """Keep ``state`` in memory until :func:`write_states`."""
     _HELD[path] = state
 
 
 def write_states() -> None:
-    """Write what :func:`hold_state` was given to its files; raises ``OSError``."""
+    """Write the states of :func:`hold_state`; raises ``OSError``."""
     while _HELD:
         path, state = _HELD.popitem()
         save_state(path, state)
 
 
 def path_before(path: Path) -> Path:
-    """Return where a simulated site keeps the state before that at ``path``."""
+    """Return the path of a simulated site's previous state."""
     return path.with_name(f"before-{path.name}")
 
 
 def save_state(path: Path, state: PersonalState, *, durable: bool = False) -> None:
-    """Write ``state`` to ``path`` in one step; called after the round's release is sealed.
+    """Write ``state`` atomically to ``path``, after the release is sealed.
 
     Args:
         path: of the file.

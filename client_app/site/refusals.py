@@ -1,4 +1,4 @@
-"""Counts of refusals by reason, in a file beside the ledger, for the site's operator alone.
+"""Counts of refusals by reason, for the site's operator alone.
 
 A refusal is no release, so the ledger's chain has no entry of it: a server that asks a million
 times must not make the chain a million entries long. The file has one row a reason; it stores no
@@ -28,7 +28,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "declined": tuple(reason.value for reason in Reason),
     "failed": ("accounting", "data", "ledger", "model", "terms", "wire", "other"),
 }
-"""Why; an error of no kind in the list counts as other."""
+"""Reason; an unlisted error counts as other."""
 
 _SECONDS_BUSY = 2.0
 _SCHEMA = """
@@ -43,7 +43,7 @@ ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last
 
 @dataclass(frozen=True)
 class Refusals:
-    """What was refused so far.
+    """Counts of refusals so far.
 
     Attributes:
         counts: (answer, reason) → how often; every pair of ``REASONS``, zeros too.
@@ -60,7 +60,7 @@ def refusals_path(ledger: Path) -> Path:
 
 
 def note_refusal(profile: Profile | None, code: int, word: str) -> None:
-    """Count a refusal at the site of ``profile``, unless it is simulated or has no ledger.
+    """Count a refusal of a deployed site with a ledger.
 
     Guarantees:
         Raises nothing: a count is not worth a reply. The file stores a word of ``REASONS``.
@@ -78,7 +78,7 @@ def note_refusal(profile: Profile | None, code: int, word: str) -> None:
 
 
 def count_refusal(path: Path, answer: str, word: str) -> None:
-    """Add one to a count; the file is made, mode 0600, where it is not there.
+    """Increment a count; a missing file is made, mode 0600.
 
     Raises:
         sqlite3.Error, OSError: the file cannot be written.
@@ -92,7 +92,7 @@ def count_refusal(path: Path, answer: str, word: str) -> None:
 
 
 def read_refusals(ledger: Path) -> Refusals:
-    """Return the counts beside the ledger at ``ledger``; where there is no file, all are 0.
+    """Return the counts beside the ledger, 0 without a file.
 
     Raises:
         LedgerError: the file cannot be read.
@@ -103,7 +103,6 @@ def read_refusals(ledger: Path) -> Refusals:
         return Refusals(counts, last)
     try:
         for answer, word, count, at in _rows(path):
-            # Rows with words of another version are left out.
             if (answer, word) in counts:
                 counts[answer, word] = int(count)
                 last = max(last, datetime.fromisoformat(at).timestamp())
@@ -120,7 +119,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, int, str]]:
 
 
 def word_of(reason: BaseException) -> str:
-    """Return what a refusal is counted under: its reason if declined, else the kind of error.
+    """Return the counted reason: that of declining, or the error's kind.
 
     >>> from hdpfl_flower.errors import DataError
     >>> word_of(Declined(Reason.BUDGET, "…")), word_of(DataError("…"))

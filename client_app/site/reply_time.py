@@ -1,4 +1,4 @@
-"""Constant reply time: a reply leaves a fixed time after its request arrived, refusals too.
+"""Constant reply time after a request's arrival, for refusals too.
 
 How long the work takes depends on the records in the batches, and ε does not cover that. A
 profile's ``reply-after`` delays every reply to a multiple of that time. Flower writes into a reply
@@ -26,7 +26,7 @@ _LONGEST_SLEEP = 3600.0
 
 @dataclass(frozen=True, repr=False)
 class Arrival:
-    """When a message arrived, and the profile of the node that answers it.
+    """Arrival time of a message, and the profile that answers it.
 
     Attributes:
         since: by ``time.monotonic()``, seconds.
@@ -40,7 +40,7 @@ class Arrival:
 
     @property
     def reply_after(self) -> float:
-        """Seconds, of the profile; 0: the reply leaves when it is ready."""
+        """Seconds, from the profile; 0: replies leave when ready."""
         return self.profile.reply_after if self.profile is not None else 0.0
 
 
@@ -59,7 +59,7 @@ def arrival(context: Context) -> Arrival:
 
 
 def wait_until_due(arrived: Arrival) -> float | None:
-    """Wait until a multiple of the profile's ``reply-after`` has passed since the message arrived.
+    """Wait until a multiple of ``reply-after`` since the arrival.
 
     Returns:
         The time that the reply carries, seconds since 1970: the arrival's and that multiple,

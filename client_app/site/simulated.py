@@ -23,16 +23,22 @@ from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import load_dataset, task_of
-from hdpfl_flower.data.own_data.dataset import OwnSource, load_own_dataset, own_source
-from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.data.datasets import task_of
+from hdpfl_flower.data.own_data.dataset import (
+    OwnSource,
+    load_own_dataset,
+    own_source,
+    read_dataset,
+)
+from hdpfl_flower.errors import Declined, Reason, TermsError
 from hdpfl_flower.ledger.ledger import Reservation
 from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
-from hdpfl_flower.simulation.groups import parse_groups, seen_by
-from hdpfl_flower.simulation.partitions import rows_of_sites
+from hdpfl_flower.scenarios.budgets import draw_batch_sizes, draw_epsilons
+from hdpfl_flower.scenarios.groups import parse_groups, seen_by
+from hdpfl_flower.scenarios.partitions import rows_of_sites
 from hdpfl_flower.system.paths import available_cores, runs_dir
+from hdpfl_flower.work.backbone import Backbone
 
 _TEST_EVERY = 5
 _MANY = 64
@@ -41,18 +47,17 @@ searches, and then a third of one a site."""
 
 
 Relabel = Callable[[Records, Task], Records]
-"""What a simulated liar makes of its training records."""
+"""Training records of a simulated liar."""
 
 Trained = dict[tuple[str, str], npt.NDArray[np.float32]]
-"""Ends of local SGD, or noisy updates, each shape ``(d,)``, by the request's digest and what they
-are for."""
+"""Ends of local SGD, or noisy updates, shape ``(d,)``, by request digest and purpose."""
 
 Taken = dict[tuple[str, str], Reservation]
-"""Releases that are reserved and not sealed, by the request's digest and what they are for."""
+"""Reserved, unsealed releases, by request digest and purpose."""
 
 
 class InProcessContext(Context):
-    """The context of a node that lives in the server's own process; made by the local grid.
+    """Context of a simulated node in the server's own process.
 
     Attributes:
         ledger_in_file: whether its ledger outlives the process, however that ends.
@@ -68,19 +73,19 @@ class InProcessContext(Context):
 
     @property
     def trained(self) -> Trained:
-        """What ``in_process.py`` has done of the node's work for the message it gets next."""
+        """Work that ``in_process.py`` did for the node's next message."""
         found: Trained = self.__dict__.setdefault("_trained", {})
         return found
 
     @property
     def taken(self) -> Taken:
-        """What ``in_process.py`` has reserved in the node's ledger for the message it gets next."""
+        """Reservation of ``in_process.py`` for the node's next message."""
         found: Taken = self.__dict__.setdefault("_taken", {})
         return found
 
 
 def may_draw(context: Context) -> bool:
-    """Return whether a node without a profile is one of a simulation: in process or under Ray.
+    """Return whether a node is simulated: in process or under Ray.
 
     Neither the server nor a configuration file can make it so.
     """
@@ -107,7 +112,7 @@ def node_index(context: Context) -> tuple[int, int]:
 
 
 def simulated_config(context: Context, terms: RunTerms) -> RunConfig:
-    """Return the run config of a simulated node, with the terms of the message that it got.
+    """Return the run config of a simulated node with its message's terms.
 
     What the run draws from, and the folder of the runs, are not in a message: the node reads them
     from the run config that Flower, or the grid in this process, passes to it.
@@ -127,14 +132,14 @@ def _simulation(drawn: tuple[tuple[str, Value], ...]) -> SimulationTerms:
 
 
 def draw_profile(config: RunConfig, index: int, number: int) -> Profile:
-    """Return the profile of simulated site ``index`` of ``number``, drawn by the public seed."""
+    """Return the seeded profile of simulated site ``index`` of ``number``."""
     terms, sizes = config.terms, _sizes_of(config, number)
     return _profile(
         (float(_epsilons_of(config, number)[index]), terms.delta),
         (int(sizes.batch_size[index]), int(sizes.records[index])),
         config.simulation.torch_threads or _actor_cpus(),
         config.simulation.seed,
-        # A simulated site runs on the machine of whoever wrote the model.
+        # A simulated site runs on the machine of the model's author.
         terms.model if is_user_code(terms.model) else "",
         terms.noise == "server",
     )
@@ -177,7 +182,7 @@ def _profile(
 
 
 def check_draws(config: RunConfig, number: int) -> None:
-    """Refuse what cannot be drawn for ``number`` sites, before a round.
+    """Refuse draws impossible for ``number`` sites, before a round.
 
     Their profiles differ by ε and sizes alone: those with the extremes are drawn here, and the
     others when their sites are first asked.
@@ -193,17 +198,17 @@ def check_draws(config: RunConfig, number: int) -> None:
 
 
 def has_many_alike(config: RunConfig, index: int, number: int) -> bool:
-    """Return whether so many sites take the steps of ``index`` that a table serves them all.
+    """Return whether enough sites share the steps of ``index``.
 
     It follows from the configuration, so that every engine plans a site alike.
     """
-    if number < _MANY or config.terms.noise == "client":  # one release a round, whatever the sizes
+    if number < _MANY or config.terms.noise == "client":  # one release a round, for any sizes
         return number >= _MANY
     return bool(_sizes_of(config, number).alike[index] >= _MANY)
 
 
 def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Records, Records | None]:
-    """Return (training, test) records of simulated site ``index``: its part of a data set.
+    """Return (training, test) records of simulated site ``index``.
 
     A site of a group sees its part as its group does (``groups``, split before that by the data
     set's own labels). Where the terms test at the sites, every fifth record is for that; or for
@@ -218,7 +223,7 @@ def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Recor
 
 
 def simulated_ledger(config: RunConfig, index: int) -> Path:
-    """Return where a simulated site's ledger lies: in the run's own folder."""
+    """Return the path of a simulated site's ledger."""
     return (
         runs_dir(config.server.runs_dir)
         / config.terms.run_id
@@ -234,7 +239,7 @@ def nominal_noise(profile: Profile, terms: RunTerms) -> Callable[[int], float] |
     Its steps are K·N/b a round, not rounded up, as the papers' code counts them. None where the
     terms name no paper, or the site is no simulation.
     """
-    from hdpfl_flower.simulation.paper_formulas import pfa_multiplier, robust_hdp_multiplier
+    from hdpfl_flower.scenarios.paper_formulas import pfa_multiplier, robust_hdp_multiplier
 
     if terms.calibration == "pld" or not profile.simulated:
         return None
@@ -252,8 +257,8 @@ def nominal_noise(profile: Profile, terms: RunTerms) -> Callable[[int], float] |
     return formula
 
 
-_Source = tuple[str, str, str, str, int, int, OwnSource | None]
-"""Data set, its folder, split, groups, seed, number of sites, and what names one's own data set."""
+_Source = tuple[str, str, str, str, int, int, OwnSource | None, Backbone | None]
+"""Data set, folder, split, groups, seed, sites, own data set's name, backbone."""
 _epsilons = lru_cache(maxsize=8)(draw_epsilons)
 
 
@@ -264,22 +269,27 @@ def _epsilons_of(config: RunConfig, number: int) -> npt.NDArray[np.float64]:
 
 
 def _source_of(config: RunConfig, number: int) -> _Source:
-    own, dataset = config.simulation, config.terms.dataset
+    own, dataset, backbone = config.simulation, config.terms.dataset, config.terms.backbone
+    if own.groups and backbone:
+        raise TermsError(
+            "run config: 'groups' changes records as they are stored, and a 'backbone' reads them "
+            "before; leave one of them out"
+        )
     source = own_source(config.terms)
-    return dataset, own.data_dir, own.partition, own.groups, own.seed, number, source
+    return dataset, own.data_dir, own.partition, own.groups, own.seed, number, source, backbone
 
 
 class _Parts:
-    """The records of each site of a simulation, taken out of the data set when first asked for."""
+    """Records of each simulated site, loaded at first use."""
 
     def __init__(self, source: _Source) -> None:
-        dataset, data_dir, partition, spec, seed, self.number, own = source
+        dataset, data_dir, partition, spec, seed, self.number, own, backbone = source
         # Groups that the task cannot have are refused before its files are looked for.
         task = task_of(dataset) if own is None else load_own_dataset(own).task
         self._groups = parse_groups(spec, task) if spec else None
         if self._groups:
             self._groups.of_site(0, self.number)  # refuses groups of other sizes
-        self._data = load_dataset(dataset, data_dir) if own is None else load_own_dataset(own)
+        self._data = read_dataset(dataset, data_dir, own, backbone)
         self.rows = rows_of_sites(dataset, data_dir, partition, seed, self.number, own)
         self._taken: dict[int, Records] = {}
 
@@ -297,7 +307,7 @@ def _parts(*source: *_Source) -> _Parts:
 
 
 class _Sizes(NamedTuple):
-    """What decides the steps of each site, int64, each shape ``(number,)``.
+    """Sizes that decide each site's steps, int64, shape ``(number,)``.
 
     Attributes:
         records: to train on.
@@ -311,7 +321,7 @@ class _Sizes(NamedTuple):
 
 
 def _tested_at_sites(config: RunConfig) -> bool:
-    return config.terms.evaluation == "sites" or config.terms.score_share > 0
+    return config.terms.evaluation == "sites" or config.terms.after.scores is not None
 
 
 def _sizes_of(config: RunConfig, number: int) -> _Sizes:

@@ -1,4 +1,4 @@
-"""A site, opened for one message: its profile, task, model layout, ledger, plan and records.
+"""A site opened for one message: profile, task, ledger, plan, records.
 
 Each is read where it is first needed and kept until the message is answered, so that one message
 parses the profile once, reads the records once and verifies the ledger once.
@@ -6,12 +6,17 @@ parses the profile once, reads the records once and verifies the ledger once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+import os
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from flwr.app import Context, RecordDict
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from client_app.site.simulated import (
     InProcessContext,
@@ -32,21 +37,25 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.stated_task import is_own
-from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.errors import Declined, Reason, WireError
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.in_memory import SimulatedLedger
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
 from hdpfl_flower.models.parts import select
-from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.models.task import Embedding, Records, Task
 from hdpfl_flower.privacy.plan import Plan, make_plan
 from hdpfl_flower.privacy.policy import check_unchanged
+from hdpfl_flower.system.files import replace_file
 
 if TYPE_CHECKING:
     from hdpfl_flower.privacy.noise import ReleaseStreams
 
 
 TOO_LARGE = "the model is larger than 'policy.max-payload-mb'"
+_KEY, _NONCE = "hdpfl.backbone", 12
+MOST_ARRAYS, MOST_DIMENSIONS, MOST_NAME = 100_000, 8, 500
+"""Arrays of a message, dimensions of one, and characters of a name or type."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,14 +93,14 @@ class Site:
 
     @cached_property
     def task(self) -> Task:
-        """What the run learns; raises ``DataError`` where the schema is wrong."""
+        """Task of the run; raises ``DataError`` for a wrong schema."""
         return task_for(self.terms)
 
     @cached_property
     def layout(self) -> Arrays:
-        """Names and shapes of what the run sends of its model; raises as :func:`allowed_layout`."""
+        """Names and shapes of the sent part; raises as :func:`allowed_layout`."""
         whole = allowed_layout(self.profile, self.terms.model, self.task)
-        return select(whole, self.terms.model, self.task, self.terms.sent_part)
+        return select(whole, self.terms.model, self.task, self.terms.work.sent_part)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -109,7 +118,7 @@ class Site:
 
     @cached_property
     def plan(self) -> tuple[Plan, ChargedPlan]:
-        """The plan of this run: as the ledger froze it, or made now and not charged yet.
+        """Plan of this run: frozen in the ledger, or made now.
 
         Raises:
             Declined: the terms differ from those that were frozen.
@@ -137,7 +146,7 @@ class Site:
         return has_many_alike(self.config, *self.index)
 
     def streams(self, server_round: int, kind: str) -> ReleaseStreams:
-        """Return fresh randomness for one release; from the seed in a simulation alone."""
+        """Return fresh randomness of a release; seeded only in simulations."""
         from hdpfl_flower.privacy.noise import ReleaseStreams
 
         if self.profile.simulation is not None and self.index is not None:
@@ -160,7 +169,11 @@ class Site:
         if self.profile.data is not None:
             from hdpfl_flower.data.site_data import read_site_data
 
-            data = read_site_data(self.profile.data, self.task, self.terms.schema_text)
+            task = self.task
+            if task.embedding and self.profile.state:
+                kept = Remembered(task.embedding, self.memory, self.profile.state.path)
+                task = replace(task, embedding=kept)
+            data = read_site_data(self.profile.data, task, self.terms.schema_text)
             return data.train, data.test
         if self.index is not None and self.config is not None:
             train, test = simulated_records(self.config, *self.index)
@@ -168,8 +181,69 @@ class Site:
         raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
 
 
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """Embedding whose outputs a site keeps from message to message of a run, encrypted.
+
+    They are private data like the records. Their file lies in the state folder; its key is in the
+    node's memory alone and ends with it. Flower's process has the key and not the folder.
+    """
+
+    embedding: Embedding
+    memory: RecordDict
+    folder: Path
+
+    @property
+    def records(self) -> Task:
+        """The task of the records themselves."""
+        return self.embedding.records
+
+    def __call__(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the outputs for n records: those stored, if they are of these records."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        if not len(features):
+            return self.embedding(features)
+        kept = self.memory.setdefault(_KEY, ConfigRecord({"key": os.urandom(32)}))
+        cipher, file = AESGCM(cast("bytes", kept["key"])), self.folder / "backbone.bin"
+        digest = sha256(repr(self.embedding).encode() + features.tobytes()).digest()
+        try:
+            sealed = file.read_bytes()
+            plain = cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], digest)
+            return np.frombuffer(plain, np.float32).reshape(len(features), -1).copy()
+        except (OSError, InvalidTag, ValueError):  # none, of another run or other records, cut off
+            found, nonce = self.embedding(features), os.urandom(_NONCE)
+        with contextlib.suppress(OSError):  # a full disk: computed anew at the next message
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(file, nonce + cipher.encrypt(nonce, found.tobytes(), digest))
+        return found
+
+
+def check_sizes(content: RecordDict, profile: Profile | None) -> None:
+    """Refuse arrays beyond a model's number or size, unread.
+
+    The operator may not have consented to the run so far.
+
+    Raises:
+        Declined: the arrays are larger than the policy allows.
+        WireError: there are too many, or a name or a shape is too long.
+    """
+    records = (each for each in content.values() if isinstance(each, ArrayRecord))
+    arrays = [item for record in records for item in record.items()]
+    if len(arrays) > MOST_ARRAYS or any(
+        max(len(name), len(array.dtype), len(array.stype)) > MOST_NAME
+        or len(array.shape) > MOST_DIMENSIONS
+        for name, array in arrays
+    ):
+        raise WireError("message: too many arrays, or a name or a shape is too long")
+    sent = sum(len(array.data) for _, array in arrays)
+    if profile is not None and sent > profile.policy.max_payload_mb * 1e6:
+        raise Declined(Reason.POLICY, TOO_LARGE)
+
+
 def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
-    """Return the names and shapes of the model that terms name, without their memory.
+    """Return names and shapes of a named model, without its memory.
 
     Every network of a site is built after this: the terms are the server's text.
 
@@ -189,7 +263,7 @@ def allowed_layout(profile: Profile, spec: str, task: Task) -> Arrays:
 
 
 def node_profile(context: Context) -> Profile | None:
-    """Return the profile: the file that ``profile`` in the node's configuration names, if any.
+    """Return the profile that the node's configuration names, if any.
 
     Raises:
         ProfileError: the file is missing or wrong.
@@ -261,7 +335,7 @@ def _ledger_in_memory(path: Path, epsilon: float, delta: float) -> Ledger:
 
 
 def _ledger_in_file(path: Path, epsilon: float, delta: float) -> Ledger:
-    """Return the ledger at ``path``, made where it is not there; kept open in this process."""
+    """Return the ledger at ``path``, made if missing; kept open."""
     if path not in _LEDGERS:
         if path.is_file():
             _LEDGERS[path] = Ledger(path, durable=False)
@@ -277,6 +351,6 @@ def _ledger_in_file(path: Path, epsilon: float, delta: float) -> Ledger:
 
 
 def close_ledgers() -> None:
-    """Close what simulated sites left open in this process; those in memory get their files."""
+    """Close the open ledgers of simulated sites, with files for those in memory."""
     while _LEDGERS:
         _LEDGERS.popitem()[1].close()

@@ -1,4 +1,4 @@
-"""A round whose unit is the whole client: plain local SGD, the update clipped as a whole.
+"""Round whose unit is the client: plain SGD, clipped update.
 
 FedHDP, Algorithm 1, the client's side. With ``noise = "client"`` the site adds Gaussian noise to
 its clipped update itself, under its own plan: one Gaussian mechanism a round, without sampling. The
@@ -10,7 +10,8 @@ clipping bit is in it, for a clipped update has the norm S(1 − 1e-6) (``centra
 A personal part trains here without any noise, as CENTAUR's code does it: at this unit that is
 private, for all that leaves is one update, clipped as a whole and noised in every coordinate,
 whichever part stays and whatever mask selected it. At the level of a record it is not, and the
-part itself is the site's alone. Simulated sites do it, others decline (``personal_round.py``).
+part itself is the site's alone. Simulated sites do it, others decline
+(``client_app/work/base.py``).
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import torch
 
 from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
-from client_app.training.dpsgd import Phase, pull_share
-from client_app.training.personal_round import PersonalRound
+from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
 from client_app.training.trainer import payload_of, pick_device, read_models, use_threads
+from client_app.work import own_round
 from hdpfl_flower import wire
-from hdpfl_flower.config.feasibility import check_unit
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.central_dp import clip_update
@@ -38,11 +38,11 @@ from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
 UPDATE = "update"
-"""What the release's randomness is for."""
+"""Purpose of the release's randomness."""
 
 
 class ClientLevelTrainer:
-    """One round of plain local SGD whose update is clipped as a whole.
+    """One round of plain local SGD, its whole update clipped.
 
     Attributes:
         models: of the message, checked.
@@ -53,7 +53,7 @@ class ClientLevelTrainer:
     def __init__(self, site: Site, instructions: Instructions) -> None:
         """Check the message's models; raises as ``Trainer`` does, and declines an offset."""
         terms, training = instructions.terms, site.profile.training
-        check_unit(terms)
+        terms.work.check(terms)
         # The clipping of the whole update would eat what an offset adds to it.
         if instructions.use == wire.OFFSET:
             raise Declined(Reason.TERMS, "an offset goes with noise = 'records' alone")
@@ -61,11 +61,7 @@ class ClientLevelTrainer:
         self.models: Sequence[Arrays] = read_models(site, instructions)
         self.choose(0)
         self.size = len(self.start)
-        self._personal = (
-            PersonalRound(site, instructions.server_round, self.size)
-            if terms.has_personal_state or terms.has_phases
-            else None
-        )
+        self._personal = own_round(site, instructions.server_round, self.size)
         self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
@@ -73,8 +69,7 @@ class ClientLevelTrainer:
 
     def choose(self, index: int) -> None:
         """Start from model ``index`` of the message; the same request, whichever it is."""
-        self.start, terms = flatten(self.models[index]), self._instructions.terms
-        pull_share((terms.pull, self.start), terms.learning_rate)  # before a release is reserved
+        self.start = flatten(self.models[index])
 
     def job(self, stream: RandomStream) -> LocalJob:
         """Return the local SGD of this round, its batches drawn from ``stream``."""
@@ -99,16 +94,17 @@ class ClientLevelTrainer:
             some = replace(whole, batches=batches[: phase.steps], phases=(phase,))
             return self._network.train(some, terms.learning_rate) - whole.start
 
-        return self._pulled(replace(whole, phases=own.phases(len(batches), self.start, clean)))
+        course = own.course(len(batches), self.start, clean)
+        return self._pulled(replace(whole, phases=course.phases))
 
     def _pulled(self, job: LocalJob) -> LocalJob:
-        """Return the job with the pull of ``prox-lambda`` to where its update is counted from."""
+        """Return the job with the pull to the update's origin."""
         pull = self._instructions.terms.pull
         # To 0 where a mask is: else the pull would move what the mask excludes.
         return replace(job, pull=(pull, job.first)) if pull else job
 
     def run(self, plan: Plan | None) -> bytes:
-        """Return the payload of this round: the clipped update, noised by ``plan`` if there is one.
+        """Return the round's payload: the clipped update, noised if planned.
 
         Guarantees:
             Before the noise the payload is no longer than S·(1 − 1e-6), so any change of the
@@ -135,7 +131,7 @@ class ClientLevelTrainer:
         if self._personal is not None:
             # The site's own part is neither clipped nor noised, and never sent.
             self._after = self._personal.after(moved.astype(np.float32), self.start, 0.0, 0)
-            moved = moved[self._personal.split.sent]
+            moved = moved[self._personal.work.sent]
         update = clip_update(moved, terms.clip_norm)
         if plan is not None:
             # Noise comes after the clipping, in float64; only the sum of both is rounded to

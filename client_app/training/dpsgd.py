@@ -1,4 +1,4 @@
-"""Local DP-SGD: Poisson batches, flat clipping, a constant divisor, noise on every step.
+"""Local DP-SGD: Poisson batches, flat clipping, constant divisor, noise.
 
 Reference: Abadi et al., Deep Learning with Differential Privacy (CCS 2016), Algorithm 1, with
 Poisson sampling as the accountant has it.
@@ -150,7 +150,7 @@ def _drift(
     phases: Sequence[Phase],
     steps: int,
 ) -> torch.Tensor | None:
-    """Return what each of the steps adds of an offset; raises ``TermsError`` as :func:`train`."""
+    """Return the added offset of each step; raises as :func:`train`."""
     if offset is None:
         return None
     if phases or offset.shape != start.shape:
@@ -159,7 +159,7 @@ def _drift(
 
 
 def _masked(phase: Phase, *vectors: torch.Tensor | None) -> torch.Tensor | None:
-    """Set the vectors to 0 where the phase's mask is; return what it keeps, of its place alone."""
+    """Zero the masked vectors; return the kept part."""
     if phase.mask is None:
         return None
     keep = torch.from_numpy(phase.mask[phase.place].copy())
@@ -171,10 +171,10 @@ def _masked(phase: Phase, *vectors: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def pull_share(pull: Pull | None, learning_rate: float) -> float:
-    """Return η·λ, the share of the way to the anchor that a step covers; 0 without a pull.
+    """Return η·λ, the share of a step's way to the anchor.
 
     From η·λ = 2 on the steps diverge. Above 1 they already end beyond the
-    anchor, so 1 is the limit, as in :func:`hdpfl_flower.config.personal_lambda.check_lambdas`.
+    anchor, so 1 is the limit, as for :class:`hdpfl_flower.work.second.SecondModel`.
 
     Raises:
         TermsError: λ is negative or no number, or η·λ is above 1.
@@ -203,7 +203,7 @@ def settle(engine: Engine, divisor: float, physical_batch: int) -> int:
 
 
 def granule_of(divisor: float) -> int:
-    """Return the power of two, about b/8 and at least 4, that an engine is asked for first.
+    """Return the engine's first granule: a power of two near b/8.
 
     With one or two rows products are added in another order; fewer than 4 where memory holds fewer.
 
@@ -237,7 +237,7 @@ def rehearsal_size(divisor: float, physical_batch: int) -> int:
 
 @contextlib.contextmanager
 def _exact_arithmetic(seed: int | None) -> Iterator[None]:
-    """Multiply in full float32, and seed torch's own generator, for dropout alone.
+    """Multiply in full float32; seed torch's generator for dropout.
 
     Without a seed, for a model that draws nothing, the generator is left alone: to save and restore
     it costs as much as a step of a small model.

@@ -1,7 +1,9 @@
-"""Choice of the engine that trains a model: the fastest that covers it, or the site's own."""
+"""Choice of the engine: the fastest fit, or the site's own."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -27,7 +29,7 @@ _BESIDE = 4
 
 
 def keeps_records_apart(model: nn.Module, task: Task) -> bool:
-    """Return whether a record's outputs stay the same when another record of its batch changes.
+    """Return whether a record's outputs are independent of its batch.
 
     In the mode that trains, with the same masks of dropout each time, for every pair in both
     directions. Layers that mix records need no name to be found: a mean over the batch in a
@@ -64,18 +66,37 @@ _ENGINES: dict[str, tuple[type[Engine], Callable[[nn.Module, Task], bool]]] = {
         BookkeepingEngine,
         lambda model, task: is_bookable(model) and keeps_records_apart(model, task),
     ),
-    "vmap": (VmapEngine, lambda *_: True),  # gives the model one record at a time
+    # It gives the model one record at a time, of which there may be no deviation to divide by.
+    "vmap": (VmapEngine, lambda model, task: math.isfinite(_gradient_size(model, task))),
     "opacus": (OpacusEngine, keeps_records_apart),
 }
-"""Engines from the fastest to the most general, and what each covers."""
+"""Engines from the fastest to the most general, and their coverage."""
 
 
 @lru_cache(maxsize=16)
 def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
-    """Return the engine for a model; an engine that fails on a batch of zeros is passed over.
+    """Return the engine for a named model; see :func:`choose_engine`.
 
     Args:
         spec: the model, see ``models.build_model``.
+        task: shapes and loss.
+        name: ``auto``, or the engine to use and no other.
+        device: a torch device.
+
+    Raises:
+        ModelError, InstallationError: as :func:`choose_engine`.
+    """
+    return choose_engine(lambda: build_model(spec, task, seed=0), spec, task, name, device)
+
+
+def choose_engine(
+    build: Callable[[], nn.Module], said: str, task: Task, name: str, device: str
+) -> Engine:
+    """Return the fastest engine that covers a model and zeros.
+
+    Args:
+        build: returns the model, a new one in every call.
+        said: what errors call it.
         task: shapes and loss.
         name: ``auto``, or the engine to use and no other.
         device: a torch device.
@@ -85,16 +106,17 @@ def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
         InstallationError: only Opacus' engine is left to try, and it is not installed.
     """
     keep_freed_memory()
-    _check_outputs(spec, task)
+    _check_model(build, said, task)
     for candidate, (engine_class, covers) in _ENGINES.items():
         if name not in ("auto", candidate):
             continue
-        model = build_model(spec, task, seed=0)
+        model = build()
         try:
             if not covers(model, task):
                 continue
             engine = engine_class(model, task, torch.device(device))
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch's own slow paths
                 # A batch of two: hooks and transforms that a layer breaks raise here, before a
                 # record is read.
                 rehearse(engine, 2)
@@ -103,25 +125,74 @@ def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
         except Exception:  # noqa: S112  # whatever hooks and transforms raise on a user's layers
             continue
         return engine
+    found = ", ".join(dict.fromkeys(type(module).__name__ for module in build().modules()))
+    remedy = "" if name == "auto" else "set 'training.engine' to 'auto', or "
     raise ModelError(
-        f"engine '{name}' cannot train model '{spec}' record by record; set 'training.engine' to "
-        "'auto', or replace the layer it cannot split"
+        f"engine '{name}' cannot train model '{said}' record by record; {remedy}replace the layer "
+        "it cannot split (GRU and RNN: take LSTM, or a loop of your own), and a mean or range over "
+        f"a batch by constants. Its layers: {found}"
     )
 
 
-def _check_outputs(spec: str, task: Task) -> None:
-    """Refuse a model of the wrong shape now; later, a record's label would make a round fail."""
-    model = build_model(spec, task, seed=0).eval()
+def _check_model(build: Callable[[], nn.Module], said: str, task: Task) -> None:
+    """Refuse a model that would fail or not learn in a round, at a site's cost."""
+    model = build()
+    _check_outputs(model, said, task)
+    _check_frozen(model, build(), said)
+    if _gradient_size(model, task) == 0:
+        raise ModelError(
+            f"model '{said}': no output depends on a trained parameter, so that sites would pay "
+            "for noise alone; connect them, without detach() or no_grad()"
+        )
+
+
+def _check_frozen(model: nn.Module, again: nn.Module, said: str) -> None:
+    """Refuse numbers that are not trained and differ from one building to the next."""
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    other = again.state_dict()
+    for name, value in model.state_dict().items():
+        if name not in trained and not torch.equal(value, other[name]):
+            raise ModelError(
+                f"model '{said}': '{name}' is not trained, and has other numbers each time the "
+                "model is built, so that no two sites have the same; draw them from torch's global "
+                "generator, or take a 'backbone' with 'weights'"
+            )
+
+
+def _gradient_size(model: nn.Module, task: Task) -> float:
+    """Return the sum of |gradient| for one record alone; NaN if any is, or if it takes more."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand((1, *task.input_shape), generator=generator).round()
+    trained = [value for value in model.parameters() if value.requires_grad]
+    try:
+        outputs = model.eval()(x)
+        if not outputs.requires_grad:
+            return 0.0
+        weighed = (outputs * torch.rand(outputs.shape, generator=generator)).sum()
+        found = torch.autograd.grad(weighed, trained, allow_unused=True)
+    except Exception:  # whatever a user's layers raise on a batch of one
+        return math.nan
+    return sum(float(each.abs().sum()) for each in found if each is not None)
+
+
+def _check_outputs(model: nn.Module, said: str, task: Task) -> None:
+    """Refuse outputs of another shape or type; later, a record's label would make a round fail."""
     try:
         with torch.no_grad():
-            shape = tuple(model(torch.zeros(2, *task.input_shape)).shape)
+            outputs = model.eval()(torch.zeros(2, *task.input_shape))
+            shape, dtype = tuple(outputs.shape), outputs.dtype
     except Exception as error:
         raise ModelError(
-            f"model '{spec}' fails on a batch of zeros ({type(error).__name__}); it is called with "
+            f"model '{said}' fails on a batch of zeros ({type(error).__name__}); it is called with "
             f"features of shape (records, {', '.join(map(str, task.input_shape))})"
         ) from error
     if shape != (2, task.outputs):
         raise ModelError(
-            f"model '{spec}' returns outputs of the wrong shape; for a batch of b records return "
+            f"model '{said}' returns outputs of the wrong shape; for a batch of b records return "
             f"(b, {task.outputs})"
+        )
+    if dtype != torch.float32:
+        raise ModelError(
+            f"model '{said}' returns {dtype}; return float32: leave out autocast, or end with "
+            ".float()"
         )

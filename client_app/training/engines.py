@@ -1,4 +1,4 @@
-"""Clipped sums of per-record gradients, by the fastest way a model allows.
+"""Clipped sums of per-record gradients, by the fastest way.
 
 Every engine computes the same thing: Σⱼ gⱼ · min(1, C/‖gⱼ‖) over the records of a batch, where gⱼ
 is the gradient of record j's own loss. A record whose gradient is not finite contributes zero,
@@ -40,7 +40,7 @@ _DRAWLESS = frozenset({
     nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm,
     nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
 })  # fmt: skip
-"""Modules that draw no random numbers; of a class of their own nobody knows."""
+"""Modules without random numbers; subclasses are not trusted."""
 
 
 class Engine(ABC):
@@ -54,7 +54,7 @@ class Engine(ABC):
     """
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
-        """Move ``model`` to ``device``, align it and make its parameters views of ``theta``."""
+        """Move ``model`` to ``device``; make its parameters views of ``theta``."""
         self.draws = may_draw(model)
         self.model, self.task = align(model.to(device).train()), task
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
@@ -76,7 +76,7 @@ class Engine(ABC):
 
     @contextlib.contextmanager
     def only(self, place: slice) -> Iterator[None]:
-        """Restrict gradients, their norms and their sums to the coordinates of ``place``.
+        """Restrict gradients, norms and sums to ``place``.
 
         Raises:
             ModelError: a bound of ``place`` is none of a parameter's.
@@ -93,7 +93,7 @@ class Engine(ABC):
             self.place = before
 
     def settle(self, wanted: int, largest: int) -> int:
-        """Choose the number of rows that batches are multiples of, and return it.
+        """Choose and return the number of rows that batches are multiples of.
 
         Args:
             wanted: rows, a power of two, from public numbers alone.
@@ -137,7 +137,7 @@ class Engine(ABC):
     def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
-        """Do what :meth:`add_clipped_sum` does, for a proven number of rows."""
+        """Do :meth:`add_clipped_sum` for a proven number of rows."""
 
     @abstractmethod
     def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -162,7 +162,7 @@ class Engine(ABC):
 
 
 class LinearEngine(Engine):
-    """Closed form for one linear layer: gⱼ = rⱼ ⊗ [xⱼ, 1], so ‖gⱼ‖² = ‖rⱼ‖²·(‖xⱼ‖² + 1).
+    """Closed form for a linear layer: ‖gⱼ‖² = ‖rⱼ‖²·(‖xⱼ‖² + 1).
 
     r is the gradient of the loss in the layer's outputs (Goodfellow 2015, arXiv:1510.01799).
     """
@@ -243,6 +243,8 @@ class VmapEngine(_RowEngine):
         one = grad(loss, has_aux=True)
         # Each record has a dropout mask of its own, as in a batch.
         self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
+        # LSTM's: it is slower, and nobody here can do anything about it.
+        warnings.filterwarnings("ignore", "There is a performance drop")
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return them by one vectorised call of ``torch.func``."""
@@ -251,7 +253,7 @@ class VmapEngine(_RowEngine):
 
 
 class OpacusEngine(_RowEngine):
-    """Per-record gradients by Opacus' hooks, for layers that ``torch.func`` cannot batch."""
+    """Per-record gradients by Opacus' hooks, for layers outside ``torch.func``."""
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
         """Wrap ``model``; its parameters stay views of ``theta``."""
@@ -286,7 +288,7 @@ def _add_clipped(
     clip_norm: float,
     place: slice,
 ) -> None:
-    """Add Σⱼ of the clipped per-record gradients of ``place``, each given as ``(b, *shape)``."""
+    """Add Σⱼ of clipped per-record gradients, each ``(b, *shape)``."""
     ends = list(accumulate(gradient[0].numel() for gradient in gradients))
     flat = [
         gradient.flatten(1)
@@ -314,7 +316,7 @@ def _parts_of(outputs: torch.Tensor, gradients: list[torch.Tensor]) -> Sequence[
 
 
 def _placed(rows: torch.Tensor) -> torch.Tensor:
-    """Return ``rows`` at an address that is a multiple of 64: others may be added otherwise."""
+    """Return ``rows`` aligned to 64 bytes, for a fixed order of sums."""
     return rows.contiguous() if rows.data_ptr() % 64 == 0 else rows.clone()
 
 
@@ -371,7 +373,7 @@ def _norms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def outer_squared_norms(delta: torch.Tensor, a: torch.Tensor, bias: bool) -> torch.Tensor:
-    """Return ‖δⱼ ⊗ [aⱼ, 1]‖² of each record (without the 1 where there is no bias), rounded up.
+    """Return ‖δⱼ ⊗ [aⱼ, 1]‖² of each record, rounded up.
 
     float32 loses squares below 1e-38, which count when they meet a huge one: hence + 1e-34.
     """
@@ -380,7 +382,7 @@ def outer_squared_norms(delta: torch.Tensor, a: torch.Tensor, bias: bool) -> tor
 
 
 def is_linear(model: nn.Module) -> bool:
-    """Return whether ``model`` flattens its input and applies one linear layer with a bias."""
+    """Return whether ``model`` is one linear layer with a bias."""
     leaves = [m for m in model.modules() if not list(m.children())]
     *before, last = leaves
     return (
@@ -393,7 +395,7 @@ def is_linear(model: nn.Module) -> bool:
 
 
 def may_draw(model: nn.Module) -> bool:
-    """Return whether ``model`` may draw random numbers: unless all of it is known not to."""
+    """Return whether ``model`` may draw random numbers."""
     return any(
         type(module) not in _DRAWLESS
         or "forward" in vars(module)
@@ -404,7 +406,7 @@ def may_draw(model: nn.Module) -> bool:
 
 
 def rehearse(engine: Engine, batch: int) -> None:
-    """Run one batch of zeros: whatever fails for want of memory fails before data is touched."""
+    """Run a batch of zeros, to fail before data is touched."""
     x = torch.zeros((batch, *engine.task.input_shape), device=engine.theta.device)
     kind = torch.float32 if engine.task.loss == "squared" else torch.int64
     y = torch.zeros(batch, dtype=kind, device=engine.theta.device)

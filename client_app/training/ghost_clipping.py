@@ -1,4 +1,4 @@
-"""Clipped sums from one backward pass to the layers' outputs, without a gradient per record.
+"""Ghost clipping: clipped sums without a gradient per record.
 
 Reference: Bu et al., Differentially Private Optimization on Large Model at Small Cost (ICML 2023,
 arXiv:2210.00038): the per-record norms come from each layer's input a and output gradient δ (the
@@ -28,14 +28,14 @@ terms leaves float32 sums with errors of 1e-5 of their norm, a greater one with 
 
 
 class Layer(ABC):
-    """A layer with parameters, between its norms and its clipped sum of one batch."""
+    """A layer with parameters, between norms and clipped sum of a batch."""
 
     def __init__(self, module: Any) -> None:
         """Take the module that the layer stands for."""
         self.module = module
 
     def kept(self) -> list[torch.Tensor]:
-        """Return what :meth:`squared_norms` stored for the sums of the same batch, a row each."""
+        """Return :meth:`squared_norms`' stored factors of the batch, a row each."""
         return []
 
     @abstractmethod
@@ -71,7 +71,7 @@ class LinearLayer(Layer):
 
 
 class ConvLayer(Layer):
-    """A two-dimensional convolution: a gradient per record where that is small, else its ghost."""
+    """Two-dimensional convolution: small gradients per record, else ghost norms."""
 
     def kept(self) -> list[torch.Tensor]:
         """Return the gradients per record, where :meth:`squared_norms` needed them."""
@@ -110,7 +110,7 @@ class ConvLayer(Layer):
         return self._weight_gradient(*one, groups=len(a)).view(len(a), -1)
 
     def _patches(self, a: torch.Tensor) -> torch.Tensor:
-        """Return what the kernel sees at each place, shape ``(b, in · k · k, places)``."""
+        """Return the kernel's input at each place, ``(b, in · k · k, places)``."""
         module = self.module
         (rows, columns), (down, right) = module.kernel_size, module.stride
         padded = functional.pad(a, (module.padding[1],) * 2 + (module.padding[0],) * 2)
@@ -150,7 +150,7 @@ def ghost_norms(patches: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
 
 
 class GroupNormLayer(Layer):
-    """The scale and shift after a group normalisation: gⱼ = (Σ δⱼ·âⱼ, Σ δⱼ), â normalised."""
+    """Scale and shift of a group normalisation: gⱼ = (Σ δⱼ·âⱼ, Σ δⱼ)."""
 
     def kept(self) -> list[torch.Tensor]:
         """Return the gradients per record of scale and shift."""
@@ -172,7 +172,7 @@ class GroupNormLayer(Layer):
 
 
 def layer_of(module: nn.Module) -> Layer | None:
-    """Return the layer that stands for ``module``, or None where this engine does not know it."""
+    """Return the ghost layer of ``module``, or None if unknown."""
     if type(module) is nn.Linear:
         return LinearLayer(module)
     if type(module) is nn.GroupNorm and module.affine:
@@ -277,7 +277,7 @@ class BookkeepingEngine(Engine):
 
 
 def is_bookable(model: nn.Module) -> bool:
-    """Return whether every parameter belongs to a known layer, is trained, and is not shared."""
+    """Return whether all parameters are trained, unshared, of known layers."""
     known = [m for m in model.modules() if layer_of(m) is not None]
     owned = [id(p) for module in known for p in module.parameters()]
     everything = list(model.parameters())
@@ -289,7 +289,7 @@ def is_bookable(model: nn.Module) -> bool:
 
 
 def _within(part: slice, place: slice) -> bool:
-    """Return whether a layer's coordinates lie in ``place``; raises where only some of them do."""
+    """Return whether a layer lies in ``place``; raises for a part."""
     if part.start >= place.start and part.stop <= place.stop:
         return True
     if part.stop > place.start and part.start < place.stop:

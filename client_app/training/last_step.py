@@ -1,4 +1,4 @@
-"""The last step of the global model (PFA+), along which a site sends one number of its update.
+"""Last step of the global model (PFA+), for one-number updates.
 
 The two last global models are stored in Flower's own memory of the node (``context.state``). It
 lasts from message to message, ends with the run, and is lost when the node restarts; then the site
@@ -25,7 +25,7 @@ _DIGESTS, _NOW, _BEFORE = "hdpfl.digests", "hdpfl.now", "hdpfl.before"
 def last_step(
     memory: RecordDict, instructions: Instructions, start: Vector, like: Arrays
 ) -> Direction | None:
-    """Return the direction to project on, or None to send the update whole; store the model.
+    """Return the direction to project on, or None; store the model.
 
     The two last different models are stored, so that a repeated request finds the same models as
     the first time.

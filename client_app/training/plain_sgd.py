@@ -1,4 +1,4 @@
-"""Plain local SGD, without clipping and without noise: its result must not leave as it is."""
+"""Plain local SGD without clipping or noise: never sent as is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LocalJob:
 
     @property
     def first(self) -> Vector:
-        """The parameters that the update is counted from: ``start``, 0 where a mask is."""
+        """Origin of the update: ``start``, 0 under a mask."""
         first = self.start.copy()
         for phase in self.phases:
             if phase.mask is not None:
@@ -50,7 +50,7 @@ class LocalJob:
         return first
 
     def trained(self) -> Iterator[Phase | None]:
-        """Yield of each step which coordinates it trains; None: all of them.
+        """Yield each step's trained coordinates; None: all.
 
         Raises:
             TermsError: the phases have other steps than there are batches.
@@ -118,7 +118,7 @@ class Network:
 
 @lru_cache(maxsize=4)
 def network_for(spec: str, task: Task, device: str) -> Network:
-    """Return the network of ``spec``, kept in the process: only its parameters change."""
+    """Return the network of ``spec``, kept in the process."""
     return Network(spec, task, device)
 
 

@@ -18,7 +18,7 @@ from hdpfl_flower.privacy.noisy_max import choose_model, selection_noise_std
 def choose_privately(
     site: Site, server_round: int, models: Sequence[Arrays], choices: ExtraRelease
 ) -> bytes:
-    """Return the payload of one choice: the model with the largest noisy count of correct records.
+    """Return the payload of one choice by noisy counts.
 
     Guarantees:
         Costs one of the plan's ``choices``, however many models there are and whatever they hold.

@@ -1,4 +1,4 @@
-"""Record-level DP-SGD of many simulated clients at once, for models of linear layers and ReLUs.
+"""Stacked record-level DP-SGD of simulated clients, linear layers and ReLUs.
 
 The clients are a leading axis, as in ``stacked_sgd.py``: each has its own parameters, records,
 Poisson batches, C, z, divisor and streams. A record's gradient in a linear layer is δ ⊗ [a, 1], so
@@ -85,16 +85,18 @@ def train_stacked(
         # As many parts, and equal: one of a few clients takes as many calls as a full one.
         count = math.ceil(len(order) / math.ceil(len(order) / count))
         order, some = order[:-count], order[-count:]
-        # The most steps first: in every step, those who still have one are the first ones.
+        # The most steps first: in every step, those with steps left are the first ones.
         some.sort(key=lambda i: -jobs[i].plan.steps.count)
         with exact_arithmetic():
-            updates = _Round(stack, [jobs[i] for i in some], physical_batch).run(learning_rate)
+            updates = _StackedRound(stack, [jobs[i] for i in some], physical_batch).run(
+                learning_rate
+            )
         found.update(zip(some, updates, strict=True))
     return [found[i] for i in range(len(jobs))]
 
 
-class _Round:
-    """The round of some clients, sorted by their steps, the most first."""
+class _StackedRound:
+    """Round of some clients, sorted by descending steps."""
 
     def __init__(self, stack: Stack, jobs: Sequence[PrivateJob], physical_batch: int) -> None:
         self._stack, self._jobs = stack, jobs
@@ -125,7 +127,7 @@ class _Round:
             active = sum(job.plan.steps.count > step for job in jobs)
             own, total = theta[:active], totals[:active]
             self._put_clipped_sums(total, own, step)
-            # In every step and for every client, whatever its batch: as in dpsgd.train.
+            # In every step and for every client and batch: as in dpsgd.train.
             add_noises(
                 total,
                 [job.plan.noise_std for job in jobs[:active]],
@@ -209,7 +211,7 @@ class _Round:
 
 
 def _output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return what ``losses.output_gradient`` does, in other last bits where that is faster."""
+    """Return the loss's output gradients; last bits may differ."""
     if task.loss != "softmax":
         return output_gradient(task, outputs, targets)
     # A class a row: over a short last axis torch's softmax takes up to nine times as long.
@@ -219,7 +221,7 @@ def _output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -
 
 
 def _batches(job: PrivateJob) -> list[npt.NDArray[np.int64]]:
-    """Return the rows of each step's Poisson batch, by the coins that ``dpsgd.train`` throws."""
+    """Return each step's Poisson batch by ``dpsgd.train``'s coins."""
     sampling, steps = job.streams.sampling, job.plan.steps
     sampling.bytes(7)  # the seed of dropout there
     return [sampling.bernoulli(len(job.records), steps.sampling_prob) for _ in range(steps.count)]

@@ -1,11 +1,11 @@
-"""Local SGD of many clients at once: the linear layers of all of them in one batched product.
+"""Local SGD of many clients in batched products.
 
 A step over ten records of a small model is mostly overhead. Here the clients are a leading axis.
 Each has its own parameters, records and batches, and no number of one reaches another: client by
 client the result is that of ``plain_sgd.Network``, to float32 rounding (another order of sums).
 
 ``torch.func.stack_module_state`` with ``vmap`` stacks any model, but takes 1.5 to 4.6 times as long
-on digits (``python -m benchmarks stacked``), so the two passes are written out here.
+on digits, so the two passes are written out here.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Stack:
         order = sorted(range(len(jobs)), key=lambda i: (_widest(jobs[i]), len(jobs[i].batches)))
         count = max(_AT_ONCE // self.size, 1)
         for first in range(0, len(order), count):
-            # The most steps first: in every step, those who still have one are the first ones.
+            # The most steps first: in every step, those with steps left are the first ones.
             some = sorted(order[first : first + count], key=lambda i: -len(jobs[i].batches))
             theta = self._run([jobs[i] for i in some], learning_rate)
             ends.update(zip(some, theta.cpu().numpy(), strict=True))
@@ -133,7 +133,7 @@ class Stack:
         y: torch.Tensor,
         gradient: OutputGradient = output_gradient,
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return what goes into each layer, and the gradient of each record's loss at the end.
+        """Return each layer's input and the loss gradient per record.
 
         Args:
             theta: the clients' parameters, shape ``(n, d)``.
@@ -157,7 +157,7 @@ class Stack:
     def backward(
         self, theta: torch.Tensor, inputs: list[torch.Tensor], residual: torch.Tensor
     ) -> list[torch.Tensor]:
-        """Return the loss's gradient in each layer's outputs, given the last one's."""
+        """Return the loss's gradient in each layer's outputs."""
         found = [residual]
         for index in range(len(self.layers) - 1, 0, -1):
             below = torch.bmm(found[-1], self.layers[index].weight_of(theta))
@@ -174,7 +174,7 @@ class Stack:
 
 @lru_cache(maxsize=4)
 def stack_for(spec: str, task: Task, device: str) -> Stack | None:
-    """Return the stack of a model of linear layers and ReLUs; None for any other model.
+    """Return the stack of linear layers and ReLUs, or None.
 
     Raises:
         ModelError: the model cannot be built.
@@ -185,7 +185,7 @@ def stack_for(spec: str, task: Task, device: str) -> Stack | None:
 
 
 def _layers_of(model: nn.Module, task: Task) -> list[Linear]:
-    """Return the layers; none where the model has anything that is not known to the letter."""
+    """Return the layers, or none if any is unknown."""
     layers: list[Linear] = []
     known = type(model) is nn.Sequential and len(set(model)) == len(model)
     flat = len(task.input_shape) == 1

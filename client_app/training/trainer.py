@@ -1,4 +1,4 @@
-"""One round of DP-SGD at a site: the message's models, an engine and the site's records.
+"""One round of DP-SGD at a site: models, engine, records.
 
 The constructor refuses whatever can be refused without a record, before a release is reserved.
 """
@@ -12,25 +12,26 @@ import torch
 
 from client_app.site.personal_state import PersonalState, Vector
 from client_app.site.site import TOO_LARGE, Site
-from client_app.training.dpsgd import Phase, Pull, pull_share, rehearsal_size, settle, train
+from client_app.training.dpsgd import Phase, pull_share, rehearsal_size, settle, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import rehearse
 from client_app.training.last_step import last_step
-from client_app.training.personal_round import PersonalRound
 from client_app.training.stacked_dpsgd import PrivateJob
+from client_app.work import own_round
+from client_app.work.base import Course
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
-from hdpfl_flower.rounding import FLOAT32, Form, round_vector
+from hdpfl_flower.quantize import FLOAT32, Form, round_vector
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
 ROUNDING = "rounding"
-"""What the randomness that rounds a release is for."""
+"""Purpose of the randomness that rounds a release."""
 UPDATE = "update"
-"""What the release's randomness is for, and the kind of the release."""
+"""Purpose of the release's randomness, and its kind."""
 
 
 class Trainer:
@@ -43,7 +44,7 @@ class Trainer:
     """
 
     def __init__(self, site: Site, instructions: Instructions) -> None:
-        """Check the incoming models and prepare the engine; no record is read.
+        """Check the incoming models and prepare the engine, without records.
 
         Raises:
             Declined: the message is larger than the policy allows, has an offset where a part of
@@ -51,7 +52,7 @@ class Trainer:
             WireError: names, shapes or types differ, or a number is not finite.
             ModelError: the model cannot be trained record by record.
             DataError: the schema is wrong.
-            TermsError: ``prox-lambda`` is too large for the learning rate.
+            TermsError: the pull is too large for the learning rate.
         """
         terms, training = instructions.terms, site.profile.training
         # The same number must come of an update sent whole, to the bit.
@@ -62,11 +63,7 @@ class Trainer:
         size = sum(array.size for array in self.models[0].values())
         if terms.needs_head:
             parts_of(terms.model, site.task)  # of the tuning after the last round, too
-        self._personal = (
-            PersonalRound(site, instructions.server_round, size)
-            if terms.has_personal_state or terms.has_phases
-            else None
-        )
+        self._personal = own_round(site, instructions.server_round, size)
         self.choose(0)
         self.size = len(self.start)
         self._after: PersonalState | None = None
@@ -101,22 +98,24 @@ class Trainer:
             raise Declined(Reason.TERMS, "no plan pays for an update")
         terms, server_round = self._instructions.terms, self._instructions.server_round
         round_plan, own = plan.round(server_round, terms.clip_norm), self._personal
-        phases: Sequence[Phase] = ()
+        course = Course(pull=self._pull, offset=self._offset)
         if own is not None:
-            phases = own.phases(
+            found = own.course(
                 round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
             )
-            left = sum(phase.steps for phase in phases)
+            course = replace(found, pull=found.pull or self._pull)
+            left = round_plan.steps.count - terms.work.extra_steps
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
         # Left by in_process.py for this very request; taken out, so that no other release can use
         # it.
         update = self._site.trained.pop((self._instructions.digest, UPDATE), None)
         if update is None:
-            update = self._train(round_plan, UPDATE, phases, self._pull)
+            update = self._train(round_plan, UPDATE, course)
         if own is not None:
             step_std = terms.learning_rate * round_plan.noise_std / round_plan.divisor
             # The last phase trains what is sent, whichever phases precede it.
-            self._after = own.after(update, self.start, step_std, phases[-1].steps)
+            steps = course.phases[-1].steps if course.phases else round_plan.steps.count
+            self._after = own.after(update, self.start, step_std, steps)
             update = own.sent(update)
         # After the noise: a function of the noisy update costs nothing.
         if self._direction:
@@ -124,7 +123,7 @@ class Trainer:
         return payload_of(self._site, self._instructions, update)
 
     def job(self, plan: Plan) -> PrivateJob | None:
-        """Return the round for simulated sites that train together; None where this one cannot.
+        """Return the round for joint training of simulated sites, or None.
 
         A deployed site trains by itself: in a stack no number of a record is proven to be its own
         to the last bit. So do a part of the model, phases and an offset.
@@ -161,17 +160,15 @@ class Trainer:
 
     def _select(self, phase: Phase, plan: RoundPlan) -> Vector:
         """Return the update that selects a mask: noisy and charged, or clean in a simulation."""
-        clean = self._instructions.terms.shared_mask == "published"
+        clean = self._instructions.terms.work.reads_clean_weights
         plan = replace(
             plan,
             steps=replace(plan.steps, count=phase.steps),
             noise_std=0.0 if clean else plan.noise_std,
         )
-        return self._train(plan, "mask", (phase,), None)
+        return self._train(plan, "mask", Course((phase,)))
 
-    def _train(
-        self, plan: RoundPlan, kind: str, phases: Sequence[Phase], pull: Pull | None
-    ) -> Vector:
+    def _train(self, plan: RoundPlan, kind: str, course: Course) -> Vector:
         site, instructions = self._site, self._instructions
         return train(
             self._engine,
@@ -181,14 +178,14 @@ class Trainer:
             instructions.terms.learning_rate,
             site.streams(instructions.server_round, kind),
             site.profile.training.physical_batch,
-            pull=pull,
-            offset=self._offset,
-            phases=phases,
+            pull=course.pull,
+            offset=course.offset,
+            phases=course.phases,
         )
 
 
 def payload_of(site: Site, instructions: Instructions, update: Vector) -> bytes:
-    """Return the payload that is sealed of a noisy update, in the form that the terms name.
+    """Return the sealed payload of a noisy update, in its form.
 
     Args:
         site: whose update it is.

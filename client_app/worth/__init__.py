@@ -1,1 +1,1 @@
-"""Whether a run was worth joining, judged at the site alone: nothing is released or charged."""
+"""Worth of a run, judged at the site: neither released nor charged."""

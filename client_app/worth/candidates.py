@@ -1,4 +1,4 @@
-"""Models that a site may choose from: what it has without the run, and what the run left here."""
+"""Candidate models of a site: with the run, and without it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from client_app.personal.final_model import FinalModel
-from client_app.personal.kept_model import own_arrays
-from client_app.personal.personal_model import kept_model_path, read_personal_model
+from client_app.after_run.final_model import FinalModel
+from client_app.after_run.personal_model import kind_of, personal_model_file, read_personal_model
+from client_app.after_run.stored_models import own_arrays
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.models.constant import constant_outputs
 from hdpfl_flower.models.evaluation import predict
@@ -42,11 +42,11 @@ class Candidate:
 
 
 def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
-    """Return the models that the run of ``model`` left at the site, the joined one first.
+    """Return the run's models at the site, the joined one first.
 
     Args:
         site: the profile, whose [state] folder keeps them.
-        model: as :func:`client_app.personal.kept_model.read_kept_model` returns it.
+        model: as :func:`client_app.after_run.stored_models.checked_final_model` returns it.
         task: of the run.
 
     Raises:
@@ -54,15 +54,15 @@ def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
     """
     noisy: Kind = "none" if math.isinf(site.run.epsilon) else "private"
     terms, found = model.terms, []
-    if not terms.sent_part:  # else the final model is no whole one
+    if not terms.work.sent_part:  # else the final model is no whole one
         found.append(network_candidate(JOINED, noisy, model, task, model.arrays))
     if site.state is None:
         return found
-    own = own_arrays(site.state.path, model) if not terms.sent_part else None
+    own = own_arrays(site.state.path, model) if not terms.work.sent_part else None
     if own is not None:
-        kind = noisy if terms.personal_noise == "records" else "kept"
+        kind = noisy if kind_of(terms) == "private" else "kept"
         found.append(network_candidate("personal model (Ditto)", kind, model, task, own))
-    personal = read_personal_model(kept_model_path(site.state.path, terms.run_id))
+    personal = read_personal_model(personal_model_file(site.state.path, terms.run_id))
     if personal is not None:
         kind = noisy if personal.kind == "private" else "kept"
         found.append(Candidate("personal model", kind, partial(personal.outputs, task)))

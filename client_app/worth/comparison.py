@@ -1,4 +1,4 @@
-"""Models compared on the same records: measures, paired gains with intervals, verdicts."""
+"""Models compared on equal records: measures, paired gains, verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client_app.worth.verdict import verdict
 from hdpfl_flower.measures.bootstrap import Estimate, Floats, interval, paired, resampled
 
 REFERENCES = (HOME, CONSTANT)
-"""What a model of a run is compared to."""
+"""Reference of a run's model."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModelComparison:
     """Models on the same records.
 
     Attributes:
@@ -61,8 +61,8 @@ def compare(
     measure: str,
     confidence: float,
     seed: int,
-) -> Comparison:
-    """Return the comparison of ``models`` on records that none of them was trained on.
+) -> ModelComparison:
+    """Return the comparison of ``models`` on records outside their training.
 
     The intervals are about other records of the same site, for the models as they are: what
     another training of the same models would change is not in them.
@@ -116,11 +116,11 @@ def compare(
         Judged(name, kind, own[name], gains[name], _verdict(name, gains[name]))
         for name, (kind, _) in models.items()
     ]
-    return Comparison(measure, confidence, len(units), number, judged)
+    return ModelComparison(measure, confidence, len(units), number, judged)
 
 
 def _pairs(names: list[str]) -> list[tuple[str, str]]:
-    """Return who is compared to whom; of references alone, the home model to the constant."""
+    """Return pairs of models; references: the home model to the constant."""
     judged = [name for name in names if name not in REFERENCES]
     if not judged:
         return [(HOME, CONSTANT)]

@@ -1,10 +1,10 @@
-"""What a site's records alone would reach under a run's (ε, δ): a simulation before the run.
+"""Expected worth of a site's records alone under (ε, δ): a simulation.
 
 The site trains by DP-SGD at home as the run's plan says, steps, clipping and noise, several times
 with made-up randomness, and never mixes its model with another one's. What a run of many sites
 reaches is more than that where their records help. The result is shown at the site alone: nothing
 is released, so nothing is charged, and nothing is written. The noise comes from a known seed and
-protects nobody; whoever shows these figures shows something of the records.
+gives no protection: shown figures tell something of the records.
 
 Each record is predicted by models trained on the other folds, as home model and constant are: a
 simulation has a fold fewer records than the run would have, so that its noise weighs a little more.
@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
-from client_app.worth.candidates import Outputs
-from client_app.worth.comparison import Comparison, compare
+from client_app.worth.candidates import HOME, Outputs
+from client_app.worth.comparison import ModelComparison, compare
 from client_app.worth.home_model import HomeTraining, Tick, folds_of, pieces
 from client_app.worth.judgement import (
     Progress,
@@ -44,13 +44,15 @@ from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
 
 ALONE = "alone, with this noise"
-"""Name of what is simulated."""
+"""Name of the simulation."""
 SEEDS = 3
+TELLING = 0.98
+"""AUROC at home above which a feature is taken for the outcome."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a site may expect of its own records.
+    """Expectation of a site from its own records.
 
     Attributes:
         found: constant, home model and :data:`ALONE`, whose figures are means over the seeds.
@@ -58,7 +60,7 @@ class Expectation:
         seeds: their number.
     """
 
-    found: Comparison
+    found: ModelComparison
     spread: float
     seeds: int
 
@@ -86,7 +88,7 @@ class _Mean(Scored):
 def expect(
     site: Profile, terms: RunTerms, plan: Plan, question: Question, progress: Progress
 ) -> Expectation:
-    """Return what the training records of a site would reach alone under ``plan``.
+    """Return the expected scores of a site alone under ``plan``.
 
     Args:
         site: the profile.
@@ -104,7 +106,7 @@ def expect(
         DataError: there are not two units to train and test on.
     """
     if terms.noise != "records":
-        raise TermsError("'--expect' is for runs that noise steps over records: 'noise' = records")
+        raise TermsError("'--terms' is for runs that noise steps over records: 'noise' = records")
     if site.data is None:
         raise ProfileError("profile: [data] is missing; say where the site's records lie")
     task = task_for(terms)
@@ -129,8 +131,15 @@ def expect(
 
 
 def in_words(expectation: Expectation) -> str:
-    """Return what the gain over the constant says, in a sentence."""
-    gain = next(one for one in expectation.found.models if one.name == ALONE).gains["constant"]
+    """Return a sentence on the gain over the constant."""
+    models = {one.name: one for one in expectation.found.models}
+    auroc = models[HOME].measures.get("auroc") if HOME in models else None
+    if auroc is not None and auroc.value > TELLING:
+        return (
+            "no conclusion: at home the features predict the label too well (AUROC "
+            f"{auroc.value:.3f}): one may hold the outcome; see hdpfl-site profile check"
+        )
+    gain = models[ALONE].gains["constant"]
     if gain.above:
         return "alone, this site's records would beat the constant under this (ε, δ)"
     if gain.below:
@@ -161,7 +170,7 @@ def _simulated(  # noqa: PLR0913, PLR0917 - one call
     seed: int,
     tick: Tick,
 ) -> Outputs:
-    """Return what DP-SGD on the other folds predicts of each record, shape ``(n, outputs)``."""
+    """Return out-of-fold outputs of DP-SGD, shape ``(n, outputs)``."""
     fold, records = folds_of(every.copies, folds, home.seed), every.records
     outputs = np.empty((len(records), home.task.outputs), np.float32)
     for number in range(int(fold.max()) + 1):

@@ -1,4 +1,4 @@
-"""The site's own model at home: plain SGD on its own records, without noise, never sent.
+"""Home model: plain SGD on the site's records, never sent.
 
 It is the control of every promise of a federation, so it must not lose by a bad rate: the learning
 rate and the number of epochs are chosen for it, by cross-validation inside its training records
@@ -64,7 +64,7 @@ class HomeTraining:
 
 
 def rates_beside(rate: float) -> tuple[float, ...]:
-    """Return the rates to choose from, the run's own one among them.
+    """Return the candidate rates, the run's own among them.
 
     >>> rates_beside(0.05)
     (0.01, 0.03, 0.05, 0.1, 0.3, 1.0)
@@ -94,7 +94,7 @@ def pieces(home: HomeTraining) -> int:
 def train_at_home(
     home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
 ) -> Arrays:
-    """Return the site's own model: rate and epochs chosen on ``records``, then trained on them all.
+    """Return the home model: rate and epochs chosen, trained on ``records``.
 
     Args:
         home: how.
@@ -117,7 +117,7 @@ def train_at_home(
 def _choice(
     home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
 ) -> tuple[float, int]:
-    """Return the rate and the epochs of the least mean loss on records not trained on."""
+    """Return the rate and epochs of the least out-of-sample loss."""
     fold = folds_of(groups, INNER_FOLDS, home.seed)
     stops = _stops(home.most_epochs)
     if fold.max() == 0:  # one group: nothing to test a choice on
@@ -167,7 +167,7 @@ def _stops(most: int) -> list[int]:
 
 
 class _Training:
-    """Plain SGD that can be tested on its way; one order of the records for a seed."""
+    """Plain SGD with tests on its way, seeded."""
 
     def __init__(self, home: HomeTraining, records: Records, rate: float) -> None:
         self._home, self._records, self._rate = home, records, rate

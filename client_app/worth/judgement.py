@@ -1,4 +1,4 @@
-"""Should we join? The models of the last run against what the site has without it.
+"""Judgement of a joined run against the site alone.
 
 Each figure names its records. What decides is measured on held-out records, on which neither the
 run's models nor the home model beside them were trained; where the schema has an id column, on all
@@ -17,8 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from client_app.personal.final_model import FinalModel
-from client_app.personal.kept_model import read_kept_model
+from client_app.after_run.final_model import FinalModel
+from client_app.after_run.stored_models import checked_final_model
 from client_app.training.trainer import pick_device, use_threads
 from client_app.worth.candidates import (
     CONSTANT,
@@ -29,7 +29,7 @@ from client_app.worth.candidates import (
     candidates,
     constant,
 )
-from client_app.worth.comparison import Comparison, compare
+from client_app.worth.comparison import ModelComparison, compare
 from client_app.worth.home_model import (
     HomeTraining,
     Tick,
@@ -54,7 +54,7 @@ _SMALL = 100_000
 
 
 class Progress(Protocol):
-    """Shows work: a title and its number of ticks → a context that yields what to call at each."""
+    """Progress bar: title and ticks → a context of its update."""
 
     def __call__(self, title: str, total: int) -> AbstractContextManager[Tick]:
         """Return that context."""
@@ -62,7 +62,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """Question of a judgement.
 
     Attributes:
         run: the id of the run; empty: the one whose model is kept.
@@ -81,8 +81,8 @@ class Question:
     seed: int = 0
 
 
-class Judgement:
-    """A site's records and models, read and checked, ready to be compared.
+class WorthJudgement:
+    """A site's checked records and models, ready to compare.
 
     Attributes:
         model: the final model of the run.
@@ -91,7 +91,7 @@ class Judgement:
     """
 
     def __init__(self, site: Profile, question: Question) -> None:
-        """Read the records and the kept models; nothing is written, charged or sent.
+        """Read records and kept models, without writes or charges.
 
         Raises:
             ProfileError: the profile names no records, holds none out or keeps no models.
@@ -100,7 +100,7 @@ class Judgement:
             Declined, ModelError: the model cannot be built here.
         """
         source = _source(site)
-        self.model, self._task = read_kept_model(site)
+        self.model, self._task = checked_final_model(site)
         _check_run(self.model, question.run)
         self.measure = measure_for(self._task, question.measure)
         self._question = question
@@ -119,7 +119,7 @@ class Judgement:
             )
         self.home = home_training(site, self.model.terms, self._task, question)
 
-    def on_held_out(self, progress: Progress) -> Comparison:
+    def on_held_out(self, progress: Progress) -> ModelComparison:
         """Return the comparison that decides: on the held-out records.
 
         The home model and the constant are made of the training records alone.
@@ -145,7 +145,7 @@ class Judgement:
             found, every.units[self._held], self.measure, question.confidence, question.seed
         )
 
-    def at_home(self, progress: Progress) -> Comparison:
+    def at_home(self, progress: Progress) -> ModelComparison:
         """Return home model and constant on all records of the site, each by a fold without it."""
         question, folds = self._question, self._question.folds
         with progress("cross-validation", folds * pieces(self.home)) as tick:
@@ -157,7 +157,7 @@ class Judgement:
 def scores_of(
     task: Task, outputs: Mapping[str, Outputs], records: Records
 ) -> dict[str, tuple[Kind, Scored]]:
-    """Return the scores of what :func:`out_of_fold` returned, as a comparison takes them."""
+    """Return :func:`out_of_fold`'s result as scores of a comparison."""
     found = {name: scored(task, each, records, name) for name, each in outputs.items()}
     ranks = found[CONSTANT].ranks
     if ranks is not None:
@@ -169,7 +169,7 @@ def scores_of(
 def out_of_fold(
     home: HomeTraining, every: UnitRecords, folds: int, tick: Tick
 ) -> dict[str, Outputs]:
-    """Return what constant and home model predict of each record, trained on the other folds.
+    """Return out-of-fold predictions of constant and home model.
 
     Args:
         home: how the site trains.
@@ -211,7 +211,7 @@ def home_training(site: Profile, terms: RunTerms, task: Task, question: Question
 
 
 def measure_for(task: Task, wanted: str) -> str:
-    """Return the measure that decides; raises ``TermsError`` where the task has none such."""
+    """Return the deciding measure; raises ``TermsError`` without one."""
     known = deciding_measures(task)
     if wanted and wanted not in known:
         raise TermsError(f"'--by' names no measure of this task; choose {' or '.join(known)}")

@@ -1,4 +1,4 @@
-"""Measures of a model on a site's own records and on its subgroups; nothing is written or sent."""
+"""Measures of a model on a site's records and subgroups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hdpfl_flower.models.task import Task
 
 Predict = Callable[[npt.NDArray[np.float32]], Outputs]
 HELD_OUT, EVERY, OTHER_TABLE = "held-out", "all", "table"
-"""Which records: those that training left out, all of ``[data]``, or all of another table."""
+"""Choice of records: held out, all of ``[data]``, or another table."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +58,7 @@ class OwnMeasures:
 
 
 def source_of(site: Profile, table: Path | None, *, every: bool) -> tuple[DataSource, str]:
-    """Return where the records lie, and which of them are meant.
+    """Return the place and choice of the records.
 
     Args:
         site: the profile.

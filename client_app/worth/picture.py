@@ -1,4 +1,4 @@
-"""A picture of a comparison by matplotlib (the extra ``plots``): a dot and interval a model."""
+"""Picture of a comparison by matplotlib (extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from client_app.worth.comparison import REFERENCES, Comparison
+from client_app.worth.comparison import REFERENCES, ModelComparison
 from hdpfl_flower.measures.bootstrap import Estimate
 from hdpfl_flower.system.extras import extra
 from hdpfl_flower.system.printable import printable
@@ -25,7 +25,7 @@ def check_pictures() -> None:
         import matplotlib.figure  # noqa: F401
 
 
-def draw(found: Comparison, title: str) -> bytes:
+def draw(found: ModelComparison, title: str) -> bytes:
     """Return a PNG: the deciding measure of each model, and its gains over the two references.
 
     Args:

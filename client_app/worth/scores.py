@@ -102,17 +102,17 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
 
 
 def deciding_measures(task: Task) -> Sequence[str]:
-    """Return the measures that a verdict may rest on, the usual one first: means over records."""
+    """Return the possible deciding measures, the usual one first."""
     if task.intervals:
         return ("log-loss",)
     return ("accuracy", "log-loss") if task.classes else ("mse", "mae")
 
 
 def sign_of(measure: str) -> float:
-    """Return 1 where more of a measure is better, -1 for a loss or an error."""
+    """Return 1 if more is better, -1 for losses and errors."""
     return -1.0 if is_error(measure) else 1.0
 
 
 def gain(measure: str, one: Scored, other: Scored) -> Floats:
-    """Return by how much ``one`` is better than ``other`` on each record, shape ``(n,)``."""
+    """Return the gain of ``one`` over ``other`` per record, ``(n,)``."""
     return sign_of(measure) * (one.by_record[measure] - other.by_record[measure])

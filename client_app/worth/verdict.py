@@ -1,4 +1,4 @@
-"""A verdict in words on a model of a run, from its gains over what the site has without one."""
+"""Verdict in words on a run's model, from its gains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def verdict(over_home: Estimate, over_constant: Estimate) -> str:
 
 
 def verdict_on_run(of_models: Iterable[str]) -> str:
-    """Return the verdict on joining: the best one that a model of the run has.
+    """Return the verdict on joining: the run's best.
 
     It is as sure as those of the models: their intervals hold at once, whichever is chosen.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from client_app.worth.comparison import REFERENCES, Comparison, Judged
+from client_app.worth.comparison import REFERENCES, Judged, ModelComparison
 from hdpfl_flower.measures.bootstrap import Estimate
 
 READING = """\
@@ -19,8 +19,8 @@ interval that is narrow around 0 says that joining changes little. These figures
 site's records without noise: no ε covers them where they are disclosed."""
 
 
-def facts(found: Comparison) -> dict[str, Any]:
-    """Return a comparison for JSON; an end without a limit, or no value, is null."""
+def facts(found: ModelComparison) -> dict[str, Any]:
+    """Return a comparison for JSON, null for no limit or value."""
     return {
         "records": found.records,
         "units": found.units,
@@ -30,7 +30,7 @@ def facts(found: Comparison) -> dict[str, Any]:
     }
 
 
-def rows(found: Comparison, *, verdicts: bool = True) -> Iterator[tuple[str, ...]]:
+def rows(found: ModelComparison, *, verdicts: bool = True) -> Iterator[tuple[str, ...]]:
     """Yield a header, then a row a model; its verdict last, where there are ``verdicts``."""
     names = [*found.models[0].measures]
     against = [each for each in REFERENCES if any(each in one.gains for one in found.models)]
@@ -47,10 +47,10 @@ def rows(found: Comparison, *, verdicts: bool = True) -> Iterator[tuple[str, ...
         yield (*row, one.verdict or "-") if judged else row
 
 
-def on_which(found: Comparison) -> str:
+def on_which(found: ModelComparison) -> str:
     """Return the number of records and, where it differs, of units.
 
-    >>> on_which(Comparison("accuracy", 0.95, 40, 12, []))
+    >>> on_which(ModelComparison("accuracy", 0.95, 40, 12, []))
     '40 records of 12 units'
     """
     of_units = f" of {found.units} units" if found.units != found.records else ""

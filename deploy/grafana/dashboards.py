@@ -1,6 +1,8 @@
-"""Write the dashboards: ``python -m deploy.grafana.dashboards``; tests compare what it writes.
+"""Build of the dashboards: ``python -m deploy.grafana.dashboards``.
 
-Built with Grafana's own SDK for Grafana 10.1, the oldest it knows; newer ones read it too.
+Tests compare its output.
+
+Built with Grafana's own SDK for Grafana 10.1, the oldest it knows; newer ones also read it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def main() -> None:
 
 
 def dashboards() -> dict[str, str]:
-    """Return the JSON of each dashboard by its file's name."""
+    """Return the JSON of each dashboard by its file name."""
     found = {
         "coordinator.json": _dashboard("hdpfl: federation", "hdpfl-coordinator", COORDINATOR,
                                        metrics.RUN.name, several=False),
@@ -124,7 +126,10 @@ def _status(panel: Panel) -> stat.Panel:
 
 
 def _heatmap(panel: Panel) -> heatmap.Panel:
-    """A row a series: Grafana takes the lines of a query for the buckets of a heatmap."""
+    """Return a heatmap with a row per series.
+
+    Grafana takes the lines of a query for the buckets of a heatmap.
+    """
     return (
         heatmap.Panel()
         .calculate(False)

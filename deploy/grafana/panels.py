@@ -1,4 +1,4 @@
-"""The two dashboards as data: the query of each panel. ``monitoring/series.py`` has the names.
+"""Panels of both dashboards as data, with queries of ``monitoring/series.py``.
 
 ``dashboards.py`` builds Grafana's JSON from this, and the tests send every query to a real
 Prometheus.
@@ -14,12 +14,12 @@ from hdpfl_flower.monitoring.series import Series
 
 Kind = Literal["timeseries", "stacked", "heatmap", "stat", "status"]
 RUN = "run"
-"""The variable of both dashboards that names the runs to show."""
+"""Dashboard variable with the names of the shown runs."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a panel asks; ``legend`` is Grafana's, with labels in double braces."""
+    """Query of a panel, with Grafana's ``legend`` (labels in double braces)."""
 
     expr: str
     legend: str
@@ -31,13 +31,13 @@ class Panel:
 
     Attributes:
         title: its heading.
-        says: what one learns from it.
-        queries: what it asks.
-        kind: how it is drawn; ``status`` is green at 1 and red at 0.
+        says: its meaning.
+        queries: its queries.
+        kind: its form; ``status`` is green at 1 and red at 0.
         unit: Grafana's name of it, or the text that stands at the axis after ``suffix:``.
         width: of 24 columns.
         log: whether the axis is logarithmic.
-        clusters: whether there are data only where a strategy clusters.
+        clusters: whether there are data only if a strategy clusters.
     """
 
     title: str
@@ -51,24 +51,24 @@ class Panel:
 
 
 def of(series: Series, legend: str = "") -> Query:
-    """Ask for a series of the runs that are chosen; its legend is its last label, unless given."""
+    """Return the chosen runs' query of a series, with legend or last label."""
     chosen = f'{{{RUN}=~"${RUN}"}}' if RUN in series.labels else ""
     shown = legend or (f"{{{{{series.labels[-1]}}}}}" if series.labels else series.noun)
     return Query(series.name + chosen, shown)
 
 
 def over(upper: Series, lower: Series, legend: str) -> Query:
-    """Ask for the ratio of two series with the same labels."""
+    """Return the query of a ratio of equally labelled series."""
     return Query(f"{of(upper).expr} / {of(lower).expr}", legend)
 
 
 def ago(series: Series, legend: str) -> Query:
-    """Ask how long ago something was."""
+    """Return the query of the time since an event."""
     return Query(f"time() - {of(series).expr}", legend)
 
 
 def rejected(*reasons: str) -> Query:
-    """Ask for the updates that were not used, for some of the reasons."""
+    """Return the query of unused updates for some reasons."""
     chosen = f'{{{RUN}=~"${RUN}", reason=~"{"|".join(reasons)}"}}'
     return Query(metrics.REJECTED.name + chosen, "{{reason}}")
 
@@ -118,6 +118,17 @@ COORDINATOR = (
            of(metrics.QUORUM, "needed"))),
     Panel("Participation of each client", "Share of the rounds that asked it and used it.",
           (over(metrics.SITE_ACCEPTED, metrics.SITE_ASKED, "{{site}}"),), unit="percentunit"),
+    Panel("Sites online", "Sites that were online in the run: 0, the SuperLink hears it no more.",
+          (of(metrics.SITE_ONLINE),)),
+    Panel("Rounds missed offline", "Rounds that ended while a site was offline, online before.",
+          (of(metrics.SITE_ABSENT),)),
+    Panel("Approvals pending", "Sites online whose operators have not decided; ends of runs.",
+          (of(metrics.PENDING_SITES, "pending"), of(metrics.ENDED, "{{how}}"))),
+    Panel("Certificates", "Time until a certificate ends, of those that are watched.",
+          (Query(f"{metrics.CERTIFICATE_END.name} - time()", "{{file}}"),), unit="s"),
+    Panel("Files and disks", "Size of watched files, and what is free beside them.",
+          (Query(metrics.FILE_SIZE.name, "{{file}}"),
+           Query(metrics.FILE_FREE.name, "free, {{file}}")), unit="bytes"),
     Panel("Failures", "Updates that were asked for and could not be used.",
           (rejected("failed", "late", "undelivered", "malformed"),)),
     Panel("Refused", "Sites that declined, updates that the guard refused, sites left out.",
@@ -135,10 +146,8 @@ COORDINATOR = (
 )  # fmt: skip
 
 SITE = (
-    Panel("Budget used, ε", "Share of the lifetime cap; runs are charged whole, when they start.",
-          (over(metrics.SPENT_EPSILON, metrics.LIMIT_EPSILON, "ε"),), "stat", "percentunit", 4),
-    Panel("Budget used, δ", "Share of the lifetime cap.",
-          (over(metrics.SPENT_DELTA, metrics.LIMIT_DELTA, "δ"),), "stat", "percentunit", 4),
+    Panel("Budget taken", "Share of the lifetime promise; a run is reserved whole at its start.",
+          (of(metrics.FULL),), "stat", "percentunit", 8),
     Panel("Runs left", "At what the profile's [run] takes.",
           (of(metrics.LEFT_RUNS),), "stat", width=4),
     Panel("Ledger verifies", "Every entry and the anchor, at the last check.",
@@ -147,10 +156,16 @@ SITE = (
           (of(metrics.PROFILE),), "status", width=4),
     Panel("Refused in a day", "Requests that got no update.",
           (Query(f"sum(increase({metrics.REFUSED.name}[1d]))", "refused"),), "stat", width=4),
-    Panel("Burn-down of ε", "What is left of the cap.",
+    Panel("Requests pending", "Runs that wait for the operator's decision.",
+          (of(metrics.PENDING_REQUESTS),), "stat", width=8),
+    Panel("Runs like the last", "That still fit, by the filter where there is one.",
+          (of(metrics.LEFT_LIKE_LAST),), "stat", width=8),
+    Panel("Room for the ledger", "Free space of its disk.",
+          (of(metrics.LEDGER_FREE),), "stat", "bytes", 8),
+    Panel("Burn-down of ε", "What the sum leaves of the cap; none under a Rényi filter.",
           (of(metrics.LEFT_EPSILON, "left"), of(metrics.LIMIT_EPSILON, "cap"),
            of(metrics.SPENT_EPSILON, "spent")), width=12),
-    Panel("Burn-down of δ", "What is left of the cap.",
+    Panel("Burn-down of δ", "What the sum leaves of the cap; none under a Rényi filter.",
           (of(metrics.LEFT_DELTA, "left"), of(metrics.LIMIT_DELTA, "cap"),
            of(metrics.SPENT_DELTA, "spent")), width=12),
     Panel("Releases left", "Noisy updates that a run's plan still pays for.",

@@ -1,1 +1,1 @@
-"""Clusters of clients, estimated from noisy updates, and what may be claimed of them."""
+"""Client clusters from noisy updates, and their validity."""

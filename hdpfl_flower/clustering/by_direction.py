@@ -1,18 +1,18 @@
-"""Clusters of clients by the direction of their updates, whatever their length.
+"""Clusters of clients by the direction of their updates.
 
-A client that takes ten times the steps sends an update ten times as long. Maps that compare the
-updates themselves (``clusters.py``, ``noise_mixture.py``) find clusters of equal length then,
+A client with ten times the steps sends an update ten times as long. Maps that compare the
+updates themselves (``clusters.py``, ``noise_mixture.py``) then find clusters of equal length,
 unless all clients take one step on all of their records. Groups with different data differ in
 direction:
 
 * The picture is the weighted PCA of ``noise_mixture.py`` about the origin: the top M directions of
-  the uᵢ/σᵢ. What all clients have in common is one of them.
+  the uᵢ/σᵢ. The common part of all clients is one of them.
 * Each client's point is moved onto the unit sphere, and its noise is divided by its distance from
-  the origin: a client of whom nothing but noise can be seen points anywhere.
+  the origin: a client hidden in noise may point anywhere.
 * The mixture is that of ``noise_mixture.py``, each client with the variance of its own direction.
 
-Sattler, Müller and Samek (Clustered Federated Learning, IEEE TNNLS 2021) part clients by the
-cosines of their updates, which noise takes to 0; the picture and the variances are ours.
+Sattler, Müller and Samek (Clustered Federated Learning, IEEE TNNLS 2021) separate clients by the
+cosines of their updates, which noise drives to 0; the picture and the variances are new here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 _ANYWHERE, _HIDDEN = 0.1, 100.0
-"""A client is hidden whose variance on the unit sphere is this large, ± .3 radians, and so many
-times the median: it may point anywhere, and others need not wait for it."""
+"""Bounds of a hidden client: variance on the sphere, multiple of the median.
+
+A variance of .1 is ± .3 radians. A hidden client may point anywhere; others need not wait for it.
+"""
 _CERTAIN = 1e-6
-"""Clients expected in a wrong cluster, below which clusters are as certain as can be."""
+"""Expected misplaced clients below which clusters count as equally certain."""
 
 
 def cluster_by_direction(
@@ -42,7 +44,7 @@ def cluster_by_direction(
 
     Args:
         updates: noisy updates from one common model, or sums of them, float32, shape ``(n, d)``.
-        models: M; 0: the number from 2 to 10 whose clusters are the most certain.
+        models: M; 0: the number from 2 to 10 with the most certain clusters.
         variances: σᵢ² per coordinate, positive, shape ``(n,)``; None: found by factor analysis.
 
     Guarantees:
@@ -50,8 +52,8 @@ def cluster_by_direction(
         clusters, and an update times a positive number, with its variance times the square of it,
         lies in the same cluster. ``above_noise`` is False where fewer than M − 1 directions are
         stronger than the largest of pure noise is once in a thousand times (not M: two opposite
-        groups have nothing in common, and show one direction). Where only one is, the others are
-        left out: beside what all have in common noise would make two clusters.
+        groups have no common part, and show one direction). If only one is, the others are
+        left out: next to the common part noise would make two clusters.
 
     Raises:
         StrategyError: as :func:`~hdpfl_flower.clustering.noise_mixture.cluster_by_noise`.
@@ -68,8 +70,8 @@ def cluster_by_direction(
             kept = count if seen > 1 else 1
             points, noise = on_sphere(positions[:, :kept], variances[:, None] * scales[:kept])
             found.append(fit_clusters(points, noise, count, seen >= count - 1))
-            # Radians² on the unit sphere. A client that noise hides is in doubt in every candidate:
-            # its doubt would only blur the choice.
+            # Radians² on the unit sphere. A client hidden by noise is in doubt in every candidate,
+            # which would only blur the choice.
             spread = noise.mean(axis=1)
             shown = spread < max(_ANYWHERE, _HIDDEN * float(np.median(spread)))
             doubts.append(float((1 - found[-1].confidence)[shown].sum()))
@@ -77,15 +79,15 @@ def cluster_by_direction(
 
 
 def select_most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> Clusters:
-    """Return the one with the least doubt; of equals the finest.
+    """Return the clusters with the least doubt; on ties the finest.
 
-    Where two groups are taken for one, or one for two, some clients lie between. Fits with a
+    If two groups are taken for one, or one for two, some clients lie between. Fits with a
     cluster of one client or none do not count, unless all have one.
 
     Args:
         found: clusters of the same clients.
-        doubts: of each the expected number of clients in a wrong cluster, without those that noise
-            lets point anywhere: they are in doubt in all.
+        doubts: for each the expected number of misplaced clients, without those that noise
+            lets point anywhere: these are in doubt in all.
     """
     both = list(zip(found, doubts, strict=True))
     whole = [(clusters, doubt) for clusters, doubt in both if clusters.sizes.min() > 1] or both
@@ -94,7 +96,7 @@ def select_most_certain(found: Sequence[Clusters], doubts: Sequence[float]) -> C
 
 
 def on_sphere(positions: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the points at distance 1 from the origin, and their noise there.
+    """Return the points scaled to the unit sphere, and their noise.
 
     Args:
         positions: shape ``(n, k)``.

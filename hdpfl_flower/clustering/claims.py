@@ -1,14 +1,14 @@
-"""What may be claimed of clusters that separate: that they are clusters, and not labels or chance.
+"""Claims allowed by separated clusters: clusters, labels or chance.
 
-Any cloud of points can be cut, and sites that differ by their labels alone fall into clusters, too.
+Any cloud of points can be cut, and sites that differ only by their labels also fall into clusters.
 Before clusters are trusted
 
-1. those that label proportions explain are joined (``label_skew.py``); one left: label skew;
+1. those explained by label proportions are joined (``label_skew.py``); if one is left: label skew;
 2. one cluster, with a width of its own and the clients' own noise, must not explain the points as
-   well (``one_cluster.py``): of clients that are one cluster, 1 look in 100 passes.
+   well (``one_cluster.py``): for clients of one cluster, 1 test in 100 passes.
 
-Where the head of the network is not known (a regression, a user's own network) the first cannot be
-looked at, and the claim states it.
+If the head of the network is not known (a regression, a user's own network) the first cannot be
+tested, and the claim states it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def judged(
         found: clusters of ``updates`` by any map.
         updates: float32, shape ``(n, d)``.
         variances: σᵢ² per coordinate, positive, shape ``(n,)``.
-        head: where the softmax layer lies; None: not known.
+        head: position of the softmax layer; None: not known.
         by_direction: the map compared directions: every update counts at length 1.
 
     Guarantees:
-        Clusters that are not to be trusted are returned unchanged, with a claim that states why.
-        Of clusters that label proportions explain in part, those that are left come back.
+        Untrusted clusters are returned unchanged, with a claim that states the reason.
+        If label proportions explain some clusters, the remaining ones are returned.
     """
     if not found.separated:
         return replace(found, claim=ONE)

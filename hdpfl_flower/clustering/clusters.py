@@ -1,13 +1,13 @@
-"""Clusters of clients by their first updates, as R-DPCFL finds them.
+"""Clusters of clients by their first updates, as in R-DPCFL.
 
 Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025):
-a mixture of spherical normals on a picture of the updates in two dimensions, and how well its
-components separate. The picture is that of the authors' code, step by step: the coordinates are
-standardised over the clients, two principal components are fitted to that, the updates themselves,
-not standardised, are laid on them, and each axis is scaled to [0, 1]. Only noisy updates come in,
-so that nothing here costs privacy.
+a mixture of spherical normals on a two-dimensional picture of the updates, and the separation of
+its components. The picture follows the authors' code step by step: the coordinates are
+standardised over the clients, two principal components are fitted to them, the original updates,
+not standardised, are projected on them, and each axis is scaled to [0, 1]. Only noisy updates are
+read, so that clustering costs no privacy.
 
-Its measure of separation holds where all clients have the same noise. Under unequal noise the two
+Its measure of separation is valid if all clients have the same noise. Under unequal noise the two
 components are the noisiest clients' own noise, and a client in a cluster of its own separates from
 the rest without end: ``noise_mixture.py`` is for that.
 """
@@ -27,29 +27,29 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 SEPARATED = 2.0
-"""The paper's clusters were right in every run whose MSS was above this, at equal noise."""
+"""MSS above which all clusters of the paper were right, at equal noise."""
 STARTS = 10
-"""Starts of a mixture's fit; the likeliest end counts. Their seed is fixed."""
+"""Starts of a mixture's fit, with a fixed seed; the likeliest counts."""
 
 ONE, LABEL_SKEW, SEVERAL, UNCHECKED = "one cluster", "label skew", "clusters", "labels not checked"
-"""Claims, see ``claims.py``; the last: several clusters, which labels may explain."""
+"""Claims, see ``claims.py``; the last: labels may explain the clusters."""
 
 _BLOCK = 16_384
 _MOST = 10
-"""Clusters tried at most where their number is not set, as in the authors' code."""
+"""Maximum clusters tried if not set, as in the authors' code."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clients in clusters.
+    """Clients and their clusters.
 
     Attributes:
         shares: πᵢₘ, each client's probability of each cluster, shape ``(n, M)``, rows sum to 1.
         positions: the picture that was clustered, shape ``(n, k)``.
-        separations: SS of each two clusters, shape ``(M, M)``; the diagonal is infinite.
+        separations: SS of each pair of clusters, shape ``(M, M)``; the diagonal is infinite.
         above_noise: whether the picture shows more than noise, as far as the method can test it.
         claim: ``ONE``, ``LABEL_SKEW``, ``SEVERAL`` or ``UNCHECKED``, as ``claims.py`` finds it;
-            empty: a map's own word, which nobody has looked at.
+            empty: not checked.
     """
 
     shares: Matrix
@@ -60,43 +60,43 @@ class Clusters:
 
     @property
     def assignment(self) -> npt.NDArray[np.int64]:
-        """The likeliest cluster of each client, shape ``(n,)``."""
+        """Likeliest cluster of each client, shape ``(n,)``."""
         found: npt.NDArray[np.int64] = np.argmax(self.shares, axis=1)
         return found
 
     @property
     def confidence(self) -> Vector:
-        """The probability of that cluster, shape ``(n,)``."""
+        """Probability of that cluster, shape ``(n,)``."""
         found: Vector = np.max(self.shares, axis=1)
         return found
 
     @property
     def misplaced(self) -> float:
-        """The expected number of clients that are not in their likeliest cluster."""
+        """Expected number of clients outside their likeliest cluster."""
         return float(np.sum(1 - self.confidence))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """The number of clients in each cluster, shape ``(M,)``; 0 for an empty one."""
+        """Number of clients in each cluster, shape ``(M,)``."""
         return np.bincount(self.assignment, minlength=self.shares.shape[1])
 
     @property
     def mss(self) -> float:
-        """The least separation of two clusters."""
+        """Least separation of two clusters."""
         return float(self.separations.min())
 
     @property
     def mpo(self) -> float:
-        """The largest pairwise overlap, 2·Q(MSS), within [0, 1]."""
+        """Largest pairwise overlap, 2·Q(MSS), within [0, 1]."""
         # 2·Q(x) = erfc(x/√2).
         return math.erfc(self.mss / math.sqrt(2))
 
     @property
     def separated(self) -> bool:
-        """Whether to trust the clusters: MSS > 2, none empty, none of one client, above noise.
+        """Whether to trust the clusters: MSS > 2, sizes > 1, above noise.
 
-        A component on one client has next to no width: its separation means nothing. Where a claim
-        was looked at it must be that of clusters.
+        A component on one client has almost no width: its separation is meaningless. If a claim
+        was checked, it must be that of clusters.
         """
         several = self.claim in ("", SEVERAL, UNCHECKED)
         apart = self.above_noise and self.mss > SEPARATED and int(self.sizes.min()) > 1
@@ -114,7 +114,7 @@ def cluster_updates(updates: Updates, models: int = 0) -> Clusters:
         One pass over the updates. The same updates in the same order return the same clusters.
 
     Raises:
-        StrategyError: fewer than 2 clients, or M that is no number from 2 to that of the clients.
+        StrategyError: fewer than 2 clients, or M is not between 2 and their number.
     """
     candidates = candidate_models(len(updates), models)
     positions = pca_picture(updates)
@@ -122,12 +122,12 @@ def cluster_updates(updates: Updates, models: int = 0) -> Clusters:
 
 
 def pca_picture(updates: Updates) -> Matrix:
-    """Return the authors' picture of the updates, float64, shape ``(n, 2)``, within [0, 1].
+    """Return the authors' picture of the updates, float64 ``(n, 2)``, within [0, 1].
 
     With Z the standardised updates and Z = U S Vᵀ, the updates X lie at X V = (X Zᵀ) U S⁻¹: the
     n × n products are enough, and one pass in blocks computes both. (Z has mean 0 over the clients,
-    so that the fitted mean takes nothing off X.) A sign that is free puts each axis' largest |U|
-    up; a coordinate in which all clients agree counts as 0, an axis without extent likewise.
+    so that the fitted mean does not change X.) The free sign of each axis makes its largest |U|
+    positive; a coordinate in which all clients agree counts as 0, as does an axis without extent.
     """
     n, d = updates.shape
     # Z Zᵀ and X Zᵀ, summed over blocks of coordinates: no second matrix of n × d is in memory.
@@ -147,14 +147,14 @@ def pca_picture(updates: Updates) -> Matrix:
         positions /= np.sqrt(np.where(values > 0, values, 1))
     positions -= positions.min(axis=0)
     extent = positions.max(axis=0)
-    # An axis below this share of the trace is rounding, which the scaling would spread over [0, 1].
+    # An axis below this share of the trace is rounding error; scaling would spread it over [0, 1].
     kept = values > 1e-12 * max(float(np.trace(own)), 1e-300)
     found: Matrix = np.where(kept & (extent > 0), positions / np.where(extent > 0, extent, 1), 0.0)
     return found
 
 
 def last_soft_round(mpo: float, rounds: int) -> int:
-    """Return Ec = ⌊(1 − MPO)·E/2⌋, the last round in which clients are drawn into clusters.
+    """Return Ec = ⌊(1 − MPO)·E/2⌋, the last round of soft clustering.
 
     >>> last_soft_round(0.0, 200), last_soft_round(0.31, 200)
     (100, 69)
@@ -163,7 +163,9 @@ def last_soft_round(mpo: float, rounds: int) -> int:
 
 
 def separations_of(means: Matrix, widths: Vector) -> Matrix:
-    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``; ∞ on the diagonal.
+    """Return SS(m, m') = ‖μₘ − μₘ'‖ / (2·max(sₘ, sₘ')), shape ``(M, M)``.
+
+    The diagonal is ∞.
 
     Args:
         means: shape ``(M, k)``.
@@ -180,10 +182,10 @@ def separations_of(means: Matrix, widths: Vector) -> Matrix:
 
 
 def candidate_models(clients: int, models: int) -> Sequence[int]:
-    """Return the numbers of clusters to try: ``models`` alone, or for 0 those from 2 to 10.
+    """Return the cluster numbers to try: ``models``, or 2 to 10.
 
     Raises:
-        StrategyError: fewer than 2 clients, or M that is no number from 2 to that of the clients.
+        StrategyError: fewer than 2 clients, or M is not between 2 and their number.
     """
     if clients < 2:
         raise StrategyError("clusters need at least 2 clients")
@@ -198,19 +200,19 @@ def candidate_models(clients: int, models: int) -> Sequence[int]:
 
 
 def select_best_separated(found: Sequence[Clusters]) -> Clusters:
-    """Return the one with the largest MSS, of equal ones the one with the fewest clusters."""
+    """Return the clusters with the largest MSS; on ties the fewest."""
     return max(found, key=lambda clusters: clusters.mss)
 
 
 def fix_signs(vectors: Matrix) -> Matrix:
-    """Return the columns with the sign that makes the entry of the largest size positive."""
+    """Return the columns with their largest entry made positive."""
     largest = np.argmax(np.abs(vectors), axis=0)
     found: Matrix = vectors * np.where(vectors[largest, range(vectors.shape[1])] < 0, -1, 1)
     return found
 
 
 def _fit(positions: Matrix, models: int) -> Clusters:
-    """Return the mixture of ``models`` spherical normals, its weights made equal as in the code."""
+    """Return the mixture of spherical normals, equally weighted as in the code."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
@@ -224,7 +226,7 @@ def _fit(positions: Matrix, models: int) -> Clusters:
         random_state=0,
     )
     with warnings.catch_warnings(), one_thread():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # as good as it gets is good enough
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the best fit reached is used
         mixture.fit(positions)
         mixture.weights_ = np.full(models, 1 / models)
         shares = mixture.predict_proba(positions)

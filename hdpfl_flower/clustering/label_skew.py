@@ -1,12 +1,14 @@
-"""Whether label proportions alone explain how far two clusters lie apart, as the head shows it.
+"""Test of whether label proportions explain two clusters' distance.
 
-Clients that differ by their labels alone, in P(y) and not in P(x | y), send the same directions of
+The test reads the head's updates.
+
+Clients that differ only by their labels, in P(y) and not in P(x | y), send the same directions of
 the classes in other proportions. To first order the rows of a softmax head are then
 
     Δ_c ≈ δ_c·μ_c − p_c·Σ δ_y·μ_y,    and the biases the same with 1 in place of μ,
 
 with δ the difference in proportions and μ_c the mean features of class c. Between two clusters that
-differ by their labels alone
+differ only by their labels
 
 * the biases differ;
 * the weights differ by at most √inputs times as much, where features have a mean square of at most
@@ -15,10 +17,10 @@ differ by their labels alone
 * row for row the weights move as the biases do: along one direction m common to all classes, and
   along the class's own row of the clients' mean update.
 
-Clusters that see other inputs (rotations), or whose labels mean something else, move their weights
-much farther, and across the biases: on MNIST at most 3 to 38 % lie along those directions, where
-labels alone have 70 to 100 %. Two classes alone always move along one direction; the length decides
-then. Clusters that labels explain are joined; where one is left, the claim is label skew.
+Clusters with other inputs (rotations), or other meanings of the labels, move their weights
+much farther, and not along the biases: on MNIST at most 3 to 38 % lie along those directions, where
+labels alone have 70 to 100 %. Two classes always move along one direction; then the length
+decides. Clusters explained by labels are joined; if one is left, the claim is label skew.
 """
 
 from __future__ import annotations
@@ -34,23 +36,22 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 ALONG = 0.5
-"""Share of the squared distance between two clusters that moves as their biases do, from which on
-label proportions explain it: docs/results/clusters.md."""
+"""Share of distance² along the biases from which labels explain it: docs/results/clusters.md."""
 CHANCE = 0.05
-"""How often biases that do not differ seem to."""
+"""False positive rate of the test for differing biases."""
 
 _BLOCK = 16_384
 
 
 @dataclass(frozen=True)
 class HeadMeans:
-    """The head's part of clusters' mean updates.
+    """Head part of the clusters' mean updates.
 
     Attributes:
         weights: shape ``(M, classes, inputs)``; ``(classes, inputs)`` of the mean over all.
         common: that mean.
         biases: shape ``(M, classes)``.
-        variances: the noise of a mean per coordinate, shape ``(M,)``.
+        variances: noise of a mean per coordinate, shape ``(M,)``.
     """
 
     weights: Matrix
@@ -66,14 +67,14 @@ def head_means(
     variances: Vector,
     factors: Vector,
 ) -> HeadMeans:
-    """Return the clusters' means, each client weighted by how exact it is: one pass over the head.
+    """Return the clusters' precision-weighted means in one pass over the head.
 
     Args:
         updates: float32, shape ``(n, d)``.
-        head: where the softmax layer lies.
+        head: position of the softmax layer.
         assignment: the cluster of each client, shape ``(n,)``; none is empty.
         variances: σᵢ² per coordinate of the updates times ``factors``, shape ``(n,)``.
-        factors: what each update counts times, shape ``(n,)``.
+        factors: factor of each update, shape ``(n,)``.
     """
     # 1/σᵢ² in the client's own cluster, else 0: shape (M, n).
     exact = (assignment == np.unique(assignment)[:, None]) / variances
@@ -92,10 +93,10 @@ def head_means(
 
 
 def explained_pairs(means: HeadMeans) -> npt.NDArray[np.bool_]:
-    """Return of which two clusters label proportions explain the difference, shape ``(M, M)``.
+    """Return the cluster pairs explained by label proportions, shape ``(M, M)``.
 
-    Where they explain that of some two, the sites do differ by their labels: then they count as the
-    explanation of every other one that the head does not rule out.
+    If they explain some pair, the sites do differ by their labels: then they count as the
+    explanation of every other pair that the head does not rule out.
     """
     models = len(means.variances)
     explained, ruled_out = (np.zeros((models, models), dtype=np.bool_) for _ in range(2))
@@ -114,7 +115,9 @@ def explained_pairs(means: HeadMeans) -> npt.NDArray[np.bool_]:
 
 
 def _explains(weights: Matrix, biases: Vector, common: Matrix, noise: float) -> tuple[bool, bool]:
-    """Return whether labels explain a difference, and whether they cannot; neither: too noisy.
+    """Return whether labels explain a difference, and whether they cannot.
+
+    Neither is true if the noise is too large.
 
     Args:
         weights: of the difference, shape ``(classes, inputs)``.
@@ -125,38 +128,40 @@ def _explains(weights: Matrix, biases: Vector, common: Matrix, noise: float) -> 
     from scipy.special import chdtri
 
     classes, inputs = weights.shape
-    biases = biases - biases.mean()  # their sum holds no signal
+    biases = biases - biases.mean()  # their sum has no signal
     square = float(biases @ biases)
-    # ‖ΔW‖² less what noise adds to it on average.
+    # ‖ΔW‖² less the mean contribution of noise.
     whole = float(np.square(weights).sum()) - classes * inputs * noise
     if whole > inputs * square:  # noise makes the biases' difference longer
         return False, True
-    # Of equal biases ‖Δb‖²/noise is χ² with classes − 1 degrees of freedom: the mean is taken off.
+    # For equal biases ‖Δb‖²/noise is χ² with classes − 1 degrees of freedom: subtract the mean.
     if whole <= 0 or square < float(chdtri(classes - 1, CHANCE)) * noise:
         return False, False
-    # The share of ‖Δb‖² that is signal. A direction with noise shows less of what moves along it,
+    # The share of ‖Δb‖² that is signal. A noisy direction shows less of the motion along it,
     # and the threshold falls by as much.
     reliable = 1 - (classes - 1) * noise / square
     unit = biases / np.sqrt(square)
     along = unit @ weights
     own = unit[:, None] * common
-    # Orthogonal to what `along` counts already, so that nothing counts twice.
+    # Orthogonal to the part that `along` counts already, so that no part counts twice.
     own -= np.outer(unit, unit @ own)
     share = float((own * weights).sum()) / max(float(np.sqrt(np.square(own).sum())), 1e-300)
-    # A move against the class's own row is none that label proportions make: it counts 0.
+    # Label proportions cannot move against the class's own row: such a move counts 0.
     moved = float(along @ along) - inputs * noise + max(share, 0.0) ** 2
     explains = moved >= ALONG * reliable * whole
     return explains, not explains
 
 
 def joined(found: Clusters, pairs: npt.NDArray[np.bool_]) -> Clusters:
-    """Return the clusters with those joined that ``pairs`` names, directly or over others.
+    """Return the clusters with linked ``pairs`` joined.
 
-    A joined cluster's probability is the sum of its parts', and its separation from another the
-    least of theirs. Nothing joined: ``found`` itself.
+    Linked directly or through other clusters.
+
+    A joined cluster's probability is the sum of its parts', and its separation from another one the
+    least of theirs. Without a pair: ``found`` itself.
     """
     models = len(pairs)
-    # One label for all clusters that are joined, directly or over others.
+    # One label for all clusters joined directly or through others.
     number = list(range(models))
     for i in range(models):
         for j in range(i):

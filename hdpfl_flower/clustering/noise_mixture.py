@@ -1,18 +1,18 @@
-"""Clusters of clients whose updates differ in noise: each client counts by how exact it is.
+"""Clusters of clients with unequal noise, weighted by precision.
 
 R-DPCFL's map (``clusters.py``) treats all clients as equally noisy. Here, with σᵢ² the noise of
 client i's update per coordinate:
 
 * The picture is a weighted PCA: the top M − 1 directions of the updates less their weighted mean,
-  weights 1/σᵢ², so that every client's noise weighs the same in the choice of the directions. It
-  is computed from the n × n Gram matrix alone.
+  weights 1/σᵢ², so that every client's noise has the same weight in the choice of directions. It is
+  computed from the n × n Gram matrix alone.
 * The mixture has M spherical normals with equal priors, where client i's point has the variance
-  σᵢ²·cₖ + τ² along direction k. τ² is what clients of one cluster differ by beyond noise. It is
+  σᵢ²·cₖ + τ² along direction k. τ² is the variance within a cluster beyond noise. It is
   found with the means by expectation–maximisation from 10 starts. A noisy client moves the means
-  little and can make no narrow cluster of its own. This is extreme deconvolution (Bovy, Hogg and
+  little and cannot make a narrow cluster of its own. This is extreme deconvolution (Bovy, Hogg and
   Roweis, Annals of Applied Statistics 2011) with one shared, spherical τ².
 
-Dividing the updates by σᵢ instead would move the centres of the clusters: that is no whitening.
+Dividing the updates by σᵢ instead would move the centres of the clusters: it is not whitening.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 _NEARLY = 0.8
-"""Share of the largest MSS that counts as good as it: docs/results/clusters.md."""
+"""Share of the largest MSS that counts as equal: docs/results/clusters.md."""
 _ITERATIONS = 500
 _TOLERANCE = 1e-8
-"""The fit stops when no start's mean log-likelihood rises by more."""
+"""Rise of mean log-likelihood below which the fit stops, for all starts."""
 
 
 def cluster_by_noise(
     updates: Updates, models: int = 0, variances: Vector | None = None
 ) -> Clusters:
-    """Return the clusters by weighted PCA and the mixture with each client's own variance.
+    """Return clusters by weighted PCA and a noise-aware mixture.
 
     Args:
         updates: noisy updates from one common model, float32, shape ``(n, d)``.
@@ -60,7 +60,7 @@ def cluster_by_noise(
         directions is no stronger than the largest of pure noise is once in a thousand times.
 
     Raises:
-        StrategyError: fewer than 2 clients, M that is no number from 2 to that of the clients, or
+        StrategyError: fewer than 2 clients, M not between 2 and their number, or
             variances that are not positive.
     """
     candidates = candidate_models(len(updates), models)
@@ -70,10 +70,10 @@ def cluster_by_noise(
 
 
 def noise_of(updates: Updates, variances: Vector | None) -> Vector:
-    """Return the variances passed in, or those that factor analysis finds.
+    """Return the given variances, or those from factor analysis.
 
     Raises:
-        StrategyError: they are not positive, or not one a client.
+        StrategyError: they are not positive, or not one per client.
     """
     if variances is None:
         variances = estimate_noise_levels(updates, copies=False)
@@ -112,9 +112,9 @@ def fit_clusters(positions: Matrix, noise: Matrix, models: int, above_noise: boo
 
 
 def select_finest_separated(found: Sequence[Clusters]) -> Clusters:
-    """Return the one with the most clusters of those whose MSS is at least .8 of the largest.
+    """Return the most clusters with MSS at least .8 of the largest.
 
-    The fewer the clusters, the fewer the gaps whose least one MSS is: where two groups lie closest
+    MSS is the least gap, and fewer clusters have fewer gaps: if two groups lie closest
     to each other, the largest MSS is often that of the fit that merges them. Fits with a cluster of
     one client or none do not count, unless all have one.
     """
@@ -129,11 +129,11 @@ def select_finest_separated(found: Sequence[Clusters]) -> Clusters:
 def weighted_picture(
     gram: Matrix, dimension: int, variances: Vector, centred: bool = True
 ) -> tuple[Matrix, Vector, Vector]:
-    """Return the clients' points along the directions of the weighted PCA, strongest first.
+    """Return the clients' points in the weighted PCA, strongest direction first.
 
     With A the inner products of the (uᵢ − ū)/σᵢ and A a = λ a, client i lies at σᵢ·√λ·aᵢ. Noise
-    alone adds d to every eigenvalue: a client's own noise lies partly along a direction that was
-    chosen with it. So the points are drawn in by √((λ − d)/λ), which is the size of the signal, and
+    alone adds d to every eigenvalue: a client's own noise lies partly along a direction
+    chosen with it. So the points are shrunk by √((λ − d)/λ), the size of the signal, and
     their noise is σᵢ²·c with c = λ/(λ − d).
 
     Args:
@@ -150,7 +150,7 @@ def weighted_picture(
     roots = np.sqrt(variances)
     if centred:
         weights = (1 / variances) / np.sum(1 / variances)
-        # I − 1wᵀ: it takes the weighted mean off every update, within the Gram matrix.
+        # I − 1wᵀ: it subtracts the weighted mean from every update, within the Gram matrix.
         centring = np.eye(n) - weights
         gram = centring @ gram @ centring.T
     whitened = gram / np.outer(roots, roots)
@@ -159,7 +159,7 @@ def weighted_picture(
     # Centred updates span n − 1 dimensions: the last eigenvalue is 0 but for rounding.
     kept = n - 1 if centred else n
     values, vectors = values[::-1][:kept], fix_signs(vectors[:, ::-1][:, :kept])
-    # E[λ] of pure noise is d: what exceeds it is signal.
+    # E[λ] of pure noise is d: the excess is signal.
     signal = np.maximum(values - dimension, 1e-6 * np.maximum(values, 1e-300))
     # σᵢ·√λ·aᵢ·√((λ − d)/λ) = σᵢ·√(λ − d)·aᵢ.
     return roots[:, None] * vectors * np.sqrt(signal), values.clip(1e-300) / signal, values
@@ -168,7 +168,7 @@ def weighted_picture(
 def fit_mixture(positions: Matrix, noise: Matrix, models: int) -> tuple[Matrix, Matrix, Vector]:
     """Return (shares (n, M), means (M, k), widths (M,)) of the likeliest fit.
 
-    The width of a cluster is the standard deviation that counts for its mean: the harmonic mean of
+    The width of a cluster is the standard deviation relevant for its mean: the harmonic mean of
     its clients' variances, so that one noisy member does not widen a cluster of exact ones.
 
     Args:
@@ -189,7 +189,7 @@ def fit_mixture(positions: Matrix, noise: Matrix, models: int) -> tuple[Matrix, 
 
 @dataclass(frozen=True)
 class Fits:
-    """Fits of a mixture from several starts, s of them.
+    """Fits of a mixture from s starts.
 
     Attributes:
         likelihood: mean log-likelihood of a client, less that of the priors and less
@@ -208,14 +208,14 @@ class Fits:
 def climb(
     positions: Matrix, noise: Matrix, means: Matrix, tau: Vector, iterations: int = _ITERATIONS
 ) -> Fits:
-    """Return the fits that expectation–maximisation reaches from each start.
+    """Return the fits by expectation–maximisation from each start.
 
     Args:
-        positions: shape ``(n, k)``, or ``(s, n, k)``: of each start its own.
+        positions: shape ``(n, k)``, or ``(s, n, k)``: one set per start.
         noise: variance of each client along each direction, positive, shape ``(n, k)``.
         means: to start from, shape ``(s, M, k)``.
         tau: τ² to start from, shape ``(s,)``.
-        iterations: at most so many.
+        iterations: maximum number.
     """
     # Axes: start, client or model, direction.
     likelihood = np.full(len(means), -np.inf)
@@ -227,7 +227,7 @@ def climb(
         # E-step: log N(xᵢ; μₖ, σᵢ²c + τ²), from which the constant is left out.
         scores = (exact * positions) @ turned - 0.5 * (exact @ turned**2)
         scores -= 0.5 * (exact * positions**2).sum(axis=2, keepdims=True)
-        # log Σ exp less the largest exponent: nothing overflows, and the sum is at least 1.
+        # log Σ exp less the largest exponent: no overflow, and the sum is at least 1.
         highest = scores.max(axis=2, keepdims=True)
         raised = np.exp(scores - highest)
         total = raised.sum(axis=2, keepdims=True)
@@ -237,22 +237,22 @@ def climb(
         if np.all(now - likelihood < _TOLERANCE):
             break
         likelihood = now
-        # τ² as what is left of the gaps once the noise is taken out of them, cluster by cluster.
+        # τ² as the remaining gaps after subtracting the noise, cluster by cluster.
         left = positions**2 - 2 * positions * (shares @ means) + shares @ means**2
-        # M-step of τ²: the posterior mean square of the deviation that is not noise,
+        # M-step of τ²: the posterior mean square of the deviation beyond noise,
         # E[b²] = τ²σ²/(τ² + σ²) + (τ²/(τ² + σ²))²·(x − μ)².
         part = tau[:, None, None] / variance
         tau = np.maximum((part * (noise + part * left)).mean(axis=(1, 2)), floor)
         # M-step of the means: each client counts by its precision.
         members = shares.transpose(0, 2, 1)
         precision, pull = members @ exact, members @ (exact * positions)
-        # A cluster without members stays where it is.
+        # A cluster without members does not move.
         means = np.where(precision > 0, pull / np.where(precision > 0, precision, 1), means)
     return Fits(likelihood, shares, means, used)
 
 
 def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = STARTS) -> Matrix:
-    """Return the means to start from, shape ``(starts, M, k)``: clients far apart for their noise.
+    """Return start means ``(starts, M, k)``: clients far apart for their noise.
 
     As k-means++ does, each next client is drawn in proportion to its squared distance, here in
     units of its own noise, to the nearest one drawn.
@@ -268,6 +268,6 @@ def starts_of(positions: Matrix, noise: Matrix, models: int, starts: int = START
             found[start, model] = drawn
             nearest = np.minimum(nearest, ((positions - drawn) ** 2 / noise).sum(axis=1))
             whole = nearest.sum()
-            # A sum of 0 means that every client lies on one already drawn: then all are as likely.
+            # A sum of 0 means that every client lies on a drawn one: then all are equally likely.
             chances = nearest / whole if whole > 0 else np.full(len(positions), 1 / len(positions))
     return found

@@ -1,10 +1,10 @@
-"""Whether one cluster explains the clients' points as well: the candidate M = 1.
+"""Test of one cluster (M = 1) against several.
 
 Any cloud can be cut into clusters. The null hypothesis is one cluster, in which the clients differ
 by a normal distribution of its own width along every axis, and each by its own noise. The test is a
 parametric bootstrap (McLachlan, On bootstrapping the likelihood ratio test statistic for the number
 of components in a normal mixture, Applied Statistics 1987): clients are drawn from the fitted null
-again and again, and the clusters count only where the mixture of M clusters gains more likelihood
+repeatedly, and the clusters count only if the mixture of M clusters gains more likelihood
 on the clients than on every draw.
 """
 
@@ -18,16 +18,18 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Vector
 
 DRAWS = 99
-"""Draws from one cluster. The clusters count if none of them gains as much: of clients that are one
-cluster, 1 look in 100 finds several."""
+"""Draws from one cluster, none of which may gain as much.
+
+For clients of one cluster, 1 test in 100 finds several.
+"""
 
 _STARTS, _ITERATIONS = 4, 60
 _BATCHES = (9, DRAWS - 9)
-"""Most clouds that are one cluster show it among the first few draws."""
+"""Sizes of successive draws: the first few reject most single clusters."""
 
 
 def is_one_cluster(positions: Matrix, noise: Matrix, models: int) -> bool:
-    """Return whether points of one cluster look as much like ``models`` clusters as these do.
+    """Return whether one cluster explains the points as well as ``models``.
 
     Args:
         positions: shape ``(n, k)``.
@@ -35,8 +37,8 @@ def is_one_cluster(positions: Matrix, noise: Matrix, models: int) -> bool:
         models: M, at least 2.
 
     Guarantees:
-        Of points drawn from one normal cluster with the clients' own noise, False for 1 set in 100,
-        up to the error of the fitted width. The same points return the same answer.
+        For points of one normal cluster with the clients' own noise: False for 1 set in 100, up to
+        the error of the fitted width. The same points return the same answer.
     """
     generator = np.random.default_rng(0)
     with one_thread():
@@ -46,14 +48,14 @@ def is_one_cluster(positions: Matrix, noise: Matrix, models: int) -> bool:
         spread = np.sqrt(noise + width)
         for sets in _BATCHES:
             drawn = mean + spread * generator.standard_normal((sets, *positions.shape))
-            # One draw with as much gain decides: rank 1 of DRAWS + 1 is out of reach.
+            # One draw with as much gain decides: rank 1 of DRAWS + 1 is then impossible.
             if np.any(gains(drawn, noise, models) >= reached):
                 return True
     return False
 
 
 def gains(positions: Matrix, noise: Matrix, models: int) -> Vector:
-    """Return what a mixture gains in log-likelihood over one normal, shape ``(r,)``.
+    """Return a mixture's log-likelihood gain over one normal, shape ``(r,)``.
 
     Args:
         positions: r sets of points, shape ``(r, n, k)``.
@@ -77,7 +79,7 @@ def gains(positions: Matrix, noise: Matrix, models: int) -> Vector:
 
 
 def one_normal(positions: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the likeliest mean and width² of one normal along each axis, both (…, 1, k).
+    """Return the likeliest mean and width² per axis, both (…, 1, k).
 
     Args:
         positions: shape ``(…, n, k)``.

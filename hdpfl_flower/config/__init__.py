@@ -1,1 +1,1 @@
-"""Public terms of a run and the private profile of a site, parsed and validated once."""
+"""Public terms of a run, and the private profile of a site."""

@@ -1,4 +1,4 @@
-"""Where a site's records lie and how its own table is written: ``[data]`` of its profile.
+"""Place and format of a site's records: ``[data]`` of its profile.
 
 The run's schema is public and the same at every site. What differs from site to site stands here:
 names of columns, units, dates, decimal commas, encodings. None of it leaves the site.
@@ -24,14 +24,13 @@ Texts = Annotated[tuple[str, ...], AList]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 TABLES = ("csv", "parquet")
-"""The formats of ``[data]`` whose records have columns, and so may have an id."""
-DIRECTIVES = frozenset("YmdHMSf%")
-"""What may follow a % in ``date-formats``: numbers alone. Names of months depend on the machine's
-language, and two digits do not say which century."""
+"""Formats of ``[data]`` with columns, and so perhaps an id."""
+DIRECTIVES = frozenset("YymbdHMSfz%")
+"""Letters after a % in ``date-formats``: numbers, English months of three letters, and zones."""
 
 
 def _texts_by_text(value: object) -> object:
-    """Refuse a table with anything but texts, without pydantic's key: that is a site's value."""
+    """Refuse values other than texts, without naming a site's value."""
     if isinstance(value, dict) and not all(isinstance(each, str) for each in value.values()):
         raise ValueError('must be a table of texts in quotes: { own = "the schema\'s" }')
     return value
@@ -59,7 +58,17 @@ class OwnColumn(RedactedModel):
     date_formats: Annotated[Texts, Field(min_length=1)] = Field(
         ("%Y-%m-%d",),
         description="How its dates are written, the first that fits counts: `%d.%m.%Y`, "
-        "`%Y-%m-%d %H:%M:%S`. Years have four digits.",
+        "`%Y-%m-%dT%H:%M:%S%z` (FHIR; the date as written counts), `%d%b%Y` (SAS; English months).",
+    )
+    century_from: Annotated[int, Field(ge=0, le=9900)] = Field(
+        0, description="The first of the hundred years in which years of two digits (`%y`) lie."
+    )
+    below_limit: Literal["", "half", "limit"] = Field(
+        "", description="How `<3` is read: as half of the limit, or as the limit itself; `>500` "
+        "then is 500. Empty: it cannot be read."
+    )  # fmt: skip
+    strip: Texts = Field(
+        (), description='Marks and units at an end of its numbers: `["mg/l", "%"]`.'
     )
     reference: str = Field(
         "",
@@ -81,20 +90,28 @@ class OwnColumn(RedactedModel):
                 "'to' and 'reference' go together: a date becomes a number by its distance from "
                 "another date"
             )
+        if (self.strip or self.below_limit) and (self.to or self.values):
+            raise ValueError(
+                "'strip' and 'below-limit' are for numbers: remove 'to' and 'values', or them"
+            )
         if self.to and self.values:
             raise ValueError("'values' name categories, and 'to' makes a number; remove one")
         for each in self.date_formats:
             if not is_date_format(each):
                 raise ValueError(
-                    "'date-formats' may hold %d, %m, %Y (four digits), %H, %M, %S and %f, each "
-                    "once, the first three always; others depend on the machine, or do not say "
-                    "which century"
+                    "'date-formats' may hold %d, %m or %b (English months), %Y or %y, %H, %M, %S, "
+                    "%f and %z, each once, the first three always; others depend on the machine"
                 )
+        if any("%y" in each for each in self.date_formats) != bool(self.century_from):
+            raise ValueError(
+                "'century-from' and %y in 'date-formats' go together: two digits do not say which "
+                "century; give its first year, such as 1930, or remove it"
+            )
         return self
 
     @property
     def reference_date(self) -> datetime.date | None:
-        """The date in ``reference``; None where it names a column, or nothing."""
+        """The date in ``reference``; None where it names a column or is empty."""
         try:
             return datetime.date.fromisoformat(self.reference)
         except ValueError:
@@ -103,17 +120,19 @@ class OwnColumn(RedactedModel):
     @property
     def is_scaled(self) -> bool:
         """Whether the column must be one of numbers."""
-        return bool(self.to) or self.factor != 1 or self.offset != 0
+        scaled = self.factor != 1 or self.offset != 0
+        return scaled or bool(self.to or self.strip or self.below_limit)
 
 
 def is_date_format(text: str) -> bool:
-    """Return whether ``text`` is a form of dates that means the same on every machine.
+    """Return whether ``text`` is a machine-independent form of dates.
 
-    >>> [is_date_format(each) for each in ("%d.%m.%Y", "%d.%m.%y", "%d. %b %Y", "%d.%m.%Y %d")]
-    [True, False, False, False]
+    >>> [is_date_format(each) for each in ("%d.%m.%Y", "%d%b%y", "%d. %B %Y", "%d.%m.%Y %d")]
+    [True, True, False, False]
     """
     used = [mark for mark in re.findall(r"%(.?)", text, re.DOTALL) if mark != "%"]
-    return set("Ymd") <= set(used) <= DIRECTIVES and len(used) == len(set(used))
+    date = sorted({"y": "Y", "b": "m"}.get(mark, mark) for mark in used if mark in "Yymbd")
+    return date == ["Y", "d", "m"] and {*used} <= DIRECTIVES and len(used) == len({*used})
 
 
 class DataSource(RedactedModel):
@@ -125,7 +144,9 @@ class DataSource(RedactedModel):
     )
     path: AFile = Field(description="The file or folder.")
     holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Share of the records kept out of training, for the site's own test."
+        0.0,
+        description="Share of the records kept out of training, for the site's own test: drawn "
+        "once, by the id, or else by the row or file as it is stored. A column added draws anew.",
     )
     id: str = Field(
         "",
@@ -133,8 +154,14 @@ class DataSource(RedactedModel):
         "The run's schema must name the same one, and one record of each unit is used. Empty: a "
         "row is a unit, and the site declines a run whose schema names an id.",
     )
+    row: Annotated[str, Field(pattern=r"^(first|last by \S.*)$")] = Field(
+        "first",
+        description="The labelled row of an id that training uses: `first`, or `last by COLUMN` of "
+        "the site's table: the latest day, read by `data.columns.COLUMN`, of one day the last row; "
+        "one without a date only where the id has none.",
+    )
     encoding: Literal[
-        "utf-8", "utf-16", "latin-1", "iso8859-2", "iso8859-15",
+        "utf-8", "latin-1", "iso8859-2", "iso8859-15",
         "cp1250", "cp1251", "cp1252", "cp437", "cp850", "mac-roman",
     ] = Field("utf-8", description="How the texts of a CSV are written.")  # fmt: skip
     delimiter: str = Field(
@@ -170,6 +197,8 @@ class DataSource(RedactedModel):
                 "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
                 "remove it, or store the records as a table"
             )
+        if self.last_by and not self.id:
+            raise ValueError("'data.row' chooses a row of an id; set 'data.id', or remove it")
         for key in self._wrong_here():
             raise ValueError(f"'data.{key}' does not go with this 'data.format'; remove it")
         # A quote or a line end would cut inside of cells.
@@ -182,8 +211,18 @@ class DataSource(RedactedModel):
             raise ValueError("'data.thousands' is the mark in 'data.decimal'; change one of them")
         return self
 
+    @property
+    def last_by(self) -> str:
+        """The date column in ``row``; empty for the first row."""
+        return self.row.removeprefix("last by ") if self.row != "first" else ""
+
+    @property
+    def row_used(self) -> str:
+        """The row of an id that training uses, in words."""
+        return f"last labelled row by '{self.last_by}'" if self.last_by else "first labelled row"
+
     def _wrong_here(self) -> Iterator[str]:
-        """Yield the keys that were set although the format has nothing for them to act on."""
+        """Yield keys without effect under the format."""
         for key in (
             "encoding", "delimiter", "decimal", "thousands", "missing", "columns", "subgroups"
         ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""A site's private terms: its budget, its batch size, its data, what it may disclose.
+"""Private terms of a site: budget, batch size, data, disclosure.
 
 A profile is a TOML file on the site's own disk, readable by its owner alone. It never crosses the
 network: ``repr`` and ``str`` of every part are redacted, and errors name keys, never values.
@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from hdpfl_flower import formats
 from hdpfl_flower.config.data_source import AFile, AList, DataSource, OwnColumn
 from hdpfl_flower.config.redacted import RedactedModel
+from hdpfl_flower.config.toml_text import BOM
 from hdpfl_flower.config.validation import describe, kebab
 from hdpfl_flower.errors import ProfileError
 
@@ -41,6 +42,17 @@ class Budget(RedactedModel):
     )
     delta: Delta = Field(
         description="δ, likewise; below 1 / `training.declared-records`. 1e-5 or less is usual."
+    )
+
+
+class LifetimeBudget(Budget):
+    """An (ε, δ) of all runs together, and how many answers without noise may leave beside it."""
+
+    exact_answers: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Answers **without noise** that may ever leave, of all runs together, where "
+        "`disclose` lists `metrics`: one for each model that is tested on the held-out records, "
+        "lost ones counted. ε does not cover them. A simulated site has no such bound.",
     )
 
 
@@ -73,7 +85,7 @@ class Training(RedactedModel):
 
 
 class Policy(RedactedModel):
-    """What a server may propose; the site declines a run outside of it."""
+    """Bounds on proposed runs, beyond which the site declines."""
 
     strategies: Annotated[tuple[str, ...], AList] = Field(
         (), description="Strategies that are allowed; empty: any."
@@ -82,6 +94,11 @@ class Policy(RedactedModel):
         (),
         description="`module:function` models that may be built here: they are code of yours. "
         "The package's own models need no entry.",
+    )
+    weights: Annotated[tuple[str, ...], AList] = Field(
+        (),
+        description="Digests, `sha256:…`, of the files of weights that a frozen `backbone` may "
+        "have here, as `hdpfl-site weights add` prints them.",
     )
     max_rounds: AtLeastOne = Field(1000, description="Most rounds of a run.")
     max_local_epochs: AtLeastOne = Field(100, description="Most local epochs of a round.")
@@ -106,7 +123,9 @@ class Policy(RedactedModel):
         "terms name, whose size is computed before it takes memory. Never above 2,048.",
     )
     runs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Runs that may ever be charged; 0: any number that the budget holds."
+        0,
+        description="Runs that may ever be charged, or send clipped updates without noise "
+        "(`trust-server`); 0: any number that the budget holds.",
     )
     client_noise: bool = Field(
         False,
@@ -117,13 +136,13 @@ class Policy(RedactedModel):
     extra_releases: bool = Field(
         True,
         description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
-        "`personal-prior`, `score-share`, `tuning-steps` and `selections`. They are part of the "
+        "`after` with `tuning`, `prior` or `scores`, and `choice`. They are part of the "
         "run's ε either way. With false the site declines such a run; other sites may take part.",
     )
 
 
 class Standing(RedactedModel):
-    """Bounds on the runs that need no approval of their own, where `approval` is `standing`."""
+    """Bounds on unattended approval, where `approval` is `standing`."""
 
     until: date | None = Field(
         None,
@@ -154,7 +173,7 @@ class State(RedactedModel):
 
 
 class Simulation(RedactedModel):
-    """Marks a node as simulated: its noise comes from a seed and protects nobody."""
+    """Mark of a simulated node: seeded noise without protection."""
 
     seed: Annotated[int, Field(ge=0)] = Field(description="Seed of the noise and the batches.")
 
@@ -165,7 +184,7 @@ class Profile(RedactedModel):
     format: Annotated[int, Field(ge=1)] = Field(
         1, description="Number of the profile's form; a version refuses those it does not know."
     )
-    budget: Budget
+    budget: LifetimeBudget
     run: Budget
     training: Training
     policy: Policy = Policy()
@@ -200,6 +219,12 @@ class Profile(RedactedModel):
         "its time reveals nothing of the records. Take more than the longest round needs: later "
         "work leaves at the next multiple. It must be below the run's `round-timeout`. 0: a reply "
         "leaves when it is ready, and the report names that gap.",
+    )
+    notify: AFile | None = Field(
+        None,
+        description="Told by the exporter of requests that wait and of a budget that admits no "
+        "further run like the last: path of a program that reads a notice (JSON) from standard "
+        "input, or of a file with a URL to post it to.",
     )
     keep_imports: bool = Field(
         True,
@@ -246,7 +271,7 @@ class Profile(RedactedModel):
 
     @property
     def simulated(self) -> bool:
-        """Whether this node is a simulation, which gives no privacy to anybody."""
+        """Whether this node is a simulation, without any privacy."""
         return self.simulation is not None
 
     @classmethod
@@ -257,25 +282,25 @@ class Profile(RedactedModel):
             ProfileError: keys missing, unknown or out of range, named without their values.
         """
         try:
-            formats.PROFILE.check(data.get("format"))  # before other keys, which may be newer
+            formats.PROFILE.check(data.get("format", 1))  # before other keys, which may be newer
         except ProfileError as error:
             raise ProfileError(f"{source}: {error}") from None
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             known = [*_keys(cls), *_keys_of_columns(data)]
-            raise ProfileError(f"{source}: {describe(error, known)}") from None
+            raise ProfileError(f"{source}: {describe(error, lambda _: known)}") from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the profile in the TOML file at ``path``; its relative paths start there.
+        """Return the profile at ``path``, with its relative paths resolved.
 
         Raises:
             ProfileError: the file is missing, readable by others, not TOML, or wrong.
         """
         try:
             mode = path.stat().st_mode
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8").removeprefix(BOM)
         except FileNotFoundError:
             raise ProfileError(
                 f"profile {path} is not there; write one, see docs/how-to/site.md"
@@ -300,6 +325,8 @@ class Profile(RedactedModel):
             if isinstance(table, dict) and isinstance(table.get(key), str):
                 # Relative to the profile, whatever folder the process starts in.
                 table[key] = str(path.absolute().parent / Path(table[key]).expanduser())
+        if isinstance(data.get("notify"), str):
+            data["notify"] = str(path.absolute().parent / Path(data["notify"]).expanduser())
         return cls.parse(data, f"profile {path}")
 
 

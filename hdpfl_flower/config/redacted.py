@@ -1,4 +1,4 @@
-"""The base of every part of a site's profile: frozen, strict, and silent about its values."""
+"""Base of a profile's parts: frozen, strict, silent about values."""
 
 from __future__ import annotations
 

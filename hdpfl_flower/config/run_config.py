@@ -1,4 +1,4 @@
-"""A run's configuration, parsed once from Flower's ``run_config``: every group of keys.
+"""Configuration of a run, parsed once from Flower's ``run_config``.
 
 ``terms`` is what sites are sent. ``server`` stays at the server. ``simulation`` is what simulated
 sites are drawn from. ``settings`` are the strategies' own, as they were given: each strategy parses
@@ -7,19 +7,19 @@ the table of its name (``strategies/settings.py``).
 
 from __future__ import annotations
 
-import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
-from hdpfl_flower.config.schema_file import with_schema_text
+from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.server_terms import FOUND, ServerTerms
 from hdpfl_flower.config.settings import PREFIX, Settings, Value
 from hdpfl_flower.config.simulation_terms import SimulationTerms
-from hdpfl_flower.config.terms import AUTO, RunTerms
+from hdpfl_flower.config.terms import AUTO, MOST_TERMS, RunTerms
+from hdpfl_flower.config.toml_text import BOM, form_fault
 from hdpfl_flower.errors import TermsError
 
 GROUPS: Mapping[str, type[Settings]] = {
@@ -28,26 +28,9 @@ GROUPS: Mapping[str, type[Settings]] = {
     "simulation": SimulationTerms,
 }
 """The groups of flat keys; no key is in two of them."""
-MOVED: Mapping[str, str] = {
-    "estimator": "robust-hdp.estimator",
-    "frozen-after": "robust-hdp.frozen-after",
-    "weights": "fedavg.weights",
-    "subspace": "pfa.subspace",
-    "subspace-rank": "pfa.subspace-rank",
-    "subspace-scope": "pfa.subspace-scope",
-    "clusters": "r-dpcfl.clusters",
-    "cluster-map": "r-dpcfl.cluster-map",
-    "levels": "fedhdp.levels",
-    "level-ratio": "fedhdp.level-ratio",
-    "clip-quantile": "fedhdp.clip-quantile",
-    "clip-lr": "fedhdp.clip-lr",
-    "clip-floor": "fedhdp.clip-floor",
-    "clip-ceiling": "fedhdp.clip-ceiling",
-    "bit-noise": "fedhdp.bit-noise",
-}
-"""Keys that were flat once → the setting of the strategy that they were made for."""
-_CLIENT_RATE = 0.1
-"""Of local SGD under ``learning-rate`` = ``auto``, for C = 1."""
+_FOUND_RATE, _STATED_RATE = 0.3, 0.1
+"""Of local SGD under ``learning-rate`` = ``auto``, for C = 1: beside a found rate, and alone."""
+_MOST_HINTS = 5
 Tables = Mapping[str, Mapping[str, Any]]
 """Strategy → its setting's key → value, as given."""
 
@@ -61,12 +44,15 @@ class RunConfig:
         server: what only the server uses.
         simulation: what a simulation draws its sites from.
         settings: the strategies' own, by the strategy's name; not validated here.
+        rate_is_open: ``learning-rate`` is ``auto``, and no strategy has settled it yet; until then
+            ``terms`` hold a stand-in.
     """
 
     terms: RunTerms = field(default_factory=RunTerms)
     server: ServerTerms = field(default_factory=ServerTerms)
     simulation: SimulationTerms = field(default_factory=SimulationTerms)
     settings: Tables = field(default_factory=dict)
+    rate_is_open: bool = False
 
     @classmethod
     def parse(cls, run_config: Mapping[str, Any]) -> Self:
@@ -79,7 +65,9 @@ class RunConfig:
         flat, tables = _split(run_config)
         _check_known(flat)
         _check_tables(tables)
-        flat = _with_rates(flat)
+        rate_is_open = flat.get("learning-rate", AUTO) == AUTO
+        if rate_is_open:
+            flat.pop("learning-rate", None)
         found: dict[str, Any] = {}
         wrong: list[str] = []
         for name, group in GROUPS.items():
@@ -89,20 +77,24 @@ class RunConfig:
                 wrong.append(str(error).removeprefix(PREFIX))
         if wrong:
             raise TermsError(f"{PREFIX}{'; '.join(wrong)}")
-        return cls(**found, settings=tables)
+        return cls(**found, settings=tables, rate_is_open=rate_is_open)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path, apart: Collection[str] = ()) -> Self:
         """Return the groups in the TOML file at ``path``: run config keys, and a table a strategy.
 
-        A path in ``schema`` starts at the file's folder, and is replaced by what the file holds.
+        A path in ``schema``, ``start`` or ``backbone`` starts at the file's folder; the text or the
+        digest of its file replaces it.
+        Keys ``apart`` are the server's own, and left out.
 
         Raises:
             TermsError: the file is missing or not TOML, or the keys are wrong.
+            DataError: a file of weights that it names is not there.
         """
         try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
-            return cls.parse(with_schema_text(given, path.absolute().parent))
+            read = tomllib.loads(_read_bounded(path))
+            given = {key: value for key, value in read.items() if key not in apart}
+            return cls.parse(with_files(given, path.absolute().parent))
         except FileNotFoundError:
             raise TermsError(
                 f"terms {path} are not there; name a TOML file of run config"
@@ -130,7 +122,19 @@ class RunConfig:
                 for name, table in self.settings.items()
                 for key, value in table.items()
             },
+            **({"learning-rate": AUTO} if self.rate_is_open else {}),
         }
+
+    def with_rate(self, *, is_found: bool) -> Self:
+        """Return the configuration with a number for ``learning-rate``: no site is sent ``auto``.
+
+        0.3/C where the server finds its own rate, else 0.1/C, with which k steps move a local model
+        by 0.1·k at most. C is 1 where the noise is not of records.
+        """
+        bound = self.terms.clip_norm if self.terms.noise == "records" else 1.0
+        if is_found:
+            return self.updated(learning_rate=_FOUND_RATE / bound, server_learning_rate=FOUND)
+        return self.updated(learning_rate=_STATED_RATE / bound)
 
     def drawn(self) -> dict[str, Value]:
         """Return the keys that simulated sites read from Flower's ``context.run_config``."""
@@ -144,6 +148,8 @@ class RunConfig:
         (3, 2)
         """
         groups: dict[str, Any] = {}
+        if "learning_rate" in changes:
+            groups["rate_is_open"] = False
         for name, group in GROUPS.items():
             own = {key: changes.pop(key) for key in list(changes) if key in group.model_fields}
             groups[name] = getattr(self, name).updated(**own) if own else getattr(self, name)
@@ -171,37 +177,30 @@ def _split(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dic
     return flat, tables
 
 
-def _with_rates(flat: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys with a number for ``learning-rate`` = ``auto``: no site is sent the word.
-
-    0.1/C, with which k steps move a local model by 0.1·k at most where the noise is of records.
+def _read_bounded(path: Path) -> str:
+    """Return the text of a run config, which a coordinator may have sent.
 
     Raises:
-        TermsError: the server's rate, which is to be found then, is given as well.
+        OSError, UnicodeDecodeError: it cannot be read as text.
+        TermsError: it takes more work to read than its size, or is too long.
     """
-    if flat.get("learning-rate") != AUTO:
-        return flat
-    if flat.get("server-learning-rate", AUTO) not in (AUTO, FOUND):
-        raise TermsError(
-            f"{PREFIX}'learning-rate' = 'auto' finds 'server-learning-rate'; leave that out, or "
-            "write a number in 'learning-rate'"
-        )
-    clip = flat.get("clip-norm", 1.0)
-    # A wrong clip norm is refused by its own name.
-    is_clip = type(clip) in (int, float) and 0 < clip < math.inf
-    is_of_records = flat.get("noise", "records") == "records"
-    rate = _CLIENT_RATE / (clip if is_clip and is_of_records else 1.0)
-    return {**flat, "learning-rate": rate, "server-learning-rate": FOUND}
+    with path.open("rb") as file:
+        content = file.read(MOST_TERMS + 1)
+    if len(content) > MOST_TERMS:
+        raise TermsError(f"{PREFIX}the file is longer than {MOST_TERMS} bytes; remove comments")
+    text = content.decode().removeprefix(BOM)
+    if fault := form_fault(text):
+        raise TermsError(f"{PREFIX}{fault}")
+    return text
 
 
 def _check_known(flat: Mapping[str, Any]) -> None:
     """Refuse unknown keys, each with the nearest right one."""
-    known, wrong = RunConfig.keys(), []
+    known, wrong = RunConfig.keys(), list[str]()
     for key in flat:
-        if key in MOVED:
-            wrong.append(f"'{key}' is a strategy's: write its name before it, as '{MOVED[key]}'")
-        elif key not in known:
-            close = get_close_matches(key, known, n=1)
+        if key not in known:
+            # Of the first few, for a search takes a millisecond.
+            close = get_close_matches(key, known, n=1) if len(wrong) < _MOST_HINTS else []
             hint = f"; did you mean '{close[0]}'?" if close else ""
             wrong.append(f"'{key}' is not a known key{hint}")
     if wrong:
@@ -209,7 +208,7 @@ def _check_known(flat: Mapping[str, Any]) -> None:
 
 
 def _check_tables(tables: Tables) -> None:
-    """Refuse a flat key in a table: whoever reads no strategy's settings would pass over it."""
+    """Refuse a flat key in a table, where it would be ignored."""
     known = RunConfig.keys()
     for name, table in tables.items():
         if inner := [key for key in table if key in known]:

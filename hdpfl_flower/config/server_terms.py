@@ -1,4 +1,4 @@
-"""What only the server uses: whom it asks, how long it waits, where it writes, what it refuses.
+"""Keys of the server: clients, waiting, output, refusals.
 
 None of it is in a message or in a site's ledger. Flower itself hands each node the run config that
 ``flwr run`` was given, these keys included, so that nothing private belongs in any of them.
@@ -6,7 +6,8 @@ None of it is in a message or in a site's ledger. Flower itself hands each node 
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -35,8 +36,18 @@ def _read_rate(value: object) -> float | Literal["auto", "found"]:
 Rate = Annotated[float | Literal["auto", "found"], PlainValidator(_read_rate)]
 
 
+def rates_line(keys: Mapping[str, Any]) -> str:
+    """Return a run's rates in words, from its run config.
+
+    >>> rates_line({"learning-rate": 0.3, "server-learning-rate": "found"})
+    "learning rate: the sites' 0.3, the server's found"
+    """
+    site, server = keys.get("learning-rate"), keys.get("server-learning-rate")
+    return f"learning rate: the sites' {site}, the server's {server}"
+
+
 class ServerTerms(Settings):
-    """Keys that the server alone reads, whatever the strategy. Frozen."""
+    """Keys that only the server reads. Frozen."""
 
     fraction: Share = Field(
         1.0,
@@ -50,28 +61,39 @@ class ServerTerms(Settings):
         "online to approve the run; a day is 86400.",
     )
     round_timeout: Positive = Field(3600.0, description="Seconds to wait for a round's replies.")
+    memory_mb: Positive = Field(
+        4096.0,
+        description="Most megabytes that a strategy keeps of the sites' vectors: starts "
+        "(splittings) or control variates (scaffold). A run that needs more is refused before "
+        "round 1, a site that joins later for the round.",
+    )
     runs_dir: str = Field("", description="Folder of the runs; empty: $HDPFL_HOME/runs.")
+    notify: str = Field(
+        "",
+        description="Told of a site whose approval is pending, and of the run's end: path of a "
+        "program that reads a notice (JSON) from standard input, or of a file with a URL to post "
+        "it to.",
+    )
     public_split: str = Field(
         "auto",
         description="PFA: whose ε are loose (public), among all sites that joined: auto (gmm, or "
-        "nobody where a single site's leaving moves others across), gmm (PFA's), kmeans, "
+        "none where a single site's leaving moves others across), gmm (PFA's), kmeans, "
         "top:SHARE or threshold:EPSILON.",
     )
     require_public: bool = Field(
         False,
-        description="Draw a round's sites again until one of them is public, whatever the "
+        description="Draw a round's sites again until one of them is public, for any "
         "strategy; sites must disclose their ε.",
     )
-    guard: Literal["none", "cap", "centred-clipping", "evidence", "content"] = Field(
+    guard: Literal["none", "cap", "content"] = Field(
         "none",
-        description="Against sites that lie: none, cap (on a site's weight), centred-clipping, "
-        "evidence (gathered over the rounds), or content (of the class rows, by public records).",
+        description="Against sites that lie: none, cap (on a site's weight), or content (of the "
+        "class rows, by public records); both refuse what is proven.",
     )
     max_liars: Count = Field(
         2,
-        description="Guards evidence and content: sites refused at most on suspicion, by the "
-        "others' votes or by public records; under content so many quiet sites are not believed. "
-        "What is proven (no noise, shared noise) is refused whatever the limit.",
+        description="Guard content: sites refused at most by public records; so many quiet sites "
+        "are not believed. What is proven (no noise, shared noise) is always refused.",
     )
     public_records: str = Field(
         "",
@@ -81,7 +103,7 @@ class ServerTerms(Settings):
     )
     server_learning_rate: Rate = Field(
         AUTO,
-        description="What the server multiplies a round's aggregate by, whatever the strategy; "
+        description="Factor of a round's aggregate at the server, for any strategy; "
         "auto: 1, but 0.01 after +adam and +yogi; found: by the server, from the aggregates.",
     )
     server_schedule: str = Field(
@@ -94,7 +116,7 @@ class ServerTerms(Settings):
         "none",
         description="Which model is tested, stored and sent at the end: that of the last round "
         "(none), or a mean of the rounds' models: of the last ones (tail), with decaying weights "
-        "(ema), or of all (ergodic). Sites train from the last one whatever it is.",
+        "(ema), or of all (ergodic). Sites always train from the last one.",
     )
     average_tail: Share = Field(
         0.5, description="average = tail: share of the rounds, the last ones, that it is over."
@@ -104,6 +126,6 @@ class ServerTerms(Settings):
     )
     noise_floor: NotNegative = Field(
         0.0,
-        description="Guards evidence and content: least standard deviation of an honest update's "
+        description="Guards cap and content: least standard deviation of an honest update's "
         "noise, a coordinate; 0: not known.",
     )

@@ -1,4 +1,4 @@
-"""Base class of every group of run config keys: terms, server, simulation, a strategy's own.
+"""Base class of the groups of run config keys.
 
 A field is a key. Its annotation is the type and the range, its description is the line in the
 tables of keys, and its default is what an empty run config means.
@@ -17,19 +17,25 @@ from hdpfl_flower.errors import TermsError
 PREFIX = "run config: "
 """How every refusal of a key begins."""
 Value = bool | int | float | str
-"""What Flower's run config can hold under a key."""
+"""Values of Flower's run config."""
 
 
 def _fits_flower(value: int) -> int:
-    """Refuse an integer that Flower's records cannot carry: they hold 64 bits with a sign."""
+    """Refuse integers beyond Flower's 64 bits with a sign."""
     if value >= 2**63:
         raise ValueError("must be below 2**63")
     return value
 
 
+def _is_number(value: object) -> bool:
+    """Return whether ``value`` is a float or a 64-bit integer."""
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+PartOfBudget = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0), AfterValidator(_fits_flower)]
 AtLeastOne = Annotated[int, Field(ge=1), AfterValidator(_fits_flower)]
 
@@ -45,14 +51,14 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _numbers_as_texts(cls, data: Any) -> Any:
-        """Accept a number where a text is asked for: 0.1 means '0.1'."""
+        """Accept a number that Flower carries where a text is asked for: 0.1 means '0.1'."""
         if not isinstance(data, dict):
             return data
         fields = cls.model_fields
         texts = {key for key, name in cls.names().items() if fields[name].annotation is str}
         return {
             # `repr` of a float is the shortest text that reads back as the same number.
-            key: repr(value) if key in texts and type(value) in (int, float) else value
+            key: repr(value) if key in texts and _is_number(value) else value
             for key, value in data.items()
         }
 
@@ -71,7 +77,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            raise TermsError(f"{PREFIX}{describe(error, cls.keys(), prefix)}") from None
+            raise TermsError(f"{PREFIX}{describe(error, lambda _: cls.keys(), prefix)}") from None
 
     @classmethod
     def names(cls) -> dict[str, str]:

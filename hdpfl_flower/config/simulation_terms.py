@@ -1,4 +1,4 @@
-"""What a simulation draws its sites from: their data, their budgets, their batches, the seed.
+"""Draws of a simulation: data, budgets, batches, seed.
 
 The server reads it, and simulated sites read it from Flower's ``context.run_config``. A message
 holds none of it, and a site with a profile and records of its own reads none of it.

@@ -1,4 +1,4 @@
-"""Every key of a run config as rows of a table, for ``pyproject.toml`` and the documentation."""
+"""Keys of a run config as rows for ``pyproject.toml`` and docs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
+from hdpfl_flower.after import After
 from hdpfl_flower.config.run_config import GROUPS
 from hdpfl_flower.config.settings import Settings, Value
+from hdpfl_flower.work import Work
+from hdpfl_flower.work.choice import Choice
+from hdpfl_flower.work.second import SecondModel
+from hdpfl_flower.work.spend import Spend
 
 TITLES = {
     "terms": "Terms: sent to every site",
@@ -16,6 +21,8 @@ TITLES = {
     "simulation": "Simulation: what simulated sites are drawn from",
 }
 """The head of each group of flat keys."""
+_TEXTS = (str, Work, SecondModel | None, Choice | None, Spend, After)
+"""Types that users write as a text."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,12 @@ class Row:
 
 def rows_of(group: str, settings: type[Settings], prefix: str = "") -> Iterator[Row]:
     """Yield a row a key of ``settings``, in the order of its class."""
+    defaults = settings().as_config()
     for key, name in settings.names().items():
         field = settings.model_fields[name]
-        described = field.description or ""
-        yield Row(group, f"{prefix}{key}", field.default, _type_of(field.annotation), described)
+        described, extra = field.description or "", field.json_schema_extra
+        default: Any = extra["default"] if isinstance(extra, dict) else defaults[key]
+        yield Row(group, f"{prefix}{key}", default, _type_of(field.annotation), described)
 
 
 def flat_rows() -> list[Row]:
@@ -56,7 +65,9 @@ def flat_rows() -> list[Row]:
 
 
 def _type_of(annotation: Any) -> str:
-    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    words = {bool: "true or false", int: "whole number", float: "number"}
+    if annotation in _TEXTS:
+        return "text"
     if annotation in words:
         return words[annotation]
     if get_origin(annotation) is Literal:

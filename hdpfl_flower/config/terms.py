@@ -1,4 +1,4 @@
-"""The terms of a run: what a site plans, trains, tests and consents by. Sent with every message.
+"""Terms of a run, sent with every message and consented to.
 
 Everything here is known to the server and to every site, and a site's ledger keeps it for years.
 Nothing private belongs in it: a site's own ε, δ and batch size lie in its profile (``profile.py``).
@@ -9,33 +9,41 @@ What only the server or only a simulation uses is in ``server_terms.py`` and
 from __future__ import annotations
 
 import json
-import math
-from functools import lru_cache
-from typing import Annotated, Final, Literal
+import re
+from functools import lru_cache, partial
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, field_validator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 
-from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings, Share
+from hdpfl_flower.after import KINDS as ENDINGS
+from hdpfl_flower.after import After, read_after
+from hdpfl_flower.config.kinds import Kind, read_kind, write_kind
+from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings
+from hdpfl_flower.config.tasks import TASKS, StatedTask
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.work import KINDS, Work, read_work
+from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights, read_backbone
+from hdpfl_flower.work.choice import CHOICES, Choice
+from hdpfl_flower.work.second import SECONDS, SecondModel
+from hdpfl_flower.work.spend import SPENDS, Spend, read_spend
 
 AUTO: Final = "auto"
-"""What a term holds that is left to the rule; an explicit 0 is no such thing."""
+"""Value of a term left to the strategy; unlike an explicit 0."""
 
 Form = Literal["float32", "bfloat16", "int8"]
-"""How the numbers of a vector are sent; ``rounding.py`` has the grids."""
+"""How the numbers of a vector are sent; ``quantize.py`` has the grids."""
 FLOAT32: Final = "float32"
 
 
-def _read_pull(value: object) -> float | Literal["auto"]:
-    if value == AUTO:
-        return "auto"
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value < math.inf:  # type: ignore[operator]
-        raise ValueError("must be a number of at least 0, or 'auto'")
-    return float(value)  # type: ignore[arg-type]
+MOST_TERMS = 256_000
+"""Characters of a run's terms as JSON. A site reads them before its operator has consented, so each
+part is bounded and its size is looked at first; the parts together cannot exceed this."""
+MOST_SCHEMA = 65_536
+"""Bytes of a schema's text in UTF-8: about a thousand columns, or 1,600 on a line each."""
+MOST_RUN_ID, MOST_CHARACTERS = 64, 500
+"""Characters of a run's name, which ledgers keep for ever, and of any other text of the terms."""
 
-
-Pull = Annotated[float | Literal["auto"], PlainValidator(_read_pull)]
+_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def _one_line(value: str) -> str:
@@ -45,56 +53,106 @@ def _one_line(value: str) -> str:
     return value
 
 
-Line = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
-"""Text of the server that people at a site read."""
+_AUTO_WORK: Final = read_work(AUTO)
+LocalWork = Annotated[Work, PlainValidator(read_work), PlainSerializer(Work.to_text)]
+"""Local work of a round, sent as its canonical text."""
+Second = Annotated[
+    SecondModel | None,
+    PlainValidator(partial(read_kind, SECONDS, "kind of second model")),
+    PlainSerializer(write_kind),
+]
+"""Second model of a site, likewise."""
+Chosen = Annotated[
+    Choice | None,
+    PlainValidator(partial(read_kind, CHOICES, "kind of choice")),
+    PlainSerializer(write_kind),
+]
+"""Private choices among models, likewise."""
+Spending = Annotated[Spend, PlainValidator(read_spend), PlainSerializer(Spend.to_text)]
+"""Noise over the rounds, likewise."""
+AfterRun = Annotated[After, PlainValidator(read_after), PlainSerializer(After.to_text)]
+"""Work after the last round, likewise."""
+
+Stated = Annotated[
+    StatedTask | None,
+    PlainValidator(partial(read_kind, TASKS, "kind of task")),
+    PlainSerializer(write_kind),
+]
+"""Task of records without a schema, likewise."""
+Frozen = Annotated[Backbone | None, PlainValidator(read_backbone), PlainSerializer(write_kind)]
+"""Frozen backbone, likewise."""
+
+Line = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_one_line)]
+"""Text of the server: it enters ledgers, logs and pages of a site."""
+RunId = Annotated[str, Field(max_length=MOST_RUN_ID), AfterValidator(_one_line)]
+
+
+def schema_fault(text: str) -> str:
+    """Return the fault of a schema's text; empty for none."""
+    if len(text) > MOST_SCHEMA or len(text.encode(errors="surrogatepass")) > MOST_SCHEMA:
+        return f"is longer than {MOST_SCHEMA} bytes; remove comments or columns"
+    if _UNSEEN.search(text):
+        return "holds a control character, or half of a character; remove it"
+    return ""
+
+
+def _check_schema(text: str) -> str:
+    if fault := schema_fault(text):
+        raise ValueError(fault)
+    return text
 
 
 class RunTerms(Settings):
-    """What a run proposes to every site. Frozen; unknown keys and wrong types are refused by name.
+    """Proposal of a run to every site. Frozen; keys are checked.
 
     >>> RunTerms().updated(rounds=3).rounds
     3
     """
 
-    run_id: str = Field("", description="Name of the run; empty: the server makes one.")
-    strategy: str = Field("mmse", description="Aggregation rule: a row of the table.")
+    run_id: RunId = Field("", description="Name of the run; empty: the server makes one.")
+    strategy: Line = Field("mmse", description="Aggregation strategy: a row of the table.")
     rounds: AtLeastOne = Field(20, description="Rounds E; a site plans for all of them.")
     local_epochs: AtLeastOne = Field(1, description="Local epochs K a round.")
     local_steps: Count = Field(0, description="Local steps a round; 0: from local-epochs.")
     clip_norm: Positive = Field(1.0, description="Bound C on a record's gradient (l2).")
     learning_rate: Positive = Field(
         0.1,
-        description="Learning rate of local SGD; auto (run config): 0.1 over clip-norm, just 0.1 "
-        "where noise is not of records, and server-learning-rate is found.",
+        json_schema_extra={"default": AUTO},  # of a run config; no site is sent it
+        description="Learning rate of local SGD; auto: 0.3 / clip-norm, and the server finds its "
+        "own rate; where it cannot, 0.1 / clip-norm (/ 1 if noise is not per record).",
     )
-    model: str = Field(
+    model: Line = Field(
         "logreg",
         description="logreg, mlp:WIDTH[:WIDTH…], cnn, resnet18, or "
         "module:function (a site's policy must list it).",
     )
-    dataset: str = Field(
+    backbone: Frozen = Field(
+        None,
+        description=f"Public function of each record, whose outputs the model reads: a kind "
+        f"({', '.join(BACKBONES)}) and its settings, such as 'resnet18 weights=resnet18.pth'; "
+        "empty: none.",
+    )
+    start: Weights = Field(
+        "",
+        description="File of the model that round 1 starts from (.safetensors, or torch's), such "
+        "as an earlier run's model.safetensors; sites see its SHA-256. Empty: drawn from the seed.",
+    )
+    start_parts: Literal["all", "body"] = Field(
+        "all", description="Of 'start': the whole model, or its body under a new last layer."
+    )
+    dataset: Line = Field(
         "digits",
         description="A named data set, split over the sites; "
-        "'site': every site reads its own, by the public schema or by 'input-shape'; or, in "
+        "'site': every site reads its own, by the public schema or by 'task'; or, in "
         "simulations alone, your own: file:PATH.npz, or module:function.",
     )
-    task: Literal["auto", "classification", "regression", "survival"] = Field(
-        "auto",
-        description="What is learned from records without a schema; auto: classification with "
-        "'classes', survival with 'intervals'.",
+    task: Stated = Field(
+        None,
+        description=f"Task of records without a schema: a kind ({', '.join(TASKS)}) and its "
+        "settings, such as 'classification shape=1,28,28 classes=10'; empty: that of the schema, "
+        "of the named data set, or of your own.",
     )
-    input_shape: str = Field(
-        "",
-        description="Shape of a record without a schema, such as 13 or 1,28,28 (channels, height, "
-        "width); empty: the schema's, or that of the named data set or of your own.",
-    )
-    classes: Count = Field(
-        0, description="Number of classes of records without a schema; 0: none, or as above."
-    )
-    intervals: Count = Field(
-        0, description="Number of intervals in which survival is observed; 0: none, or as above."
-    )
-    schema_text: str = Field(
+    schema_text: Annotated[str, AfterValidator(_check_schema)] = Field(
         "",
         alias="schema",
         description="Public schema of the sites' tables: "
@@ -115,106 +173,42 @@ class RunTerms(Settings):
         description="Every site's noise multiplier: a site leaves when its ε is used up; "
         "0: each site's own, for all rounds.",
     )
+    spend: Spending = Field(
+        Spend(),
+        description=f"Noise over the rounds, at the same ε: a kind ({', '.join(SPENDS)}) and its "
+        "settings, such as 'late ratio=2', whose noise falls.",
+    )
     noise: Literal["records", "server", "client"] = Field(
         "records",
-        description="Who adds the noise: each site's DP-SGD (unit: a record), a trusted server "
+        description="Source of the noise: each site's DP-SGD (unit: a record), a trusted server "
         "(unit: a client; sites must set trust-server), or each client to its update (unit: all "
         "records of a client, against any change; sites must set policy.client-noise).",
     )
-    personal_lambda: str = Field(
-        "",
-        description="Personal models (Ditto): pull λ towards the global model: one number, or "
-        "PRIVATE,OPTED-OUT; empty: no personal model, but 0.1 for ditto.",
+    work: LocalWork = Field(
+        _AUTO_WORK,
+        description=f"Local work: a kind ({', '.join(KINDS)}) and its settings, such as "
+        "'alternate own-steps=2'; auto: the strategy's own.",
     )
-    first_batch: Literal["auto", "full", "same"] = Field(
-        "auto",
-        description="Batches of round 1, which a site plans for: full (all records, an exact "
-        "first update), or the same as later; auto: full for r-dpcfl.",
+    second: Second = Field(
+        None,
+        description=f"Second model of each site, pulled to the global one (Ditto): a kind "
+        f"({', '.join(SECONDS)}) and its settings, such as 'kept pull=0.05'; empty: none, but "
+        "that of the strategy.",
     )
-    selections: Count = Field(
-        0,
-        description="Private choices of a model that a site plans for; 0: a tenth of the rounds.",
+    choice: Chosen = Field(
+        None,
+        description=f"Private choices among models: a kind ({', '.join(CHOICES)}) and its "
+        "settings, such as 'gaussian times=2 share=0.1'; empty: the strategy's own.",
     )
-    selection_share: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1,
-        description="Share of a site's ε that its private choices alone would cost; 0: no choices.",
-    )
-    selection_mechanism: Literal["gaussian", "gumbel"] = Field(
-        "gaussian",
-        description="Noise of a private choice: gaussian, or gumbel (the exponential mechanism, "
-        "as in R-DPCFL's paper).",
-    )
-    prox_lambda: Pull = Field(
-        "auto",
-        description="Pull λ of the local steps: towards the round's global model (FedProx), or "
-        "the mean of the sites' models (mr-mtl); auto: 0.1 for mr-mtl, fedprox and the other "
-        "splittings, else 0, no pull.",
-    )
-    personal_noise: Literal["auto", "none", "records"] = Field(
-        "auto",
-        description="Personal models: none (plain SGD that stays at home), or records (DP-SGD "
-        "whose steps are charged like the round's); auto: records for ditto, else none.",
-    )
-    personal_part: Literal["", "head", "body"] = Field(
-        "",
-        description="Part of the model that stays at its site and is never sent: head (the last "
-        "layer), or body (all else); empty: none, but the strategy's own where it has one.",
-    )
-    personal_training: Literal["auto", "joint", "alternate", "frozen", "offset"] = Field(
-        "auto",
-        description="Steps of a round: joint (all coordinates), alternate (the personal part "
-        "first, then the shared one), frozen (the shared part alone), or offset (everything is "
-        "shared, and the site adds an offset of its own); auto: the strategy's own, else joint. "
-        "Each step is noisy.",
-    )
-    personal_steps: Count = Field(
-        0, description="alternate: local steps of the personal part; 0: half of them, at least one."
-    )
-    personal_rate: NotNegative = Field(
-        0.1,
-        description="offset: how much of its own noisy update a site adds to its offset; all of "
-        "it (1) has the noise of local training.",
-    )
-    shared_mask: Literal[
-        "none", "noisy-updates", "charged-top-k", "random", "global-magnitude", "published"
-    ] = Field(
-        "none",
-        description="Coordinates of the shared part that a site trains and sends: all (none), or "
-        "those that its own noisy updates, a charged noisy gradient, chance or the global model "
-        "select; published: its clean weights, which violates privacy: simulations alone.",
-    )
-    mask_share: Share = Field(
-        0.5, description="Share of the shared coordinates that 'shared-mask' selects."
-    )
-    tuning_steps: Count = Field(
-        0,
-        description="Noisy steps of a site on its own records after the last round; charged like "
-        "the round's. 0: none, but as many as a round's for fedbabu, dp-fedavg-fb and pmtl.",
-    )
-    tuning_part: Literal["auto", "head", "all"] = Field(
-        "auto",
-        description="What 'tuning-steps' trains: head (the last layer), or all; auto: all for "
-        "pmtl, else head.",
-    )
-    personal_prior: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0,
-        description="Share of a site's ε that one noisy count a class alone would cost; it stays "
-        "at the site and corrects the model for its labels; 0: no counts.",
-    )
-    personal_shrink: NotNegative = Field(
-        0.0,
-        description="How much of its own summed deviation from the global model a site adds to "
-        "its personal model, each tensor shrunk by the site's noise; costs no ε; 0: none.",
-    )
-    score_share: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0,
-        description="Share of a site's ε that one noisy histogram of scores by class alone would "
-        "cost: of the final model, on one record of each person that the site holds out of "
-        "training. AUROC and calibration over all sites are estimated from it; two classes alone; "
-        "0: no histogram.",
+    after: AfterRun = Field(
+        After(),
+        description=f"Computed after the last round: kinds ({', '.join(ENDINGS)}) between commas, "
+        "with their settings, such as 'tuning steps=40, scores share=0.25'; empty: what the "
+        "strategy names.",
     )
     epsilon_cap: NotNegative = Field(
-        0.0, description="No site spends more than this ε; 0: no cap (the rule 'minimum' sets it)."
+        0.0,
+        description="No site spends more than this ε; 0: no cap (the strategy 'minimum' sets it).",
     )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="Simulation: every site's δ. noise = server: that of every level."
@@ -224,7 +218,7 @@ class RunTerms(Settings):
         description="What finds the noise multiplier: our accountant (pld), or in simulations the "
         "formula of a paper, to reproduce it; a site that is no simulation declines a formula.",
     )
-    simulated_epsilon: str = Field(
+    simulated_epsilon: Line = Field(
         "",
         description="Simulation: the ε of every simulated site, in place of 'epsilons'; set by "
         "'maximum' and 'non-private', which violate what the sites ask for.",
@@ -249,52 +243,54 @@ class RunTerms(Settings):
     )
     coordinator: Line = Field(
         "",
-        description="Who asks, likewise: a name and an address. Sites show it as the server's "
-        "word, which nobody verified.",
+        description="Name and address of the coordinator, likewise: the server's word, unverified.",
     )
-
-    @field_validator("personal_lambda")
-    @classmethod
-    def _without_blanks(cls, value: str) -> str:
-        return value.strip()  # blanks alone are no λ: nobody is to pay for a model of it
 
     @property
     def pull(self) -> float:
-        """λ of ``prox-lambda``; 0 where the strategy leaves it open."""
-        return 0.0 if self.prox_lambda == AUTO else self.prox_lambda
+        """λ of the local steps; 0 where the strategy leaves it open."""
+        return 0.0 if self.work.pull == AUTO else self.work.pull
 
     @property
-    def sent_part(self) -> str:
-        """Which part of the model is sent: ``head``, ``body``, or empty for all of it."""
-        if self.personal_training == "offset":
-            return ""
-        return {"head": "body", "body": "head", "": ""}[self.personal_part]
+    def kinds(self) -> tuple[Kind, ...]:
+        """Typed values of the site's work."""
+        one = (self.work, self.second, self.choice, self.spend, self.backbone)
+        given = (*one, *self.after.kinds)
+        return tuple(each for each in given if each is not None)
+
+    def noise_factor(self, server_round: int) -> float:
+        """Return the noise of a round over that of the last, which all sites share; at least 1."""
+        return self.spend.noise_factor(server_round, self.rounds)
+
+    @property
+    def choices(self) -> int:
+        """Private choices that a site plans for."""
+        return self.choice.count(self) if self.choice else 0
 
     @property
     def needs_head(self) -> bool:
         """Whether the run needs a model whose head can be told from its body."""
-        return bool(self.personal_part or (self.tuning_steps and self.tuning_part != "all"))
+        tuning = self.after.tuning
+        return self.work.needs_head or (tuning is not None and tuning.part != "all")
 
     @property
-    def has_phases(self) -> bool:
-        """Whether a round's steps train or send other coordinates than all of the model's."""
-        return bool(
-            self.personal_part or self.personal_training == "offset" or self.shared_mask != "none"
-        )
+    def tuning_steps(self) -> int:
+        """Steps after the last round; 0: none."""
+        return self.after.tuning.count(self) if self.after.tuning else 0
 
     @property
     def has_personal_state(self) -> bool:
-        """Whether a site keeps a vector of its own from round to round, beside Ditto's model."""
-        return bool(
-            self.personal_part
-            or self.personal_training == "offset"
-            or self.shared_mask == "noisy-updates"
-            or self.personal_shrink
-        )
+        """Whether a site keeps a vector from round to round."""
+        return self.work.keeps_state or self.after.shrink is not None
+
+    @property
+    def sums_updates(self) -> bool:
+        """Whether a site keeps the sum of its noisy updates."""
+        return self.work.sums_updates or self.after.shrink is not None
 
     @staticmethod
     def from_json(text: str) -> RunTerms:
-        """Return the terms that :meth:`to_json` wrote; raises ``TermsError`` for anything else."""
+        """Return the terms of :meth:`to_json`; raises ``TermsError``."""
         return _from_json(text)
 
     def to_json(self) -> str:
@@ -305,10 +301,21 @@ class RunTerms(Settings):
 
 @lru_cache(maxsize=64)
 def _from_json(text: str) -> RunTerms:
+    return RunTerms.parse(read_object(text))
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in ``text``, its content unchecked.
+
+    Raises:
+        TermsError: there is none, or it is longer than :data:`MOST_TERMS`.
+    """
+    if len(text) > MOST_TERMS:
+        raise TermsError(f"run config: the terms are longer than {MOST_TERMS} characters")
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
         raise TermsError("run config: the terms are not a JSON object")
-    return RunTerms.parse(data)
+    return data

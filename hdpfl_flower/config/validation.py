@@ -1,8 +1,8 @@
-"""One way to turn pydantic's findings into one clear line per mistake, without values."""
+"""Pydantic's findings in one clear line per mistake, without values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 from pydantic import AliasGenerator, ConfigDict, ValidationError
@@ -31,6 +31,8 @@ _WORDS = {
     "bool_type": "must be true or false",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
     "float_type": "must be a number",
     "string_type": "must be a text in quotes",
     "tuple_type": "must be a list in [ ]",
@@ -47,40 +49,76 @@ _WORDS = {
     "too_short": "has too few entries: {min_length} at least",
     "too_long": "has too many entries: {max_length} at most",
     "string_pattern_mismatch": "is empty, or holds a control character",
+    "string_too_long": "is longer than {max_length} characters; shorten it",
+    "string_unicode": "must be printable text",
     "is_instance_of": "must be a path, a text in quotes",
     "union_tag_invalid": "must be one of {expected_tags}",
     "union_tag_not_found": "is missing",
 }
-"""Our words for each kind of pydantic's findings; it fills in what the model asks for."""
+"""Our words for each kind of pydantic's findings."""
 _OTHER = "is not what is asked for here"
 """Of a kind without words: pydantic's own text names its internals, or the value."""
 _TAGGED = ("union_tag_invalid", "union_tag_not_found")
+_NAMED, _SHOWN = 5, 60
+"""Mistakes that one error names, and characters of a part of a key: the text may be a server's."""
+
+Location = tuple[int | str, ...]
+"""Where pydantic found a mistake."""
 
 
-def describe(error: ValidationError, keys: Iterable[str], prefix: str = "") -> str:
-    """Return the mistakes of ``error`` on one line, each naming its key and what is wrong.
+def written(location: Location) -> str:
+    """Return a key as an error shows it: on one line, no part longer than it need be.
+
+    >>> written(("columns", 0, "name")), len(written(("x" * 100_000,)))
+    ('columns.0.name', 60)
+    """
+    parts = [str(part)[:_SHOWN] for part in location]
+    return ".".join(part if part.isprintable() else ascii(part)[1:-1] for part in parts)
+
+
+def describe(
+    error: ValidationError,
+    known: Callable[[Location], Iterable[str]],
+    prefix: str = "",
+    name: Callable[[Location], str] = written,
+) -> str:
+    """Return the mistakes of ``error`` on one line, by key.
 
     Args:
         error: what pydantic found.
-        keys: every key that exists, to suggest a spelling for one that does not.
+        known: keys that exist where an unknown one was found, to suggest a spelling for it.
         prefix: what stands before each key where the user wrote it.
+        name: of a location, as the user knows it.
 
     Guarantees:
         No value that was validated appears in the text, and no sentence of pydantic's: every kind
-        of finding has words of ours, and the messages of our validators name keys only.
+        of finding has words of ours, and the messages of our validators name keys only. The work
+        is linear in the mistakes: the first ones are named, the others counted, and a spelling is
+        suggested for the first unknown key alone.
     """
-    known = list(keys)
-    lines = []
-    for item in error.errors(include_url=False, include_input=False):
+    found, lines, is_first = error.errors(include_url=False, include_input=False), [], True
+    for item in found[:_NAMED]:
         kind, context = item["type"], item.get("ctx", {})
         tag = (context["discriminator"].strip("'"),) if kind in _TAGGED else ()
-        key = ".".join(str(part) for part in (*item["loc"], *tag))
+        key = name((*item["loc"], *tag))
         if kind == "extra_forbidden":
-            close = get_close_matches(key, known, n=1)
-            hint = f"; did you mean '{prefix}{close[0]}'?" if close else ""
+            close = nearest(key, known(item["loc"])) if is_first else ""
+            hint, is_first = f"; did you mean '{prefix}{close}'?" if close else "", False
             lines.append(f"'{prefix}{key}' is not a known key{hint}")
         else:
             text = str(context["error"]) if kind == "value_error" else _WORDS.get(kind, _OTHER)
             text = text if kind == "value_error" else text.format(**context)
             lines.append(f"'{prefix}{key}' {text}" if key else text)
-    return "; ".join(lines)
+    more = f"; and {len(found) - _NAMED} more mistakes" if len(found) > _NAMED else ""
+    return "; ".join(lines) + more
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """Return the key among ``known`` that ``key`` resembles; empty: none, or it is far longer.
+
+    >>> nearest("clipnorm", ["rounds", "clip-norm"]), nearest("clip-norm" * 9, ["clip-norm"])
+    ('clip-norm', '')
+    """
+    # A key of the server's may be long, and comparing is quadratic in its length.
+    near = [each for each in known if len(key) <= 2 * len(each)]
+    return next(iter(get_close_matches(key, near, n=1)), "")

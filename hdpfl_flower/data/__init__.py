@@ -1,1 +1,1 @@
-"""Records: from a site's own files, or from a named data set."""
+"""Records from a site's own files or from a named data set."""

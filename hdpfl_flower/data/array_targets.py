@@ -1,4 +1,7 @@
-"""Arrays without a schema as a task's records: numbers of any type, and targets of any task."""
+"""Conversion of arrays without a schema to the records of a task.
+
+Numbers may be of any type, and the task of any kind.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ Targets = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 
 def target_shape(task: Task) -> tuple[int, ...]:
-    """Return the shape of a record's target in an array ``y``: two numbers for survival, or one."""
+    """Return the shape of one target in ``y``: ``(2,)`` for survival, else ``()``."""
     return (2,) if task.intervals else ()
 
 
 def targets_wanted(task: Task) -> str:
-    """Return what the targets of ``task`` are, for errors.
+    """Return a description of the targets of ``task``, for errors.
 
     >>> targets_wanted(Task.classification((3,), 10))
     'whole numbers from 0 to 9'
@@ -33,7 +36,7 @@ def targets_wanted(task: Task) -> str:
 
 
 def targets_in(y: npt.NDArray[Any], task: Task) -> tuple[Targets, Mask]:
-    """Return each record's target, and whether it is one of the task's.
+    """Return the target of each record and a mask of valid ones.
 
     Args:
         y: floats, shape ``(n, *target_shape(task))``; for survival the last interval in which the
@@ -59,12 +62,12 @@ def targets_in(y: npt.NDArray[Any], task: Task) -> tuple[Targets, Mask]:
 def targets_of_times(
     times: npt.NDArray[np.float64], events: npt.NDArray[np.bool_], edges: tuple[float, ...]
 ) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return the survival target of each record, and whether it survived, or had, any interval.
+    """Return the survival targets and a mask of the records with one.
 
     An event counts in the interval in which it lies. A record censored in the second half of an
     interval counts as a survivor of it, one censored in the first half does not (Gensheimer and
-    Narasimhan, PeerJ 2019): so hazards are biased neither way by whom observation ended in between.
-    One that ended in the first half of the first interval says nothing and has no target.
+    Narasimhan, PeerJ 2019): so censoring within an interval biases the hazards neither way.
+    A record censored in the first half of the first interval has no target.
 
     Args:
         times: at or above 0, shape ``(n,)``; one beyond the last edge survived all intervals.
@@ -90,14 +93,14 @@ def targets_of_times(
 
 
 def _is_whole(values: npt.NDArray[Any], below: int) -> Mask:
-    """Return where ``values`` is a whole number from 0 to ``below`` − 1; NaN fails and is none."""
+    """Return a mask of whole numbers from 0 to ``below`` − 1; NaN fails."""
     with np.errstate(invalid="ignore"):
         whole: Mask = (values >= 0) & (values < below) & (values == np.floor(values))
     return whole
 
 
 def floats_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ``array`` as floats of its shape: what is no number is NaN.
+    """Return ``array`` as floats of the same shape; NaN for non-numbers.
 
     One text among the numbers makes numpy store texts everywhere, so texts are read cell by cell.
 
@@ -105,7 +108,7 @@ def floats_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         DataError: it holds neither numbers nor texts.
     """
     if array.dtype.kind in "biuf":
-        # Exact but for integers of 64 bits, and no wider than that takes.
+        # Exact except for 64-bit integers, in the narrowest float type that is.
         return array.astype(np.result_type(array.dtype, np.float32), copy=False)
     if array.dtype.kind in "US":
         if array.dtype.kind == "U":

@@ -1,11 +1,12 @@
-"""The columns of a Parquet file, of any Arrow type and any content; the extra ``tables``.
+"""Columns of a Parquet file of any Arrow type; extra ``tables``.
 
-As in :mod:`hdpfl_flower.data.columns`, nothing here raises because of a cell.
+As in :mod:`hdpfl_flower.data.columns`, no cell makes this code raise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import PLAIN, Cells, Notation, Texts
+from hdpfl_flower.data.columns import PLAIN, Cells, Notation, Texts, row_digest
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.system.extras import extra
 
@@ -29,7 +30,7 @@ class ArrowColumn:
     values: Any
 
     def cells(self, notation: Notation = PLAIN) -> Cells:
-        """Return what the cells hold.
+        """Return the cells as numbers and texts.
 
         Texts, numbers, booleans and dictionaries of them are read; cells of any other type (dates,
         lists, structures) are neither a number nor a text.
@@ -46,12 +47,12 @@ class ArrowColumn:
             return Cells(_floats(column), _texts(words), absent)
         if _is_number(column.type):
             numbers = _floats(column)
-            # Nulls and NaNs are absent; an infinite number is there, and unreadable.
+            # Nulls and NaNs are absent; an infinite number is present but unreadable.
             return Cells(np.where(np.isfinite(numbers), numbers, np.nan), None, np.isnan(numbers))
         return Cells(np.full(len(column), np.nan), None, absent)
 
-    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return, shape ``(n,)``, the days since 1970-01-01 of each date, NaN for none.
+    def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
+        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date.
 
         Arrow's own dates and timestamps (of a zone: its date in UTC) need no format.
         """
@@ -59,7 +60,7 @@ class ArrowColumn:
 
         column = _plain(self.values)
         if _is_text(column.type):
-            return _texts(column).days(formats)
+            return _texts(column).days(formats, century)
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
             return np.full(len(column), np.nan)
         # safe=False: a time of day is cut off; a safe cast would raise on that one cell.
@@ -67,7 +68,7 @@ class ArrowColumn:
         return _floats(days)
 
     def texts(self) -> Texts | None:
-        """Return the cells as texts, numbers written out; None for a type that has no text."""
+        """Return the cells as texts, numbers written out; None without text."""
         import pyarrow as pa
 
         column = _plain(self.values)
@@ -79,7 +80,7 @@ class ArrowColumn:
 def read_parquet(
     path: Path, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> tuple[dict[str, ArrowColumn], int]:
-    """Return some columns of a Parquet file, and the number of its rows.
+    """Return the chosen columns of a Parquet file and its row count.
 
     Args:
         path: the file.
@@ -90,24 +91,64 @@ def read_parquet(
         InstallationError: pyarrow is not installed.
         DataError: the file is missing, or no readable Parquet file.
     """
+    with _opened(path) as file:
+        wanted = choose(file.schema_arrow.names)
+        table = file.read(columns=list(wanted))
+    at = table.column_names.index
+    return {name: ArrowColumn(table.column(at(name))) for name in wanted}, table.num_rows
+
+
+def row_digests(path: Path) -> npt.NDArray[np.uint64]:
+    """Return a digest of every row over all columns, uint64 ``(n,)``.
+
+    A number counts by its value, of any type, since writers turn a whole column of integers
+    into floats for one null. Cells of lists and structures do not count, nor times of day.
+
+    Raises:
+        DataError: as :func:`read_parquet`.
+    """
+    digests = bytearray()
+    with _opened(path) as file:
+        for batch in file.iter_batches():
+            words = [word for column in batch.columns for word in _words(ArrowColumn(column))]
+            for row in np.stack(words, axis=1):
+                digests += row_digest(row.tobytes())
+    return np.frombuffer(bytes(digests), dtype=np.uint64)
+
+
+def _words(column: ArrowColumn) -> Iterator[npt.NDArray[np.uint64]]:
+    """Yield a column's parts of the row digests, uint64 ``(n,)`` each."""
+    cells = column.cells()
+    numbers = cells.numbers if cells.texts is not None else np.fmax(cells.numbers, column.days(()))
+    is_number = np.isfinite(numbers)
+    yield np.where(is_number, numbers + 0.0, np.nan).view(np.uint64)  # no -0.0, and one NaN
+    if cells.texts is not None:
+        known = [row_digest(text) for text in cells.texts.values]
+        hashed = np.frombuffer(b"".join(known), dtype=np.uint64)[cells.texts.rows]
+        blank = np.array([not text for text in cells.texts.values], dtype=bool)[cells.texts.rows]
+        yield np.where(is_number | blank, np.uint64(0), hashed)
+    else:
+        yield np.zeros(len(numbers), dtype=np.uint64)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open the Parquet file at ``path``; errors as of :func:`read_parquet`."""
     with extra("tables", "a Parquet file"):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
-            wanted = choose(file.schema_arrow.names)
-            table = file.read(columns=list(wanted))
+            yield file
     except (OSError, pa.ArrowException, ValueError):
         raise DataError(
             "the table is not there or is no readable Parquet file; check its path and format"
         ) from None
-    at = table.column_names.index
-    return {name: ArrowColumn(table.column(at(name))) for name in wanted}, table.num_rows
 
 
 def _plain(column: Any) -> Any:
-    """Return ``column`` without a dictionary."""
+    """Return ``column`` decoded from a dictionary."""
     import pyarrow as pa
 
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
@@ -139,7 +180,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _texts(column: Any) -> Texts:
-    """Return a column of texts, nulls as empty ones."""
+    """Return a text column; nulls become empty texts."""
     import pyarrow as pa
 
     # As bytes: a check of its UTF-8 would raise on a single cell.
@@ -148,7 +189,7 @@ def _texts(column: Any) -> Texts:
 
 
 def _floats(column: Any) -> npt.NDArray[np.float64]:
-    """Return ``column`` as float64, shape ``(n,)``, nulls as NaN."""
+    """Return ``column`` as float64, shape ``(n,)``; nulls become NaN."""
     import pyarrow as pa
 
     # safe=False: an integer above 2**53 is rounded; a safe cast would raise on that one cell.

@@ -1,6 +1,6 @@
-"""The cells of one column of a table: a number where a cell holds one, a text where there is text.
+"""Cells of one table column, as numbers or texts.
 
-Nothing here raises because of a cell: an exception that a record can cause would disclose that
+No cell makes this code raise: an exception that a record can cause would disclose that
 record without noise (docs/project/decisions.md). A cell that cannot be read is NaN and equals no
 value.
 """
@@ -13,6 +13,8 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
@@ -20,18 +22,52 @@ import numpy.typing as npt
 
 Mask = npt.NDArray[np.bool_]
 
-NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""What counts as a number in a cell: ASCII decimal notation; no nan, inf, hex or separators."""
+NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""Number in a cell: ASCII decimal notation, without nan, inf, hex, separators.
+
+No digit can be matched in two ways, so a text that is no number is rejected in linear time.
+"""
 
 BLANK = " \t\n\r\f\v"
-"""Trimmed from both ends of a cell and of a value of the schema (ASCII only)."""
+"""ASCII characters trimmed from cells and schema values."""
 
 _BLANK_BYTES = BLANK.encode()
+_SIGNS = str.maketrans({
+    **dict.fromkeys([0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " "),
+    **dict.fromkeys("\u200b\u2060\ufeff"),  # of no width
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-"),
+    **dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"),
+    **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
+})  # fmt: skip
+"""Unicode blanks, minus signs and quotes, with the ASCII sign that a cell means by them."""
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = re.compile("|".join(_MONTHS), re.IGNORECASE | re.ASCII)
+_FRACTION = re.compile(r"(\.[0-9]{6})[0-9]+")
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
+def row_digest(content: bytes) -> bytes:
+    """Return an 8-byte digest of the content of a row or file."""
+    return blake2b(content, digest_size=8, person=b"row").digest()
+
+
+def plain(text: str) -> str:
+    """Return ``text`` trimmed, with ASCII blanks, minus signs and quotes.
+
+    Linear in its length. Quotes of a printer around the whole are removed.
+
+    >>> plain(" \u22125\u00a0"), plain("\u201cyes\u201d"), plain("2\u202f090")
+    ('-5', 'yes', '2 090')
+    """
+    if text.isascii():
+        return text.strip(BLANK)
+    changed = text.translate(_SIGNS).strip(BLANK)
+    is_quoted = '"' not in text and changed[:1] == changed[-1:] == '"' != changed
+    return changed[1:-1].strip(BLANK) if is_quoted else changed
+
+
 def number_in(text: bytes) -> float:
-    """Return the finite number that ``text`` is, trimmed already; NaN for anything else.
+    """Return the finite number in the trimmed ``text``, or NaN.
 
     >>> number_in(b"+1e0"), number_in(b"1_0"), number_in(b"1e999")
     (1.0, nan, nan)
@@ -43,18 +79,18 @@ def number_in(text: bytes) -> float:
 
 @dataclass(frozen=True)
 class Notation:
-    """How numbers are written in the texts of a table.
+    """Notation of numbers in the texts of a table.
 
     Attributes:
-        decimal: the mark before the fraction; no other is read as one.
-        thousands: what may stand between groups of three digits; empty: nothing may.
+        decimal: the only mark that may stand before the fraction.
+        thousands: separator allowed between groups of three digits; empty: none.
     """
 
     decimal: str = "."
     thousands: str = ""
 
     def number_in(self, text: bytes) -> float:
-        """Return the finite number that ``text`` is, trimmed already; NaN for anything else.
+        """Return the finite number in the trimmed ``text``, or NaN.
 
         >>> comma = Notation(",", ".")
         >>> [comma.number_in(text) for text in (b"1.234,5", b"-7", b"1.5", b"1.23,4")]
@@ -76,43 +112,59 @@ class Notation:
 
 
 PLAIN = Notation()
-"""ASCII decimal notation, a point before the fraction."""
+"""ASCII decimal notation with a decimal point."""
 
 
-def days_in(text: bytes, formats: Sequence[str]) -> float:
-    """Return the days from 1970-01-01 to the date that ``text`` is, NaN for none.
+def days_in(text: bytes, formats: Sequence[str], century: int = 0) -> float:
+    """Return days from 1970-01-01 to the date ``text``, or NaN.
 
     Args:
         text: trimmed already.
-        formats: of :func:`datetime.datetime.strptime`; the first that fits counts.
+        formats: of :func:`datetime.datetime.strptime`, but ``%b`` is an English month of three
+            letters on every machine; the first that fits counts.
+        century: first of the hundred years in which a ``%y`` lies.
 
     >>> [days_in(each, ("%d.%m.%Y",)) for each in (b"02.01.1970", b"31.02.1970", b"1970-01-02")]
     [1.0, nan, nan]
+    >>> days_in(b"2-JAN-70", ("%d-%b-%y",), 1970), days_in(b"2-JAN-70", ("%d-%b-%y",), 1900)
+    (1.0, 1.0)
     """
     decoded = text.decode(errors="replace")
     for each in formats:
+        written, form = decoded, each
+        if "%b" in form:
+            form = form.replace("%b", "-%m-")
+            written = _MONTH.sub(_month_number, written, count=1)
+        if "%f" in form:  # some databases write seven digits or more
+            written = _FRACTION.sub(r"\1", written)
         try:
-            # Naive on purpose: the calendar date as it is written, whatever the machine's zone.
-            found = datetime.datetime.strptime(decoded, each)
+            # The calendar date as it is written, in any zone of the machine and of the text.
+            found = datetime.datetime.strptime(written, form)
+            if "%y" in form:
+                found = found.replace(year=century + (found.year - century) % 100)
         except (ValueError, OverflowError):
             continue
         return float(found.toordinal() - _EPOCH)
     return math.nan
 
 
+def _month_number(found: re.Match[str]) -> str:
+    return f"-{_MONTHS.index(found[0].lower()) + 1:02}-"
+
+
 def value_key(value: str) -> float | bytes:
-    """Return what a value is compared by: its number if it is a finite one, else its UTF-8 bytes.
+    """Return the comparison key: a finite number, else the UTF-8 bytes.
 
     >>> value_key(" 1") == value_key("1.0"), value_key("1_0")
     (True, b'1_0')
     """
-    text = value.strip(BLANK).encode(errors="surrogatepass")
+    text = plain(value).encode(errors="surrogatepass")
     return text if math.isnan(number := number_in(text)) else number
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Texts:
-    """A column of texts; a text that occurs often is kept, and read, once.
+    """Column of texts; repeated texts are stored and read once.
 
     Attributes:
         values: the different texts, trimmed.
@@ -124,28 +176,40 @@ class Texts:
 
     @classmethod
     def of(cls, cells: Iterable[bytes]) -> Texts:
-        """Return the column of ``cells``, a row each."""
+        """Return the column of ``cells``, one per row."""
         gathered = GatheredTexts()
         for cell in cells:
             gathered.add(cell)
         return gathered.texts()
 
-    def numbers(self, notation: Notation = PLAIN) -> npt.NDArray[np.float64]:
-        """Return, shape ``(n,)``, the number that each row holds, NaN for none."""
-        read = notation.number_in
-        return np.array([read(text) for text in self.values], dtype=np.float64)[self.rows]
+    @cached_property
+    def plain(self) -> tuple[bytes, ...]:
+        """Values in ASCII signs; ids are read by the letter."""
+        return tuple(
+            text
+            if text.isascii()
+            else plain(text.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+            for text in self.values
+        )
 
-    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return, shape ``(n,)``, the days since 1970-01-01 of each row's date, NaN for none."""
-        found = [days_in(text, formats) for text in self.values]
+    def numbers(self, notation: Notation = PLAIN) -> npt.NDArray[np.float64]:
+        """Return the number in each row, shape ``(n,)``; NaN for none."""
+        read = notation.number_in
+        return np.array([read(text) for text in self.plain], dtype=np.float64)[self.rows]
+
+    def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
+        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
+        found = [days_in(text, formats, century) for text in self.plain]
         return np.array(found, dtype=np.float64)[self.rows]
 
     def lookup(self, values: dict[bytes, int]) -> npt.NDArray[np.int64]:
-        """Return, shape ``(n,)``, the number that ``values`` has for each row's text, else -1."""
-        return np.array([values.get(text, -1) for text in self.values], dtype=np.int64)[self.rows]
+        """Return the number mapped to each text, shape ``(n,)``; else -1."""
+        return np.array([values.get(text, -1) for text in self.plain], dtype=np.int64)[self.rows]
 
     def ids(self, notation: Notation = PLAIN) -> list[bytes]:
-        """Return each row's text as an id, ``7.0`` as ``7`` (``7,0`` with a decimal comma).
+        """Return each text as an id; ``7.0`` becomes ``7``.
+
+        With a decimal comma ``7,0`` becomes ``7``.
 
         Writers change a whole column from 7 to 7.0 when one id is missing: that changes no id.
         """
@@ -156,10 +220,10 @@ class Texts:
 
 
 class GatheredTexts:
-    """A column of texts while its rows are read, one after another."""
+    """Column of texts, built row by row."""
 
     def __init__(self) -> None:
-        """Start without a row."""
+        """Start with an empty column."""
         self._known: dict[bytes, int] = {}
         self._rows = array("q")
 
@@ -170,19 +234,19 @@ class GatheredTexts:
     def texts(self) -> Texts:
         """Return the column so far."""
         values = tuple(cell.strip(_BLANK_BYTES) for cell in self._known)
-        # Not copied: the array is as large as the column, and nobody adds to it any more.
+        # Not copied: the array is as large as the column and does not grow any more.
         rows = np.frombuffer(self._rows, dtype=np.int64) if self._rows else np.zeros(0, np.int64)
         return Texts(values, rows)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Cells:
-    """One column, a cell a row.
+    """One column, one cell per row.
 
     Attributes:
         numbers: float64, shape ``(n,)``; NaN where a cell holds no finite number.
         texts: the texts of the cells, empty where absent; None for a column of numbers.
-        absent: bool, shape ``(n,)``; there is nothing in the cell (a null, or a NaN).
+        absent: bool, shape ``(n,)``; the cell is empty (a null, or a NaN).
     """
 
     numbers: npt.NDArray[np.float64]
@@ -191,11 +255,11 @@ class Cells:
 
     @classmethod
     def of_texts(cls, texts: Texts, notation: Notation = PLAIN) -> Cells:
-        """Return a column of texts, none of them absent."""
+        """Return a column of texts without absent cells."""
         return cls(texts.numbers(notation), texts, np.zeros(len(texts.rows), dtype=bool))
 
     def lookup(self, values: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return, shape ``(n,)``, the index of the value that each cell holds, -1 for none.
+        """Return the index of each cell's value, shape ``(n,)``; else -1.
 
         Values that are numbers match every spelling of that number (``1``, ``1.0``, ``+1e0``);
         others match byte for byte.
@@ -206,7 +270,7 @@ class Cells:
         if order:
             order.sort(key=keys.__getitem__)
             numbers = np.array([keys[i] for i in order])
-            # NaN sorts behind every number and equals none. Of equal values the first one counts:
+            # NaN sorts after every number and equals none. Of equal values the first one counts:
             # the sort above is stable, and the search finds the leftmost.
             at = np.searchsorted(numbers, self.numbers).clip(max=len(numbers) - 1)
             found = np.where(numbers[at] == self.numbers, np.array(order)[at], found)
@@ -218,26 +282,26 @@ class Cells:
         return found
 
     def missing(self, marks: Sequence[str]) -> Mask:
-        """Return, shape ``(n,)``, whether a cell is absent or holds one of ``marks``."""
+        """Return a mask of absent or marked cells, shape ``(n,)``."""
         return self.absent | (self.lookup(marks) >= 0)
 
 
 class Column(Protocol):
-    """A column as it lies in a file: of texts in a CSV, of any Arrow type in a Parquet file."""
+    """Column as stored: texts (CSV) or any Arrow type (Parquet)."""
 
     def cells(self, notation: Notation = PLAIN) -> Cells:
-        """Return what the cells hold; ``notation`` is that of numbers in texts."""
+        """Return the cells; ``notation`` applies to numbers in texts."""
 
-    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return, shape ``(n,)``, the days since 1970-01-01 of each date, NaN for none."""
+    def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
+        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
 
     def texts(self) -> Texts | None:
-        """Return the cells as texts, numbers written out; None for a type that has no text."""
+        """Return the cells as texts, numbers written out; None without text."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TextColumn:
-    """A column of a CSV file.
+    """Column of a CSV file.
 
     Attributes:
         content: its texts.
@@ -246,13 +310,13 @@ class TextColumn:
     content: Texts
 
     def cells(self, notation: Notation = PLAIN) -> Cells:
-        """Return what the cells hold."""
+        """Return the cells as numbers and texts."""
         return Cells.of_texts(self.content, notation)
 
-    def days(self, formats: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return, shape ``(n,)``, the days since 1970-01-01 of each date, NaN for none."""
-        return self.content.days(formats)
+    def days(self, formats: Sequence[str], century: int = 0) -> npt.NDArray[np.float64]:
+        """Return days since 1970-01-01, shape ``(n,)``; NaN without a date."""
+        return self.content.days(formats, century)
 
     def texts(self) -> Texts:
-        """Return the cells as they are."""
+        """Return the texts of the cells."""
         return self.content

@@ -1,13 +1,13 @@
-"""Named public data sets: what a simulation splits over its sites, and the server's test set.
+"""Named public data sets: a simulation's records and test set.
 
-None of this is downloaded: what is not bundled with scikit-learn, and is no table of an installed
-package (``federations/``), lies in the folder ``data-dir``.
+Downloads no file: sets that scikit-learn does not bundle lie in the folder ``data-dir``.
 Scaling uses the constants written here (or in a schema of this package), never statistics of the
 records.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.federations.catalog import FEDERATIONS
-from hdpfl_flower.data.stated_task import is_own, stated_task, states_task
+from hdpfl_flower.data.stated_task import is_own, task_of_stated
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.backbones import over
 from hdpfl_flower.models.networks import import_torchvision
 from hdpfl_flower.models.task import Records, Task
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-"""Owners 0 to 3 of the data set ``heart``."""
+"""Names of owners 0 to 3 of the data set ``heart``."""
 
 _DIGITS_TRAIN = 1437
 _SCHOOL_PERCENTAGES = [3, 4]
@@ -34,11 +34,11 @@ _SCHOOL_TOP_MARK = 70
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named data set.
+    """Named data set.
 
     Attributes:
         task: the public shape of the problem.
-        train: what the sites share out among them.
+        train: records that are split over the sites.
         test: public test set, None where there is none.
         owners: natural owner of each training record (a hospital, a school), int64, shape
             ``(len(train),)``, counted from 0; None where there is none.
@@ -54,7 +54,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class _Images:
-    """How torchvision reads a set of images, and how they are scaled: (pixel/255 − mean) / std."""
+    """torchvision reader and scaling of an image set: (pixel/255 − mean) / std."""
 
     reader: str
     task: Task
@@ -90,14 +90,14 @@ _IMAGES = {
     ),
     "cifar100": _cifar(100, "cifar-100-python/{train,test,meta}", "cifar-100-python"),
 }
-"""Sets of images; EMNIST is its split 'balanced', scaled as MNIST is."""
+"""Image sets; EMNIST is its split 'balanced', scaled like MNIST."""
 
-NAMES = ("digits", *_IMAGES, "heart", "school", *FEDERATIONS)
-"""Every named data set."""
+NAMES = ("digits", *_IMAGES, "heart", "school")
+"""Names of all data sets."""
 
 
 def task_of(name: str) -> Task:
-    """Return the public shape of a named data set, without reading any of it.
+    """Return the public shape of a named data set without reading it.
 
     Raises:
         DataError: no data set has this name.
@@ -111,7 +111,7 @@ def task_of(name: str) -> Task:
         return Task.classification((1, 8, 8), 10)
     if name == "school":
         return Task.regression((28,))
-    if name == "heart" or name in FEDERATIONS:
+    if name == "heart":
         from hdpfl_flower.data.schema import Schema
 
         return Schema.load(name).task
@@ -123,7 +123,7 @@ def task_of(name: str) -> Task:
 
 @lru_cache(maxsize=2)
 def load_dataset(name: str, data_dir: str) -> Dataset:
-    """Return a named data set, the same object for the same arguments; do not write into it.
+    """Return a named data set, cached by arguments; do not modify it.
 
     Args:
         name: one of
@@ -138,23 +138,16 @@ def load_dataset(name: str, data_dir: str) -> Dataset:
             * ``school``: exam marks of 139 schools, in ``school/school.mat``. The two percentages
               are scaled to [-1, 1], the other 26 features are 0 or 1, the target is mark/70.
 
-            * the natural federations of ``federations/``, out of installed packages.
-
-            Every 5th record of each hospital, school and other site is for the test.
-        data_dir: folder of the data sets; ``digits`` and the natural federations need none.
+            Every 5th record of each hospital and school is for the test.
+        data_dir: folder of the data sets; ``digits`` needs none.
 
     Raises:
         DataError: no such name, or its files are missing or damaged.
-        InstallationError: the package of a natural federation is not installed.
         ModelError: torchvision is needed and cannot be imported.
     """
     task = task_of(name)
     if name == "digits":
         return _digits(task)
-    if name in FEDERATIONS:
-        from hdpfl_flower.data.federations.read import read_federation
-
-        return _of_owners(task, list(read_federation(name).records))
     if not data_dir:
         raise DataError(f"'data-dir' is empty; set it to the folder that holds '{name}'")
     folder = Path(data_dir).expanduser()
@@ -167,7 +160,10 @@ def load_dataset(name: str, data_dir: str) -> Dataset:
 
 
 def _digits(task: Task) -> Dataset:
-    """Read scikit-learn's file without its 1,200 modules: a site starts a process a message."""
+    """Read the digits from scikit-learn's file without importing its 1,200 modules.
+
+    A simulated site starts a process for each message.
+    """
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise DataError("'dataset' = 'digits' is a file of scikit-learn; run: pip install .")
@@ -196,7 +192,7 @@ def _images(name: str, folder: Path, is_train: bool) -> Records:
         if name == "emnist":
             pixels = pixels.transpose(0, 2, 1)  # its files hold each image transposed
         pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
-    except Exception as error:  # each reader has its own way to say that files are missing
+    except Exception as error:  # each reader reports missing files differently
         raise _unreadable(name, folder, kind.files) from error
     shape = (len(classes), *kind.task.input_shape)
     if not len(classes) or pixels.shape != shape or classes.max() >= kind.task.classes:
@@ -220,7 +216,7 @@ def _heart(folder: Path, task: Task) -> Dataset:
         )
     schema = Schema.load("heart")
     try:
-        return _of_owners(task, [read_table(file, "csv", schema).records for file in files])
+        return dataset_of_owners(task, [read_table(file, "csv", schema).records for file in files])
     except DataError as error:
         raise DataError(f"data set 'heart' in {folder}: {error}") from None
 
@@ -236,18 +232,18 @@ def _school(folder: Path, task: Task) -> Dataset:
         ]
     except Exception as error:  # scipy raises many kinds, by how a file is damaged
         raise _unreadable("school", folder, "school/school.mat") from error
-    return _of_owners(task, schools)
+    return dataset_of_owners(task, schools)
 
 
 def _school_features(pupils: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return the features (n, 28) float32: percentages to [-1, 1], the others are 0 or 1."""
+    """Return features (n, 28) float32: percentages in [-1, 1], others 0 or 1."""
     features = pupils.astype(np.float32)
     features[:, _SCHOOL_PERCENTAGES] = features[:, _SCHOOL_PERCENTAGES] / 50 - 1
     return features
 
 
-def _of_owners(task: Task, records: list[Records]) -> Dataset:
-    """Return the records of all owners, every 5th of each set aside for the test."""
+def dataset_of_owners(task: Task, records: Sequence[Records]) -> Dataset:
+    """Return all owners' records, every 5th of each for testing."""
     position = np.concatenate([np.arange(len(own)) for own in records])
     owners = np.repeat(np.arange(len(records)), [len(own) for own in records])
     together = Records(
@@ -271,27 +267,35 @@ def _unreadable(name: str, folder: Path, files: str) -> DataError:
 
 
 def task_for(terms: RunTerms) -> Task:
-    """Return what a run learns: a named data set's task, or that of the sites' public schema.
+    """Return the task of a run's model: that of its records, read by the ``backbone`` if any.
 
-    Of records without a schema it is what the terms state (``stated_task``). Nothing is opened or
-    imported: the terms may be a server's.
+    Raises:
+        DataError: as :func:`_records_task`.
+    """
+    task = _records_task(terms)
+    return over(terms.backbone, task) if terms.backbone else task
+
+
+def _records_task(terms: RunTerms) -> Task:
+    """Return the task of a named data set or public schema.
+
+    For records without a schema the terms state it (``task``). No file is opened and no
+    module imported: the terms may be a server's.
 
     Raises:
         DataError: no data set of that name, the schema is wrong, or the terms do not state all.
     """
-    if is_own(terms.dataset):
-        return stated_task(terms)
-    if states_task(terms):
-        if terms.dataset != "site":
+    if terms.task:
+        if terms.dataset != "site" and not is_own(terms.dataset):
             raise DataError(
-                f"'{states_task(terms)}' is of records without a schema, and 'dataset' is "
-                f"'{terms.dataset}', which has its own; remove it, or set 'dataset' to site"
+                f"'task' is of records without a schema, and 'dataset' is '{terms.dataset}', "
+                "which has its own; remove it, or set 'dataset' to site"
             )
         if terms.schema_text:
-            raise DataError(
-                f"'schema' and '{states_task(terms)}' both say what a record is; remove one"
-            )
-        return stated_task(terms)
+            raise DataError("'schema' and 'task' both say what a record is; remove one")
+        return task_of_stated(terms.task)
+    if is_own(terms.dataset):
+        raise DataError(f"'dataset' is '{terms.dataset}' and 'task' is empty; say what a record is")
     if terms.dataset != "site":
         return task_of(terms.dataset)
     from hdpfl_flower.data.schema import Schema
@@ -299,6 +303,6 @@ def task_for(terms: RunTerms) -> Task:
     if not terms.schema_text:
         raise DataError(
             "'dataset' is 'site' and the terms do not say what a record is: give 'schema' for "
-            "tables, or 'input-shape' and 'classes' (or 'task') for images and npz"
+            "tables, or 'task' for images and npz"
         )
     return Schema.load(terms.schema_text).task

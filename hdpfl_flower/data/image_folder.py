@@ -1,4 +1,7 @@
-"""A folder of images, a subfolder a class, becomes records; a broken image is left out, alone."""
+"""Conversion of a folder of images, one subfolder per class, to records.
+
+A broken image alone is left out.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 100_000_000
-"""A larger image is left out unread: one file must not exhaust the memory."""
+"""Pixels above which an image is skipped unread, to bound memory."""
 
 _MODES = {1: "L", 3: "RGB"}
 
 
-def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]:
-    """Return the images in the subfolders ``0`` to ``C-1`` of ``folder``, ordered by name.
+def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int], list[Path]]:
+    """Return the images in subfolders ``0`` to ``C-1``, ordered by name.
 
     Each is converted to the task's channels (1: grey, 3: colour), resized to its height and width
     (bilinear) and scaled to [0, 1]; the first frame counts, turned as its EXIF data say.
@@ -33,8 +36,8 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]
         task: a classification task with inputs (channels, height, width).
 
     Returns:
-        The records (features float32, targets int64), the number of files found, and how many of
-        them were left out, by reason.
+        The records (features float32, targets int64), the number of files found, how many of them
+        were left out, by reason, and the file of each record.
 
     Raises:
         InstallationError: pillow is not installed.
@@ -47,11 +50,12 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]
             "with a class; use csv, parquet or npz"
         )
     with extra("images", "'data.format' = 'images'"):
-        import PIL  # noqa: F401 - the reader of one image passes over whatever is raised
+        import PIL  # noqa: F401 - the reader of one image ignores every exception
     classes = {str(number): number for number in range(task.classes)}
     left_out = {"in no class folder": 0, "no readable image": 0}
     features: list[npt.NDArray[np.float32]] = []
     targets: list[int] = []
+    read: list[Path] = []
     rows = 0
     with warnings.catch_warnings():
         # Pillow's warnings disclose single images, and a log may leave the site.
@@ -66,14 +70,15 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int]]
             left_out["no readable image"] += len(images) - len(good)
             features += good
             targets += [classes[name]] * len(good)
+            read += [file for file, image in zip(files, images, strict=True) if image is not None]
     stacked = np.stack(features) if features else np.zeros((0, *shape), dtype=np.float32)
-    return Records(stacked, np.array(targets, dtype=np.int64)), rows, left_out
+    return Records(stacked, np.array(targets, dtype=np.int64)), rows, left_out, read
 
 
-def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Return the images of ``folder`` and its subfolders without labels, and the path of each.
+def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str], int]:
+    """Return unlabelled images of ``folder`` and subfolders, with their paths.
 
-    Converted as by :func:`read_images`, ordered by name; what is no readable image is left out.
+    Converted as by :func:`read_images`, ordered by name; unreadable files are only counted.
 
     Raises:
         InstallationError: pillow is not installed.
@@ -86,29 +91,32 @@ def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], 
             ".npz file"
         )
     with extra("images", "a folder of images"):
-        import PIL  # noqa: F401 - the reader of one image passes over whatever is raised
-    names, images = [], []
+        import PIL  # noqa: F401 - the reader of one image ignores every exception
+    names, images, lost = [], [], 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for beside, files in _listing(folder):
             for file in files:
-                image = _read_image(file, shape) if file.is_file() else None
+                if not file.is_file():
+                    continue
+                image = _read_image(file, shape)
+                lost += image is None
                 if image is not None:
                     names.append(f"{beside}/{file.name}" if beside else file.name)
                     images.append(image)
-    return np.stack(images) if images else np.zeros((0, *shape), np.float32), names
+    return np.stack(images) if images else np.zeros((0, *shape), np.float32), names, lost
 
 
 def _listing(folder: Path) -> list[tuple[str, list[Path]]]:
-    """Return the subfolders with their files, by name; files beside them belong to none, ''."""
+    """Return subfolders with their files, by name; loose files under ''."""
     try:
         entries = _visible(folder)
         beside = [entry for entry in entries if not entry.is_dir()]
         folders = [(entry.name, _visible(entry)) for entry in entries if entry.is_dir()]
     except OSError:
         raise DataError(
-            "'data.path' is no folder that this user can list; it must hold a subfolder a class, "
-            "named 0, 1, 2, …"
+            "'data.path' is no folder that this user can list; it must hold one subfolder per "
+            "class, named 0, 1, 2, …"
         ) from None
     return [("", beside), *folders]
 
@@ -119,7 +127,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _read_image(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
-    """Return one image as float32 of ``shape`` in [0, 1], or None if it cannot be read."""
+    """Return one image as float32 of ``shape`` in [0, 1]; None if unreadable."""
     from PIL import Image, ImageOps
 
     try:
@@ -129,12 +137,12 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] |
                 return None
             return _pixels(ImageOps.exif_transpose(image), shape)
     except Exception:
-        # Decoders raise anything on a broken file, and what a record raises must not get out.
+        # Decoders raise any exception on a broken file, and no exception of a record may leave.
         return None
 
 
 def _pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Return ``image`` converted, resized and scaled to float32 of ``shape`` in [0, 1].
+    """Return ``image`` as float32 of ``shape`` in [0, 1], resized.
 
     Raises:
         ValueError: pixels of an unknown scale (floats).

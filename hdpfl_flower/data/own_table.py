@@ -1,12 +1,15 @@
-"""A site's own names, units, dates and values become those of the run's public schema.
+"""Conversion of a site's own table to the run's public schema.
 
-What the profile says of the site's table (``config/data_source.py``) acts on each cell alone, as
-the schema does: no cell raises, and none changes what another row becomes. Errors name keys of the
+Maps names, units, dates and values.
+
+The profile's entries for the table (``config/data_source.py``) act on each cell alone, as the
+schema does: no cell raises, and no cell changes the result of another row. Errors name keys of the
 profile and columns of the schema, never a value of either.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,63 +17,86 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource, OwnColumn
-from hdpfl_flower.data.columns import Cells, Mask, Notation, value_key
+from hdpfl_flower.data.columns import Cells, Mask, Notation, plain, value_key
 from hdpfl_flower.data.schema import CategoryColumn, Column, EventColumn, Label, Schema
 from hdpfl_flower.data.table_reader import AS_USUAL, Form, RawTable, Redacted, Wanted
 from hdpfl_flower.errors import DataError
 
+_ABOVE = (b">", b">=", "\u2265".encode())
+_LIMIT = re.compile(rb"(<=?|>=?|\xe2\x89\xa4|\xe2\x89\xa5) *(.*)", re.DOTALL)
+"""Sign of a limit of measurement (<, ≤, >, ≥) and the limit."""
 _EPOCH = np.datetime64("1970-01-01", "D")
 
 
 @dataclass(frozen=True, repr=False)
 class OwnTable(Redacted):
-    """How a site's table is written; by default as the schema says.
+    """Format of a site's table; by default that of the schema.
 
     Attributes:
         form: encoding, delimiter, numbers.
         missing: the site's own marks of a missing value, in every column.
         columns: by the schema's name.
+        last_by: the site's date column whose latest row of an id is used; empty: the first row.
     """
 
     form: Form = AS_USUAL
     missing: tuple[str, ...] = ()
     columns: Mapping[str, OwnColumn] = field(default_factory=dict)
+    last_by: str = ""
 
     @classmethod
     def of(cls, source: DataSource) -> OwnTable:
-        """Return what the profile's ``[data]`` says."""
+        """Return the format stated in the profile's ``[data]``."""
         notation = Notation(source.decimal, source.thousands)
         form = Form(source.encoding, source.delimiter, notation)
-        return cls(form, source.missing, source.columns)
+        return cls(form, source.missing, source.columns, source.last_by)
 
     def own(self, name: str) -> OwnColumn:
-        """Return how the schema's column ``name`` is written here."""
+        """Return the site's form of the schema's column ``name``."""
         return self.columns.get(name, OwnColumn())
 
     def wanted(self, name: str, aliases: Sequence[str] = ()) -> Wanted:
-        """Return the column of the table that holds the schema's column ``name``."""
+        """Return the table column for the schema's column ``name``."""
         if own := self.own(name).name:
             return Wanted((own,), f"of 'data.columns.{name}.name' for '{name}'")
         return Wanted((name, *aliases), f"'{name}'")
 
     def reference(self, name: str) -> Wanted | None:
-        """Return the column of the table from which dates of ``name`` count; None for none."""
+        """Return the reference date column for ``name``, or None."""
         own = self.own(name)
         if not own.to or own.reference_date:
             return None
         return Wanted((own.reference,), f"of 'data.columns.{name}.reference' for '{name}'")
 
     def all_wanted(self, schema: Schema, *, label: bool = True, unit: bool = True) -> list[Wanted]:
-        """Return every column to be read, with or without the label's and the id's."""
+        """Return all columns to read, optionally with label and id."""
         columns = [(column.name, column.aliases) for column in schema.columns]
         if label:
             columns[:0] = [(one.column, one.aliases) for one in outcomes(schema)]
         found = [self.wanted(name, aliases) for name, aliases in columns]
         found += [each for name, _ in columns if (each := self.reference(name))]
-        return found + ([self.wanted(schema.id)] if unit and schema.id else [])
+        if unit and schema.id:
+            found += [self.wanted(schema.id), *([self.dated] if self.last_by else [])]
+        return found
+
+    @property
+    def dated(self) -> Wanted:
+        """Table column ``last_by``."""
+        return Wanted((self.own(self.last_by).name or self.last_by,), "of 'data.row'")
+
+    def row_days(self, raw: RawTable) -> npt.NDArray[np.float64]:
+        """Return each row's day in column ``last_by``, (n,); −inf for none.
+
+        Guarantees:
+            Each depends on its own cell and the profile alone, on nothing of the schema.
+        """
+        own, column = self.own(self.last_by), raw.columns[self.dated]
+        days = column.days(own.date_formats, own.century_from)
+        missing = column.cells(self.form.notation).missing((*self.missing, *own.missing))
+        return np.where(missing | ~np.isfinite(days), -np.inf, days)
 
     def check(self, schema: Schema) -> None:
-        """Refuse what contradicts the schema; columns that it does not have are left alone.
+        """Refuse entries that contradict the schema; ignore unknown columns.
 
         Raises:
             DataError: a unit or a date for categories, values for a number or values of no
@@ -92,8 +118,8 @@ class OwnTable(Redacted):
             is_number = name != schema.id and not groups
             if own.is_scaled and not is_number:
                 raise DataError(
-                    f"'{key}' has 'factor', 'offset' or 'to', which make numbers, and '{name}' is "
-                    "no number in the run's 'schema'; remove them"
+                    f"'{key}' has 'factor', 'offset', 'to', 'strip' or 'below-limit', which make "
+                    f"numbers, and '{name}' is no number in the run's 'schema'; remove them"
                 )
             known = {value_key(value) for values in groups for value in values}
             if any(value_key(value) not in known for value in own.values.values()):
@@ -110,7 +136,7 @@ class OwnTable(Redacted):
     def read(
         self, raw: RawTable, name: str, aliases: Sequence[str], marks: Sequence[str]
     ) -> tuple[Cells, Mask]:
-        """Return the cells of the schema's column ``name`` in its units, and which are missing.
+        """Return the cells of column ``name`` in schema units, and missing ones.
 
         Args:
             raw: the table.
@@ -122,14 +148,18 @@ class OwnTable(Redacted):
         own, column = self.own(name), raw.columns[self.wanted(name, aliases)]
         cells = column.cells(self.form.notation)
         missing = cells.missing((*marks, *self.missing, *own.missing))
-        if own.values:  # the site says what this value means, also where it is a mark elsewhere
+        if own.values:  # the site defines this value, even where it is a mark elsewhere
             missing &= (cells.lookup(list(own.values)) < 0) | cells.absent
         if own.to:
-            days = column.days(own.date_formats)
+            days = column.days(own.date_formats, own.century_from)
             since, unknown = self.since(raw, name, len(days), marks)
             ages = own.to == "age"
             numbers = completed_years(days, since) if ages else days - since
             cells, missing = replace(cells, numbers=numbers, texts=None), missing | unknown
+        if (own.strip or own.below_limit) and cells.texts is not None:
+            marked = [marked_number(text, own, self.form.notation) for text in cells.texts.plain]
+            numbers = np.array(marked, dtype=np.float64)[cells.texts.rows]
+            cells = replace(cells, numbers=numbers)
         if own.factor != 1 or own.offset != 0:
             with np.errstate(over="ignore", invalid="ignore"):  # a warning would disclose it
                 scaled = cells.numbers * own.factor + own.offset
@@ -139,20 +169,39 @@ class OwnTable(Redacted):
     def since(
         self, raw: RawTable, name: str, rows: int, marks: Sequence[str]
     ) -> tuple[npt.NDArray[np.float64], Mask]:
-        """Return the days of the reference of dates (n,), NaN for none, and where it is missing."""
+        """Return reference dates in days (n,), NaN for none, and missing ones."""
         own, wanted = self.own(name), self.reference(name)
         if wanted is None:
             days = (np.datetime64(own.reference_date, "D") - _EPOCH).astype(np.float64)
             return np.full(rows, days), np.zeros(rows, dtype=bool)
         column = raw.columns[wanted]
-        return column.days(own.date_formats), column.cells().missing((*marks, *self.missing))
+        days_since = column.days(own.date_formats, own.century_from)
+        return days_since, column.cells().missing((*marks, *self.missing))
+
+    def words(self, name: str, groups: Sequence[Sequence[str]]) -> list[str]:
+        """Return the first value of each group, the site's own if it has one.
+
+        The schema's for all where one value would then stand for two groups.
+        """
+        texts, places = self.choices(name, groups)
+        first = [texts[places.tolist().index(at)] for at in range(len(groups))]
+        is_clear = len({*map(value_key, first)}) == len(groups)
+        return first if is_clear else [values[0] for values in groups]
+
+    def in_own_unit(self, name: str, numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the schema's ``numbers`` (n,) in the unit of the table.
+
+        They stay as they are where the table has dates.
+        """
+        own, found = self.own(name), np.asarray(numbers, dtype=np.float64)
+        return found if own.to else (found - own.offset) / own.factor
 
     def choices(
         self, name: str, groups: Sequence[Sequence[str]]
     ) -> tuple[list[str], npt.NDArray[np.int64]]:
-        """Return every value that a cell may hold, and the index of its category or class.
+        """Return all allowed cell values and their category or class indices.
 
-        The site's own values stand first: of equal ones the first counts.
+        The site's own values stand first: among equal values the first counts.
         """
         index = {value_key(value): at for at, values in enumerate(groups) for value in values}
         own = self.own(name).values
@@ -162,14 +211,32 @@ class OwnTable(Redacted):
         return texts, np.array(places, dtype=np.int64)
 
 
+def marked_number(text: bytes, own: OwnColumn, notation: Notation) -> float:
+    """Return the number in ``text`` without the column's marks, or NaN.
+
+    Linear in the text: each mark is removed once from each end.
+
+    >>> own = OwnColumn.model_validate({"below-limit": "half", "strip": ["mg/l"]})
+    >>> [marked_number(text, own, Notation(",")) for text in (b"< 3 mg/l", b">500", b"mg/l")]
+    [1.5, 500.0, nan]
+    """
+    for mark in sorted(filter(None, map(plain, own.strip)), key=len, reverse=True):
+        text = text.removeprefix(mark.encode()).removesuffix(mark.encode()).strip()
+    share = 1.0
+    if own.below_limit and (found := _LIMIT.fullmatch(text)):
+        share = 0.5 if own.below_limit == "half" and found[1] not in _ABOVE else 1.0
+        text = found[2]
+    return share * notation.number_in(text)
+
+
 def outcomes(schema: Schema) -> tuple[Label | EventColumn, ...]:
-    """Return the columns of what is predicted: the label, and for survival the event."""
+    """Return the outcome columns: the label, and for survival the event."""
     label = schema.label
     return (label,) if label.event is None else (label, label.event)
 
 
 def categories_of(column: Column | Label | EventColumn) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of values that mean the same; none for numbers."""
+    """Return the groups of synonymous values; none for numbers."""
     if isinstance(column, EventColumn):
         return column.groups
     if isinstance(column, Label):
@@ -180,9 +247,11 @@ def categories_of(column: Column | Label | EventColumn) -> tuple[tuple[str, ...]
 def completed_years(
     born: npt.NDArray[np.float64], at: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Return the age in completed years, shape ``(n,)``; NaN where ``at`` lies before ``born``.
+    """Return ages in completed years, shape ``(n,)``; NaN before birth.
 
-    Who is born on 29 February is a year older on 1 March of a common year.
+    ``at`` before ``born`` gives NaN.
+
+    A person born on 29 February is a year older on 1 March of a common year.
 
     Args:
         born: days since 1970-01-01, shape ``(n,)``; NaN for none.
@@ -203,7 +272,7 @@ def completed_years(
 def _year_and_day(
     days: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the year, and the month and day of it as one number that sorts as they do."""
+    """Return the year, and month and day as one sortable number."""
     dates = _EPOCH + days.astype("timedelta64[D]")
     months = dates.astype("datetime64[M]")
     year = dates.astype("datetime64[Y]").astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a drafted schema leaves to be chosen, and why no run accepts it as it is.
+"""Placeholders in a drafted schema, and their refusal by runs.
 
 ``hdpfl-site schema draft`` reads a site's records; a bound or a category that it wrote would be a
 statistic of them, published in the terms of every run. It writes ``TO_CHOOSE`` in their place.
@@ -12,12 +12,12 @@ from typing import Any
 from hdpfl_flower.errors import DataError
 
 TO_CHOOSE = "<choose>"
-"""The text that stands where a person must choose a value."""
-_NAMED = 5
+"""Placeholder for a value that a person must choose."""
+_NAMED, _SHOWN = 5, 60
 
 
 def placeholders(data: object, key: str = "") -> Iterator[str]:
-    """Yield the key of every value of parsed TOML that holds ``TO_CHOOSE``, a key once.
+    """Yield the key of every placeholder in parsed TOML, once each.
 
     A column is called by its name where that is a plain text.
 
@@ -26,8 +26,9 @@ def placeholders(data: object, key: str = "") -> Iterator[str]:
     """
     if isinstance(data, dict):
         for name, value in data.items():
-            shown = name if str(name).isprintable() else "(a key)"  # the text may be a server's
-            yield from placeholders(value, f"{key}.{shown}" if key else str(shown))
+            # The text may be a server's, and a long name stands before each key of its table.
+            shown = name[:_SHOWN] if name.isprintable() else "(a key)"
+            yield from placeholders(value, f"{key}.{shown}" if key else shown)
     elif isinstance(data, list):
         if any(map(_holds, data)):
             yield key
@@ -35,20 +36,20 @@ def placeholders(data: object, key: str = "") -> Iterator[str]:
         for number, value in enumerate(data):
             name = value.get("name") if isinstance(value, dict) else None
             plain = isinstance(name, str) and name.isprintable() and TO_CHOOSE not in name
-            yield from placeholders(value, f"{key}.{name if plain else number}")
+            yield from placeholders(value, f"{key}.{str(name)[:_SHOWN] if plain else number}")
     elif _holds(data):
         yield key
 
 
 def _holds(value: object) -> bool:
-    """Return whether ``value`` is a text with the mark in it, or a list of such texts."""
+    """Return whether ``value`` is a placeholder text or a list with one."""
     if isinstance(value, list):
         return any(map(_holds, value))
     return isinstance(value, str) and TO_CHOOSE in value
 
 
 def refuse_placeholders(data: dict[str, Any]) -> None:
-    """Raise ``DataError`` where a value of a drafted schema was not chosen; it names the keys."""
+    """Raise ``DataError`` naming the keys of remaining placeholders."""
     found = list(dict.fromkeys(placeholders(data)))
     if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""

@@ -1,4 +1,4 @@
-"""The public schema of the sites' tables: which columns are features, and how a cell becomes one.
+"""Public schema of the sites' tables: feature columns and encoding.
 
 A schema is part of a run's terms, so every site and the server read the same text. Bounds, fills
 and categories are constants written in it, never statistics of a site's records: scaling by a
@@ -20,17 +20,19 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from hdpfl_flower.config.validation import FROZEN, describe, kebab
+from hdpfl_flower.config.terms import MOST_CHARACTERS, schema_fault
+from hdpfl_flower.config.toml_text import form_fault
+from hdpfl_flower.config.validation import FROZEN, Location, describe, kebab, written
 from hdpfl_flower.data.columns import BLANK, value_key
 from hdpfl_flower.data.placeholders import refuse_placeholders
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
 MAX_FEATURES = 10_000
-"""A schema comes from the server: it must not make a site allocate without end."""
+"""Limit that stops a server's schema from exhausting a site's memory."""
 
 _PLAIN = re.compile(r"^[^\x00-\x1f\x7f]+$")
-Name = Annotated[str, Field(pattern=_PLAIN.pattern)]
+Name = Annotated[str, Field(pattern=_PLAIN.pattern, max_length=MOST_CHARACTERS)]
 AList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Bounds = Annotated[tuple[Finite, Finite], AList]
@@ -39,20 +41,20 @@ Names = Annotated[tuple[Name, ...], AList]
 
 
 def _as_lists(value: Any) -> Any:
-    """Return a list whose texts stand in lists of their own: ``"m"`` means ``["m"]``."""
+    """Wrap single texts in lists: ``"m"`` becomes ``["m"]``."""
     if not isinstance(value, (list, tuple)):
         return value
     return tuple((each,) if isinstance(each, str) else each for each in value)
 
 
 Synonyms = Annotated[tuple[Texts, ...], BeforeValidator(_as_lists)]
-"""A list of values, each of them a text, or a list of the texts that mean it."""
+"""List of values: each a text, or a list of synonyms."""
 
 _ALIASES = Field((), description="Other names of the column; a table must have one of them alone.")
 
 
 def _refuse_repeats(where: str, values: Iterable[str]) -> None:
-    """Refuse an empty value, and two values that no reader of a table could distinguish."""
+    """Refuse empty values and values with equal comparison keys."""
     seen: dict[float | bytes, str] = {}
     for value in values:
         key = value_key(value)
@@ -68,8 +70,21 @@ def _middle(bounds: tuple[float, float]) -> float:
 
 
 def _half_width(bounds: tuple[float, float]) -> float:
-    """Return half the width; halves first, so that bounds near 1e308 do not overflow."""
+    """Return half the width without overflow for bounds near 1e308."""
     return bounds[1] / 2 - bounds[0] / 2
+
+
+def _refuse_marks(
+    where: str,
+    groups: Iterable[Texts],
+    marks: frozenset[float | bytes],
+    own: frozenset[float | bytes] = frozenset(),
+) -> None:
+    """Refuse values that are also marks of missing, global or own."""
+    for value in (value for values in groups for value in values):
+        # Two look-ups: a union for each column would be quadratic in a server's text.
+        if (key := value_key(value)) in marks or key in own:
+            raise ValueError(f"{where}: '{value}' is also a mark in 'missing'; remove one")
 
 
 def _refuse_empty(where: str, bounds: tuple[float, float]) -> None:
@@ -78,9 +93,9 @@ def _refuse_empty(where: str, bounds: tuple[float, float]) -> None:
 
 
 class NumberColumn(BaseModel):
-    """A number, clipped to public bounds and scaled to [-1, 1].
+    """Number, clipped to public bounds and scaled to [-1, 1].
 
-    The middle of the bounds becomes 0, so that an ordinary or a missing value adds nothing to the
+    The middle of the bounds becomes 0, so that an ordinary or a missing value does not add to the
     length of a record's gradient, which the run clips. (On the heart data DP-SGD learned as well
     as with [0, 1] or slightly better.)
     """
@@ -105,22 +120,22 @@ class NumberColumn(BaseModel):
 
     @property
     def fill_value(self) -> float:
-        """The number that stands for a missing one."""
+        """Number in place of a missing one."""
         return _middle(self.bounds) if self.fill is None else self.fill
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The column's own name."""
+        """Name of the column."""
         return (self.name,)
 
     def scale(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return ``values`` (n,), clipped to the bounds, scaled to [-1, 1]; finite for finite."""
+        """Return finite ``values`` (n,), clipped to bounds and scaled to [-1, 1]."""
         clipped = np.clip(values, *self.bounds)
         return np.clip((clipped - _middle(self.bounds)) / _half_width(self.bounds), -1, 1)
 
 
 class CategoryColumn(BaseModel):
-    """One of a list of values; a feature each, 1 for the value that the cell holds, else 0."""
+    """Value from a list, one-hot encoded: a 0/1 feature per category."""
 
     model_config = FROZEN
 
@@ -146,7 +161,7 @@ class CategoryColumn(BaseModel):
 
     @property
     def fill_index(self) -> int:
-        """The index of ``fill`` among the categories, -1 for all zeros."""
+        """Index of ``fill`` among the categories; -1 means all zeros."""
         key = value_key(self.fill)
         for index, values in enumerate(self.categories):
             if key in map(value_key, values):
@@ -155,7 +170,7 @@ class CategoryColumn(BaseModel):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """``column=value``, a name a category."""
+        """``column=value`` for each category."""
         return tuple(f"{self.name}={values[0]}" for values in self.categories)
 
 
@@ -163,7 +178,7 @@ Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="type")]
 
 
 class EventColumn(BaseModel):
-    """Which records had their event at the label's time; the others were censored then."""
+    """Column that tells events from censoring at the label's time."""
 
     model_config = FROZEN
 
@@ -183,12 +198,12 @@ class EventColumn(BaseModel):
 
     @property
     def groups(self) -> tuple[Texts, Texts]:
-        """The values of no event, at index 0, and of the event."""
+        """Values of no event (index 0) and of the event."""
         return self.censored, self.occurred
 
 
 class Label(BaseModel):
-    """What is to be predicted: one of ``classes``, a number in ``bounds``, or a time to an event.
+    """Target: a class, a number in ``bounds``, or a survival time.
 
     Survival has a column of times, a column of events, and the public ``edges`` of intervals: the
     model learns the hazard of the event in each (``Task.survival``).
@@ -233,14 +248,14 @@ class Label(BaseModel):
         return self
 
     def scale(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-        """Return regression targets ``values`` (n,) clipped to the bounds, scaled to [0, 1]."""
+        """Return regression targets (n,), clipped to bounds, scaled to [0, 1]."""
         low, half = self._range()
         # Halves before the difference, which may overflow for bounds near 1e308.
         scaled = (np.clip(values, low, (self.bounds or (0, 1))[1]) / 2 - low / 2) / half
         return np.clip(scaled, 0, 1).astype(np.float32)
 
     def unscale(self, predictions: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return ``predictions`` of a regression model in the label's own units."""
+        """Return regression ``predictions`` in the label's own units."""
         low, half = self._range()
         return low + predictions.astype(np.float64) * half * 2
 
@@ -250,7 +265,7 @@ class Label(BaseModel):
 
 
 class Schema(BaseModel):
-    """Which columns of a table are features, which one is the label, and how each is read.
+    """Features, label and encoding of a table's columns.
 
     Frozen; unknown keys and wrong types are refused by name. The order of ``columns`` is the order
     of the features.
@@ -262,7 +277,7 @@ class Schema(BaseModel):
     columns: Annotated[tuple[Column, ...], AList, Field(min_length=1)] = Field(
         description="The features, in this order: a table `[[columns]]` each."
     )
-    id: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
+    id: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=MOST_CHARACTERS)] = Field(
         "", description="Column that names the protected unit (a patient); never a feature."
     )
     missing: Texts = Field(("", "?", "NA"), description="Marks of a missing value.")
@@ -280,32 +295,31 @@ class Schema(BaseModel):
                 )
             if name != name.strip(BLANK):
                 raise ValueError(f"column '{name}' has a blank at an end; remove it")
+        marks = frozenset(map(value_key, self.missing))
         for column in self.columns:
             groups = column.categories if isinstance(column, CategoryColumn) else ()
-            values = (value for values in groups for value in values)
-            self._refuse_missing(f"column '{column.name}'", column.missing, values)
-        groups = event.groups if event else self.label.classes
-        self._refuse_missing("label", (), (v for values in groups for v in values))
+            own = frozenset(map(value_key, column.missing))
+            _refuse_marks(f"column '{column.name}'", groups, marks, own)
+        _refuse_marks("label", event.groups if event else self.label.classes, marks)
         outputs = max(len(self.label.classes), len(self.label.edges))
-        if len(self.feature_names) > MAX_FEATURES or outputs > MAX_FEATURES:
+        if self.width > MAX_FEATURES or outputs > MAX_FEATURES:
             raise ValueError(f"more than {MAX_FEATURES} features, classes or intervals; use fewer")
         return self
 
-    def _refuse_missing(self, where: str, own: Texts, values: Iterable[str]) -> None:
-        marks = {value_key(mark) for mark in (*self.missing, *own)}
-        for value in values:
-            if value_key(value) in marks:
-                raise ValueError(f"{where}: '{value}' is also a mark in 'missing'; remove one")
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return sum(len(c.categories) if isinstance(c, CategoryColumn) else 1 for c in self.columns)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The name of each feature, in their order."""
+        """Names of the features, in order."""
         return tuple(name for column in self.columns for name in column.feature_names)
 
     @property
     def task(self) -> Task:
-        """The public shape of what is learned: a row of features; classes, a number, intervals."""
-        shape = (len(self.feature_names),)
+        """Public task: a feature row to classes, a number, or intervals."""
+        shape = (self.width,)
         if self.label.edges:
             return Task.survival(shape, len(self.label.edges))
         if self.label.bounds is not None:
@@ -314,17 +328,20 @@ class Schema(BaseModel):
 
     @staticmethod
     def parse(text: str) -> Schema:
-        """Return the schema written in the TOML ``text``.
+        """Return the schema in the TOML ``text``.
 
         Raises:
-            DataError: not TOML, keys unknown or missing, values wrong or still to be chosen;
-                named on one line.
+            DataError: too long or too deep, not TOML, keys unknown or missing, values wrong or
+                still to be chosen; named on one line.
+
+        Guarantees:
+            Time and memory are linear in the text, and its size is checked first.
         """
         return _parsed(text)
 
     @staticmethod
     def load(name_or_text: str) -> Schema:
-        """Return the schema of a built-in name such as ``heart``, or of TOML text.
+        """Return a built-in schema such as ``heart``, or parse TOML text.
 
         Raises:
             DataError: no such name, or a wrong text.
@@ -334,10 +351,11 @@ class Schema(BaseModel):
 
 @lru_cache(maxsize=8)
 def _parsed(text: str) -> Schema:
-    """Return the schema; a simulated site asks for the same one with every message."""
+    """Return the schema, cached: simulated sites parse it per message."""
+    _check_form(text)
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # TOML's, or of a number of 5,000 digits
         raise DataError("schema: not valid TOML; check it with a TOML linter") from None
     refuse_placeholders(data)
     try:
@@ -346,11 +364,27 @@ def _parsed(text: str) -> Schema:
         raise DataError(f"schema: {_in_words(error, data)}") from None
 
 
-def schema_text(name_or_text: str) -> str:
-    """Return the TOML text of a built-in schema, or the text itself (it holds '=' or a newline).
+def _check_form(text: str) -> None:
+    """Refuse text that is too long or nested too deeply.
 
-    No path is read here: terms come from a server, which must not name a file of the site
-    (``config/schema_file.py`` reads one, where the user's own run config is read).
+    Bounds the text, its keys and its brackets by those of a schema.
+
+    Raises:
+        DataError: states the limit.
+    """
+    if fault := schema_fault(text):
+        raise DataError(f"schema: the text {fault}")
+    if fault := form_fault(text):
+        raise DataError(f"schema: {fault}")
+
+
+def schema_text(name_or_text: str) -> str:
+    """Return a built-in schema's TOML, or the text itself.
+
+    A text holds '=' or a newline.
+
+    No path is read here: the terms come from a server, which must not name a file of the site
+    (``config/named_files.py`` reads one, where the user's own run config is read).
 
     Raises:
         DataError: there is no built-in schema of that name.
@@ -368,32 +402,35 @@ def schema_text(name_or_text: str) -> str:
 
 @cache
 def _built_in() -> Mapping[str, str]:
-    """Return the texts of the built-in schemas by their names, sorted."""
+    """Return the built-in schemas' texts by name, sorted."""
     paths = sorted(Path(__file__).with_name("schemas").glob("*.toml"))
     return {path.stem: path.read_text(encoding="utf-8") for path in paths}
 
 
 def _in_words(error: ValidationError, data: dict[str, Any]) -> str:
-    """Return the mistakes on one line, a column called by its name and not by its number."""
+    """Return the validation errors on one line, columns by name."""
     models: dict[str, type[BaseModel]] = {
         "label": Label,
         "event": EventColumn,
         "number": NumberColumn,
         "category": CategoryColumn,
     }
-    tables = {item["loc"][:-1] for item in error.errors(include_url=False, include_input=False)}
-    known = [
-        ".".join(map(str, (*table, kebab(key))))
-        for table in tables
-        for key in models.get(str(table[-1]) if table else "", Schema).model_fields
-    ]
 
-    def named(match: re.Match[str]) -> str:
-        column = data["columns"][int(match[1])]
-        name = column.get("name") if isinstance(column, dict) else None
-        plain = isinstance(name, str) and _PLAIN.match(name)  # the text may be a server's
-        return f"columns.{name}" if plain else f"columns.{match[1]}"
+    def name(location: Location) -> str:
+        """Return the key, with the column's name for its number and type."""
+        if location[:1] != ("columns",) or len(location) < 2:
+            return written(location)
+        column = data["columns"][location[1]]
+        called = column.get("name") if isinstance(column, dict) else None
+        plain = isinstance(called, str) and _PLAIN.match(called)  # the text may be a server's
+        rest = location[3:] if location[2:3] in {("number",), ("category",)} else location[2:]
+        return written(("columns", str(called) if plain else location[1], *rest))
 
-    text = re.sub(r"\bcolumns\.(\d+)(\.number|\.category)?", named, describe(error, known))
+    def known(location: Location) -> list[str]:
+        table = location[:-1]
+        model = models.get(str(table[-1]) if table else "", Schema)
+        return [name((*table, kebab(key))) for key in model.model_fields]
+
+    text = describe(error, known, name=name)
     text = text.replace(".type' is missing", ".type' is missing; give 'number' or 'category'")
     return " ".join(text.split())

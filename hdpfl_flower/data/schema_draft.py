@@ -1,8 +1,10 @@
-"""``hdpfl-site schema draft``: a schema proposed from a site's own CSV, without a value of it.
+"""Schema proposed from a site's own CSV, without its values.
 
-The file is to become public terms. It holds the names of columns (the header) and a type each;
-bounds, categories and classes are ``TO_CHOOSE``, for a minimum or a category that only one patient
-has would be a release without noise. What the records hold is shown on the site's screen alone.
+The command ``hdpfl-site schema draft``.
+
+The file is to become public terms. It holds the names of columns (the header) and their types;
+bounds, categories and classes are ``TO_CHOOSE``, since a minimum or a category of one patient alone
+would be a release without noise. The content of the records is shown only on the site's screen.
 Only commands of the site import this file (``tests/hdpfl_flower/data/test_site_check.py``).
 """
 
@@ -10,14 +12,14 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from hdpfl_flower.data.columns import (
     BLANK,
@@ -26,59 +28,66 @@ from hdpfl_flower.data.columns import (
     Mask,
     Notation,
     Texts,
-    days_in,
     value_key,
 )
 from hdpfl_flower.data.placeholders import TO_CHOOSE
 from hdpfl_flower.data.schema import MAX_FEATURES
-from hdpfl_flower.data.table_reader import DELIMITERS, Form, Redacted, cut, lines_of
+from hdpfl_flower.data.screen.column_kinds import CENTURY, ColumnKind, is_date, kind_of
+from hdpfl_flower.data.screen.losses import Labels, loss_of_rows
+from hdpfl_flower.data.screen.lost_rows import (
+    LostRow,
+    causes,
+    lost_labels,
+    lost_rows,
+    one_cell_longer,
+)
+from hdpfl_flower.data.table_reader import (
+    DELIMITERS,
+    TITLES,
+    Form,
+    Redacted,
+    UncutRows,
+    Wanted,
+    cut,
+    header_name,
+    lines_of,
+    separator_in,
+)
 from hdpfl_flower.errors import DataError
 
 READ = 200_000
-"""Records that a draft reads at most: types show early, and memory stays bounded."""
-_NOTATIONS = (PLAIN, Notation(","), Notation(",", "."), Notation(".", ","), Notation(".", "'"))
-_DATES = tuple(
-    f"{day}{time}"
-    for day in ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d")
-    for time in ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S")
-)
+"""Maximum number of records read for a draft, to bound memory."""
+_NOTATIONS = (
+    PLAIN, Notation(","), Notation(",", "."), Notation(".", ","), Notation(".", "'"),
+    Notation(".", " "), Notation(",", " "),
+)  # fmt: skip
 _OF_SCHEMA = ("", "?", "NA")
 _MARKS = (
     "N/A", "n/a", "#N/A", "#NV", "NULL", "null", "NaN", "nan", "None", "none", "-", "--", ".",
     "k.A.", "k. A.", "n.b.", "n. b.", "unbekannt", "unknown", "missing", "fehlt",
 )  # fmt: skip
-"""Marks of a missing value that exports use; proposed for the profile where they occur."""
-_READABLE = 0.8
-_CODES, _WORDS = 10, 20
-"""Most different whole numbers, and texts, that are taken for codes and not for a measurement."""
-_SHOWN, _LONGEST = 10, 30
-
-Kind = Literal["number", "category", "date", "left out"]
+"""Export marks of missing values, proposed for the profile where found."""
+_WORDS = frozenset(("None", "none", "unbekannt", "unknown", "-", "--"))
+"""Those of them that may be a category: of a column where they are rare, or numbers are not."""
+_RARE = 0.05
+_LABELS = 10
+"""Maximum distinct labels by which losses are shown."""
+_YEAR = re.compile("(19|20)[0-9]{2}")
 
 
 @dataclass(frozen=True, repr=False)
 class Draft(Redacted):
-    """A proposal.
+    """Schema proposal.
 
     Attributes:
-        text: TOML; made of the header and of each column's kind alone.
+        text: TOML; made only of the header and each column's kind.
         profile: lines for the site's profile: how its table is written. Private.
-        notes: what the records hold, a line a column. Private: for the screen alone.
+        notes: content of the records, one line per column. Private: only for the screen.
     """
 
     text: str
     profile: str
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class _Seen(Redacted):
-    """What a column was taken for; ``formats`` are its dates', ``note`` is for the screen."""
-
-    name: str
-    kind: Kind
-    note: str
-    formats: tuple[str, ...] = ()
 
 
 def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
@@ -98,44 +107,114 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
     """
     form = Form(_encoding(path))
     lines = lines_of(path, form)
-    header = next(lines, b"")
-    if not header:
-        raise DataError("the table is empty; its first line must be a header of names")
-    form = replace(
-        form, delimiter=max(DELIMITERS, key=lambda mark: len(cut(header, mark))).decode()
-    )
-    names = _names(cut(header, form.delimiter.encode()), label, unit)
-    columns, rows, more = _gathered(lines, form, len(names))
-    found = {value for texts in columns for value in texts.values}
-    marks = [mark for mark in _MARKS if mark.encode() in found]
+    header, form, titles, rest = _header(lines, form)
+    for number, cell in enumerate(header, 1):
+        _check_no_record(number, header_name(cell), None)
+    columns, rows, more, lost = _gathered(rest, form, header)
+    names, notes = _names(header, columns, label, unit)
     form = replace(form, notation=_notation(columns))
+    marks = _missing_marks(columns, form.notation)
     known = {value_key(mark) for mark in (*_OF_SCHEMA, *marks)}
+    labels = None
+    if label:
+        held = _present(columns[names.index(label)], known)
+        if not held.any():
+            raise DataError(
+                f"column '{label}', which --label names, is missing in every record; name another, "
+                "or export it"
+            )
+        labels = _labels(columns[names.index(label)], held, lost, names.index(label))
     seen = [
-        _kind_of(name, texts, _present(texts, known), form.notation)
+        kind_of(name, texts, _present(texts, known), form.notation, None if name == label else
+                labels)
         if name != unit
-        else _Seen(name, "left out", f"'{name}': the protected unit")
+        else ColumnKind(name, "left out", f"'{name}': the protected unit")
         for name, texts in zip(names, columns, strict=True)
-    ]
-    if label and not _present(columns[names.index(label)], known).any():
-        raise DataError(
-            f"column '{label}', which --label names, is missing in every record; name another, or "
-            "export it"
-        )
+        if name
+    ]  # fmt: skip
+    first = f"{rows} records read{', the first ones alone' if more else ''}"
+    if titles:
+        notes.insert(0, f"{titles} lines stand before the header, and are passed over")
     return Draft(
         _as_toml(seen, label, unit),
         _as_profile(path, form, marks, seen, unit),
-        (f"{rows} records read{', the first ones alone' if more else ''}", *(c.note for c in seen)),
+        (first, *_losses(rows, lost, seen, labels), *notes),
     )
 
 
+def _losses(
+    rows: int, lost: Sequence[LostRow], seen: Sequence[ColumnKind], labels: Labels | None
+) -> Iterator[str]:
+    """Yield the losses, and a line for each column."""
+    tests = len(seen) + 1
+    of_rows = loss_of_rows(rows, len(lost), labels)
+    cells = [sum(getattr(each.lost, name) for each in seen) for name in ("lost", "held")]
+    yield f"lost: {len(lost)} of {of_rows.held} records, {cells[0]} of {cells[1]} cells"
+    if lost:
+        yield (
+            f"{of_rows.level(tests)}{len(lost)} records cannot be cut into the cells of the "
+            f"header: {causes(lost)}{of_rows.in_words(tests)}"
+        )
+    for each in seen:
+        how = f"; not read{each.lost.in_words(tests)}" if each.lost.lost else ""
+        yield f"{each.lost.level(tests)}{each.note}{how}"
+
+
+def _labels(texts: Texts, held: Mask, lost: Sequence[LostRow], place: int) -> Labels | None:
+    """Return the labels by their texts; None for more than a few."""
+    names = [texts.values[at] for at in np.unique(texts.rows[held])]
+    if len(names) > _LABELS:
+        return None
+    at = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    rows = np.where(held, texts.lookup(at), -1)
+    of_lost = lost_labels(lost, place, lambda written: Texts.of(written).lookup(at))
+    return Labels(tuple(name.decode(errors="replace") for name in at), rows, of_lost)
+
+
+def _missing_marks(columns: Sequence[Texts], notation: Notation) -> list[str]:
+    """Return marks of missing that are no category."""
+    found: dict[str, bool] = {}
+    for texts in columns:
+        counts = np.bincount(texts.rows, minlength=len(texts.values))
+        numeric = float(np.isfinite(texts.numbers(notation)).mean())
+        for mark in _MARKS:
+            count = sum(int(counts[at]) for at, each in enumerate(texts.values)
+                        if each == mark.encode())  # fmt: skip
+            is_word = mark in _WORDS and count > _RARE * len(texts.rows) > numeric * len(texts.rows)
+            if count:
+                found[mark] = found.get(mark, True) and not is_word
+    return [mark for mark in _MARKS if found.get(mark)]
+
+
+def _header(lines: Iterator[bytes], form: Form) -> tuple[list[bytes], Form, int, Iterator[bytes]]:
+    """Return header, form, lines before it, and records.
+
+    A title has at least two cells less than most lines, or one that is not empty; and two at most
+    by any delimiter, as else a record could become the names.
+    """
+    first = [*islice(lines, 2 * TITLES)]
+    mark = separator_in(first[0]) if first else b""
+    first = first[1:] if mark else first
+    if not first:
+        raise DataError("the table is empty; its first line must be a header of names")
+    found = [(cut(first[0], each), each, 0) for each in ([mark] if mark else DELIMITERS)]
+    is_names = any(sum(map(bool, cells)) > 2 for cells, _, _ in found)
+    for _, each, _ in () if is_names else tuple(found):
+        cells = [cut(line, each) for line in first]
+        width, times = Counter(map(len, cells)).most_common(1)[0]
+        at = next((at for at, row in enumerate(cells) if not _is_title(row, width)), 0)
+        is_header = times > 2 and 0 < at < TITLES and len(cells[at]) == width
+        if is_header and not any(map(_is_number_or_date, map(header_name, cells[at]))):
+            found.append((cells[at], each, at))
+    header, mark, titles = max(found, key=lambda each: (len(each[0]), each[2]))
+    return header, replace(form, delimiter=mark.decode()), titles, chain(first[titles + 1 :], lines)
+
+
 def _encoding(path: Path) -> str:
-    """Return the encoding of a file: UTF-16 by its mark, UTF-8 where all of it is, or cp1252."""
+    """Return the encoding: valid UTF-8, else cp1252."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with path.open("rb") as file:
-            if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                return "utf-16"
-            file.seek(0)
             while chunk := file.read(2**20):
                 decoder.decode(chunk)
     except UnicodeDecodeError:
@@ -145,55 +224,114 @@ def _encoding(path: Path) -> str:
     return "utf-8"
 
 
-def _names(cells: Sequence[bytes], label: str, unit: str) -> list[str]:
-    """Return the names in the header; raises ``DataError`` where it is none, without its cells."""
+def _is_title(cells: Sequence[bytes], width: int) -> bool:
+    """Return whether a line is no header of ``width`` cells.
+
+    R's header may have one cell less than its rows, which must not become names.
+    """
+    return width > 2 and (len(cells) <= width - 2 or sum(map(bool, cells)) <= 1)
+
+
+def _names(
+    cells: Sequence[bytes], columns: Sequence[Texts], label: str, unit: str
+) -> tuple[list[str], list[str]]:
+    """Return names, empty where left out, and notes.
+
+    Raises:
+        DataError: without quoting a cell: the line may be a record.
+    """
     if len(cells) < 2:
         raise DataError(
             "no delimiter is found in the first line; the table needs a header, with commas, "
             "semicolons, tabs or bars between the names"
         )
-    names = [cell.decode(errors="replace").strip(BLANK) for cell in cells]
-    for number, name in enumerate(names, 1):
-        if isinstance(value_key(name), float) or _is_number_or_date(name.encode()):
-            raise DataError(
-                f"cell {number} of the first line is a number or a date: the line looks like a "
-                "record; write a header of names above it"
-            )
-        if not name or not name.isprintable() or TO_CHOOSE in name:
-            raise DataError(
-                f"cell {number} of the first line is empty or no plain text; name the column"
-            )
+    names = [*map(header_name, cells)]
+    kept, notes = [*names], []
+    for at, (name, texts) in enumerate(zip(names, columns, strict=True)):
+        if not name and (_is_index(texts) if at == 0 else not any(texts.values)):
+            notes.append(f"cell {at + 1} of the header is empty: its column is left out")
+            continue
+        _check_name(at + 1, name, texts)
         if names.count(name) > 1:
-            raise DataError(f"cell {number} of the first line names a column twice; rename one")
+            if name in (label, unit) or not {*names} - {name, ""}:
+                raise DataError(f"cell {at + 1} of the first line names a column twice; rename one")
+            kept[at] = ""
+            notes.append(f"'{name}': left out, more than one column has this name")
+        elif name.encode() != cells[at].strip(BLANK.encode()):
+            notes.append(f"'{name}': written in the header with other blanks, quotes or lines")
     for option, name in (("--label", label), ("--id", unit)):
-        if name and name not in names:
+        if name and name not in kept:
             raise DataError(f"the table has no column '{name}', which {option} names")
     if label and label == unit:
         raise DataError("--label and --id name the same column; name two")
-    return names
+    return kept, notes
 
 
-def _is_number_or_date(text: bytes) -> bool:
-    numbers = any(np.isfinite(notation.number_in(text)) for notation in _NOTATIONS)
-    return numbers or bool(np.isfinite(days_in(text, _DATES)))
+def _check_no_record(number: int, name: str, texts: Texts | None) -> None:
+    """Refuse numbers and dates as names, but years above other ``texts``."""
+    if _is_number_or_date(name) and not _is_year(name, texts):
+        raise DataError(
+            f"cell {number} of the first line is a number or a date: the line looks like a "
+            "record; write a header of names above it"
+        )
 
 
-def _gathered(lines: Iterator[bytes], form: Form, width: int) -> tuple[list[Texts], int, bool]:
-    """Return the columns of the first records, their number, and whether there are more."""
-    gathered, rows = [GatheredTexts() for _ in range(width)], 0
-    for line in islice(lines, READ):
-        cells = cut(line, form.delimiter.encode())
-        if len(cells) == width:
-            rows += 1
-            for column, cell in zip(gathered, cells, strict=True):
-                column.add(cell)
+def _check_name(number: int, name: str, texts: Texts) -> None:
+    """Refuse a name that looks like the cell of a record."""
+    _check_no_record(number, name, texts)
+    if not name or not name.isprintable() or TO_CHOOSE in name:
+        raise DataError(
+            f"cell {number} of the first line is empty or no plain text; name the column"
+        )
+
+
+def _is_index(texts: Texts) -> bool:
+    """Return whether each row has another text: an index."""
+    return len(texts.values) == len(texts.rows)
+
+
+def _is_year(name: str, texts: Texts | None) -> bool:
+    """Return whether a name is a year, above a column of something else."""
+    if texts is None:
+        return bool(_YEAR.fullmatch(name))
+    years = [bool(_YEAR.fullmatch(text.decode(errors="replace"))) for text in texts.values]
+    return bool(_YEAR.fullmatch(name)) and 2 * sum(years) < len(years)
+
+
+def _is_number_or_date(name: str) -> bool:
+    numbers = any(np.isfinite(notation.number_in(name.encode())) for notation in _NOTATIONS)
+    return numbers or is_date(name)
+
+
+def _gathered(
+    lines: Iterator[bytes], form: Form, header: Sequence[bytes]
+) -> tuple[list[Texts], int, bool, list[LostRow]]:
+    """Return columns, rows, whether more follow, and lost rows."""
+    width, delimiter, rows = len(header), form.delimiter.encode(), 0
+    gathered = [GatheredTexts() for _ in header]
+    least = max([at + 1 for at, name in enumerate(header) if header_name(name)], default=width)
+    uncut = UncutRows(delimiter, least)
+    for number, line in enumerate(islice(lines, READ)):
+        cells = cut(line, delimiter)
+        if not least <= len(cells) <= width:
+            uncut.add(number, line, cells)
+            continue
+        rows += 1
+        for column, cell in zip(gathered, [*cells, *[b""] * (width - len(cells))], strict=True):
+            column.add(cell)
+    every = {Wanted((), str(at)): at for at in range(width)}
+    lost = lost_rows(uncut.lost(every, width))
     if not rows:
-        raise DataError("the table has no record that can be cut into the cells of its header")
-    return [column.texts() for column in gathered], rows, next(lines, None) is not None
+        longer = bool(lost) and {row.missing for row in lost} == {-1}
+        raise DataError(
+            "the table has no record that can be cut into the cells of its header"
+            + (f": {one_cell_longer(lost)}" if longer else "")
+        )
+    return [column.texts() for column in gathered], rows, next(lines, None) is not None, lost
 
 
 def _notation(columns: Sequence[Texts]) -> Notation:
-    """Return the notation in which most cells are numbers; of equal ones the first."""
+    """Return the notation that reads most cells as numbers, first on ties."""
 
     def readable(notation: Notation) -> int:
         return sum(int(np.isfinite(column.numbers(notation)).sum()) for column in columns)
@@ -202,83 +340,9 @@ def _notation(columns: Sequence[Texts]) -> Notation:
 
 
 def _present(texts: Texts, marks: set[float | bytes]) -> Mask:
-    """Return which rows hold something, shape ``(n,)``."""
+    """Return a mask of rows that are not missing, shape ``(n,)``."""
     held = [value_key(text.decode(errors="replace")) not in marks for text in texts.values]
     return np.array(held, dtype=bool)[texts.rows]
-
-
-def _kind_of(name: str, texts: Texts, held: Mask, notation: Notation) -> _Seen:
-    """Return what the column is taken for."""
-    count = int(held.sum())
-    said = f"'{name}': "
-    if not count:
-        return _Seen(name, "left out", f"{said}left out, every cell is missing")
-    numbers = texts.numbers(notation)[held]
-    formats = _formats(texts, held)
-    is_number = np.isfinite(numbers)
-    share = f"{count} of {len(held)} hold something"
-    # A date such as 20240131 is a number, too.
-    if formats:
-        return _Seen(name, "date", f"{said}date, {share}: {', '.join(formats)}", formats)
-    if is_number.sum() >= _READABLE * count:
-        return _numeric(name, numbers[is_number], f"{share}, {count - int(is_number.sum())} of "
-                        "them no number", _most_frequent(texts, held))  # fmt: skip
-    different = len(np.unique(texts.rows[held]))
-    if different <= _WORDS and (2 * different <= count or different <= 2):
-        return _Seen(name, "category", f"{said}category, {share}: {_most_frequent(texts, held)}")
-    return _Seen(
-        name, "left out", f"{said}left out, {different} different texts: free text, or an id (--id)"
-    )
-
-
-def _numeric(name: str, numbers: npt.NDArray[np.float64], share: str, values: str) -> _Seen:
-    """Return what a column of ``numbers`` (n,) is taken for: codes, an id, or a measurement."""
-    different = np.unique(numbers)
-    whole = bool((different == np.floor(different)).all())
-    said = f"'{name}': "
-    if whole and len(different) <= _CODES:
-        return _Seen(name, "category", f"{said}category of codes, {share}: {values}")
-    if whole and len(different) == len(numbers) and len(numbers) > _WORDS:
-        return _Seen(name, "left out", f"{said}left out, every number is another: an id (--id)?")
-    low, high = f"{different[0]:g}", f"{different[-1]:g}"
-    return _Seen(name, "number", f"{said}number, {share}, from {low} to {high}")
-
-
-def _formats(texts: Texts, held: Mask) -> tuple[str, ...]:
-    """Return the formats of dates that read most cells; none where too few are dates."""
-    used = np.unique(texts.rows[held])
-    counts = np.bincount(texts.rows[held], minlength=len(texts.values))
-    # The different texts of a sample: which form is seen at once, and time stays bounded.
-    values = {texts.values[at]: int(counts[at]) for at in used[:1000]}
-    # Every format begins with a digit: most columns are no dates at the first look.
-    if sum(count for value, count in values.items() if value[:1].isdigit()) < _READABLE * sum(
-        values.values()
-    ):
-        return ()
-    left, found = dict(values), []
-    while left:
-        read = {
-            each: [value for value in left if np.isfinite(days_in(value, (each,)))]
-            for each in _DATES
-        }
-        best = max(_DATES, key=lambda each: sum(values[value] for value in read[each]))
-        if sum(values[value] for value in read[best]) < 0.05 * sum(values.values()):
-            break
-        found.append(best)
-        left = {value: count for value, count in left.items() if value not in read[best]}
-    dated = sum(values.values()) - sum(left.values())
-    return tuple(found) if dated >= _READABLE * sum(values.values()) else ()
-
-
-def _most_frequent(texts: Texts, held: Mask) -> str:
-    """Return the most frequent texts and their counts, for the screen."""
-    counts = np.bincount(texts.rows[held], minlength=len(texts.values))
-    order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
-    shown = [
-        f"'{texts.values[at].decode(errors='replace')[:_LONGEST]}' {counts[at]}"
-        for at in order[:_SHOWN]
-    ]
-    return ", ".join(shown) + (", …" if len(order) > _SHOWN else "")
 
 
 _HEAD = f"""\
@@ -289,8 +353,8 @@ _HEAD = f"""\
 """
 
 
-def _as_toml(seen: Sequence[_Seen], label: str, unit: str) -> str:
-    """Return the schema; of what was seen it holds names and kinds alone."""
+def _as_toml(seen: Sequence[ColumnKind], label: str, unit: str) -> str:
+    """Return the schema as TOML, from names and kinds alone."""
     some, one = f'["{TO_CHOOSE}", "{TO_CHOOSE}"]', f'["{TO_CHOOSE}"]'
     parts = [_HEAD, f"id = {_text(unit)}\n" if unit else "", f"missing = {_texts(_OF_SCHEMA)}\n"]
     kinds = {column.name: column.kind for column in seen}
@@ -316,9 +380,9 @@ def _as_toml(seen: Sequence[_Seen], label: str, unit: str) -> str:
 
 
 def _as_profile(
-    path: Path, form: Form, marks: Sequence[str], seen: Sequence[_Seen], unit: str
+    path: Path, form: Form, marks: Sequence[str], seen: Sequence[ColumnKind], unit: str
 ) -> str:
-    """Return the lines of the profile that make the table readable."""
+    """Return profile lines that make the table readable."""
     lines = ["[data]", 'format = "csv"', f"path = {_text(str(path))}"]
     lines += [f"id = {_text(unit)}"] if unit else []
     lines += [f"encoding = {_text(form.encoding)}"] if form.encoding != "utf-8" else []
@@ -330,20 +394,27 @@ def _as_profile(
     lines += [f"missing = {_texts(marks)}"] if marks else []
     every = [each for column in seen for each in column.formats]
     for column in seen:
+        if column.own.is_scaled and column.kind == "number":
+            lines.append(f"[data.columns.{_text(column.name)}]")
+            lines += [f"strip = {_texts(column.own.strip)}"] if column.own.strip else []
+            lines += ['below-limit = "half"  # or "limit"'] if column.own.below_limit else []
         if column.kind == "date" and column.name != unit:
-            # Those of the others, too: one of them may become the reference.
+            # Formats of the other columns too: one of them may become the reference.
             formats = list(dict.fromkeys((*column.formats, *every)))
+            century = [f"century-from = {CENTURY}  # choose: the first of a hundred years for %y"]
+            century = century if any("%y" in each for each in formats) else []
             lines += [
                 f"[data.columns.{_text(column.name)}]",
                 'to = "age"  # or "days"',
                 f"date-formats = {_texts(formats)}",
+                *century,
                 f'reference = "{TO_CHOOSE}"  # a date, or another column of dates',
             ]
     return "\n".join(lines)
 
 
 def _text(value: str) -> str:
-    """Return ``value`` as TOML writes it: JSON's escapes are TOML's."""
+    """Return ``value`` as a TOML text; JSON's escapes are valid TOML."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,54 +1,45 @@
-"""What ``hdpfl-site profile check`` says of a site's data, for the site's own eyes.
+"""Messages of ``hdpfl-site profile check`` about a site's data.
 
-A run counts what it cannot read and trains on; nothing of a record may enter its log. Here, before
-any run, the site is shown the very texts. Only commands of the site import this file
+A run only counts unreadable records; no content of a record may enter its log. Here, before any
+run, the site is shown the texts themselves. Only commands of the site import this file
 (``tests/hdpfl_flower/data/test_site_check.py``).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from hdpfl_flower.config.data_source import TABLES, DataSource
 from hdpfl_flower.data.array_targets import targets_wanted
-from hdpfl_flower.data.columns import Mask
 from hdpfl_flower.data.own_table import OwnTable, outcomes
-from hdpfl_flower.data.schema import Column, EventColumn, Label, Schema
+from hdpfl_flower.data.schema import Label, Schema
+from hdpfl_flower.data.screen.id_spellings import spellings
+from hdpfl_flower.data.screen.leaks import about_features
+from hdpfl_flower.data.screen.losses import TableLosses, table_losses
 from hdpfl_flower.data.site_data import SiteData, read_site_data
 from hdpfl_flower.data.table_reader import RawTable, load_table
-from hdpfl_flower.data.table_records import (
-    Summary,
-    encode_column,
-    event_of,
-    is_time,
-    outcomes_of,
-)
+from hdpfl_flower.data.table_records import Summary, ids_of
 from hdpfl_flower.models.task import Task
 
 MOST_UNREADABLE = 0.2
-"""Share of a column's cells, of those that hold something, above which it is not what it says."""
-MOST_CLIPPED = 0.2
-"""Share of a column's numbers outside of the bounds above which its unit is doubted."""
+"""Share of records without a schema that may be left out for one reason."""
 MOST_BEYOND = 0.8
-"""Share of the times beyond the last edge of survival above which their unit is doubted: long
-follow-up is no mistake, days in place of months are."""
-_Any = Column | Label | EventColumn
+"""Share of times beyond the last survival edge above which their unit is doubted.
+
+Long follow-up is no mistake; days in place of months are.
+"""
 _SHOWN = 10
-_LONGEST = 40
 
 
 def check_site_data(
     source: DataSource, task: Task, schema_text: str, declared_records: int
 ) -> list[str]:
-    """Return the lines of ``hdpfl-site profile check``, for the site's own eyes.
+    """Return the lines of ``hdpfl-site profile check``, for site use.
 
-    A line that starts with ``error:`` must be corrected before a run, one with ``warning:`` should
-    be looked at. Errors about cells that cannot be read show their texts; no other line shows a
-    value of a record.
+    A line that starts with ``error:`` must be corrected before a run; one with ``warning:`` should
+    be looked at. Lines about lost cells show their commonest texts, by label.
 
     Args:
         source: as for :func:`read_site_data`.
@@ -63,37 +54,129 @@ def check_site_data(
     summary, used = data.summary, len(data.train)
     held = f", {len(data.test)} held out for the site's own test" if data.test is not None else ""
     lines = [f"records: {summary.rows} found, {used} for training{held}"]
-    lines += [f"left out: {count}, {why}" for why, count in summary.left_out.items() if count]
-    about: dict[str, str] = {}
+    lines += [
+        f"left out: {count}, {why}" for why, count in summary.left_out.items() if count and
+        why != "cannot be cut into cells"
+    ]  # fmt: skip
     if source.format in TABLES:
-        schema = Schema.load(schema_text)
-        about = dict(_about_columns(source, schema, summary))
+        schema, own = Schema.load(schema_text), OwnTable.of(source)
+        raw = load_table(source.path, source.format, own.all_wanted(schema), own.form, lost=True)
+        losses = table_losses(raw, schema, own)
+        lines += [line for _, line in losses.lines()]
+        if losses.rows.lost == losses.rows.held > 0:
+            return lines  # the cause of all that follows
         lines += _about_all_columns(schema, summary)
         lines += _about_mapping(source, schema)
-    for column in dict.fromkeys((*summary.filled, *summary.clipped)):
-        filled, clipped = summary.filled.get(column, 0), summary.clipped.get(column, 0)
-        # A column that an error or a warning is about is not said to be read as well.
-        if (filled or clipped) and column not in about:
-            unreadable = summary.unreadable.get(column, 0)
-            lines.append(
-                f"column '{column}': {filled} filled ({unreadable} of them unreadable), "
-                f"{clipped} clipped to the bounds"
-            )
-    lines += about.values()
-    for reason in ("no id", "repeated id"):
-        if summary.left_out.get(reason):
-            lines.append(
-                f"error: {summary.left_out[reason]} records have {reason}: the schema protects "
-                "one record an id; give each its own id, or merge those of one unit"
-            )
+        lines += _about_missing(schema, summary, len(raw.positions))
+        lines += _about_times(schema.label, summary, losses)
+        lines += _about_dates(raw, schema, own)
+        lines += about_features(raw, schema, own, losses.labels)
+        counts = np.bincount(losses.labels.rows[losses.labels.rows >= 0],
+                             minlength=len(losses.labels.names))  # fmt: skip
+        listed = ", ".join(f"'{name}' {n}" for name, n in
+                           zip(losses.labels.names, counts, strict=True))  # fmt: skip
+        lines.append(f"label '{outcomes(schema)[-1].column}': {listed}")
+    if source.id:
+        lines += _about_ids(source, Schema.load(schema_text), summary)
     lines += _about_arrays(source, summary, task)
     lines += _about_labels(data, task)
     return lines + list(_against_declared(data, declared_records))
 
 
+def about_losses(source: DataSource, schema_text: str) -> list[str]:
+    """Return the lines of ``plan`` about losses, for site use.
+
+    Raises:
+        DataError: as :func:`read_site_data`.
+    """
+    schema, own = Schema.load(schema_text), OwnTable.of(source)
+    raw = load_table(source.path, source.format, own.all_wanted(schema), own.form, lost=True)
+    return [line for _, line in table_losses(raw, schema, own).lines()]
+
+
+def _about_missing(schema: Schema, summary: Summary, rows: int) -> Iterator[str]:
+    """Yield lines about missing cells, and clipped labels."""
+    for column in schema.columns:
+        gone = summary.filled[column.name] - summary.unreadable[column.name]
+        if rows and gone == rows:
+            line = f"warning: column '{column.name}' is missing in every record: its feature is"
+            yield f"{line} constant, and ε is spent on it all the same"
+        elif gone:
+            yield f"column '{column.name}': {gone} of {rows} cells are missing and filled"
+    if schema.label.bounds and (clipped := summary.clipped.get(schema.label.column)):
+        yield f"column '{schema.label.column}': {clipped} clipped to the bounds"
+
+
+def _about_dates(raw: RawTable, schema: Schema, own: OwnTable) -> Iterator[str]:
+    """Yield warnings about ambiguous dates."""
+    read = {one.column: own.wanted(one.column, one.aliases) for one in outcomes(schema)}
+    read |= {column.name: own.wanted(column.name, column.aliases) for column in schema.columns}
+    read = {name: wanted for name, wanted in read.items() if own.own(name).to}
+    for name, wanted in (read | ({own.last_by: own.dated} if own.last_by else {})).items():
+        how, column = own.own(name), raw.columns[wanted]
+        if len(how.date_formats) < 2:
+            continue
+        days = np.array([column.days((each,), how.century_from) for each in how.date_formats])
+        days = days[:, np.isfinite(days).any(axis=0)]
+        twice = int((np.nanmin(days, axis=0) < np.nanmax(days, axis=0)).sum())
+        if twice:
+            yield (
+                f"warning: column '{name}': {twice} of {days.shape[1]} dates are ambiguous: two of "
+                "its 'date-formats' read them as two days, and the first counts; export them in "
+                "one order"
+            )
+
+
+def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator[str]:
+    """Yield warnings about missing, repeated or differently spelled ids."""
+    if summary.left_out["no id"]:
+        yield (
+            f"error: {summary.left_out['no id']} records have no id and are left out: write the "
+            "id of its person, or other unit, into each"
+        )
+    if summary.left_out["repeated id"]:
+        yield (
+            f"warning: {summary.left_out['repeated id']} records have a repeated id: training "
+            f"reads the {source.row_used} of an id alone, which protects the person; "
+            "'hdpfl-site evaluate' and 'worth' also read the others. If another row is the one to "
+            "be learned from, choose it by 'data.row'; an id of its own for each row would take "
+            "the protection from the person"
+        )
+    own = OwnTable.of(source)
+    wanted = [own.wanted(schema.id), *([own.dated] if own.last_by else [])]
+    raw = load_table(source.path, source.format, wanted, own.form)
+    if own.last_by and (undated := int(np.isinf(own.row_days(raw)).sum())):
+        yield (
+            f"warning: {undated} rows have no date in the column of 'data.row': such a row is used "
+            f"only where its id has no other; is 'data.columns.{own.last_by}.date-formats' right?"
+        )
+    rows: dict[bytes, int] = {}
+    for row, name in zip(raw.positions.tolist(), ids_of(raw, schema, own), strict=True):
+        if name:
+            rows.setdefault(name, row)
+    spelled = spellings([*rows])
+    if spelled.alike:
+        count = sum(map(len, spelled.alike))
+        pairs = [" and ".join(str(rows[name] + 1) for name in each[:2]) for each in spelled.alike]
+        yield (
+            f"warning: {count} ids look like those of {len(spelled.alike)} persons: they differ in "
+            "leading zeros, case, blanks, marks or Unicode form alone (records "
+            f"{', '.join(pairs[:_SHOWN])}{', …' if len(pairs) > _SHOWN else ''}, counted from 1). "
+            "A run reads ids by the letter: such a person has two records in training, which cost "
+            "twice the ε that the ledger says, or stands on both sides of the holdout. Export each "
+            "id in one way, as text"
+        )
+    if spelled.rounded:
+        yield (
+            f"warning: {spelled.rounded} ids are in a spreadsheet's scientific notation, which "
+            "drops digits: different persons may have become one, and one person two. Export the "
+            "ids again, as text"
+        )
+
+
 def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
-    """Yield a warning for each column that the profile maps and the schema does not have."""
-    names = {schema.id, *(one.column for one in outcomes(schema))}
+    """Yield warnings for mapped columns that the schema lacks."""
+    names = {schema.id, source.last_by, *(one.column for one in outcomes(schema))}
     names |= {column.name for column in schema.columns}
     for name in source.columns:
         if name not in names:
@@ -101,7 +184,7 @@ def _about_mapping(source: DataSource, schema: Schema) -> Iterator[str]:
 
 
 def _about_all_columns(schema: Schema, summary: Summary) -> Iterator[str]:
-    """Yield the error about a table of which no feature holds anything."""
+    """Yield the error about a table whose features are all missing."""
     rows = summary.rows - summary.left_out["cannot be cut into cells"]
     if rows and all(
         summary.filled[c.name] == rows and not summary.unreadable[c.name] for c in schema.columns
@@ -112,51 +195,9 @@ def _about_all_columns(schema: Schema, summary: Summary) -> Iterator[str]:
         )
 
 
-def _about_columns(
-    source: DataSource, schema: Schema, summary: Summary
-) -> Iterator[tuple[str, str]]:
-    """Yield each column that is wrong as a whole, and what is; '' stands for lines of the file.
-
-    The texts are read again where they are shown: a run's summary has none.
-    """
-    uncut = summary.left_out["cannot be cut into cells"]
-    rows = summary.rows - uncut
-    held = _held(summary, rows, schema.label)
-    are_wrong = summary.unknown_labels > MOST_UNREADABLE * held
-    wrong: list[_Any] = [*outcomes(schema)] if are_wrong else []
-    yield from _about_times(schema.label, summary, 0 if are_wrong else held)
-    for column in schema.columns:
-        held, name = _held(summary, rows, column), column.name
-        if summary.unreadable[name] > MOST_UNREADABLE * held:
-            wrong.append(column)
-        elif rows and not held:
-            line = f"warning: column '{name}' is missing in every record: its feature is constant"
-            yield name, f"{line}, and ε is spent on it all the same"
-        elif summary.clipped.get(name, 0) > MOST_CLIPPED * held:
-            line = (
-                f"warning: column '{name}': {summary.clipped[name]} of {held} numbers lie outside"
-            )
-            yield (
-                name,
-                (
-                    f"{line} the schema's bounds and are clipped; is the unit the schema's? Set "
-                    f"'data.columns.{name}.factor'"
-                ),
-            )
-    is_ragged = uncut > MOST_UNREADABLE * summary.rows
-    if wrong or is_ragged:
-        own = OwnTable.of(source)
-        raw = load_table(source.path, source.format, own.all_wanted(schema), own.form)
-        if is_ragged:
-            yield "", _uncut(raw)
-        for each in wrong:
-            name = each.column if isinstance(each, (Label, EventColumn)) else each.name
-            if line := _unreadable(each, name, raw, schema, own):
-                yield name, line
-
-
-def _about_times(label: Label, summary: Summary, held: int) -> Iterator[tuple[str, str]]:
-    """Yield the label's column and the line about times beyond the last edge, if any are."""
+def _about_times(label: Label, summary: Summary, losses: TableLosses) -> Iterator[str]:
+    """Yield the line about times beyond the last edge, if any."""
+    held = losses.outcomes[label.column].held
     beyond = summary.clipped.get(label.column, 0) if label.edges and held else 0
     line = f"column '{label.column}': {beyond} times beyond the last edge, censored there"
     if beyond > MOST_BEYOND * held:
@@ -166,102 +207,11 @@ def _about_times(label: Label, summary: Summary, held: int) -> Iterator[tuple[st
             f"'data.columns.{label.column}.factor'"
         )
     if beyond:
-        yield label.column, line
-
-
-def _held(summary: Summary, rows: int, column: Column | Label) -> int:
-    """Return how many of the ``rows`` cells of ``column`` hold something."""
-    if isinstance(column, Label):
-        gone = summary.left_out["no known label"] - summary.unknown_labels
-    else:
-        gone = summary.filled[column.name] - summary.unreadable[column.name]
-    return rows - gone
-
-
-def _uncut(raw: RawTable) -> str:
-    """Return the error about lines that have other cells than the header."""
-    lost = np.setdiff1d(np.arange(raw.rows), raw.positions)
-    listed = ", ".join(str(row + 1) for row in lost[:_SHOWN])
-    return (
-        f"error: {len(lost)} of {raw.rows} records have another number of cells than the header "
-        f"(records {listed}{', …' if len(lost) > _SHOWN else ''}, counted from 1): quote cells "
-        "that hold the delimiter, and leave no line break in a cell"
-    )
-
-
-def _unreadable(column: _Any, name: str, raw: RawTable, schema: Schema, own: OwnTable) -> str:
-    """Return the error about a column of which too many cells cannot be read, with their texts.
-
-    Empty for the one of survival's two columns that can be read.
-    """
-    summary, rows = Summary(raw.rows), len(raw.positions)
-    if isinstance(column, EventColumn):
-        index, missing = event_of(raw, schema, own)
-        bad = (index < 0) & ~missing
-    elif isinstance(column, Label) and column.edges:
-        cells, missing = own.read(raw, name, column.aliases, schema.missing)
-        bad = ~is_time(cells.numbers) & ~missing
-    elif isinstance(column, Label):
-        found = outcomes_of(raw, schema, own, summary)
-        bad, missing = ~found.known & ~found.missing, found.missing
-    else:
-        block = np.zeros((rows, len(column.feature_names)), dtype=np.float32)
-        filled, missing = encode_column(column, raw, schema, own, block, summary)
-        bad = filled & ~missing
-    if not bad.any():
-        return ""
-    texts = _texts(raw, name, column.aliases, schema.missing, own, bad)
-    listed = "; ".join(f"'{text}' {count} times" for text, count in texts.most_common(_SHOWN))
-    more = f"; and {len(texts) - _SHOWN} other texts" if len(texts) > _SHOWN else ""
-    return (
-        f"error: column '{name}': {int(bad.sum())} of {int((~missing).sum())} cells that hold "
-        f"something cannot be read: {listed}{more}. Say how the site writes them: "
-        f"'decimal', 'missing' or 'encoding' in [data], 'values', 'missing' or 'to' in "
-        f"[data.columns.{name}]"
-    )
-
-
-def _texts(
-    raw: RawTable,
-    name: str,
-    aliases: Sequence[str],
-    marks: Sequence[str],
-    own: OwnTable,
-    bad: Mask,
-) -> Counter[str]:
-    """Return the texts in the rows ``bad`` of a column that kept it from being read."""
-    column, how = raw.columns[own.wanted(name, aliases)], own.own(name)
-    if not how.to:
-        return _counted(column, bad)
-    dated = np.isfinite(column.days(how.date_formats))
-    found = _counted(column, bad & ~dated)
-    since, _ = own.since(raw, name, len(bad), marks)
-    reference = own.reference(name)
-    if reference is not None:
-        found += _counted(raw.columns[reference], bad & dated & ~np.isfinite(since))
-    late = int((bad & dated & np.isfinite(since)).sum())
-    # An age below 0, or a time to an event.
-    order = "after" if how.to == "age" else "before"
-    return found + Counter({f"(a date {order} 'reference')": late} if late else {})
-
-
-def _counted(column: Any, rows: Mask) -> Counter[str]:
-    """Return how often each text stands in ``rows`` of a column."""
-    texts = column.texts()
-    if texts is None:
-        kind = "(a type of Parquet that is neither number nor text; dates need 'to')"
-        return Counter({kind: int(rows.sum())} if rows.any() else {})
-    counts = np.bincount(texts.rows[rows], minlength=len(texts.values))
-    found: Counter[str] = Counter()
-    for at in np.flatnonzero(counts):
-        text = texts.values[at][: 4 * _LONGEST].decode(errors="replace")
-        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-        found[shown] += int(counts[at])
-    return found
+        yield line
 
 
 def _about_arrays(source: DataSource, summary: Summary, task: Task) -> Iterator[str]:
-    """Yield the error about records without a schema of which too many are none of the task's."""
+    """Yield errors about schema-free records that do not fit the task."""
     for reason, remedy in (
         ("no known label", f"'y' must hold {targets_wanted(task)}"),
         ("in no class folder", f"the subfolders must be named 0 to {task.classes - 1}"),
@@ -273,7 +223,7 @@ def _about_arrays(source: DataSource, summary: Summary, task: Task) -> Iterator[
 
 
 def _about_labels(data: SiteData, task: Task) -> Iterator[str]:
-    """Yield what is wrong with the labels as a whole."""
+    """Yield errors and warnings about the labels as a whole."""
     parts = [data.train] if data.test is None else [data.train, data.test]
     if not any(map(len, parts)):
         yield (
@@ -290,7 +240,7 @@ def _about_labels(data: SiteData, task: Task) -> Iterator[str]:
 
 
 def _against_declared(data: SiteData, declared: int) -> Iterator[str]:
-    """Yield a warning where the records for training are not about as many as declared."""
+    """Yield a warning if training records differ from the declared number."""
     used = len(data.train)
     if used == 0 and data.test is not None and len(data.test):
         yield "warning: no record is left for training: the site would send noise alone"

@@ -1,15 +1,15 @@
-"""What the ``[data]`` section of a site's profile names becomes the site's records.
+"""Records read from the source in the profile's ``[data]``.
 
-Shapes and classes come from the run's public terms, never from the files. A record that cannot be
-used contributes nothing, alone, and is counted for the site alone; only what is true of the data as
-a whole raises (docs/project/decisions.md).
+Shapes and classes come from the run's public terms, never from the files. Only an unusable record
+itself is left out, and it is counted for the site alone; only a fault of the data as a
+whole raises (docs/project/decisions.md).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in
-from hdpfl_flower.data.columns import Mask
+from hdpfl_flower.data.columns import Mask, row_digest
 from hdpfl_flower.data.image_folder import read_images
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
@@ -30,7 +30,7 @@ from hdpfl_flower.models.task import Records, Task
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SiteData(Redacted):
-    """A site's records, and what was found while reading them.
+    """A site's records, with a summary of the reading.
 
     Attributes:
         train: the records that training may use.
@@ -47,10 +47,10 @@ class SiteData(Redacted):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class UnitRecords(Redacted):
-    """Every labelled record of a site, by unit; for the site's own eyes.
+    """All labelled records of a site by unit, for site use.
 
     Attributes:
-        records: all of them, those of a unit that training leaves out too.
+        records: all of them, also those of a unit that training leaves out.
         units: the unit of each record, int64 0, 1, 2, …, shape ``(n,)``; without ids each record
             is one.
         first: the record of its unit that training may use, bool, shape ``(n,)``.
@@ -70,7 +70,7 @@ class UnitRecords(Redacted):
 
 
 def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData:
-    """Return the records that ``source`` names.
+    """Return the records of ``source``.
 
     Args:
         source: the profile's ``[data]``; ``csv`` and ``parquet`` need a schema, ``npz`` holds
@@ -84,14 +84,15 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
         DataError: the files are missing or of another kind, or their shape is not the task's.
 
     Guarantees:
-        No content of a record makes it raise. Whether a record is held out depends on its id (or,
-        without ids, on its own content) alone, so adding a record moves no other one. The number
-        of records may be 0.
+        No content of a record raises. Whether a record is held out depends on its id (or,
+        without ids, on its stored row or file) alone: adding a record moves no other record,
+        and the terms move none either. The number of records may be 0.
     """
-    records, summary, ids, _ = _read(source, task, schema_text)
+    read = _read(source, task, schema_text)
+    records, summary, ids = read.records, read.summary, read.ids
     if source.holdout == 0:
         return SiteData(records, None, summary, ids)
-    out = _held_out(records, ids, source.holdout)
+    out = _held_out(read, source.holdout)
     train, test = np.flatnonzero(~out), np.flatnonzero(out)
     if ids is not None:
         ids = tuple(ids[row] for row in train)
@@ -99,31 +100,58 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
 
 
 def read_unit_records(source: DataSource, task: Task, schema_text: str) -> UnitRecords:
-    """Return every labelled record that ``source`` names; arguments and errors as above.
+    """Return all labelled records of ``source``; arguments and errors as above.
 
     Guarantees:
         ``records`` where ``first & ~held_out`` are the ``train`` of :func:`read_site_data`, in its
         order.
     """
-    records, _, ids, positions = _read(source, task, schema_text, every_record=True)
-    contents = list(_contents(records, ids))
-    copies = _numbered(contents)
+    read = _read(source, task, schema_text, every_record=True)
+    records, ids = read.records, read.ids
+    copies = _numbered(ids if ids is not None else _encoded(records))
     units = np.arange(len(records)) if ids is None else copies
-    first = np.zeros(len(records), dtype=bool)
-    first[np.unique(units, return_index=True)[1]] = True
-    held_out = _held_out(records, ids, source.holdout)
-    return UnitRecords(records, units, first, held_out, copies, positions)
+    first = np.ones(len(records), dtype=bool) if read.used is None else read.used
+    held_out = _held_out(read, source.holdout)
+    return UnitRecords(records, units, first, held_out, copies, read.positions)
 
 
-Read = tuple[Records, Summary, tuple[bytes, ...] | None, npt.NDArray[np.int64] | None]
+@dataclass(frozen=True, repr=False, eq=False)
+class _Read(Redacted):
+    """Records of a source.
+
+    Attributes:
+        records: n of them.
+        summary: as in :class:`SiteData`.
+        ids: the unit of each; None without ids.
+        positions: as in :class:`UnitRecords`.
+        used: ``first`` in :class:`UnitRecords`; None: all.
+        digests: uint64 ``(n,)``, of the row or file of each as it is stored; None if no record is
+            held out, or ids decide it.
+    """
+
+    records: Records
+    summary: Summary
+    ids: tuple[bytes, ...] | None = None
+    positions: npt.NDArray[np.int64] | None = None
+    used: Mask | None = None
+    digests: npt.NDArray[np.uint64] | None = None
 
 
-def _read(source: DataSource, task: Task, schema_text: str, *, every_record: bool = False) -> Read:
+def _read(source: DataSource, task: Task, schema_text: str, *, every_record: bool = False) -> _Read:
+    """Return the records of a source, as the model reads them."""
+    read = _as_stored(source, task.of_records, schema_text, every_record=every_record)
+    features = task.embed(read.records.features)
+    return replace(read, records=replace(read.records, features=features))
+
+
+def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record: bool) -> _Read:
+    draws = source.holdout > 0 and not source.id
     if source.format == "npz":
-        return *_read_npz(source.path, task), None, None
+        return _read_npz(source.path, task, draws)
     if source.format == "images":
-        records, rows, left_out = read_images(source.path, task)
-        return records, Summary(rows, left_out), None, None
+        records, rows, left_out, files = read_images(source.path, task)
+        digests = _digested(file.read_bytes() for file in files) if draws else None
+        return _Read(records, Summary(rows, left_out), digests=digests)
     if not schema_text:
         raise DataError(
             "'data.format' names a table, which needs the run's 'schema'; the server must give "
@@ -138,42 +166,61 @@ def _read(source: DataSource, task: Task, schema_text: str, *, every_record: boo
             "another unit than the site asks for; agree on one with the coordinator"
         )
     own = OwnTable.of(source)
-    table = read_table(source.path, source.format, schema, own, every_record=every_record)
-    return table.records, table.summary, table.ids, table.positions
+    table = read_table(
+        source.path, source.format, schema, own, every_record=every_record, digests=draws
+    )
+    return _Read(
+        table.records, table.summary, table.ids, table.positions, table.used, table.digests
+    )
 
 
-def _held_out(records: Records, ids: tuple[bytes, ...] | None, share: float) -> Mask:
-    """Return which records are held out, shape ``(n,)``: those whose hash is below ``share``.
+def _held_out(read: _Read, share: float) -> Mask:
+    """Return a mask of held-out records, shape ``(n,)``: hash below ``share``.
 
-    Records of the same content fall on the same side, so the held-out share of a table with few
-    different records may be far from ``share``; an id makes it finer.
+    Rows of the same content fall on the same side, so the held-out share of a table with few
+    different rows may be far from ``share``; an id makes it finer.
     """
     # A keyed hash of 8 bytes is uniform on 0 … 2⁶⁴ − 1.
     limit = int(share * 2**64)
-    out = np.zeros(len(records), dtype=bool)
-    for row, content in enumerate(_contents(records, ids)):
+    out = np.zeros(len(read.records), dtype=bool)
+    for row, content in enumerate(_contents(read.ids, read.digests)):
         digest = hashlib.blake2b(content, digest_size=8, key=b"hdpfl holdout").digest()
         out[row] = int.from_bytes(digest, "big") < limit
     return out
 
 
-def _contents(records: Records, ids: tuple[bytes, ...] | None) -> Iterator[bytes]:
-    """Yield what decides on which side a record falls: its id, without ids its content."""
+def _contents(
+    ids: tuple[bytes, ...] | None, digests: npt.NDArray[np.uint64] | None
+) -> Iterator[bytes]:
+    """Yield each record's holdout key: its id, or its stored row.
+
+    From encoded features a server could redraw the sides by sending another schema.
+    """
     if ids is not None:
         yield from ids
-        return
+    elif digests is not None:
+        yield from map(np.uint64.tobytes, digests)
+
+
+def _digested(contents: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    """Return a digest of each of n ``contents``, shape ``(n,)``."""
+    return np.frombuffer(b"".join(map(row_digest, contents)), dtype=np.uint64)
+
+
+def _encoded(records: Records) -> Iterator[bytes]:
+    """Yield the content of each record as bytes."""
     for row in range(len(records)):
         yield records.features[row].tobytes() + records.targets[row].tobytes()
 
 
-def _numbered(contents: list[bytes]) -> npt.NDArray[np.int64]:
-    """Return a number for each content, counted from 0 in the order of first sight."""
+def _numbered(contents: Iterable[bytes]) -> npt.NDArray[np.int64]:
+    """Return a number for each content, from 0, by first occurrence."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(each, len(numbers)) for each in contents], dtype=np.int64)
 
 
-def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
-    """Return the records in the arrays ``x`` and ``y`` of an ``.npz`` file."""
+def _read_npz(path: Path, task: Task, draws: bool) -> _Read:
+    """Return the records in arrays ``x`` and ``y`` of an ``.npz``."""
     x, y = load_arrays(path)
     if x.shape[1:] != task.input_shape or y.shape != x.shape[:1] + target_shape(task):
         raise DataError(
@@ -191,13 +238,22 @@ def _read_npz(path: Path, task: Task) -> tuple[Records, Summary]:
         "no known label": int((usable & ~known).sum()),
     }
     kept = usable & known
-    return Records(features[kept], targets[kept]), Summary(len(x), left_out)
+    # As float64, since one record decides the type in which numpy stores all of them.
+    rows = (
+        x[row].astype(np.float64).tobytes() + y[row].astype(np.float64).tobytes()
+        for row in np.flatnonzero(kept)
+    )
+    return _Read(
+        Records(features[kept], targets[kept]),
+        Summary(len(x), left_out),
+        digests=_digested(rows) if draws else None,
+    )
 
 
-def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Return the records of an ``.npz`` file without labels, and the number of each, from 1.
+def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str], int]:
+    """Return unlabelled records of an ``.npz`` file with their numbers, from 1.
 
-    A record that is not finite is left out.
+    A record that is not finite is only counted.
 
     Raises:
         DataError: there is no such file or array ``x``, or its shape is not the task's.
@@ -206,7 +262,7 @@ def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list
         with np.load(path, allow_pickle=False) as file:
             x = floats_of(file["x"])
     except Exception:
-        # As below: a damaged archive fails in many ways, in words that might quote what it holds.
+        # As below: the messages of a damaged archive might quote its content.
         raise DataError(
             "FILE is not there or is no .npz file with an array 'x' of numbers; write it with "
             "numpy.savez"
@@ -219,11 +275,12 @@ def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list
     with np.errstate(over="ignore"):
         features = x.astype(np.float32)
     usable = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
-    return features[usable], [str(row + 1) for row in np.flatnonzero(usable)]
+    rows = np.flatnonzero(usable)
+    return features[usable], [str(row + 1) for row in rows], int((~usable).sum())
 
 
 def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the arrays ``x`` and ``y`` of a site's ``.npz`` file as floats.
+    """Return arrays ``x`` and ``y`` of a site's ``.npz`` as floats.
 
     Raises:
         DataError: there is no such file or array, or it holds no numbers.
@@ -234,11 +291,11 @@ def load_arrays(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
-        # A pickle runs code of whoever wrote it.
+        # A pickle can run its author's code.
         with np.load(path, allow_pickle=False) as file:
             return file["x"], file["y"]
     except Exception:
-        # A damaged archive fails in many ways; its own words might quote what it holds.
+        # A damaged archive fails in many ways; its messages might quote its content.
         raise DataError(
             "'data.path' is not there or is no .npz file with arrays 'x' and 'y'; write it with "
             "numpy.savez, numbers only"

@@ -1,8 +1,8 @@
-"""The subgroup of each record of a site's table, for measures that stay at the site.
+"""Subgroup of each record of a table, for local measures.
 
-A column of categories has a group a category, with the schema's name; a column of numbers has three
-of about the same size, cut between different values. The cuts depend on the records: a group's name
-is private as its measures are.
+A column of categories has one group per category, with the schema's name; a column of numbers has
+three of about the same size, cut between distinct values. The cuts depend on the records: a
+group's name is as private as its measures.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hdpfl_flower.data.schema import Column, EventColumn, Label, Schema
 from hdpfl_flower.data.table_reader import RawTable, Wanted, load_table
 
 MOST = 12
-"""Different values beyond which a column of numbers is cut into three."""
+"""Maximum distinct values of a number column that is not binned."""
 MISSING, OTHER = "missing", "other"
-"""Groups of cells without a value, and of those with none of the schema's."""
+"""Groups of cells without a value, and of values outside the schema."""
 
 
 def read_subgroups(
     source: DataSource, schema: Schema, positions: npt.NDArray[np.int64]
 ) -> dict[str, list[str]]:
-    """Return column → the group of each record, n of them.
+    """Return each column's groups, one for each of n records.
 
     Args:
-        source: whose ``subgroups`` name columns of the schema, in its units and categories, or
+        source: its ``subgroups`` name columns of the schema, in its units and categories, or
             else of the table.
         schema: of the run.
         positions: the row of the table of each record, shape ``(n,)``.
@@ -74,7 +74,7 @@ def _of_schema(
     categories: Sequence[Sequence[str]],
     rows: npt.NDArray[np.int64],
 ) -> list[str]:
-    """Return the group of each of ``rows`` by a column of the schema."""
+    """Return the group of each of ``rows`` by a schema column."""
     marks = next((one.missing for one in schema.columns if one.name == name), ())
     cells, missing = own.read(raw, name, aliases, (*schema.missing, *marks))
     if not categories:
@@ -88,7 +88,7 @@ def _of_schema(
 def _groups(
     numbers: npt.NDArray[np.float64], texts: Sequence[str], missing: npt.NDArray[np.bool_]
 ) -> list[str]:
-    """Return a group a value, or where most of many are numbers three by size."""
+    """Return one group per value, or three by size for many numbers."""
     known = np.unique(numbers[~missing & np.isfinite(numbers)])
     if len(known) <= MOST:
         named = [f"{x:g}" if np.isfinite(x) else t for x, t in zip(numbers, texts, strict=True)]
@@ -103,6 +103,6 @@ def _groups(
 
 
 def _names(texts: Texts) -> list[str]:
-    """Return the text of each row, at most 40 characters of it."""
+    """Return the text of each row, cut to 40 characters."""
     known = [text.decode(errors="replace")[:40] for text in texts.values]
     return [known[at] for at in texts.rows.tolist()]

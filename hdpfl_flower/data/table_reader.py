@@ -1,27 +1,44 @@
-"""A CSV or Parquet file becomes columns of cells, whatever is in the cells.
+"""Columns of cells from a CSV or Parquet file of any content.
 
-A CSV record is one line. A line break inside quotes is not supported on purpose: there one unclosed
-quote would swallow the records after it, so that one record could change others. For the same
-reason every encoding that a profile may name decodes a line alike, whatever the lines before it.
+A CSV is read as RFC 4180 says: a line ends at LF or CR LF, and a cell in quotes may hold line ends.
+A record in this form has an even number of quotes, and each line end inside it follows an odd
+number: lines are joined to records by that alone, so no content of a record changes another one.
+A line with one quote too many, which no such writer writes, is lost alone unless a later line
+closes it as RFC 4180 says. What RFC 4180 cannot read is tried again with a backslash before
+the quotes in a cell, as MySQL and Spark write them. Every encoding that a profile may name decodes
+a line independently of the lines before it.
 """
 
 from __future__ import annotations
 
-import csv
+import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import BLANK, PLAIN, Column, GatheredTexts, Notation, TextColumn
+from hdpfl_flower.data.columns import (
+    PLAIN,
+    Column,
+    GatheredTexts,
+    Notation,
+    TextColumn,
+    plain,
+    row_digest,
+)
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.system.lines_read import LINES_AT_A_TIME, on_lines
 
 DELIMITERS = (b",", b";", b"\t", b"|")
-"""Tried on a header where the profile names none."""
+"""Delimiters tried on a header if the profile names none."""
+TITLES = 20
+"""Lines in which a header is searched."""
+_SEPARATOR = re.compile(rb'"?sep=([^"\r\n])"?[,;\s]*', re.IGNORECASE)
 _BOM = b"\xef\xbb\xbf"
 _EXCEL = "an Excel file or an archive, not a CSV; save it as CSV (UTF-8) in Excel"
 _OTHERS = {  # .xlsx begins as any zip archive
@@ -30,12 +47,12 @@ _OTHERS = {  # .xlsx begins as any zip archive
     b"PAR1": "a Parquet file, not a CSV; set 'data.format' to \"parquet\" in the profile",
     b"\x1f\x8b": "a compressed file, not a CSV; unpack it (gunzip)",
 }
-"""How files of other kinds begin, and what to do with them."""
+"""First bytes of other file kinds, with the remedy."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Redacted:
-    """Holds private counts or records; its text shows none."""
+    """Base class that hides private counts or records in its text."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<private>)"
@@ -43,7 +60,7 @@ class Redacted:
 
 @dataclass(frozen=True)
 class Form:
-    """How the texts of a table are written.
+    """Format of a table's texts.
 
     Attributes:
         encoding: of a CSV, a name of Python's codecs.
@@ -61,11 +78,11 @@ AS_USUAL = Form()
 
 @dataclass(frozen=True)
 class Wanted:
-    """A column to be read.
+    """Column to read.
 
     Attributes:
-        names: what it may be called in the header, which must have exactly one of them.
-        said: what an error calls it: a name of the public schema, or a key of the profile.
+        names: allowed names, exactly one of which must be in the header.
+        said: its name in errors: a name of the public schema, or a key of the profile.
     """
 
     names: tuple[str, ...]
@@ -74,76 +91,160 @@ class Wanted:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RawTable(Redacted):
-    """Columns as they lie in a file.
+    """Columns as stored in a file.
 
     Attributes:
         columns: those that were wanted, one length n: of the rows that could be cut into cells.
         positions: int64 ``(n,)``; the row of the file, from 0, of each; blank lines do not count.
         rows: rows in the file.
+        unpaired: of the rows that could not be cut, those whose quotes are not RFC 4180's.
+        digests: uint64 ``(n,)``, of each row, of all its columns; None unless asked for.
+        lost: the rows that could not be cut; None unless asked for.
     """
 
     columns: Mapping[Wanted, Column]
     positions: npt.NDArray[np.int64]
     rows: int
+    unpaired: int = 0
+    digests: npt.NDArray[np.uint64] | None = None
+    lost: LostRows | None = None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LostRows(Redacted):
+    """Rows that could not be cut, for the site's own screen.
+
+    Attributes:
+        rows: place of each in the file, from 0; rows between two damaged quotes have one.
+        cells: of each, as its delimiters alone cut it.
+        unpaired: whether its quotes are not RFC 4180's.
+        places: of each wanted column in the header.
+        width: cells of the header.
+        doubtful: lines in cells of other rows that look like rows.
+    """
+
+    rows: tuple[int, ...]
+    cells: tuple[tuple[bytes, ...], ...]
+    unpaired: tuple[bool, ...]
+    places: Mapping[Wanted, int]
+    width: int
+    doubtful: int
 
 
 def load_table(
-    path: Path, file_format: str, wanted: Sequence[Wanted], form: Form = AS_USUAL
+    path: Path,
+    file_format: str,
+    wanted: Sequence[Wanted],
+    form: Form = AS_USUAL,
+    *,
+    digests: bool = False,
+    lost: bool = False,
 ) -> RawTable:
-    """Return the columns ``wanted`` of the file at ``path``, ``csv`` or ``parquet``.
+    """Return columns ``wanted`` of the file at ``path``, ``csv`` or ``parquet``.
+
+    Args:
+        path: the file.
+        file_format: of it.
+        wanted: the columns.
+        form: of the texts of a CSV.
+        digests: whether rows are digested, too.
+        lost: whether rows that cannot be cut are kept, too.
 
     Raises:
         DataError: the file is missing, is no such file, or lacks one of the columns.
     """
     if file_format == "csv":
-        return _load_csv(path, wanted, form)
+        return _load_csv(path, wanted, form, digests=digests, lost=lost)
     if file_format == "parquet":
-        return _load_parquet(path, wanted)
+        return _load_parquet(path, wanted, digests)
     raise DataError("a table is 'csv' or 'parquet'; name one of them as its format")
 
 
 def lines_of(path: Path, form: Form) -> Iterator[bytes]:
-    r"""Yield the lines of a CSV that are not blank, in UTF-8, without their ends (\n, \r\n, \r).
+    r"""Yield non-blank CSV records in UTF-8 without line ends (\n, \r\n).
+
+    A record is a line, or the lines from an odd number of quotes to the next if they make one.
 
     Guarantees:
-        No byte of a line raises: what its encoding has no character for stays as it is in UTF-8,
-        and becomes U+FFFD in others.
+        No byte of a record raises: bytes that its encoding cannot decode stay as they are in UTF-8,
+        and become U+FFFD in others. Each record written as RFC 4180 says is yielded as written.
 
     Raises:
-        DataError: the file is not there, or is an Excel file or in UTF-16 where none is named.
+        DataError: the file is not there, is an Excel file, has lines that end with \r alone, or is
+            in UTF-16.
     """
+    marks = form.delimiter.encode() or b"".join(DELIMITERS)
+    is_header = True
+    for record in _joined(_physical_lines(path, form), _forms(marks)[0], _forms(marks, True)[0]):
+        if record.strip():
+            line = record.rstrip(b"\r")
+            if is_header and b"\r" in re.sub(rb'"[^"]*"|\r\n', b"", line):
+                raise DataError(
+                    "the table's lines end with a carriage return alone, as on old Macs; save it "
+                    "with the line ends of Unix or Windows"
+                )
+            is_header = False
+            yield line
+
+
+def _joined(
+    lines: Iterator[bytes], whole: re.Pattern[bytes], escaped: re.Pattern[bytes]
+) -> Iterator[bytes]:
+    """Yield ``lines``, joined where their quotes make one record."""
+    begun: list[bytes] = []
+    for line in lines:
+        odd = line.count(b'"') % 2 == 1
+        if not begun and not odd:
+            yield line
+            continue
+        begun.append(line)
+        if len(begun) == 1 or not odd:
+            continue
+        record = b"\n".join(begun)
+        is_one = whole.fullmatch(record)
+        if is_one or (escaped.fullmatch(record) and not escaped.fullmatch(begun[0])):
+            yield record
+            begun = []
+        else:  # the first line is damaged, those after it are whole, and the last begins anew
+            yield from begun[:-1]
+            begun = begun[-1:]
+    yield from begun
+
+
+def _physical_lines(path: Path, form: Form) -> Iterator[bytes]:
+    r"""Yield all lines of a CSV in UTF-8 without \n; see :func:`lines_of`."""
     errors = "surrogateescape" if form.encoding == "utf-8" else "replace"
     try:
         with path.open("rb") as file:
-            _refuse_other_kinds(file.read(4), form.encoding)
-        with path.open(encoding=form.encoding, errors=errors, newline=None) as texts:
+            first = file.read(4)
+        _refuse_other_kinds(first)
+        # No other character ends a line: a \r or \x85 in a cell would make two records of one.
+        with path.open(encoding=form.encoding, errors=errors, newline="\n") as texts:
             for number, text in enumerate(texts):
                 if number and number % LINES_AT_A_TIME == 0:
                     on_lines.get()(number)
                 line = text.removesuffix("\n").encode(errors="surrogateescape")
-                line = line if number else line.removeprefix(_BOM)
-                if line.strip():
-                    yield line
+                yield line if number else line.removeprefix(_BOM)
     except OSError:
         raise DataError(
             "the table is not there or cannot be read; check its path and its permissions"
         ) from None
-    except UnicodeError:  # of UTF-16 alone, and of the whole file: it has no byte order mark
-        raise DataError(
-            "the table does not begin as UTF-16 does; name another 'data.encoding'"
-        ) from None
 
 
-def _refuse_other_kinds(first: bytes, encoding: str) -> None:
-    """Refuse what is no text in the ``encoding``, by the ``first`` four bytes of the file."""
+def _refuse_other_kinds(first: bytes) -> None:
+    """Refuse a file whose first four bytes are no text of one byte a line break.
+
+    Of UTF-16 one foreign byte in a record would change all that follow.
+    """
     for begin, said in _OTHERS.items():
         if first.startswith(begin):
             raise DataError(f"the table is {said}")
-    if first[:2] in _UTF_16 and encoding != "utf-16":
+    if first[:2] in _UTF_16:
         raise DataError(
-            "the table is in UTF-16; set 'data.encoding' to \"utf-16\", or save it as UTF-8"
+            "the table is in UTF-16, of which one damaged record would change others; save it as "
+            "CSV (UTF-8), or run: iconv -f UTF-16 -t UTF-8"
         )
-    if b"\0" in first and encoding != "utf-16":
+    if b"\0" in first:
         raise DataError(
             "the table begins with bytes of 0, which no text has: it is no CSV, or UTF-16 without "
             "its mark; save it as CSV (UTF-8)"
@@ -151,14 +252,16 @@ def _refuse_other_kinds(first: bytes, encoding: str) -> None:
 
 
 def _chosen(names: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[int]:
-    """Return where in the header ``names`` each wanted column is; the errors name no other.
+    """Return each wanted column's place in the header ``names``.
+
+    Errors name no other column.
 
     Raises:
         DataError: the header lacks one of them, or has it twice.
     """
-    header = [name if isinstance(name, bytes) else name.encode() for name in names]
+    header = [header_name(name) for name in names]
     places = [
-        [at for at, name in enumerate(header) if name in {each.encode() for each in column.names}]
+        [at for at, name in enumerate(header) if name in {*map(header_name, column.names)}]
         for column in wanted
     ]
     absent = [column.said for column, found in zip(wanted, places, strict=True) if not found]
@@ -177,72 +280,189 @@ def _chosen(names: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[int]
     return [found[0] for found in places]
 
 
-def _load_csv(path: Path, wanted: Sequence[Wanted], form: Form) -> RawTable:
-    """Cut the lines of a CSV file; those with a wrong number of cells are counted only."""
+def header_name(name: str | bytes) -> str:
+    r"""Return a header's name, with ASCII signs on one line.
+
+    >>> header_name("chol\n(mg/dl)\u00a0"), header_name(b" a  b")
+    ('chol (mg/dl)', 'a b')
+    """
+    text = name.decode(errors="surrogateescape") if isinstance(name, bytes) else name
+    return " ".join(plain(text).split())
+
+
+def _load_csv(
+    path: Path, wanted: Sequence[Wanted], form: Form, *, digests: bool, lost: bool
+) -> RawTable:
+    """Read the records of a CSV; wrong cell counts are only counted."""
     lines = lines_of(path, form)
-    places, width, delimiter = _header(next(lines, b""), wanted, form.delimiter.encode())
+    places, full, delimiter = _header(lines, wanted, form.delimiter.encode())
+    # A line may lack the cells of nameless last columns: some writers end the header alone with a
+    # delimiter.
+    width = len(full)
+    least = max([at + 1 for at, name in enumerate(full) if name], default=width)
+    uncut = UncutRows(delimiter, least)
     columns = {at: GatheredTexts() for at in places}
-    positions, rows = array("q"), 0
+    positions, rows, unpaired, digested = array("q"), 0, 0, bytearray()
+    as_float = re.compile(rb"%b0+(?![0-9])" % re.escape(form.notation.decimal.encode()))
     for row, line in enumerate(lines):
         rows += 1
         cells = cut(line, delimiter)
-        # Left out alone: cells cannot be assigned to columns, and an error would disclose the
-        # record.
-        if len(cells) != width:
+        # Only this record is left out: its cells fit no columns, and an error would disclose it.
+        if not least <= len(cells) <= width:
+            unpaired += uncut.add(row, line, cells, keep=lost)
             continue
+        if lost and b"\n" in line:
+            uncut.doubtful += len(rows_in(line, delimiter, least)) - 1
         positions.append(row)
         for at, column in columns.items():
             column.add(cells[at])
+        if digests:
+            # Before the cut, which the schema's names may decide. For a single cell writers turn a
+            # whole column from 7 to 7.0, or put it in quotes: that draws no other row again.
+            same = as_float.sub(b"", line).replace(b'"', b"")
+            digested += row_digest(same)
     content = {at: TextColumn(column.texts()) for at, column in columns.items()}
     return RawTable(
         {column: content[at] for column, at in zip(wanted, places, strict=True)},
         np.array(positions, dtype=np.int64),
         rows,
+        unpaired,
+        np.frombuffer(bytes(digested), dtype=np.uint64) if digests else None,
+        uncut.lost(dict(zip(wanted, places, strict=True)), width) if lost else None,
     )
 
 
-def _header(line: bytes, wanted: Sequence[Wanted], given: bytes) -> tuple[list[int], int, bytes]:
-    """Return where each column stands in the header ``line``, its cells, and the delimiter.
+class UncutRows:
+    """Rows that cannot be cut, gathered for the site's own screen."""
+
+    def __init__(self, delimiter: bytes, least: int) -> None:
+        """Start without rows; ``least`` cells make a row."""
+        self.doubtful = 0
+        self._delimiter, self._least = delimiter, least
+        self._rows: list[tuple[int, tuple[bytes, ...], bool]] = []
+
+    def add(self, row: int, line: bytes, cells: list[bytes], *, keep: bool = True) -> bool:
+        """Add a row; return whether its quotes do not pair."""
+        is_unpaired = not cells or b"\n" in line
+        if keep:
+            pieces = rows_in(line, self._delimiter, self._least) if is_unpaired else [cells]
+            self._rows += [(row, tuple(piece), is_unpaired) for piece in pieces]
+        return is_unpaired
+
+    def lost(self, places: Mapping[Wanted, int], width: int) -> LostRows:
+        """Return all of them; see :class:`LostRows`."""
+        rows, cells, unpaired = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        return LostRows(rows, cells, unpaired, places, width, self.doubtful)
+
+
+def rows_in(record: bytes, delimiter: bytes, least: int) -> list[list[bytes]]:
+    r"""Return lines cut without quotes, short ones joined.
+
+    >>> rows_in(b'1,"a,2\n3,b,4\nc",5', b",", 3)
+    [[b'1', b'a', b'2'], [b'3', b'b', b'4\nc', b'5']]
+    """
+    found: list[list[bytes]] = []
+    for line in record.replace(b'"', b"").split(b"\n"):
+        cells = line.split(delimiter)
+        if not found or len(cells) >= max(least, 2):
+            found.append(cells)
+        else:
+            found[-1] = [*found[-1][:-1], found[-1][-1] + b"\n" + cells[0], *cells[1:]]
+    return found
+
+
+def _header(
+    lines: Iterator[bytes], wanted: Sequence[Wanted], given: bytes
+) -> tuple[list[int], list[str], bytes]:
+    """Return the columns' places, the header's names and the delimiter.
+
+    The header is the first line, or the first of :data:`TITLES` that names every column: reports
+    begin with a title. Lines before it are no records.
 
     Raises:
-        DataError: with no delimiter the header has every column of the schema.
+        DataError: with no delimiter the first line has every column of the schema.
     """
-    if not line:
+    found: list[tuple[list[str], bytes]] = []
+    names = {header_name(name) for column in wanted for name in column.names}
+    for line in islice(lines, TITLES):
+        if not found and (mark := separator_in(line)):
+            given = given or mark
+            continue
+        marks = [given] if given else DELIMITERS
+        cuts = [[*map(header_name, cut(line, mark))] for mark in marks]
+        # Choose the delimiter that finds most schema columns in the header.
+        best = max(range(len(cuts)), key=lambda i: len(names & {*cuts[i]}))
+        found.append((cuts[best], marks[best]))
+        if all({*map(header_name, column.names)} & {*cuts[best]} for column in wanted):
+            break
+    else:
+        found = found[:1]
+    if not found:
         raise DataError("the table is empty; its first line must be a header of names")
-    marks = [given] if given else DELIMITERS
-    cuts = [[name.strip(BLANK.encode()) for name in cut(line, mark)] for mark in marks]
-    names = {name.encode() for column in wanted for name in column.names}
-    # The delimiter with which the header has most columns of the schema.
-    best = max(range(len(cuts)), key=lambda i: len(names & {*cuts[i]}))
-    return _chosen(cuts[best], wanted), len(cuts[best]), marks[best]
+    header, delimiter = found[-1]
+    return _chosen(header, wanted), header, delimiter
+
+
+def separator_in(line: bytes) -> bytes:
+    """Return the delimiter of a first line ``sep=;``."""
+    found = _SEPARATOR.fullmatch(line)
+    return found[1] if found else b""
 
 
 def cut(line: bytes, delimiter: bytes) -> list[bytes]:
-    """Return the cells of one line, without their quotes; none if its quotes do not close."""
+    r"""Return the unquoted cells of a record; none for unpaired quotes.
+
+    >>> cut(b'a, "b ""c"",",5"', b","), cut(b'a,"b" c', b",")
+    ([b'a', b'b "c",', b'5"'], [])
+    >>> cut(rb'1,"a \"b\", c"', b",")
+    [b'1', b'a "b", c']
+    """
     if b'"' not in line:
         return line.split(delimiter)
-    try:
-        # Latin-1 keeps every byte as it is, whatever the encoding.
-        reader = csv.reader(
-            [line.decode("latin-1")],
-            delimiter=delimiter.decode(),
-            strict=True,
-            skipinitialspace=True,
-        )
-        return [cell.encode("latin-1") for cell in next(reader)]
-    except csv.Error:
-        return []
+    cells = line[1:-1].split(b'"%b"' % delimiter)
+    if line[:1] == line[-1:] == b'"' and line.count(b'"') == 2 * len(cells):
+        return cells  # all in quotes, and no quote within
+    for escaped in (False, True):
+        whole, cell = _forms(delimiter, escaped)
+        if whole.fullmatch(line):
+            mark = b'\\"' if escaped else b'""'
+            found = cell.findall(line)
+            return [quoted.replace(mark, b'"') if quoted else bare for quoted, bare in found]
+    return []
 
 
-def _load_parquet(path: Path, wanted: Sequence[Wanted]) -> RawTable:
-    """Read the columns of a Parquet file that the schema names."""
-    from hdpfl_flower.data.arrow_columns import read_parquet
+@lru_cache
+def _forms(marks: bytes, escaped: bool = False) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """Return patterns of a whole record, and of a cell with its delimiter.
+
+    The delimiter stands before the cell; a quote in a cell is doubled, or else ``escaped`` by a
+    backslash.
+
+    A quote within a cell that begins without one is an ordinary character.
+    """
+    any_of = re.escape(marks)
+    mark = rb"[%b]" % any_of
+    blanks = b"" if b" " in marks else b" *+"
+    content = rb'(?:[^"\\]++|\\.)*+' if escaped else rb'(?:[^"]++|"")*+'
+    quoted = rb'%b"(%b)"%b' % (blanks, content, blanks)
+    plain = rb'(?!%b")([^\n%b]*+)' % (blanks, any_of)
+    cell = rb"(?:%b|%b)" % (quoted, plain)
+    return (
+        re.compile(rb"%b(?:%b%b)*+\r*+" % (cell, mark, cell), re.DOTALL),
+        re.compile(rb"(?:\A|%b)%b" % (mark, cell), re.DOTALL),
+    )
+
+
+def _load_parquet(path: Path, wanted: Sequence[Wanted], digests: bool) -> RawTable:
+    """Read the schema's columns of a Parquet file."""
+    from hdpfl_flower.data.arrow_columns import read_parquet, row_digests
+
+    names: list[str] = []
 
     def choose(header: Sequence[str]) -> Sequence[str]:
-        return list(dict.fromkeys(header[at] for at in _chosen(header, wanted)))
+        names.extend(header[at] for at in _chosen(header, wanted))
+        return list(dict.fromkeys(names))
 
     columns, rows = read_parquet(path, choose)
-    found = {
-        column: next(columns[name] for name in column.names if name in columns) for column in wanted
-    }
-    return RawTable(found, np.arange(rows), rows)
+    found = {column: columns[name] for column, name in zip(wanted, names, strict=True)}
+    return RawTable(found, np.arange(rows), rows, digests=row_digests(path) if digests else None)

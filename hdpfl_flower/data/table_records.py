@@ -1,8 +1,8 @@
-"""A site's CSV or Parquet file becomes records, against the run's public schema.
+"""Encoding of a site's CSV or Parquet file by the public schema.
 
-What a single record can cause never raises: a cell that is missing, unreadable or out of bounds is
+No single record can make this code raise: a cell that is missing, unreadable or out of bounds is
 filled or clipped, and a record without a usable label is left out; both are counted, for the site
-alone. Only what is true of the file as a whole raises.
+alone. Only a fault of the file as a whole raises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hdpfl_flower.models.task import Records
 
 @dataclass(frozen=True, repr=False)
 class Summary(Redacted):
-    """What was found in a site's data: for the site alone, never sent.
+    """Private summary of a site's data, never sent.
 
     Attributes:
         rows: records in the file, a bad one included.
@@ -46,7 +46,7 @@ class Summary(Redacted):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TableRead(Redacted):
-    """A table as read.
+    """Table as read.
 
     Attributes:
         records: features float32 ``(n, d)``; targets int64 classes or of survival, or float32 in
@@ -56,12 +56,17 @@ class TableRead(Redacted):
             None without ``id`` in the schema.
         positions: int64 ``(n,)``; the row of the file, from 0 and without
             blank lines, of each record.
+        used: the one record of its unit that training may use, bool, shape ``(n,)``.
+        digests: uint64 ``(n,)``, of the row of each record as it lies in the file; None unless
+            asked for.
     """
 
     records: Records
     summary: Summary
     ids: tuple[bytes, ...] | None
     positions: npt.NDArray[np.int64]
+    used: Mask
+    digests: npt.NDArray[np.uint64] | None = None
 
 
 AS_THE_SCHEMA_SAYS = OwnTable()
@@ -75,6 +80,7 @@ def read_table(
     own: OwnTable = AS_THE_SCHEMA_SAYS,
     *,
     every_record: bool = False,
+    digests: bool = False,
 ) -> TableRead:
     """Return the records in the file at ``path``.
 
@@ -83,27 +89,30 @@ def read_table(
         file_format: ``csv`` (with a header line) or ``parquet``.
         schema: the run's public schema.
         own: how the site writes its table.
-        every_record: all labelled records of a unit, not the first alone; ``ids`` then repeat.
+        every_record: all labelled records of a unit, not one alone; ``ids`` then repeat.
             For tests that stay at the site; no training may read them.
+        digests: whether rows are digested, too; a digest depends on no schema.
 
     Raises:
         DataError: the file is missing, is no such file, or lacks a column of the schema; or
             ``own`` contradicts the schema.
 
     Guarantees:
-        No content of a record makes it raise, and no record changes what another one becomes. With
+        No content of a record raises, and no record changes the result of another one: of
+        a CSV written as RFC 4180 says, with any content of cells; of lines with an even number of
+        quotes each, also where any one of them is of other bytes. With
         an ``id`` column the same holds for units: each has at most one record, its first with a
-        label; records without an id are left out.
+        label, or its last by a date of the site's table; records without an id are left out.
     """
     own.check(schema)
-    raw = load_table(path, file_format, own.all_wanted(schema), own.form)
+    raw = load_table(path, file_format, own.all_wanted(schema), own.form, digests=digests)
     return records_of(raw, schema, own, every_record=every_record)
 
 
 def records_of(
     raw: RawTable, schema: Schema, own: OwnTable, *, every_record: bool = False
 ) -> TableRead:
-    """Return the records of columns that are read already; see :func:`read_table`."""
+    """Return the records of columns already read; see :func:`read_table`."""
     features, summary = _encode(raw, schema, own)
     found = outcomes_of(raw, schema, own, summary)
     targets, labelled = found.targets, found.known & ~found.early
@@ -111,25 +120,35 @@ def records_of(
     summary.left_out["no known label"] = int((~found.known).sum())
     if schema.label.edges:
         summary.left_out[EARLY] = int(found.early.sum())
-    kept, ids = labelled, None
+    kept = used = labelled
+    ids = None
     if schema.id:
-        names = _ids(raw, schema, own)
-        kept = _first_of_each(names, labelled, summary)
+        names = ids_of(raw, schema, own)
+        order = np.flatnonzero(labelled)
+        if own.last_by:
+            order = order[::-1]
+            order = order[np.argsort(-own.row_days(raw)[order], kind="stable")]
+        kept = used = _first_of_each(names, order, summary)
         if every_record:
             kept = labelled & np.array([bool(name) for name in names], dtype=bool)
         ids = tuple(names[row] for row in np.flatnonzero(kept))
     records = Records(features[kept], targets[kept])
-    return TableRead(records, summary, ids, raw.positions[kept])
+    digests = None if raw.digests is None else raw.digests[kept]
+    return TableRead(records, summary, ids, raw.positions[kept], used[kept], digests)
 
 
 def features_only(
     path: Path, file_format: str, schema: Schema, own: OwnTable = AS_THE_SCHEMA_SAYS
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Return the features of a table that needs no label and no id, for prediction.
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], Summary, list[list[str]]]:
+    """Return the features of an unlabelled table, for prediction.
+
+    Neither label nor id is needed.
 
     Returns:
-        features float32 ``(n, d)``, and int64 ``(n,)``, the row of the file of each,
-        from 0 and without blank lines: a line that cannot be cut into its cells has no features.
+        features float32 ``(n, d)``; int64 ``(n,)``, the row of the file of each,
+        from 0 and without blank lines: a line that cannot be cut into its cells has no features;
+        the private counts; and of each row its cells that were filled because they are missing or
+        unknown, or were clipped, in words.
 
     Raises:
         DataError: as :func:`read_table`.
@@ -137,23 +156,33 @@ def features_only(
     own.check(schema)
     wanted = own.all_wanted(schema, label=False, unit=False)
     raw = load_table(path, file_format, wanted, own.form)
-    return _encode(raw, schema, own)[0], raw.positions
+    changed: list[list[str]] = [[] for _ in raw.positions]
+    features, summary = _encode(raw, schema, own, changed)
+    return features, raw.positions, summary, changed
 
 
 def _encode(
-    raw: RawTable, schema: Schema, own: OwnTable
+    raw: RawTable, schema: Schema, own: OwnTable, changed: list[list[str]] | None = None
 ) -> tuple[npt.NDArray[np.float32], Summary]:
-    """Return the features (n, d) of all rows of ``raw``, and their counts."""
+    """Return features (n, d) of all rows, and counts; name changed cells."""
     rows = len(raw.positions)
     summary = Summary(raw.rows, {"cannot be cut into cells": raw.rows - rows})
-    features = np.zeros((rows, len(schema.feature_names)), dtype=np.float32)
+    features = np.zeros((rows, schema.width), dtype=np.float32)
     start = 0
     for column in schema.columns:
         block = features[:, start : start + len(column.feature_names)]
         start += block.shape[1]
-        filled, missing = encode_column(column, raw, schema, own, block, summary)
+        filled, missing, clipped = encode_column(column, raw, schema, own, block)
+        unknown = filled & ~missing
         summary.filled[column.name] = int(filled.sum())
-        summary.unreadable[column.name] = int((filled & ~missing).sum())
+        summary.unreadable[column.name] = int(unknown.sum())
+        if isinstance(column, NumberColumn):
+            summary.clipped[column.name] = int(clipped.sum())
+        if changed is not None:
+            words = (("filled", missing), ("unknown", unknown), ("clipped", clipped))
+            for word, mask in words:
+                for row in np.flatnonzero(mask):
+                    changed[row].append(f"{column.name} {word}")
     return features, summary
 
 
@@ -163,33 +192,32 @@ def encode_column(
     schema: Schema,
     own: OwnTable,
     block: npt.NDArray[np.float32],
-    summary: Summary,
-) -> tuple[Mask, Mask]:
-    """Write the features of ``column`` to ``block`` (n, width), which holds zeros.
+) -> tuple[Mask, Mask, Mask]:
+    """Write the features of ``column`` to the zeroed ``block`` (n, width).
 
     Returns:
-        which rows were filled, shape ``(n,)``, and which of them because they are missing; the
-        others could not be read. Clipped numbers are counted in ``summary``.
+        which rows were filled, shape ``(n,)``, which of them because they are missing (the
+        others could not be read), and which rows were clipped.
     """
     marks = (*schema.missing, *column.missing)
     cells, missing = own.read(raw, column.name, column.aliases, marks)
     if isinstance(column, NumberColumn):
         filled, clipped = _encode_number(column, cells, missing, block)
-        summary.clipped[column.name] = clipped
-        return filled, missing
-    return _encode_category(column, cells, missing, own, block), missing
+        return filled, missing, clipped
+    filled = _encode_category(column, cells, missing, own, block)
+    return filled, missing, np.zeros_like(missing)
 
 
 def _encode_number(
     column: NumberColumn, cells: Cells, missing: Mask, out: npt.NDArray[np.float32]
-) -> tuple[Mask, int]:
-    """Write the scaled numbers to ``out`` (n, 1); return which were filled, how many clipped."""
+) -> tuple[Mask, Mask]:
+    """Write scaled numbers to ``out`` (n, 1); return filled and clipped rows."""
     filled = missing | np.isnan(cells.numbers)
     values = np.where(filled, column.fill_value, cells.numbers)
     # Scaled to public bounds and clipped: no cell makes a feature larger than they allow.
     low, high = column.bounds
     out[:, 0] = column.scale(values)
-    return filled, int(((values < low) | (values > high)).sum())
+    return filled, (values < low) | (values > high)
 
 
 def _encode_category(
@@ -199,7 +227,7 @@ def _encode_category(
     own: OwnTable,
     out: npt.NDArray[np.float32],
 ) -> Mask:
-    """Write ones to ``out`` (n, categories), which holds zeros; return which were filled."""
+    """Write ones to the zeroed ``out`` (n, categories); return filled rows."""
     texts, places = own.choices(column.name, column.categories)
     found = cells.lookup(texts)
     filled = missing | (found < 0)
@@ -212,13 +240,13 @@ def _encode_category(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Outcomes(Redacted):
-    """What the label says of each row of a table.
+    """Label of each row of a table.
 
     Attributes:
         targets: as ``Records`` has them, shape ``(n,)``; arbitrary where not known.
         known: bool, shape ``(n,)``.
-        missing: of those that are not known, which hold nothing; the others cannot be read.
-        early: of those that are known, which were censored before they say anything.
+        missing: unknown labels that are empty; the others cannot be read.
+        early: known labels censored too early to give a target.
     """
 
     targets: npt.NDArray[Any]
@@ -228,7 +256,7 @@ class Outcomes(Redacted):
 
 
 def outcomes_of(raw: RawTable, schema: Schema, own: OwnTable, summary: Summary) -> Outcomes:
-    """Return the outcomes of all rows of ``raw``; what is clipped is counted in ``summary``."""
+    """Return the outcomes of all rows; ``summary`` counts clipped ones."""
     label = schema.label
     cells, missing = own.read(raw, label.column, label.aliases, schema.missing)
     none = np.zeros(len(missing), dtype=bool)
@@ -253,14 +281,14 @@ def outcomes_of(raw: RawTable, schema: Schema, own: OwnTable, summary: Summary) 
 
 
 def is_time(numbers: npt.NDArray[np.float64]) -> Mask:
-    """Return which numbers (n,) are times of an event: not NaN, and none below 0."""
+    """Return a mask of valid event times (n,): not NaN, not negative."""
     with np.errstate(invalid="ignore"):
         found: Mask = numbers >= 0
     return found
 
 
 def event_of(raw: RawTable, schema: Schema, own: OwnTable) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return 1 for an event, 0 for none, −1 for another value, and which rows have no value."""
+    """Return 1 for event, 0 for none, −1 for other, and missing rows."""
     event = schema.label.event
     if event is None:
         raise ValueError("the schema's label is no time")
@@ -270,8 +298,8 @@ def event_of(raw: RawTable, schema: Schema, own: OwnTable) -> tuple[npt.NDArray[
     return np.where(index >= 0, groups[index], -1), missing
 
 
-def _ids(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:
-    """Return the id of each row, empty where it is missing."""
+def ids_of(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:
+    """Return the id of each row, empty where missing."""
     texts = raw.columns[own.wanted(schema.id)].texts()
     if texts is None:
         raise DataError(f"column '{schema.id}' has a type that cannot be an id; store it as text")
@@ -280,8 +308,8 @@ def _ids(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:
     return [b"" if gone else text for text, gone in zip(ids, missing, strict=True)]
 
 
-def _first_of_each(ids: list[bytes], labelled: Mask, summary: Summary) -> Mask:
-    """Return which rows are the first labelled one of their id; count the others.
+def _first_of_each(ids: list[bytes], order: npt.NDArray[np.int64], summary: Summary) -> Mask:
+    """Return the first row of each id in ``order``; count the others.
 
     Two records of one patient in training would cost the patient twice what the ledger says, and
     to stop with an error would disclose a record, so the second one is left out.
@@ -289,11 +317,11 @@ def _first_of_each(ids: list[bytes], labelled: Mask, summary: Summary) -> Mask:
     kept = np.zeros(len(ids), dtype=bool)
     seen: set[bytes] = set()
     no_id = 0
-    for row in np.flatnonzero(labelled).tolist():
-        # By position in the file, so that no later record changes what an earlier one becomes.
+    for row in order.tolist():
+        # By the unit's own rows alone, so that no record changes the result of another unit.
         no_id += not ids[row]
         kept[row] = bool(ids[row]) and ids[row] not in seen
         seen.add(ids[row])
     summary.left_out["no id"] = no_id
-    summary.left_out["repeated id"] = int(labelled.sum() - kept.sum()) - no_id
+    summary.left_out["repeated id"] = int(len(order) - kept.sum()) - no_id
     return kept

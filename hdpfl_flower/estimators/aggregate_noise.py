@@ -1,4 +1,4 @@
-"""The energy of the noise in a weighted sum of a round's updates."""
+"""Noise energy of a weighted sum of a round's updates."""
 
 from __future__ import annotations
 

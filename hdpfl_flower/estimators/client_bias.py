@@ -2,9 +2,9 @@
 
 Over the rounds each client i sends its signal mᵢ with noise of its own. A mean Σ pᵢmᵢ with other
 weights than the target's qᵢ has a bias ‖Σ (pᵢ − qᵢ)mᵢ‖, which adds up over the rounds, and noise,
-which averages out. The bias is a quadratic form of the inner products ⟨mᵢ, mⱼ⟩;
-:func:`differences` estimates these, up to what all share, from the sums of the uploads, and
-:func:`least_error_weights` returns the weights of the least sum of both.
+which averages out. :func:`differences` finds the directions in which clients are seen to differ,
+:func:`least_error_weights` returns the weights of the least sum of both, and
+:class:`LeftOut` tests whether these leave out more than was seen.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ Floats = npt.NDArray[np.float64]
 
 FALSE_ALARM = 0.01
 """Chance that noise alone counts as a difference, in a block of a round."""
+RUN_ALARM = 0.1
+"""Chance that noise alone moves the weights more than half way to the target in a run, where that
+at most doubles the noise; in proportion less where it costs more. Measured: .02 to .06 of runs."""
 _QUANTILE = 2.0234
 """Quantile 1 − ``FALSE_ALARM`` of the law of Tracy and Widom of order 1 (Bejan 2005, table)."""
 _COLUMNS = 4_096
@@ -33,35 +36,17 @@ _ROUNDING = 1e-9
 """Share of 1 below which a condition counts as met."""
 
 
-@dataclass(frozen=True)
-class Differences:
-    """How far the clients' mean signals differ: what is seen of it, and what noise may hide.
+def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Floats:
+    """Return F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, shape ``(n, r)``.
 
-    Attributes:
-        factors: F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, shape ``(n, r)``,
-            r < n the number of directions seen.
-        hidden: of each client the squared length that its difference is expected to have beside
-            F, in a direction of its own, shape ``(n,)``.
-    """
+    The mean upload of client i is its signal mᵢ and noise of variance eᵢ = ``noise[i]``/
+    ``rounds[i]``² a coordinate. In units of that noise, uploads of clients that all have one signal
+    are a multiple of u = 1/sd and noise. Without the component along u, directions of their Gram
+    matrix whose eigenvalues exceed the largest of noise alone are differences between clients.
 
-    factors: Floats
-    hidden: Floats
-
-
-def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Differences:
-    """Return how far the clients' mean signals mᵢ differ.
-
-    The mean upload of client i is its signal and noise of variance eᵢ = ``noise[i]``/``rounds[i]``²
-    a coordinate. In units of that noise, uploads of clients that all have one signal are a multiple
-    of u = 1/sd and noise. Without the component along u, directions of their Gram matrix whose
-    eigenvalues exceed the largest of noise alone are differences between clients. They are kept as
-    they are, with the noise in them: an estimate to the safe side, for it only moves the weights
-    to the target.
-
-    A noisy client's difference may lie where its noise hides it. It is taken to be as long as those
-    of the others are on average, τ² in squared length (DerSimonian and Laird's estimate, from the
-    directions kept); beside what is seen of it, a share d·eᵢ/(d·eᵢ + τ²) of the rest is hidden.
-    Where nothing is seen of anyone, nothing is taken to be hidden.
+    What a client has in these r directions, a row of F, holds noise of r·eᵢ. It is shrunk by the
+    factor of James and Stein, (1 − r·eᵢ/‖Fᵢ‖²)₊, so that a client is not taken to differ by its
+    noise.
 
     Args:
         sums: of each client's uploads, shape ``(n, d)``.
@@ -69,12 +54,12 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
         noise: the sum of their noise variances a coordinate, positive, shape ``(n,)``.
 
     Returns:
-        Where all clients have one signal, r > 0 in about ``FALSE_ALARM`` of all cases, in less
-        where n or d is small.
+        r < n directions; where all clients have one signal, r > 0 in about ``FALSE_ALARM`` of all
+        cases, in less where n or d is small.
 
     References: Johnstone, On the Distribution of the Largest Eigenvalue in Principal Components
-    Analysis (Annals of Statistics 2001), for the centre and the scale; DerSimonian and Laird,
-    Meta-analysis in Clinical Trials (Controlled Clinical Trials 1986).
+    Analysis (Annals of Statistics 2001), for the centre and the scale; James and Stein, Estimation
+    with Quadratic Loss (Berkeley Symposium 1961).
     """
     n, d = sums.shape
     scales = np.sqrt(noise) / rounds
@@ -85,17 +70,11 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
         apart = np.eye(n) - np.outer(common, common)
         values, vectors = np.linalg.eigh(apart @ units @ apart)
     kept = values > _largest_of_noise(n - 1, d)
-    found = values[kept] - d
-    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(found)
-    if not len(found):
-        return Differences(factors, np.zeros(n))
-    variances = scales**2
-    precision = 1 / variances
-    # E Σ |mᵢ − m̄|²/eᵢ of differences of squared length τ², m̄ the mean by precision.
-    length = found.sum() / (precision.sum() - np.square(precision).sum() / precision.sum())
-    seen = np.square(factors).sum(axis=1) - len(found) * variances
-    share = d * variances / (d * variances + length)
-    return Differences(factors, share * np.clip(length - np.maximum(seen, 0), 0, None))
+    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(values[kept] - d)
+    chance = factors.shape[1] * np.square(scales)
+    squares = np.maximum(np.square(factors).sum(axis=1), np.finfo(float).tiny)
+    shrunk: Floats = factors * np.maximum(0, 1 - chance / squares)[:, None]
+    return shrunk
 
 
 def _products(rows: npt.NDArray[np.floating]) -> Floats:
@@ -114,46 +93,38 @@ def _largest_of_noise(n: int, d: int) -> float:
     return (wide + high) ** 2 + _QUANTILE * scale
 
 
-def least_error_weights(target: Floats, differ: Differences, noise: Floats) -> Floats:
-    """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ (pᵢ − qᵢ)²hᵢ + Σ pᵢ²·noiseᵢ.
+def least_error_weights(target: Floats, factors: Floats, noise: Floats) -> Floats:
+    """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ pᵢ²·noiseᵢ.
 
-    On Σp = 1 the error is pᵀQp. With E = diag(h + noise), G = F − 1(Fᵀq)ᵀ, s = Σ qᵢ²hᵢ and
-    v = h∘q/s it is Q = E + GGᵀ + s(1 − v)(1 − v)ᵀ − s·vvᵀ: diagonal, and of rank r + 2 besides.
-    With p = x/Σx the least is where x ≥ 0, Qx ≥ 1 and xᵢ(Qx − 1)ᵢ = 0: a linear complementarity
-    problem, solved by block principal pivoting (Júdice and Pires, Computers & Operations Research
-    1994), which ends because Q is positive definite. A pass takes n·r² operations.
+    On Σp = 1 the error is pᵀQp with Q = diag(noise) + GGᵀ and G = F − 1(Fᵀq)ᵀ. With p = x/Σx the
+    least is where x ≥ 0, Qx ≥ 1 and xᵢ(Qx − 1)ᵢ = 0: a linear complementarity problem, solved by
+    block principal pivoting (Júdice and Pires, Computers & Operations Research 1994), which ends
+    because Q is positive definite. A pass takes n·r² operations.
 
     Args:
         target: q, convex, shape ``(n,)``.
-        differ: F and h.
+        factors: F, shape ``(n, r)``.
         noise: shape ``(n,)``, positive.
 
     Returns:
         Shape ``(n,)``.
 
-    >>> half, none = np.array([0.5, 0.5]), np.zeros(2)
-    >>> least_error_weights(half, Differences(np.zeros((2, 0)), none), np.array([1.0, 4.0]))
+    >>> half = np.array([0.5, 0.5])
+    >>> least_error_weights(half, np.zeros((2, 0)), np.array([1.0, 4.0]))
     array([0.8, 0.2])
-    >>> far = Differences(1e3 * np.eye(2), none)
-    >>> least_error_weights(half, far, np.array([1.0, 4.0])).round(3)
+    >>> least_error_weights(half, 1e3 * np.eye(2), np.array([1.0, 4.0])).round(3)
     array([0.5, 0.5])
     """
-    n, own = len(target), differ.hidden * target
-    columns, signs = [differ.factors - differ.factors.T @ target], np.ones(differ.factors.shape[1])
-    apart = float(own @ target)
-    if apart > 0:
-        beside = own / apart
-        columns += [math.sqrt(apart) * np.stack([1 - beside, beside], axis=1)]
-        signs = np.append(signs, [1.0, -1.0])
-    # In units of the diagonal, which differs a million times: x = y/√E.
-    ones = 1 / np.sqrt(differ.hidden + noise)
-    scaled = np.concatenate(columns, axis=1) * ones[:, None]
+    n = len(target)
+    # In units of the diagonal, which differs a million times: x = y/√noise.
+    ones = 1 / np.sqrt(noise)
+    scaled = (factors - factors.T @ target) * ones[:, None]
     free, fewest, tries = np.ones(n, dtype=np.bool_), n + 1, _TRIES
     solution = ones
     with one_thread():
         for _ in range(_PASSES * n):
-            solution = _on_support(scaled, signs, ones, free)
-            slack = scaled @ (signs * (scaled.T @ solution)) - ones
+            solution = _on_support(scaled, ones, free)
+            slack = scaled @ (scaled.T @ solution) - ones
             wrong = np.flatnonzero(np.where(free, solution < 0, slack < -_ROUNDING * ones))
             if not len(wrong):
                 break
@@ -169,13 +140,89 @@ def least_error_weights(target: Floats, differ: Differences, noise: Floats) -> F
     return weights
 
 
-def _on_support(scaled: Floats, signs: Floats, ones: Floats, free: npt.NDArray[np.bool_]) -> Floats:
-    """Return y of (HSHᵀ + I)y = o on the free coordinates, 0 elsewhere, by a system of r × r.
+def _on_support(scaled: Floats, ones: Floats, free: npt.NDArray[np.bool_]) -> Floats:
+    """Return y of (HHᵀ + I)y = o on the free coordinates, 0 elsewhere, by a system of r × r.
 
-    H is ``scaled`` and S = diag(``signs``), which is its own inverse.
+    H is ``scaled``.
     """
     part, right = scaled[free], ones[free]
-    inner = np.diag(signs) + part.T @ part
+    inner = np.eye(part.shape[1]) + part.T @ part
     solution = np.zeros(len(free))
     solution[free] = right - part @ np.linalg.solve(inner, part.T @ right)
     return solution
+
+
+@dataclass
+class LeftOut:
+    """Test of the one direction that matters, Σ (pᵢ − qᵢ)mᵢ, over all blocks of a model together.
+
+    Where many noisy clients say the same and few quiet ones differ, no block shows a direction. But
+    ‖Σ wᵢSᵢ/tᵢ‖² − d·Σ wᵢ²eᵢ, w = p − q and Sᵢ the sum of tᵢ uploads, estimates ‖Σ wᵢmᵢ‖² without
+    bias, with a variance of 2d·(Σ wᵢ²eᵢ)² where that is 0, and no direction is searched for.
+
+    Attributes:
+        squares: the sum of these estimates over the blocks.
+        chance: that of what is subtracted.
+        variance: the sum of their variances.
+        noise: that of the target's weights, Σ d·qᵢ²·noiseᵢ.
+        saved: how fast the noise falls from q to p, −Σ d·wᵢqᵢ·noiseᵢ.
+        curve: d·Σ wᵢ²·noiseᵢ, by which this slows down.
+    """
+
+    squares: float = 0.0
+    chance: float = 0.0
+    variance: float = 0.0
+    noise: float = 0.0
+    saved: float = 0.0
+    curve: float = 0.0
+
+    def add(
+        self, apart: Floats, target: Floats, means: Floats, errors: Floats, noise: Floats
+    ) -> None:
+        """Add a block.
+
+        Args:
+            apart: w of each client, shape ``(n,)``.
+            target: q, likewise.
+            means: Σ wᵢSᵢ/tᵢ, shape ``(d,)``.
+            errors: eᵢ, the variance of Sᵢ/tᵢ a coordinate, shape ``(n,)``.
+            noise: that of this round's uploads, likewise.
+        """
+        size = len(means)
+        chance = size * float(np.square(apart) @ errors)
+        self.squares += float(means @ means) - chance
+        self.chance += chance
+        self.variance += 2 * chance**2 / size
+        self.noise += size * float(np.square(target) @ noise)
+        self.saved -= size * float((apart * target) @ noise)
+        self.curve += size * float(np.square(apart) @ noise)
+
+    def share(self, curvature: float, rounds: int) -> float:
+        """Return λ in [0, 1], with which q + λ(p − q) has the least error on the line.
+
+        That is where the bias is what is estimated. Where it is chance λ is 1; in between it is
+        their mean, with the probability that a bias exceeds z standard errors: it moves as smoothly
+        as the estimate does. z is the normal quantile of 1 − α/(1 + log₂ R): sums of neighbouring
+        rounds hold nearly the same noise, each doubling of the rounds is a test. α is
+        ``RUN_ALARM``/max(1, ρ − 1) where the target's noise is ρ times that of p, so that what
+        false alarms add to the noise of p is no more than that share of it.
+
+        Of noise alone ‖Σ wᵢSᵢ/tᵢ‖² is taken for a multiple of a χ² with the same mean and variance
+        (Satterthwaite 1946), which it is in a model of one block: of few coordinates it exceeds the
+        normal law's quantiles several times as often.
+
+        Args:
+            curvature: what a squared bias of a round counts over its noise.
+            rounds: R of the run, in all of which the bias is the same.
+        """
+        from scipy.special import chdtrc, ndtr, ndtri
+
+        error = curvature * rounds * max(0.0, self.squares) + self.curve
+        more = 2 * self.saved - self.curve  # of the target's noise than of p's; below 0 by rounding
+        if not (self.saved < error and more > 0):
+            return 1.0
+        alarm = RUN_ALARM * min(1.0, max((self.noise - more) / more, np.finfo(float).eps))
+        freedom = 2 * self.chance**2 / self.variance
+        tail = chdtrc(freedom, freedom * (1 + self.squares / self.chance))
+        sure = ndtr(ndtri(alarm / (1 + math.log2(rounds))) - ndtri(tail))
+        return 1.0 - float(sure) * (1 - self.saved / error)

@@ -1,8 +1,8 @@
-"""Updates that hold no normal noise: what is not finite, and what is flat.
+"""Detection of updates without normal noise: non-finite or flat.
 
 A private update is its signal and normal noise, and no level of noise makes it flat: a vector whose
 coordinates all have one size, such as a constant, would pass for the quietest of the round and take
-all the weight, because its mean square is as small as its sender likes.
+all the weight, because its sender can make its mean square as small as it likes.
 """
 
 from __future__ import annotations
@@ -17,27 +17,33 @@ Flags = npt.NDArray[np.bool_]
 
 FLAT = "flat: its coordinates have one size, as no noise has; taken for the noisiest of the round"
 _KURTOSIS = 1.1
-"""E u⁴ / (E u²)²: 1 of a constant, or of one size with any signs; 3 of normal noise, and no less of
-noise with a signal that has tails. A constant with jitter j has 1 + 4j²: j up to 0.16 is flat."""
+"""Kurtosis E u⁴ / (E u²)² below which an update is flat.
+
+It is 1 for a constant, or one size with any signs; 3 for normal noise, and no less for noise with a
+heavy-tailed signal. A constant with jitter j has 1 + 4j²: j up to 0.16 is flat.
+"""
 _FEWEST = 16
-"""Coordinates below which chance could make normal noise flat: of 400,000 draws each, 8 coordinates
-were flat in 48, 12 and 16 in none; at 16 the least kurtosis was 1.14."""
+"""Coordinates below which normal noise could look flat by chance.
+
+Of 400,000 draws each, 8 coordinates were flat in 48, 12 and 16 in none; at 16 the least kurtosis
+was 1.14.
+"""
 _ENOUGH = 2_000
-"""Coordinates that are looked at."""
+"""Coordinates that are examined."""
 
 
 def require_finite(squares: Vector, what: str = "an update") -> None:
-    """Refuse updates whose squares are not finite numbers: they hold NaN, inf or too large numbers.
+    """Refuse updates with NaN, infinite or too large numbers.
 
-    Too large is what float32 does not hold. A number that is not finite shows in its row's mean
+    Too large means beyond float32. A number that is not finite shows in its row's mean
     square, so that no pass is needed for it.
 
     Args:
         squares: mean squares of the rows, shape ``(n,)``; the diagonal of their moments.
-        what: what the rows are, for the text.
+        what: description of a row, for the text.
 
     Raises:
-        EstimationError: with the places of the rows in question, and no value of theirs.
+        EstimationError: with the positions of these rows, and none of their values.
     """
     wrong = np.flatnonzero(~(squares <= np.finfo(np.float32).max))
     if len(wrong):
@@ -49,11 +55,11 @@ def require_finite(squares: Vector, what: str = "an update") -> None:
 
 
 def flat_updates(sample: npt.NDArray[np.float32]) -> Flags:
-    """Return which updates are flat, shape ``(n,)``.
+    """Return a mask of flat updates, shape ``(n,)``.
 
     Args:
         sample: some coordinates of every update or all, float32, shape ``(n, d)``; below 16
-            coordinates nothing is called flat.
+            coordinates no update is called flat.
     """
     n, d = sample.shape
     flat = np.zeros(n, dtype=np.bool_)
@@ -69,9 +75,9 @@ def flat_updates(sample: npt.NDArray[np.float32]) -> Flags:
 
 
 def levels_of_flat(levels: Vector, flat: Flags) -> Vector:
-    """Return the levels with every flat update's set to the largest of the others, shape ``(n,)``.
+    """Return the levels ``(n,)``, flat updates at the others' largest.
 
-    Where all are flat the levels stay: there is nobody to compare them with.
+    If all are flat the levels stay: there is no other update to compare with.
     """
     if not flat.any() or flat.all():
         return levels

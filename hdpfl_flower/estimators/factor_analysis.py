@@ -16,24 +16,27 @@ import numpy.typing as npt
 from hdpfl_flower.linalg.types import Matrix, Vector
 
 FLOOR = 1e-6
-"""No noise is estimated below this share of a variable's mean square (Heywood cases)."""
+"""Least noise as a share of a variable's mean square (Heywood cases)."""
 _RIDGE = 1e-9
 _PRIOR = 2.0
-"""Weight of the prior, in coordinates. On recorded updates of 2 labels a client, 1 to 4 did about
-as well; 0.1 gave q up to 2.5, none at all up to 11."""
+"""Weight of the prior, in coordinates.
+
+On recorded updates of 2 labels a client, 1 to 4 did about as well; 0.1 gave q up to 2.5, none at
+all up to 11.
+"""
 _EDGE = 3.27
-"""99.9 % point of the Tracy-Widom law (β = 1): one false factor in a thousand rounds of noise."""
+"""99.9 % point of Tracy-Widom (β = 1): one false factor per 1,000 rounds."""
 
 
 @dataclass(frozen=True)
 class FactorModel:
-    """Moments explained as ΛΛᵀ + diag(σ²).
+    """Model of moments as ΛΛᵀ + diag(σ²).
 
     Attributes:
         variances: σ², shape ``(n,)``.
         loadings: Λ, shape ``(n, factors)``.
-        identified: whether ``factors`` explain all that the variables share; otherwise what they
-            share beyond is in ``variances``.
+        identified: whether ``factors`` explain all that the variables share; otherwise the
+            rest of it is in ``variances``.
     """
 
     variances: Vector
@@ -45,8 +48,8 @@ def factor_analysis(moments: Matrix, dimension: int, effective: float | None = N
     """Return the factor model of n variables.
 
     The number of factors grows from 0 while the largest remaining eigenvalue of the whitened
-    moments lies above the edge of noise, and never beyond what n variables identify (Ledermann's
-    bound): too many factors do more harm than too few.
+    moments lies above the edge of noise, and never beyond the number that n variables identify
+    (Ledermann's bound): too many factors do more harm than too few.
 
     Args:
         moments: second moments of n variables over ``dimension`` samples; a positive diagonal.
@@ -62,7 +65,7 @@ def factor_analysis(moments: Matrix, dimension: int, effective: float | None = N
     edge = noise_edge(n, dimension)
     shares, factors = np.ones(n), 0
     values, vectors = _whitened(correlations, shares)
-    # A factor more for as long as pure noise would not have so large an eigenvalue.
+    # Add factors as long as pure noise would not have so large an eigenvalue.
     while values[factors] > edge and identifies(n, factors + 1):
         factors += 1
         shares = _fit(correlations, factors, _PRIOR / (effective or dimension))
@@ -74,7 +77,7 @@ def factor_analysis(moments: Matrix, dimension: int, effective: float | None = N
 
 
 def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> float:
-    """Return the number of normal coordinates with the same information on the shared signal.
+    """Return the equivalent number of normal coordinates for shared signal.
 
     A product of variables with kurtosis κ is as uncertain over d coordinates as one of normal
     variables over 2d / (κ − 1); the signal of a neural network sits in few of its coordinates.
@@ -96,7 +99,9 @@ def effective_dimension(updates: npt.NDArray[np.float32], moments: Matrix) -> fl
 
 
 def spare_equations(n: int, factors: int) -> int:
-    """Return the number of equations of n variables' moments beyond a factor model's unknowns.
+    """Return the equations beyond a factor model's unknowns.
+
+    The equations are those of n variables' moments.
 
     Half of (n − k)² − (n + k); Ledermann's bound is where it is 0 (Psychometrika 1937).
 
@@ -107,7 +112,7 @@ def spare_equations(n: int, factors: int) -> int:
 
 
 def identifies(n: int, factors: int) -> bool:
-    """Return whether n variables identify so many factors (Ledermann's bound).
+    """Return whether n variables identify ``factors`` (Ledermann's bound).
 
     >>> [max(k for k in range(n) if identifies(n, k)) for n in (1, 2, 3, 5, 6, 20)]
     [0, 0, 1, 2, 3, 14]
@@ -116,7 +121,7 @@ def identifies(n: int, factors: int) -> bool:
 
 
 def noise_edge(n: int, dimension: int) -> float:
-    """Return what the largest eigenvalue of pure noise's moments exceeds once in a thousand."""
+    """Return the 99.9 % point of pure noise's largest eigenvalue."""
     a, b = math.sqrt(max(dimension - 1, 1)), math.sqrt(n)
     spread = (a + b) * (1 / a + 1 / b) ** (1 / 3)
     return float(((a + b) ** 2 + _EDGE * spread) / dimension)
@@ -146,8 +151,8 @@ def _fit(correlations: Matrix, factors: int, penalty: float) -> Vector:
     def discrepancy(log_shares: Vector) -> tuple[float, Vector]:
         shares = np.exp(log_shares)
         values, vectors = _whitened(correlations, shares)
-        rest = np.maximum(values[factors:], _RIDGE / 2)  # positive but for rounding
-        # communal = diag(ΛΛᵀ): what the factors explain of each variance.
+        rest = np.maximum(values[factors:], _RIDGE / 2)  # positive up to rounding
+        # communal = diag(ΛΛᵀ): the factors' part of each variance.
         excess = np.maximum(values[:factors] - 1, 0)
         communal = shares * (vectors[:, :factors] ** 2 @ excess)
         value = np.sum(rest - np.log(rest) - 1) + penalty * np.sum(

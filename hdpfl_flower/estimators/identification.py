@@ -1,14 +1,15 @@
-"""Whether one round separates signal from noise: what ``identified`` promises.
+"""Checks of whether one round separates signal from noise.
 
-Factor analysis returns a number for every round, whether or not it is the noise: few clients leave
+They define ``identified``.
+
+Factor analysis returns a number for every round, also if it is not the noise: few clients leave
 the model no equation to spare, a factor may be one client's own (a Heywood case: its noise is
 estimated at the floor), levels that differ a millionfold drown in each other's errors, and signal
-that a client shares with nobody counts as its noise. The promise is about q = Σw²σ² · Σ1/σ² of the
-weights w ∝ 1/σ̂²: where nothing of the above is found, q ≤ 1.1 in 95 % of rounds
-(``python -m benchmarks signals``).
+that a client shares with no other counts as its noise. The promise is about q = Σw²σ² · Σ1/σ² of
+the weights w ∝ 1/σ̂²: if no such problem is found, q ≤ 1.1 in 95 % of rounds.
 
-What no round can show: signal is what clients share. If none of a client's
-signal were shared, it would be noise to everybody, and no check here would see it.
+A limit of every round: signal means the part that clients share. If none of a client's
+signal were shared, it would count as noise, and no check here would detect it.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from hdpfl_flower.linalg.types import Matrix, Vector
 FEWEST = 5
 """Clients below which no round is called identified."""
 SPARE = 2
-"""Equations of the moments beyond the unknowns of the model, at least."""
+"""Minimum equations of the moments beyond the model's unknowns."""
 MAD_NOISE = 2.72
-"""Variance of ln MAD² over that of ln of a mean square, for normal residuals: 5.44 / 2."""
+"""Ratio of variances, ln MAD² to ln mean square of normal residuals: 5.44/2."""
 _NEAR_FLOOR = 10.0
 _EXPECTED = 0.02
-"""The largest expected q − 1 by chance alone."""
+"""Largest expected q − 1 by chance alone."""
 _PRIVATE = 0.01
-"""Share of every client's signal that it may have for itself …"""
+"""Share of each client's signal that may be private, within ``_COST``."""
 _COST = 0.05
-"""… at this cost in q."""
+"""Largest cost in q of this private share."""
 
 
 def relative_errors(model: FactorModel, effective: float) -> Matrix | None:
-    """Return the covariance of the relative errors of a model's uniquenesses, shape ``(n, n)``.
+    """Return the covariance ``(n, n)`` of the uniquenesses' relative errors.
 
     It is (2/N)·(ψᵢψⱼφᵢⱼ²)⁻¹ with φ = Ψ⁻¹ − Ψ⁻¹Λ(ΛᵀΨ⁻¹Λ)⁻¹ΛᵀΨ⁻¹, of maximum likelihood for large N
     (Lawley and Maxwell, Factor Analysis as a Statistical Method, 1971, chapter 5).
@@ -46,11 +47,11 @@ def relative_errors(model: FactorModel, effective: float) -> Matrix | None:
         effective: N, samples.
 
     Returns:
-        None where the uniquenesses cannot be separated, as where two variables have a factor for
+        None if the uniquenesses cannot be separated, as when two variables have a factor for
         themselves.
     """
     n, factors = model.loadings.shape
-    # off = Ψ^½ φ Ψ^½: the projection beside the space of the scaled loadings.
+    # off = Ψ^½ φ Ψ^½: the projection outside the space of the scaled loadings.
     off: Matrix = np.eye(n)
     if factors:
         scaled = model.loadings / np.sqrt(model.variances)[:, None]
@@ -65,9 +66,9 @@ def relative_errors(model: FactorModel, effective: float) -> Matrix | None:
 
 
 def expected_excess(model: FactorModel, effective: float) -> float:
-    """Return the mean of q − 1 that chance alone leaves, to second order.
+    """Return the expected q − 1 by chance, to second order.
 
-    It is the variance of the :func:`relative_errors` under the weights; infinite where the
+    It is the variance of the :func:`relative_errors` under the weights; infinite if the
     uniquenesses cannot be separated.
     """
     covariance = relative_errors(model, effective)
@@ -79,14 +80,16 @@ def expected_excess(model: FactorModel, effective: float) -> float:
 
 
 def cost_of_private_signal(levels: Vector, moments: Matrix) -> float:
-    """Return q − 1 if a hundredth of each client's signal were its own and counted as its noise.
+    """Return q − 1 if a hundredth of each signal were private.
+
+    This part of a client's signal would count as its noise.
 
     Args:
         levels: estimated variances, shape ``(n,)``, positive.
         moments: second moments, shape ``(n, n)``.
 
     Returns:
-        q − 1 ≥ 0; infinite where so little signal could be all of a level.
+        q − 1 ≥ 0; infinite if so little signal could be the whole level.
     """
     true = levels - _PRIVATE * np.maximum(np.diag(moments) - levels, 0)
     if np.any(true <= 0):
@@ -98,7 +101,7 @@ def cost_of_private_signal(levels: Vector, moments: Matrix) -> float:
 
 
 def doubt(model: FactorModel, levels: Vector, moments: Matrix, effective: float) -> str:
-    """Return why a round does not identify its clients' noise; empty where it does.
+    """Return why a round does not identify the noise; else empty.
 
     Args:
         model: the factor model of the moments.

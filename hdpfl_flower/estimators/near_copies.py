@@ -1,17 +1,17 @@
-"""Which updates of a round are near copies of each other.
+"""Detection of near copies among a round's updates.
 
-What two updates share counts as signal. Of a copy that is jittered a little, all but the jitter is
+The shared part of two updates counts as signal. In a slightly jittered copy all but the jitter is
 shared, so that both would pass for noiseless and take all the weight. Here a group of near copies
-counts as one client: its members get the level that each has with the others of its group left out,
+counts as one client: each member gets its level with the others of the group left out,
 times their number.
 
-Two sites that collude and two honest ones whose signals agree, and agree with nobody else's, cannot
-be distinguished in one round; nor can three. So the rule acts on both, and only where it must: on
-updates of which next to nothing is left when the copy has predicted them, and whose levels rise
-manifold when the copy is left out. Where a third client has the same signal, they do not rise.
-Nor does it act where half of the round or more, and more than two, are near copies: then they are
-clusters, or liars in the majority; nor where half of the others have a partner for themselves too.
-The guard ``evidence`` (``shared_noise.py``) refuses sites, by proof; this is no accusation.
+Two sites that collude and two honest ones whose signals agree only with each other, cannot
+be distinguished in one round; nor can three. So this treatment applies to both, and only where
+necessary: to updates that their copy predicts almost completely, and whose levels rise manifold
+when the copy is left out. If a third client has the same signal, they do not rise. Nor does it
+apply if half of the round or more, and more than two, are near copies: then they are clusters, or a
+majority of liars; nor if half of the others also have a partner of their own. The guards
+(``shared_noise.py``) refuse sites, by proof; near copies are not an accusation.
 """
 
 from __future__ import annotations
@@ -27,26 +27,37 @@ Groups = list[npt.NDArray[np.intp]]
 
 COPIES = "two or more updates are near copies: each group of them counts as one client"
 LEFT = 0.02
-"""Share of an update's energy that a copy leaves unpredicted, at most."""
+"""Largest share of energy that a copy leaves unpredicted."""
 LEFT_OF_DIFFERENCES = 0.2
-"""The same of a difference of two uploads, which holds little signal for honest sites to agree on.
+"""Same limit for differences of two uploads.
+
+A difference has little signal on which honest sites could agree.
 """
 RISES = 4.0
-"""By how much each level rises when the copies are left out, at least, as a ratio of variances."""
+"""Least rise of each level without the copies, as a variance ratio."""
 UNSURE = 0.2
-"""Relative standard error of such a level, at most: a factor that two rows have for themselves, for
-one, leaves it open."""
+"""Largest relative standard error of such a level.
+
+A factor of only two rows, for example, leaves the level open.
+"""
 BLATANT = 1e-4
-"""Share that no honest noise leaves: a copy where the rest are too few to show who has the signal.
-Honest noise would have to be 1/20,000 of the signal."""
+"""Unpredicted share that no honest noise reaches.
+
+Used if the other rows are too few to show the signal. Honest noise would have to be 1/20,000 of it.
+"""
 _FEWEST_OTHERS = 6
-"""Rows outside the copies below which they show nothing of clusters."""
+"""Rows outside the copies below which clusters cannot be seen."""
 _PARTNER = 0.5
-"""Squared partial correlation with a partner: the partner predicts half of what the rest do not.
+"""Squared partial correlation with a partner.
+
+The partner predicts half of the part left by the other rows.
 """
 _RIDGE = 8 * float(np.finfo(np.float32).eps)
-"""More than the rounding of second moments of float32 rows, by which the correlation of two copies
-may exceed 1; then their matrix would have a negative eigenvalue and no copy would be found."""
+"""Ridge above the rounding error of float32 second moments.
+
+Rounding may take the correlation of two copies above 1; then their matrix would have a negative
+eigenvalue and no copy would be found.
+"""
 
 
 def near_copies(
@@ -56,18 +67,18 @@ def near_copies(
     effective: float | None = None,
     most_left: float = LEFT,
 ) -> Groups:
-    """Return the groups of near copies, each of two rows or more, ascending; mostly none.
+    """Return groups of two or more near copies, ascending; mostly none.
 
-    Rows are joined from the closest pair on. Of every group so found the inverse of the moments
-    shows how much worse its members are predicted without each other; only where that is manifold
+    Rows are joined from the closest pair on. For every such group the inverse of the moments
+    shows how much worse its members are predicted without each other; only if that is manifold
     for all of them are their levels estimated anew: most honest rounds cost one inverse.
 
     Args:
         moments: second moments, shape ``(n, n)``; a positive diagonal.
-        dimension: d, the coordinates they are of.
+        dimension: d, the number of coordinates.
         model: the factor model of all rows.
         effective: see :func:`~hdpfl_flower.estimators.factor_analysis.factor_analysis`.
-        most_left: share of an update's energy that a copy leaves unpredicted, at most.
+        most_left: largest share of an update's energy that a copy leaves unpredicted.
     """
     n, scale = len(moments), np.sqrt(np.diag(moments))
     if n < 3:
@@ -87,7 +98,7 @@ def near_copies(
             continue
         group = np.union1d(groups[one], groups[other])
         groups.update(dict.fromkeys((int(i) for i in group), group))
-        # What the rows outside the group leave of a member, over what all rows leave, 1/(R⁻¹)ᵢᵢ.
+        # A member's part unpredicted by rows outside the group, over that of all rows, 1/(R⁻¹)ᵢᵢ.
         ratios = np.diag(precision)[group] * _own(precision, group)
         if np.any(ratios < RISES / 2):
             continue
@@ -105,10 +116,10 @@ def near_copies(
 
 
 def _is_of_pairs(correlations: Matrix, groups: Groups) -> bool:
-    """Return whether half of the rows outside the groups have a partner for themselves too.
+    """Return whether half of the other rows also have a partner.
 
-    That is one without whom they are predicted twice as badly. Then the round is made of clusters
-    of two, and a near pair is the quietest of them.
+    Without the partner they are predicted twice as badly. Then the round consists of clusters
+    of two, and a near pair is only the quietest of them.
     """
     kept = one_of_each(groups, len(correlations))
     firsts = np.array([group[0] for group in groups])
@@ -123,7 +134,7 @@ def _is_of_pairs(correlations: Matrix, groups: Groups) -> bool:
 
 
 def _own(precision: Matrix, group: npt.NDArray[np.intp]) -> Vector:
-    """Return what the rows outside a group leave unpredicted of each member."""
+    """Return each member's part unpredicted by rows outside the group."""
     own: Vector = np.diag(np.linalg.inv(precision[np.ix_(group, group)]))
     return own
 
@@ -131,9 +142,9 @@ def _own(precision: Matrix, group: npt.NDArray[np.intp]) -> Vector:
 def _without_each_other(
     moments: Matrix, size: tuple[int, float | None], group: npt.NDArray[np.intp], blatant: bool
 ) -> Vector | None:
-    """Return the level of each of a group with the others left out.
+    """Return each member's level with the others left out.
 
-    None where the rest are too few to estimate them, unless the copies are blatant.
+    None if the rest are too few to estimate them, unless the copies are blatant.
     """
     rest = np.setdiff1d(np.arange(len(moments)), group)
     levels = np.empty(len(group))
@@ -149,7 +160,7 @@ def _without_each_other(
 
 
 def one_of_each(groups: Groups, n: int) -> npt.NDArray[np.intp]:
-    """Return the rows without all but the first of every group, ascending.
+    """Return all rows but the second and later of each group, ascending.
 
     >>> one_of_each([np.array([1, 3]), np.array([2, 4, 5])], 7)
     array([0, 1, 2, 6])
@@ -164,7 +175,7 @@ def shared_out(
     """Return the levels of all rows from those of :func:`one_of_each`.
 
     A group's members have their first one's level in proportion to their mean squares: they are
-    multiples of each other but for the share ``LEFT``.
+    multiples of each other up to the share ``LEFT``.
 
     Args:
         levels: of the rows ``kept``, shape ``(len(kept),)``.
@@ -181,7 +192,7 @@ def shared_out(
 
 
 def counts_of(groups: Groups, n: int) -> Vector:
-    """Return how many near copies each row stands among, itself included, shape ``(n,)``.
+    """Return each row's number of near copies, itself included, shape ``(n,)``.
 
     >>> counts_of([np.array([1, 3])], 4)
     array([1., 2., 1., 2.])

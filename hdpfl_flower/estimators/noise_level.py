@@ -1,9 +1,9 @@
-"""How much noise each update of a round carries, from the updates alone.
+"""Noise level of each update of a round, from updates alone.
 
 The model: the columns of the (d, n) matrix of updates share a low-rank signal and have each their
-own noise, so that their Gram matrix over d is ΛΛᵀ + diag(σ²). That is factor analysis, and the
-n × n Gram matrix is all it needs: one pass over the updates, whatever d is. Every estimator here
-takes the updates and, where there are any, the same clients' updates of the round before.
+own noise, so that their Gram matrix over d is ΛΛᵀ + diag(σ²). This is factor analysis, and the
+n × n Gram matrix is enough: one pass over the updates, for any d. Every estimator here
+takes the updates and, if available, the same clients' updates of the round before.
 """
 
 from __future__ import annotations
@@ -46,35 +46,37 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 _SAMPLE = 20_000
-"""Coordinates that the shape of a distribution is read from; more cost memory and add nothing."""
+"""Coordinates sampled for a distribution's shape; more cost memory without gain."""
 _GLIMPSE = 2_000
-"""Coordinates that show a flat update, where no more are needed."""
+"""Coordinates that show a flat update, if no larger sample is needed."""
 _LINE = 16
 """Coordinates drawn together: a cache line of float32."""
 
 SURE_OF_HEAD = 0.04
-"""Variance of the logarithm of a silent mean square at which the head alone identifies, 49 inputs:
-then 95 % of q are below 1.083, for 2 to 40 clients of a spread of 1 to 1,000 (20,000 draws each).
+"""Variance of a log silent mean square at which the head alone identifies.
+
+It is reached at 49 inputs: then 95 % of q are below 1.083, for 2 to 40 clients of a spread of 1 to
+1,000 (20,000 draws each).
 """
 SHARED = "; most of a difference is a change that others share"
 _HUNDREDTH = 0.01
 
 ESTIMATORS = ("auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal")
-"""Every estimator by the name that users write."""
+"""All estimators by name; users choose ``auto`` or ``rpca``."""
 
 
 @dataclass(frozen=True)
 class NoiseLevels:
-    """The noise that an estimator found.
+    """Result of a noise estimator.
 
     Attributes:
         variances: σ² per coordinate, shape ``(n,)``, positive.
-        method: the estimator of these values; where ``auto`` was asked for, its choice.
-        why: the reason for that choice, or what the values are worth.
+        method: the estimator of these values; for ``auto``, its choice.
+        why: the reason for that choice, or the quality of the values.
         identified: whether the weights ∝ 1/σ² are nearly those of the true noise: q ≤ 1.1 in 95 %
             of rounds where it is True (``identification.py``). Where False, ``why`` is the reason,
             and the values are mostly upper bounds.
-        copies: among how many near copies each update stands, itself included; ``variances`` has
+        copies: number of near copies of each update, itself included; ``variances`` has
             been multiplied by it. Shape ``(n,)``; None: there are no copies.
     """
 
@@ -100,26 +102,26 @@ def measure_noise(
     *,
     copies: bool = True,
 ) -> NoiseLevels:
-    """Return the noise variance per coordinate of each update.
+    """Return each update's noise variance per coordinate.
 
     Args:
-        updates: float32, shape ``(n, d)``, a client a row; no row of zeros.
-        method: ``factor-analysis``; ``residual-mad`` (its residuals' middle: a sparse private
+        updates: float32, shape ``(n, d)``, a client per row; no row of zeros.
+        method: ``factor-analysis``; ``residual-mad`` (the middle of its residuals: a sparse private
             signal does no harm); ``rpca`` (the paper's: principal component pursuit);
-            ``column-norm`` (all of an update is taken for noise); ``temporal`` (the difference to
-            ``previous``); or ``auto``: ``temporal`` where there is a round before, else
-            ``residual-mad`` where the residuals are heavy-tailed, else ``factor-analysis``, and
+            ``column-norm`` (the whole update counts as noise); ``temporal`` (the difference to
+            ``previous``); or ``auto``: ``temporal`` if there is a round before, else
+            ``residual-mad`` if the residuals are heavy-tailed, else ``factor-analysis``, and
             either of these with the silent sums of the ``head``.
         previous: the same clients' updates of the round before.
-        head: where the model's softmax layer lies; None: not known, or no such layer.
-        copies: whether near copies count as one client. False where clients that agree are what is
-            looked for: clusters.
+        head: position of the model's softmax layer; None: not known, or no such layer.
+        copies: whether near copies count as one client. False if agreeing clients are
+            sought, as for clusters.
 
     Returns:
         The levels. Two clients or fewer do not identify their noise in one round, unless there is
         a head, and get their mean squares: upper bounds. A flat update gets the largest level of
         the others (``credible.py``), near copies count as one client (``near_copies.py``); with
-        either nothing is called identified.
+        either of these no level is called identified.
 
     Raises:
         EstimationError: a number that is not finite, or too large to be squared.
@@ -150,10 +152,10 @@ def measure_noise(
 
 
 def sample_coordinates(updates: Updates, size: int) -> npt.NDArray[np.intp]:
-    """Return about ``size`` coordinates, ascending, or all where there are no more.
+    """Return about ``size`` coordinates, ascending, or all.
 
-    They are drawn in runs of a cache line, so that reading them takes no pass over the updates,
-    and by a hash of what all clients sent: no client can predict which ones count.
+    They are drawn in runs of a cache line, so that reading them needs no pass over the updates,
+    and by a hash of all clients' updates: no client can predict the sample.
     """
     d = updates.shape[1]
     if d <= size + _LINE:
@@ -214,13 +216,13 @@ def _with_head(found: NoiseLevels, updates: Updates, sample: Updates, head: Head
 
 
 def head_notes(combined: HeadEstimate) -> list[str]:
-    """Return a note for the journal on each level that the head decided; else an empty one."""
+    """Return a journal note per level decided by the head, else empty."""
     notes = np.where(combined.shares > 0.5, f"; {HEAD_USED}", "")
     return [str(note) for note in np.where(combined.forged, f"; {FORGED}", notes)]
 
 
 def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> NoiseLevels:
-    """Return the levels by factor analysis, or by the MAD of its residuals."""
+    """Return the levels by factor analysis or its residuals' MAD."""
     d = updates.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         moments = second_moments(updates)
@@ -246,7 +248,7 @@ def _one_round(updates: Updates, sample: Updates, method: str, copies: bool) -> 
 def _by_model(
     model: FactorModel, moments: Matrix, sample: Updates, effective: float, method: str
 ) -> NoiseLevels:
-    """Return the model's levels or those of its residuals, and whether they are identified."""
+    """Return the levels of the model or residuals, and whether identified."""
     levels, used, why = model.variances, "factor-analysis", ""
     if method != "factor-analysis":
         variances, scores = residual_mad(sample, model)
@@ -264,11 +266,11 @@ def _by_model(
 
 @dataclass(frozen=True)
 class Differences:
-    """What two uploads of each client show.
+    """Levels from two uploads of each client.
 
     Attributes:
         variances: σ² per coordinate, shape ``(n,)``, positive.
-        copies: among how many near copies each stands, shape ``(n,)``; the variances are not
+        copies: number of near copies of each, shape ``(n,)``; the variances are not
             multiplied by it.
         sure: whether a hundredth of the change that counts as shared would be less than a quarter
             of the level, shape ``(n,)``.
@@ -282,11 +284,11 @@ class Differences:
 def difference_levels(
     updates: npt.NDArray[np.floating], previous: npt.NDArray[np.floating]
 ) -> Differences:
-    """Return the noise variances from the differences of two uploads of each client.
+    """Return noise variances from differences of each client's two uploads.
 
-    A client's own signal hardly changes from a round to the next and cancels; what changes for
-    many at once is taken out by factor analysis of the differences, but never more than 99 % of
-    one's difference: a factor may be one client's own (a Heywood case).
+    A client's own signal hardly changes between rounds and cancels; a change shared by
+    many clients is removed by factor analysis of the differences, but never more than 99 % of
+    a client's difference: a factor may be one client's own (a Heywood case).
 
     Raises:
         EstimationError: a number that is not finite, or too large to be squared.

@@ -1,8 +1,8 @@
-"""Noise levels from what is left of each update when the others have predicted it.
+"""Noise levels from each update's residual after prediction by others.
 
-The noise of a DP-SGD update is normal, whatever the signal is. A private part of the signal that is
-sparse or heavy-tailed adds to the mean square of the residuals, which factor analysis rests on, and
-leaves the middle of their distribution almost as it was: the median absolute deviation (MAD) reads
+The noise of a DP-SGD update is normal for any signal. A private part of the signal that is
+sparse or heavy-tailed adds to the mean square of the residuals, on which factor analysis relies,
+but hardly changes the middle of their distribution: the median absolute deviation (MAD) reads
 the noise there.
 """
 
@@ -17,17 +17,17 @@ from hdpfl_flower.estimators.factor_analysis import FactorModel
 from hdpfl_flower.linalg.types import Vector
 
 MAD_OF_NORMAL = 0.6744897501960817
-"""The upper quartile of the standard normal."""
+"""Upper quartile of the standard normal."""
 _SPREAD = 3.44
-"""d · Var ln(MAD² / mean square) of normal residuals: 5.44 of MAD², less 2 of the mean square."""
+"""d · Var ln(MAD² / mean square) of normal residuals: 5.44 − 2."""
 _ALARM = 1e-3
-"""Chance that normal residuals are called heavy-tailed, in a round."""
+"""Probability per round that normal residuals are called heavy-tailed."""
 
 
 def residual_mad(
     updates: npt.NDArray[np.float32], model: FactorModel
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return noise variances that a private sparse signal does not raise, and how sparse it is.
+    """Return noise variances robust to sparse private signal, and its sparsity.
 
     The leave-one-out residual of client i is (K u)ᵢ / Kᵢᵢ with K the inverse of the modelled
     moments. Its variance is 1 / Kᵢᵢ, and σᵢ²·Kᵢᵢ of that is the client's own noise: the same share
@@ -39,8 +39,8 @@ def residual_mad(
 
     Returns:
         The variances, shape ``(n,)``, and ln(MAD² / mean square) of the residuals in units of its
-        standard error under normality, shape ``(n,)``: far below 0 where the tails are heavy. Where
-        the others leave no residual at all, as they may of fewer coordinates than clients, the
+        standard error under normality, shape ``(n,)``: far below 0 if the tails are heavy. If
+        the others leave no residual, as is possible with fewer coordinates than clients, the
         model's variance and 0.
     """
     moments = model.loadings @ model.loadings.T + np.diag(model.variances)
@@ -58,7 +58,9 @@ def residual_mad(
 
 
 def heavy_tailed(scores: Vector) -> bool:
-    """Return whether normal residuals have such scores less than once in a thousand rounds.
+    """Return whether the scores reject normal residuals.
+
+    Normal residuals fail once in a thousand rounds.
 
     >>> heavy_tailed(np.array([-1.0, 0.5, 2.0])), heavy_tailed(np.array([-6.0, 0.5, 2.0]))
     (False, True)

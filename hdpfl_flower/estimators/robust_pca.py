@@ -1,13 +1,13 @@
-"""Principal component pursuit in one sweep an iteration, over updates that stay where they are.
+"""Principal component pursuit, one sweep per iteration without copies.
 
 min ‖L‖_* + λ‖S‖₁ subject to L + S = M (Candès, Li, Ma and Wright, Robust principal component
 analysis?, J. ACM 2011) by the inexact augmented Lagrange multiplier method (Lin, Chen and Ma,
-arXiv 1009.5055), with M = ``updates``, a client a row. The paper of Robust-HDP takes ‖Sᵢ‖² for a
+arXiv 1009.5055), with M = ``updates``, a client per row. The paper of Robust-HDP takes ‖Sᵢ‖² for a
 client's noise.
 
 With b = λ/μ, C = Y/μ and T = M − L + C its steps are: the new C is clip(T, ±b), S = T − C, and the
-next matrix to threshold is X = M − S + C/ρ = M − T + (1 + 1/ρ)·clip(T, ±b). So T is all that is
-kept besides M, as float32, and X and S are made a block at a time. X is n rows high: its singular
+next matrix to threshold is X = M − S + C/ρ = M − T + (1 + 1/ρ)·clip(T, ±b). So only T is
+kept besides M, as float32, and X and S are made a block at a time. X has n rows: its singular
 values come from the n × n matrix XXᵀ, and L = W X.
 """
 
@@ -27,17 +27,22 @@ _GROWTH = 1.5
 """ρ: Lin, Chen and Ma, section 5."""
 _WEIGHTS_TOLERANCE = 2e-4
 _SWEEPS, _SMALL_SWEEPS, _SMALL = 12, 30, 50_000
-"""The most sweeps, and the most below so many coordinates, where the sparse part settles later,
-float32's rounding shows, and sweeps in float64 cost little."""
+"""Maximum sweeps, in general and below ``_SMALL`` coordinates.
+
+In small problems the sparse part settles later, float32's rounding shows, and float64 is cheap.
+"""
 _VANISHED = 1e-9
-"""A sparse part of less than this share of its row's squares is not there, yet or at all."""
+"""Share of a row's squares below which its sparse part is absent."""
 _STEADIEST = 0.7
-"""No slower convergence is extrapolated: ρ = 1.5 shrinks the error by 0.5 to 0.67 a sweep."""
+"""Slowest convergence rate that is extrapolated.
+
+ρ = 1.5 shrinks the error by 0.5 to 0.67 a sweep.
+"""
 
 
 @dataclass(frozen=True)
 class PrincipalComponentPursuit:
-    """What the pursuit found.
+    """Result of the pursuit.
 
     Attributes:
         variances: mean square of each row of S, shape ``(n,)``.
@@ -57,21 +62,21 @@ def robust_pca(
     weights_tolerance: float = _WEIGHTS_TOLERANCE,
     residual_tolerance: float = 0.0,
 ) -> PrincipalComponentPursuit:
-    """Return the sparse part's mean square of each row.
+    """Return the mean square of each row's sparse part.
 
     The squares approach their limit geometrically, so that their limit is known sweeps before they
     reach it (Aitken's extrapolation, on their logarithms).
 
     Args:
         updates: float32, shape ``(n, d)``; no row of zeros. Not written to.
-        max_sweeps: stop after so many; None: 12, or 30 below 50,000 coordinates.
+        max_sweeps: stop after this number; None: 12, or 30 below 50,000 coordinates.
         weights_tolerance: or when a sweep moves the extrapolated weights ∝ 1/‖Sᵢ‖² by less
-            (Σ|Δw|). A row whose S has vanished has all the weight and hides what the others do:
-            then nothing has settled.
+            (Σ|Δw|). A row whose S has vanished has all the weight and hides the others: then no
+            weight has settled.
         residual_tolerance: or when the residual falls below.
 
     Guarantees:
-        Positive, finite values: a row whose S vanished to the end, as may happen where there are
+        Positive, finite values: a row whose S has vanished at the end, as may happen with
         few coordinates, gets 1e-9 of its mean square.
     """
     d = updates.shape[1]
@@ -98,12 +103,14 @@ def blockwise_rpca(
     blocks: int = 1,
     generator: np.random.Generator | None = None,
 ) -> PrincipalComponentPursuit:
-    """Return the mean over sub-matrices of p' coordinates, as the paper does for large models.
+    """Return the mean over sub-matrices of p' coordinates.
+
+    As the paper does for large models.
 
     Args:
         updates: float32, shape ``(n, d)``.
-        block: p', coordinates in a sub-matrix; with no more than that, all are one.
-        blocks: Q, how many sub-matrices, at most ⌊d/p'⌋. No coordinate is in two.
+        block: p', coordinates in a sub-matrix; with no more than that, all form one.
+        blocks: Q, number of sub-matrices, at most ⌊d/p'⌋. No coordinate is in two.
         generator: draws the coordinates; None: each sub-matrix takes every ⌊d/p'⌋-th, so that it
             sees all layers.
     """
@@ -126,9 +133,11 @@ def blockwise_rpca(
 
 
 def _limit(logs: list[Vector], floor: Vector) -> Vector:
-    """Return where the last of three vectors, a sweep apart, are heading; from ``floor``: nowhere.
+    """Return the extrapolated limit of three vectors, a sweep apart.
 
-    A first value above the floor is a leap, not a step of a geometric approach.
+    Without a limit: the last of them.
+
+    Only a first value above ``floor`` starts a geometric approach; from the floor it is a leap.
     """
     if len(logs) < 3:
         return logs[-1]
@@ -139,7 +148,7 @@ def _limit(logs: list[Vector], floor: Vector) -> Vector:
 
 
 def _moved(one: Vector, other: Vector) -> float:
-    """Return Σ|Δw| between the weights of two vectors of log variances."""
+    """Return Σ|Δw| between the weights of two log-variance vectors."""
     return float(np.abs(_weights(one) - _weights(other)).sum())
 
 
@@ -149,7 +158,7 @@ def _weights(logs: Vector) -> Vector:
 
 
 class _Pursuit:
-    """The iteration's state: T, μ and the Gram matrix of X."""
+    """State of the iteration: T, μ and the Gram matrix of X."""
 
     def __init__(self, updates: npt.NDArray[np.float32], penalty: float) -> None:
         self._float: type[np.float64 | np.float32] = (
@@ -168,12 +177,12 @@ class _Pursuit:
         self._t: npt.NDArray[np.floating] | None = None
 
     def sweep(self) -> tuple[Vector, float]:
-        """Do one iteration and return ‖Sᵢ‖², shape ``(n,)``, and the relative residual."""
+        """Run one iteration; return ‖Sᵢ‖², shape ``(n,)``, and relative residual."""
         m, n, real = self._m, len(self._m), self._float
         # L = D_{1/μ}(X): singular values of X shrunk by 1/μ, as a matrix that multiplies X.
         low_rank = _shrinking(self._gram, 1 / self._mu).astype(real)
         bound = self._lambda / self._mu
-        # What T was clipped by a sweep ago, and X's share of it; μ has grown by ρ since.
+        # The last sweep's clipping bound of T, and X's share of it; μ has grown by ρ since.
         before, after = real(bound * _GROWTH), real(bound)
         gram, squares, gap = np.zeros((n, n)), np.zeros(n), 0.0
         first = self._t is None
@@ -211,7 +220,7 @@ class _Pursuit:
 
 
 def _start(updates: npt.NDArray[np.floating]) -> tuple[Matrix, float]:
-    """Return MMᵀ and the largest entry of M."""
+    """Return MMᵀ and the largest absolute entry of M."""
     gram, largest = np.zeros((len(updates), len(updates))), 0.0
     for start in range(0, updates.shape[1], _BLOCK):
         block = updates[:, start : start + _BLOCK]
@@ -221,7 +230,7 @@ def _start(updates: npt.NDArray[np.floating]) -> tuple[Matrix, float]:
 
 
 def _shrinking(gram: Matrix, threshold: float) -> Matrix:
-    """Return W with W X = X after its singular values fell by ``threshold``, from XXᵀ."""
+    """Return W, from XXᵀ: W X has singular values reduced by ``threshold``."""
     values, vectors = np.linalg.eigh(gram)
     singular = np.sqrt(np.maximum(values, 0))
     kept = np.zeros_like(singular)

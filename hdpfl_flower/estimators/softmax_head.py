@@ -1,13 +1,13 @@
-"""Noise variance from the softmax layer, whose gradients sum to zero over the classes.
+"""Noise variance from softmax gradients, which sum to zero over classes.
 
 The gradient of softmax and cross-entropy adds up to 0 over the classes, record by record, and so
-does every clipped sum of them. So the sum of the last layer's rows over the classes is noise alone
-in every update, also in the first round and however few labels a client holds. These sums are the
+does every clipped sum of them. So the sum of the last layer's rows over the classes is pure noise
+in every update, also in the first round and for clients with few labels. These sums are the
 *silent sums*.
 
-The silent sums are few, one an input: their mean square has a relative error of √(2/(inputs + 1)).
+The silent sums are few, one per input: their mean square has a relative error of √(2/(inputs + 1)).
 An estimate from all coordinates has a smaller error, but may mistake signal for noise.
-:func:`combine_with_head` weighs the two by how far they disagree. A client can forge a head without
+:func:`combine_with_head` weights the two by their disagreement. A client can forge a head without
 noise, to seem quiet: no level falls below a quarter of the estimate from the rest of its update.
 """
 
@@ -24,8 +24,10 @@ from hdpfl_flower.models.networks import is_user_code
 from hdpfl_flower.models.task import Task
 
 BELIEVED = 4.0
-"""How far below the rest of an update its silent sums are believed, as a ratio of variances. On
-recorded updates of honest sites the rest was at most 4.8 times the noise (4 sites, 2 labels each).
+"""Largest believed ratio of an update's remaining variance to its silent sums'.
+
+On recorded updates of honest sites the rest was at most 4.8 times the noise (4 sites, 2 labels
+each).
 """
 HEAD_USED = "head: sums over the classes, which hold no signal"
 FORGED = "head quieter than the rest of the update allows"
@@ -34,7 +36,9 @@ _STRETCH, _STRETCHES = 500, 16
 
 @dataclass(frozen=True)
 class Head:
-    """The last layer, linear into a softmax: its weights lie in an update class after class.
+    """Position of the last layer, linear into a softmax, in updates.
+
+    Its weights lie class after class.
 
     Attributes:
         start: the first coordinate of the weights; the biases of the classes follow them.
@@ -48,11 +52,13 @@ class Head:
 
 
 def head_of(spec: str, task: Task, shapes: Mapping[str, tuple[int, ...]]) -> Head | None:
-    """Return the head of the model ``spec``; None for a regression, or for a user's own network.
+    """Return the head of the model ``spec``, or None.
+
+    None for a regression, or for a user's own network.
 
     Args:
         spec: as in :func:`~hdpfl_flower.models.networks.build_model`.
-        task: whose loss the model is trained on.
+        task: of the model.
         shapes: of the model's parameters, in their order.
     """
     if is_user_code(spec) or task.loss != "softmax" or len(shapes) < 2:
@@ -66,12 +72,12 @@ def head_of(spec: str, task: Task, shapes: Mapping[str, tuple[int, ...]]) -> Hea
 
 @dataclass(frozen=True)
 class HeadEstimate:
-    """Noise levels, combined from an estimator and the silent sums of the head.
+    """Noise levels combined from an estimator and silent sums.
 
     Attributes:
         variances: σ² per coordinate, shape ``(n,)``, positive.
         shares: the head's part in each, from 0 to 1, shape ``(n,)``.
-        forged: whose head is quieter than the rest of the update allows, shape ``(n,)``.
+        forged: whether the head is quieter than the rest of the update allows, shape ``(n,)``.
     """
 
     variances: npt.NDArray[np.float64]
@@ -86,9 +92,9 @@ def combine_with_head(
     silent_errors: npt.NDArray[np.float64],
     quietest: npt.NDArray[np.float64],
 ) -> HeadEstimate:
-    """Return the levels that combine an estimator's with those of the silent sums.
+    """Return an estimator's levels combined with the silent sums.
 
-    Both are taken on a log scale. Where they differ by more than both errors explain, the rest is
+    Both are on a log scale. If they differ by more than both errors explain, the rest is
     the estimator's bias: its mean square over the sites (none counted for more than three standard
     errors) is added to the estimator's error, for a site beyond three standard errors its own; then
     each gets weight by its precision (DerSimonian and Laird, 1986, has the moments).
@@ -96,13 +102,13 @@ def combine_with_head(
     Args:
         levels: an estimator's variances, shape ``(n,)``, positive; their bias is not known.
         errors: the variance of their logarithms without bias, shape ``(n,)``.
-        silent: mean squares of the silent sums, shape ``(n,)``: unbiased, if nobody lies.
+        silent: mean squares of the silent sums, shape ``(n,)``: unbiased for honest sites.
         silent_errors: the variance of their logarithms, shape ``(n,)``.
         quietest: the result of :func:`quietest_part`, shape ``(n,)``.
 
     Guarantees:
-        No level is below 1/``BELIEVED`` of the lesser of ``levels`` and ``quietest`` on account of
-        the silent sums: by a forged head a site gains no more weight than by halving its noise.
+        No level is below 1/``BELIEVED`` of the lesser of ``levels`` and ``quietest`` because of
+        the silent sums: a forged head gains a site no more weight than halving its noise.
     """
     least = np.minimum(levels, quietest) / BELIEVED
     forged = silent < least
@@ -118,11 +124,11 @@ def combine_with_head(
 
 
 def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return the least noise that a stretch of each update shows, shape ``(n,)``.
+    """Return the least noise in any stretch of each update, shape ``(n,)``.
 
     MAD² of stretches of 500 coordinates or more, 16 at most. Signal only adds to it (the median of
     |signal + noise| is least at signal 0: Anderson 1955), so for honest sites it is not below their
-    noise, but for chance; where networks have quiet stretches it is near.
+    noise, except by chance; for networks with quiet stretches it is close.
 
     Args:
         rows: float32, shape ``(n, d)``: updates, or some of their coordinates in order.
@@ -135,9 +141,9 @@ def quietest_part(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def _medians(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the median of each row, bit by bit that of ``np.median``; ``rows`` is written to.
+    """Return each row's median, bitwise as ``np.median``; modifies ``rows``.
 
-    Of finite numbers alone. Parted at one place, not at three, which takes a twentieth of the time.
+    Only for finite numbers. Partitioned at one place, not three, in a twentieth of the time.
     """
     middle = rows.shape[1] // 2
     rows.partition(middle, axis=1)
@@ -149,13 +155,13 @@ def _medians(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def silent_squares(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float64]:
-    """Return the mean square of each update's silent sums, shape ``(n,)``: a row at a time."""
+    """Return each update's mean square of silent sums ``(n,)``, row by row."""
     rows = (silent_sums(updates[i : i + 1], head) for i in range(len(updates)))
     return np.array([np.mean(np.square(row, dtype=np.float64)) for row in rows])
 
 
 def silent_sums(updates: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
-    """Return the classes' sums over √classes: each the noise of one coordinate, and no signal.
+    """Return the class sums over √classes: one coordinate's noise, no signal.
 
     Returns:
         float32, shape ``(n, inputs + 1)``.

@@ -4,12 +4,13 @@ A client's own signal hardly changes from one round to the next, and its noise i
 the mean square of the difference is its noise, also where the labels of the clients differ and no
 single round identifies it. Two uploads count up to 32 rounds apart; what their signal moved
 meanwhile is found and subtracted (``upload_gaps.py``). Only rounds under the same plan and learning
-rate count, in units of the public clip norm.
+rate count, in units of the public clip norm; where the noise falls by a public factor, in units of
+its last round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -65,10 +66,10 @@ _ROUND, _PAIRS, _SUM, _UPLOADS, _LEVEL, _SILENT = range(_FACTS)
 
 @dataclass(frozen=True)
 class UploadHistory:
-    """What is kept of one client's uploads, in units of the clip norm.
+    """What is kept of one client's uploads, in units of the clip norm and the noise's factor.
 
     Attributes:
-        upload: the kept coordinates of its last upload.
+        upload: the kept coordinates of its last upload, in units of its round.
         last_round: the round of that upload.
         pairs: pairs of consecutive uploads so far.
         pair_sum: the sum of their variances.
@@ -110,6 +111,12 @@ class NoiseMemory:
     coordinates: npt.NDArray[np.intp] | None = None
 
 
+def even(server_round: int) -> float:
+    """Return 1: the factor of noise that is the same in all rounds."""
+    del server_round
+    return 1.0
+
+
 @dataclass(frozen=True)
 class TrackOptions:
     """How :func:`track` estimates.
@@ -118,14 +125,16 @@ class TrackOptions:
         method: an estimator of :func:`~hdpfl_flower.estimators.noise_level.measure_noise`.
             ``temporal`` and ``auto`` use pairs of uploads, and before a client's second upload
             ``auto``'s estimate of one round; ``auto`` also does so where the differences exceed the
-            uploads, which noise cannot: then the signal is moving.
+            uploads, which noise cannot: then the signal is moving. A bound replaces no estimate.
         clip_norm: the round's public clip norm.
         freeze_after: uploads of a client after which its level stays as it is; 0: never.
+        noise_factor: round → its noise over that of the last, public and the same for all.
     """
 
     method: str = "auto"
     clip_norm: float = 1.0
     freeze_after: int = 0
+    noise_factor: Callable[[int], float] = even
 
 
 @dataclass(frozen=True)
@@ -171,10 +180,12 @@ def track(
         StrategyError: an unknown method.
     """
     options = options or TrackOptions()
+    # From here on the unit of the round: in it a client has the same noise in all rounds.
+    options = replace(options, clip_norm=options.clip_norm * options.noise_factor(server_round))
     coordinates, rows = _kept(memory, updates, options.clip_norm)
     flat = flat_updates(rows)
     found = _not_silent(rows)
-    if np.all(flat[found]):  # nobody to compare them with
+    if np.all(flat[found]):  # none to compare them with
         flat &= ~found
     used = np.flatnonzero(found & ~flat)
     variances, reasons = np.full(len(sites), np.inf), [SILENT] * len(sites)
@@ -228,7 +239,7 @@ def _track(
     sites, rows, server_round = round_.sites, round_.rows, round_.server_round
     new = UploadHistory(np.zeros(0))
     facts = np.array([memory.clients.get(site, new).facts for site in sites])
-    repeated, copies, sure = _add_pairs(facts, memory, server_round, sites, rows)
+    repeated, copies, sure = _add_pairs(facts, memory, round_, options.noise_factor)
     facts[:, _ROUND] = server_round
 
     variances = facts[:, _LEVEL].copy()
@@ -238,25 +249,27 @@ def _track(
     paired = _paired(facts, memory, sites, rows.shape[1])
     timed = ~frozen & (paired.pairs > 0) & (method in ("auto", "temporal"))
     moving = timed & (method == "auto") & _exceeds(paired, rows)
-    timed &= ~moving
-    variances[timed], identified[timed] = paired.variances[timed], (paired.sure & sure)[timed]
-    copies[~timed] = 1
-    rest = np.flatnonzero(~frozen & ~timed)
-    if len(rest):
+    if np.any(~frozen & (~timed | moving)):
         found = _of_one_round(round_, options)
+        # What one round does not identify is a bound, and replaces no estimate.
+        moving &= found.identified
+        timed &= ~moving
+        rest = np.flatnonzero(~frozen & ~timed)
         among = np.ones(len(sites)) if found.copies is None else found.copies
         variances[rest], identified[rest] = (found.variances / among)[rest], found.identified
         copies[rest] = among[rest]
+        for i in rest:
+            reasons[i] = f"{found.method}: {found.why}" + _why_not_timed(
+                method, bool(moving[i]), bool(repeated[i])
+            )
+    variances[timed], identified[timed] = paired.variances[timed], (paired.sure & sure)[timed]
+    copies[frozen] = 1
     for i in np.flatnonzero(timed):
         further = paired.pairs[i] > facts[i, _PAIRS]
         reasons[i] = TEMPORAL
         if further:
             reasons[i] += DRIFTED if paired.sure[i] else UNSURE
         reasons[i] += "" if sure[i] else SHARED
-    for i in rest:
-        reasons[i] = f"{found.method}: {found.why}" + _why_not_timed(
-            method, bool(moving[i]), bool(repeated[i])
-        )
     if head is not None and method == "auto":
         facts[:, _SILENT] += silent_squares(round_.updates, head)[round_.used] / clip_norm**2
         fresh = np.flatnonzero(~frozen)
@@ -292,15 +305,15 @@ def _kept(
 def _add_pairs(
     facts: npt.NDArray[np.float64],
     memory: NoiseMemory,
-    server_round: int,
-    sites: Sequence[str],
-    rows: Updates,
+    round_: _Round,
+    noise_factor: Callable[[int], float],
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Add this round's pairs to ``facts`` and ``memory``.
 
     Return which clients repeated themselves, among how many near copies each stands, and whether
     what it shares with others leaves this round's level sure.
     """
+    server_round, sites, rows = round_.server_round, round_.sites, round_.rows
     repeated, copies = np.zeros(len(sites), dtype=np.bool_), np.ones(len(sites))
     sure = ~repeated
     gaps = server_round - facts[:, _ROUND]
@@ -308,6 +321,11 @@ def _add_pairs(
     if not len(paired):
         return repeated, copies, sure
     before = np.array([memory.clients[sites[int(i)]].upload for i in paired], dtype=np.float32)
+    # Uploads in units of this round: of two with unlike noise half the difference has the mean.
+    last = np.array([noise_factor(int(facts[i, _ROUND])) for i in paired])
+    ratios = last / noise_factor(server_round)
+    before *= ratios.astype(np.float32)[:, None]
+    means = (1 + ratios**2) / 2
     squares = mean_squares(rows[paired])
     share = mean_squares(rows[paired] - before) / squares
     repeated[paired] = share < _REPEATED
@@ -317,7 +335,9 @@ def _add_pairs(
     with one_thread():
         levels = difference_levels(rows[paired[new]], before[new])
     copies[paired[new]], sure[paired[new]] = levels.copies, levels.sure
-    for i, level, square in zip(paired[new], levels.variances, squares[new], strict=True):
+    for i, level, square in zip(
+        paired[new], levels.variances / means[new], squares[new] / means[new], strict=True
+    ):
         place = class_of(int(gaps[i]))
         if place == 0:
             facts[i, [_PAIRS, _SUM]] += 1, level

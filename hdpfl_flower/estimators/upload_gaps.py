@@ -1,16 +1,17 @@
-"""Pairs of a client's uploads over more than one round: what the gap adds to them is not noise.
+"""Levels from pairs of uploads more than one round apart.
+
+The change over the gap is not counted as noise.
 
 Half the mean square of the difference of two uploads, g rounds apart, is σ² + S·φ(g): the client's
-noise, and of its signal S the share φ(g) by which it moved meanwhile. Where few sites take part in
+noise, and of its signal S the share φ(g) by which it moved meanwhile. If few sites take part in
 a round, consecutive uploads are rare, and φ cannot be left out. It is read from the clients
-themselves: those with pairs over several gaps show φ(g) − φ(1), whatever their σ². φ(1) is taken
-for 0, as consecutive uploads always were: no difference of pairs can show it.
+themselves: those with pairs over several gaps show φ(g) − φ(1), for any σ². φ(1) is taken
+as 0, as for consecutive uploads before: no difference of pairs can show it.
 
-Of each client the sums over all its pairs are kept, by classes of gaps (1, 2, 3–4, 5–8, 9–16 and
-17–32 rounds), and its last upload alone: memory is bounded, whatever the run's length.
+For each client the sums over all its pairs are kept, by classes of gaps (1, 2, 3–4, 5–8, 9–16 and
+17–32 rounds), and only its last upload: memory is bounded for any length of run.
 
-Source: ours; ``python -m benchmarks signals`` and ``docs/concepts/noise-aware.md``
-have what it is worth.
+Source: new here; ``docs/concepts/noise-aware.md`` reports its value.
 """
 
 from __future__ import annotations
@@ -23,33 +24,35 @@ import numpy.typing as npt
 from hdpfl_flower.linalg.types import Vector
 
 LARGEST = 32
-"""Rounds beyond which two uploads are not compared."""
+"""Largest gap in rounds of compared uploads."""
 CLASSES = 6
 FIELDS = 3
-"""What is summed of each class: pairs, levels, mean squares of the later uploads."""
+"""Sums per class: pairs, levels, later uploads' mean squares."""
 _UNSTEADY = 0.05
-"""Standard deviation of the drift of one pair, in units of the signal."""
+"""Standard deviation of one pair's drift, in units of the signal."""
 _UNSURE = 0.5
 """Standard deviation of φ(g), as a share of it."""
 _UNKNOWN = 0.25
-"""And in units of the signal where no client shows φ(g)."""
+"""Same in units of the signal if no client shows φ(g)."""
 _LEAST = 0.25
-"""No level falls below this share of a client's least mean level on account of drift."""
+"""Least level after drift, as a share of each client's least mean."""
 _BELIEVED = 0.25
-"""Share of a level that may be in doubt: q − 1 is the variance of the relative errors, 0.016 where
-they lie between 0 and 1/4."""
+"""Largest share of a level that may be in doubt.
+
+q − 1 is the variance of the relative errors, 0.016 if they lie between 0 and 1/4.
+"""
 _QUIET = 0.02
-"""Signals below this share of the mean square show no drift."""
+"""Signal share of the mean square below which drift is invisible."""
 
 
 @dataclass(frozen=True)
 class GapLevels:
-    """What pairs of uploads show of each client's noise.
+    """Each client's noise from pairs of uploads.
 
     Attributes:
-        variances: σ², shape ``(n,)``, positive; NaN where there is no pair.
-        pairs: how many, shape ``(n,)``.
-        sure: whether what drift may have added, or taken, is below a quarter, shape ``(n,)``.
+        variances: σ², shape ``(n,)``, positive; NaN without a pair.
+        pairs: their number, shape ``(n,)``.
+        sure: whether the possible effect of drift is below a quarter, shape ``(n,)``.
         drift: φ at each class of gaps, shape ``(CLASSES,)``, ascending; 0 at the first.
     """
 
@@ -69,11 +72,11 @@ def class_of(gap: int) -> int:
 
 
 def levels_of_pairs(sums: npt.NDArray[np.float64], dimension: int) -> GapLevels:
-    """Return the levels from all pairs, the drift subtracted.
+    """Return the levels from all pairs, with drift subtracted.
 
-    Each class of gaps counts by its precision: the chance in a mean square over d coordinates, how
-    unsteady the drift of single pairs is, and how little φ is known. A client with consecutive
-    pairs alone gets their mean, to the bit.
+    Each class of gaps counts by its precision: the chance error of a mean square over d
+    coordinates, the unsteadiness of single pairs' drift, and the error of φ. A client with only
+    consecutive pairs gets exactly their mean.
 
     Args:
         sums: of each client and class the number of pairs, the sum of their levels, and that of
@@ -119,7 +122,7 @@ def _drift(
     variances: Vector,
     dimension: int,
 ) -> tuple[Vector, npt.NDArray[np.bool_]]:
-    """Return φ at each class of gaps, ascending from 0, and at which of them it is known.
+    """Return φ by class of gaps, ascending from 0, and known classes.
 
     Least squares of the clients' contrasts between gaps, in units of their signal.
     """

@@ -1,1 +1,1 @@
-"""The durable budget ledger of a site, and its verification."""
+"""Durable budget ledger of a site, and its verification."""

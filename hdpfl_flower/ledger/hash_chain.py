@@ -1,6 +1,6 @@
-"""Append-only list of hash-chained entries in one SQLite file, durable against power loss.
+"""Append-only hash chain of entries in SQLite, durable against power loss.
 
-Storage of the ledger, which does not interpret its entries. An entry may have a blob for some time.
+Storage of the ledger, which does not interpret its entries. An entry may have a temporary blob.
 An entry that is altered or dropped breaks the chain. The anchor detects an old copy of the file.
 """
 
@@ -25,7 +25,7 @@ from hdpfl_flower.system.files import replace_file, sync
 _APPLICATION_ID = 0x48445046
 _FIRST = "0" * 64
 _PATIENCE = 30.0
-"""Seconds to wait for another process, which may be suspended."""
+"""Maximum seconds to wait for another process, possibly suspended."""
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {formats.LEDGER.newest};
@@ -48,7 +48,7 @@ _SQLITE_SAYS = {
 
 @dataclass(frozen=True, repr=False)
 class Entry:
-    """One fact: its number (from 1), its time (UTC, for people), its kind and its body."""
+    """One fact: number (from 1), UTC time (for people), kind and body."""
 
     seq: int
     at: str
@@ -57,11 +57,11 @@ class Entry:
 
 
 class Chain:
-    """The file, open.
+    """Open file of the chain.
 
     Guarantees:
-        An entry that :meth:`append` wrote in a transaction that ended is on disk (``durable``),
-        is followed by no gap, and cannot change unnoticed. Entries are read only after their
+        An entry that :meth:`append` wrote in a completed transaction is on disk (``durable``),
+        has no gap after it, and cannot change unnoticed. Entries are read only after their
         digests were checked.
     """
 
@@ -70,8 +70,8 @@ class Chain:
 
         Args:
             path: the SQLite file.
-            anchor: small file, best on other storage, that names the last entry known.
-            durable: wait for the disk at every commit; only a simulation goes without.
+            anchor: small file, best on other storage, that names the last known entry.
+            durable: wait for the disk at every commit; only a simulation does not.
 
         Raises:
             LedgerError: missing, unreadable, damaged, of a newer version, or older than its anchor.
@@ -80,7 +80,7 @@ class Chain:
         if not path.is_file():
             raise LedgerError(f"ledger {path} is not there; create it: hdpfl-site ledger init")
         with _readable_errors():
-            # mode=rw, not rwc: an open must never create an empty ledger, which has spent nothing.
+            # mode=rw, not rwc: opening must never create an empty ledger, which has no charge.
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
                 uri=True,
@@ -98,21 +98,19 @@ class Chain:
 
     @classmethod
     def create(cls, path: Path, anchor: Path | None = None, *, durable: bool = True) -> Chain:
-        """Make a new, empty file, mode 0600.
+        """Create a new, empty file, mode 0600.
 
         Raises:
-            LedgerError: there is one already, or its anchor (then one was deleted, and a new one
-                would forget what was spent), or the disk refuses.
+            LedgerError: the file exists, or its anchor (then a file was deleted, and a new one
+                would forget the spent budget), or the disk refuses.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Of two processes only one creates it.
+            # Only one of two processes creates it.
             with alone_in(path.parent, _PATIENCE):
                 for there in (path, anchor):
                     if there is not None and there.exists():
-                        raise LedgerError(
-                            f"{there} exists already; a ledger is never made a second time"
-                        )
+                        raise LedgerError(f"{there} exists already; a ledger is created only once")
                 if anchor is not None:
                     _write_anchor(anchor, 0, _FIRST)
                 _write_empty(path, durable)
@@ -122,26 +120,25 @@ class Chain:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[list[Entry]]:
-        """Lock the file; yields the entries that were added since this object last read it.
+        """Lock the file; yield entries added since the last read.
 
-        What :meth:`append` and :meth:`attach` wrote inside becomes durable at the end, or nothing
-        of it does. Whatever fails, the next transaction yields every entry again.
+        All writes of :meth:`append` and :meth:`attach` inside become durable at the end, or none
+        of them. After any failure, the next transaction yields every entry again.
 
         Raises:
             LedgerError: busy for 30 s, disk full, damaged, or the anchor cannot be written (then
-                the entries are durable all the same).
+                the entries are still durable).
         """
         before = self._last
         try:
             with _readable_errors():
-                # The write lock before the read: nobody adds an entry between what is read and what
-                # is written.
+                # The write lock before the read: no process adds an entry between read and write.
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._read()
             last, digest = self._last, self._digest
             with _readable_errors():
                 self._db.execute("COMMIT")
-            # After the commit: an anchor ahead of its file would call a good ledger an old copy.
+            # After the commit: an anchor ahead of its file would mark a good ledger as an old copy.
             if self._anchor is not None and last > before:
                 _raise_anchor(self._anchor, last, digest)
         except BaseException:
@@ -153,44 +150,37 @@ class Chain:
             raise
 
     def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
-        """Add an entry, of now or of the time ``at``; only inside a transaction."""
+        """Add an entry, dated now or ``at``, inside a transaction."""
         at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
         text = json.dumps(body, sort_keys=True)
         seq, digest = self._last + 1, _digest(self._digest, self._last + 1, at, kind, text)
         self._db.execute(
             "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, at, kind, text, digest)
         )
-        # The head names the newest entry, so that a lost last page is noticed.
+        # The head names the newest entry, so that a lost last page is detected.
         self._db.execute("UPDATE head SET seq = ?, digest = ?", (seq, digest))
         self._last, self._digest = seq, digest
         return Entry(seq, at, kind, body)
-
-    def raise_format(self) -> None:
-        """Number the file as this version writes it; only inside a transaction.
-
-        An earlier version refuses it from then on, in place of missing what it must obey.
-        """
-        self._db.execute(f"PRAGMA user_version = {formats.LEDGER.newest}")
 
     def attach(self, seq: int, blob: bytes) -> None:
         """Keep ``blob`` with entry ``seq``; only inside a transaction."""
         self._db.execute("INSERT INTO blobs VALUES (?, ?)", (seq, blob))
 
     def blob(self, seq: int) -> bytes | None:
-        """Return the blob of entry ``seq``, or None where it was dropped."""
+        """Return the blob of entry ``seq``, or None if dropped."""
         with _readable_errors():
             row = self._db.execute("SELECT blob FROM blobs WHERE seq = ?", (seq,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def blob_size(self, seq: int) -> int | None:
-        """Return how many bytes the blob of entry ``seq`` has, or None where it was dropped."""
+        """Return the blob size of entry ``seq``, or None if dropped."""
         with _readable_errors():
             query = "SELECT length(blob) FROM blobs WHERE seq = ?"
             row = self._db.execute(query, (seq,)).fetchone()
         return None if row is None else int(row[0])
 
     def drop_blobs(self, seqs: list[int]) -> None:
-        """Forget the blobs of ``seqs``; only inside a transaction. Entries stay for ever."""
+        """Delete the blobs of ``seqs``, inside a transaction; entries stay."""
         self._db.executemany("DELETE FROM blobs WHERE seq = ?", [(seq,) for seq in seqs])
 
     def close(self) -> None:
@@ -198,7 +188,7 @@ class Chain:
         self._db.close()
 
     def _prepare(self, path: Path, durable: bool) -> None:
-        """Refuse what this version cannot read, before anything is written; then set up."""
+        """Refuse an unreadable format before any write; then set up."""
         if self._db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
             raise LedgerError(f"{path} is not a ledger of hdpfl")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -206,8 +196,8 @@ class Chain:
         _set_durability(self._db, durable)
 
     def _read(self) -> list[Entry]:
-        """Return the entries after the last one seen, their digests checked up to the head."""
-        if self._last == 0:  # at first, and again after whatever failed
+        """Return entries after the last one seen, with verified digests."""
+        if self._last == 0:  # at first, and again after any failure
             self._check_anchor()
         entries = []
         rows = self._db.execute("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (self._last,))
@@ -225,13 +215,13 @@ class Chain:
         return entries
 
     def _check_anchor(self) -> None:
-        """Refuse a file that does not contain the entry its anchor names."""
+        """Refuse a file that lacks the anchored entry."""
         if self._anchor is None:
             return
         seq, digest = _read_anchor(self._anchor)
         with _readable_errors():
             row = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (seq,)).fetchone()
-        # The anchored entry must be there with its digest; later entries are normal.
+        # The anchored entry must exist with its digest; later entries are normal.
         if ((_FIRST,) if seq == 0 else row) != (digest,):
             raise LedgerError(
                 "the ledger is older than its anchor: a copy was put back; restore the newest"
@@ -239,12 +229,15 @@ class Chain:
 
 
 def _write_empty(path: Path, durable: bool) -> None:
-    """Write a file without entries, mode 0600: a crash leaves all of it, or none of that name."""
+    """Write a file without entries, mode 0600, atomically.
+
+    A crash leaves all of it, or no file of that name.
+    """
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)  # of a crash before
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with _readable_errors(), contextlib.closing(sqlite3.connect(part)) as db:
-        # No journal beside it: what a crash leaves of this file is never read.
+        # No journal beside it: the rest of a crashed write is never read.
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
         db.executescript(f"BEGIN; {_SCHEMA}")
@@ -262,11 +255,11 @@ def _write_empty(path: Path, durable: bool) -> None:
 
 
 def _set_durability(db: sqlite3.Connection, durable: bool) -> None:
-    """Wait for the disk at every commit, or, in a simulation, for nothing.
+    """Set waiting for the disk at every commit; off in simulations.
 
-    A rollback journal, not a write-ahead log: of a damaged log SQLite drops the newest transactions
-    without a word, and with them what was spent. With a journal, whatever :meth:`Chain.transaction`
-    finished lies in the file itself.
+    A rollback journal, not a write-ahead log: from a damaged log SQLite silently drops the newest
+    transactions, and with them spent budget. With a journal, all that :meth:`Chain.transaction`
+    finished is in the file itself.
     """
     db.execute(f"PRAGMA journal_mode = {'DELETE' if durable else 'MEMORY'}")
     db.execute(f"PRAGMA synchronous = {'EXTRA' if durable else 'OFF'}")
@@ -277,7 +270,7 @@ def _digest(before: str, seq: int, at: str, kind: str, text: str) -> str:
 
 
 def _read_anchor(path: Path) -> tuple[int, str]:
-    """Return the number and the digest of the last entry known."""
+    """Return the number and digest of the last known entry."""
     with contextlib.suppress(OSError, ValueError):
         match json.loads(path.read_text()):
             case [int(seq), str(digest)] if 0 <= seq < 2**63:
@@ -286,15 +279,15 @@ def _read_anchor(path: Path) -> tuple[int, str]:
 
 
 def _raise_anchor(path: Path, seq: int, digest: str) -> None:
-    """Let the anchor name entry ``seq``, unless another process had it name a later one."""
-    # Read and write under one lock: the anchor only moves up, whichever process is the last.
+    """Raise the anchor to entry ``seq``, never lowering it."""
+    # Read and write under one lock: the anchor only moves up, in any order of processes.
     with alone_in(path.parent, _PATIENCE):
         if _read_anchor(path)[0] < seq:
             _write_anchor(path, seq, digest)
 
 
 def _write_anchor(path: Path, seq: int, digest: str) -> None:
-    """Replace the anchor; an interruption leaves the old one, which is still true."""
+    """Replace the anchor; an interruption leaves the valid old one."""
     try:
         replace_file(path, json.dumps([seq, digest]).encode(), durable=True)
     except OSError as error:
@@ -305,7 +298,7 @@ def _write_anchor(path: Path, seq: int, digest: str) -> None:
 
 @contextlib.contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Turn what SQLite says into one line with a remedy."""
+    """Turn SQLite's errors into one line with a remedy."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError, TypeError, ValueError) as error:

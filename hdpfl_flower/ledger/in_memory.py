@@ -1,7 +1,7 @@
-"""Ledger of a simulated site in this process: kept in memory, written when it is closed.
+"""In-memory ledger of a simulated site, saved when closed.
 
-A simulation of thousands would spend more on their files than on their training. Nobody's budget
-rests on these ledgers, and only the one process works on them; the rules are those of every ledger.
+A simulation of thousands would spend more on their files than on their training. No real budget
+depends on these ledgers, and only one process uses them; their rules are those of every ledger.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hdpfl_flower.ledger.locks import ReleaseLock
 
 
 class MemoryChain(Chain):
-    """A :class:`Chain` in memory; :meth:`close` adds what is new to its file."""
+    """In-memory :class:`Chain`; :meth:`close` appends new entries to its file."""
 
     def __init__(self, path: Path) -> None:
-        """Begin with what the file at ``path`` holds, if there is one; raises ``LedgerError``."""
+        """Load the file at ``path``, if any; raises ``LedgerError``."""
         self._path, self._seen = path, 0
         self._texts: list[tuple[str, str, str]] = []  # a third of the entries' size
         if path.is_file():
@@ -33,27 +33,24 @@ class MemoryChain(Chain):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[list[Entry]]:
-        """Open a transaction in memory; entries appended inside are removed if it fails."""
+        """Open an in-memory transaction, rolled back if it fails."""
         before = len(self._texts)
         try:
             new = [self._entry(seq) for seq in range(self._seen + 1, before + 1)]
             self._seen = before
             yield new
         except BaseException:
-            # The rollback; everything is read again, for the account was dropped with it.
+            # The rollback; all entries are read again, since the account was dropped with it.
             del self._texts[before:]
             self._seen = 0
             raise
 
     def append(self, kind: str, body: dict[str, Any], at: str = "") -> Entry:
-        """Add an entry, of now or of the time ``at``; only inside a transaction."""
+        """Add an entry, dated now or ``at``, inside a transaction."""
         at = at or datetime.now(UTC).isoformat(timespec="milliseconds")
         self._texts.append((at, kind, json.dumps(body)))
         self._seen = len(self._texts)
         return Entry(self._seen, at, kind, body)
-
-    def raise_format(self) -> None:
-        """Do nothing: the file is made by this version."""
 
     def blob(self, seq: int) -> bytes | None:
         """Return None: a seeded simulation makes its payloads again."""
@@ -61,7 +58,7 @@ class MemoryChain(Chain):
         return None
 
     def close(self) -> None:
-        """Write what is new to the file, which is made where it is missing.
+        """Write new entries to the file, creating it if missing.
 
         Raises:
             LedgerError: the disk refuses.
@@ -80,13 +77,13 @@ class MemoryChain(Chain):
 
 
 class SimulatedLedger(Ledger):
-    """A :class:`Ledger` of one process, in memory until :meth:`close`; it keeps no payload."""
+    """In-memory :class:`Ledger` of one process, without payloads, until :meth:`close`."""
 
     def __init__(self, path: Path, epsilon: float, delta: float) -> None:
-        """Open the ledger of ``path``, made with this lifetime cap where there is none yet.
+        """Open the ledger of ``path``, or create it with this cap.
 
         Raises:
-            LedgerError: the file is there and damaged, or the cap is no (ε, δ).
+            LedgerError: the file is damaged, or the cap is not a valid (ε, δ).
         """
         self._chain, self._keeps = MemoryChain(path), False
         self._account = Account()
@@ -99,10 +96,10 @@ class SimulatedLedger(Ledger):
 
 
 class _NoLock(ReleaseLock):
-    """Of a release that no other process can be working on."""
+    """Lock of a release that no other process can use."""
 
     def __init__(self) -> None:
         pass
 
     def free(self) -> None:
-        """Do nothing."""
+        """Make no change."""

@@ -1,37 +1,48 @@
-"""Invariants of a ledger, verified over all its entries, from the first to the last.
+"""Invariants of a ledger, verified over all its entries.
 
 ``ledger.py`` never writes an entry that breaks one of them. They are verified here by code that
-shares nothing with it but the sums: a chain that was rewritten from its first entry has digests
-that agree.
+shares only the sums with it: a chain rewritten from its first entry has consistent
+digests.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
-from hdpfl_flower.ledger.account import APPROVED, CLOSED, REFUSED, ChargedPlan, Key, sum_within
+from hdpfl_flower.ledger.account import (
+    APPROVED,
+    CLOSED,
+    REFUSED,
+    ChargedPlan,
+    Key,
+    filter_capacity,
+    price_of,
+    reserved,
+    sum_within,
+)
 from hdpfl_flower.ledger.hash_chain import Entry
 from hdpfl_flower.ledger.recompute import read_plan, recompute_by_pld
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE, COUNTS, SCORES, TUNING
 
 UNCOVERED = frozenset({"metrics", CLIPPED_UPDATE})
-"""Kinds of release that no plan pays for: ε does not cover them, and the report says so."""
+"""Kinds of release that ε and plans do not cover, as reported."""
 _MAY_FOLLOW = {"sealed": "reserved", "lost": "reserved", "sent": "sealed"}
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """One thing the promise rests on.
+    """Assumption behind the privacy promise.
 
     Attributes:
-        name: what machines know it by; never changes.
+        name: fixed name for programs.
         claim: what must be true.
         how: how it was checked, or why it was not.
         checked: whether it was.
-        failures: what contradicts it; empty where it holds.
+        failures: contradictions; empty if it holds.
     """
 
     name: str
@@ -49,7 +60,7 @@ class Assumption:
 
 
 def check_entries(entries: Sequence[Entry]) -> list[Assumption]:
-    """Return what the entries themselves can show, each with what contradicts it."""
+    """Return the assumptions that entries can show, with contradictions."""
     return [
         Assumption(name, claim, how, failures=tuple(look(entries)))
         for name, claim, how, look in _RULES
@@ -67,10 +78,11 @@ def charged_twice(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each release that no plan charged before it pays for: by run, round, kind or number.
+    """Yield releases without a prior paying plan.
 
-    Of each kind a plan pays for a number of its own: updates, and private choices of a model. A
-    private personal model leaves no release; its plan must pay for two models a round.
+    A release may be unpaid by its run, round, kind or number. A plan pays for a separate number of
+    each kind: updates, and private choices of a model. A private personal model leaves no release;
+    its plan must pay for two models a round.
     """
     plans: dict[str, Plan | None] = {}
     taken: dict[tuple[str, str], set[int]] = {}
@@ -89,7 +101,7 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
                 continue
             plan = plans[body["run_id"]]
             rounds = taken.setdefault((body["run_id"], body["kind"]), set())
-            # A set: a release that was lost and taken again counts once.
+            # A set: a release lost and taken again counts once.
             rounds.add(body["round"])
             if plan is None or not plan.covers(body["round"]):
                 yield f"entry {entry.seq} is round {body['round']}, which the plan does not pay for"
@@ -101,7 +113,10 @@ def unpaid(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def above_cap(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each entry after which Σε or Σδ was above the cap of that moment."""
+    """Yield entries after which the cap was passed: by Σε or Σδ, or in the Rényi filter."""
+    if _order(entries):
+        yield from _above_capacity(entries)
+        return
     caps: tuple[float, float] = (0.0, 0.0)
     sums: tuple[list[float], list[float]] = ([], [])
     for entry in entries:
@@ -117,13 +132,42 @@ def above_cap(entries: Sequence[Entry]) -> Iterator[str]:
             for charges, value in zip(sums, amount, strict=True):
                 charges.append(value)
         for name, charges, cap in zip("εδ", sums, caps, strict=True):
-            # After each entry, not at the end: a cap that was raised later excuses nothing.
+            # After each entry, not at the end: a cap raised later is no excuse.
             if charges and not sum_within(charges, cap):
                 yield f"after entry {entry.seq} the sum of {name} was above the cap"
 
 
+def _above_capacity(entries: Sequence[Entry]) -> Iterator[str]:
+    order, cap = _order(entries), (0.0, 0.0)
+    plans: dict[str, ChargedPlan] = {}
+    taken: dict[str, set[tuple[str, int]]] = {}
+    # By run: all of an open one, and what was reserved of an ended one.
+    counted: dict[str, Fraction | float] = {}
+    for entry in entries:
+        run = entry.body.get("run_id", "")
+        if entry.kind == "cap":
+            cap = entry.body["epsilon"], entry.body["delta"]
+        elif entry.kind == "plan":
+            plans[run] = _frozen(entry)
+            counted[run] = reserved(plans[run].prices)
+        elif entry.kind == "reserved":
+            taken.setdefault(run, set()).add((entry.body["kind"], entry.body["round"]))
+        elif entry.kind in (CLOSED, REFUSED) and run in plans:
+            prices = (price_of(plans[run].prices, *one) for one in sorted(taken.get(run, ())))
+            counted[run] = reserved([replace(price, count=1) for price in prices if price])
+        if entry.kind not in ("cap", "plan"):
+            continue
+        if not sum_within(list(counted.values()), filter_capacity(order, cap)):
+            yield f"after entry {entry.seq} the Rényi divergence was above that of the cap"
+
+
+def _order(entries: Sequence[Entry]) -> int:
+    """Return the order of the ledger's Rényi filter; 0: none."""
+    return int(entries[0].body.get("order", 0)) if entries else 0
+
+
 def broken_releases(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each step of a release out of order, and each second payload for one release."""
+    """Yield steps out of order and second payloads of releases."""
     keys: dict[int, Key] = {}
     status: dict[int, str] = {}
     payloads: dict[Key, str] = {}
@@ -147,7 +191,7 @@ def broken_releases(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def after_close(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each charge and each release of a run that was closed before it."""
+    """Yield charges and releases of a run after its close."""
     closed: set[str] = set()
     # By the entry that reserved a release: later entries name that number.
     owners: dict[int, str] = {}
@@ -158,25 +202,26 @@ def after_close(entries: Sequence[Entry]) -> Iterator[str]:
             continue
         if entry.kind == "reserved":
             owners[entry.seq] = run
-        # "sent" may follow: what was sealed before was handed over.
+        # "sent" may follow: a payload sealed before was handed over.
         if run in closed and entry.kind in ("plan", "reserved", "sealed"):
             yield f"entry {entry.seq} is of run '{run}', which was closed before it"
 
 
 def after_refusal(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each charge, release and approval of a run that was refused before it."""
+    """Yield charges, releases and approvals of a run after its refusal."""
     refused: set[str] = set()
     for entry in entries:
         run = entry.body.get("run_id")
         if entry.kind == REFUSED:
             refused.add(entry.body["run_id"])
-        # "sealed" and "sent" may follow: they are of a release that was taken before.
+        # "sealed" and "sent" may follow: they belong to a release taken before.
         elif run in refused and entry.kind in ("plan", "reserved", APPROVED):
             yield f"entry {entry.seq} is of run '{run}', which was refused before it"
 
 
 def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each plan whose ε, computed again, is above what was charged or cannot be computed."""
+    """Yield plans with recomputed ε or divergence above the charge, or without one."""
+    order = _order(entries)
     for entry in entries:
         if entry.kind != "plan":
             continue
@@ -187,10 +232,12 @@ def undercharged(entries: Sequence[Entry]) -> Iterator[str]:
         # Written so that a NaN counts as more.
         elif not found <= frozen.epsilon:
             yield f"run '{entry.body['run_id']}' costs more than it was charged"
+        elif order and not frozen.recounts(order):
+            yield f"run '{entry.body['run_id']}' has a divergence that is not that of its plan"
 
 
 def _paid(plan: Plan, kind: str) -> int:
-    """Return how many releases of a kind a plan pays for; none of a kind that it does not know."""
+    """Return how many releases of a kind a plan pays for; unknown: 0."""
     if kind == "update":
         return plan.rounds
     if kind == "choice":
@@ -200,21 +247,19 @@ def _paid(plan: Plan, kind: str) -> int:
 
 
 def _models(text: str) -> int:
-    """Return how many models a round trains with noise, by the terms that a plan was frozen with.
+    """Return the number of models trained with noise per round.
 
-    The text is read as it stands: terms of another version are to be counted as well.
+    The text is read as it stands: a wrong value elsewhere in it does not hide the count.
     """
     try:
-        terms = json.loads(text)
-        private = terms.get("personal-noise") == "records" and terms.get("personal-lambda")
+        second = json.loads(text).get("second")
     except (ValueError, AttributeError):
         return 1
-    return 2 if private else 1
+    return 2 if str(second).split(" ")[0] == "private" else 1
 
 
 def _frozen(entry: Entry) -> ChargedPlan:
-    body = entry.body
-    return ChargedPlan(body["plan"], body["terms"], body["epsilon"], body["delta"])
+    return ChargedPlan.from_entry(entry.body)
 
 
 _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], ...] = (
@@ -233,8 +278,9 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
     ),
     (
         "cap",
-        "what was spent never passed the cap",
-        "Σε and Σδ were added up exactly after every entry, against the cap of that moment",
+        "what was charged never passed the cap",
+        "Σε and Σδ, or the divergences of a Rényi filter, were added up exactly after every "
+        "charge, against the cap of that moment",
         above_cap,
     ),
     (
@@ -245,7 +291,7 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
     ),
     (
         "closed",
-        "nothing of a run was released after its model was tuned here without noise",
+        "nothing of a run was released after it was closed here",
         "every entry after one that closes a run was held against that run",
         after_close,
     ),
@@ -258,7 +304,8 @@ _RULES: tuple[tuple[str, str, str, Callable[[Sequence[Entry]], Iterator[str]]], 
     (
         "recount",
         "no run costs more than it was charged",
-        "ε of every plan was computed again from the ledger alone, by PLD, rounded up",
+        "ε of every plan, and its Rényi divergence, were computed again from the ledger alone, "
+        "rounded up",
         undercharged,
     ),
 )

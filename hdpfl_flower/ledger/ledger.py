@@ -1,13 +1,18 @@
-"""Budget ledger of one protected population: its charges, reservations and releases.
+"""Budget ledger of one population: charges, reservations and releases.
 
     RESERVED → SEALED → SENT,   or   RESERVED → LOST
 
-A plan's (ε, δ) is charged once, when it freezes, before any training; each round takes one of its
-releases. Charges are never refunded. Across plans the filter is the plain sum, Σε ≤ cap and
-Σδ ≤ cap, which holds whatever an adversary chooses (basic composition); within a plan the cost is
-that of ``accounting.py``.
+A plan is charged once, when it freezes, before any training; each round takes one of its releases.
+Across plans the cap is held by a Rényi filter of one order (``renyi.py``), or by the plain
+sum, Σε ≤ cap and Σδ ≤ cap (basic composition); both hold for every choice of an adversary. Within a
+plan the cost is that of ``accounting.py``.
 
-Everything is derived from the entries of a hash chain (``hash_chain.py``); there is no other state.
+While a run is open its whole price is reserved. Under a Rényi filter only what was reserved of its
+releases, sealed, sent or lost, stays charged when it ends: closed or refused, for good. Under the
+sum all of it stays: where a run ends may follow from what the server saw, and the (ε, δ) of the
+rounds up to there is no bound then.
+
+All state is derived from the entries of a hash chain (``hash_chain.py``).
 """
 
 from __future__ import annotations
@@ -30,21 +35,21 @@ from hdpfl_flower.ledger.account import (
     Release,
     Request,
     check_cost,
-    sum_within,
 )
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.locks import ReleaseLock
 
 KEPT_ROUNDS = 2
-"""Rounds whose payload is kept, to send the same bytes again; hashes are kept for ever."""
+"""Rounds whose payload is kept for resending; hashes stay for ever."""
 
 
 class Ledger:
-    """The ledger of one population, open. All its processes share the one file.
+    """Open ledger of one population, a single file for all processes.
 
     Guarantees:
-        What is spent never falls and never passes the cap. One payload per (run, round, kind).
-        A payload is handed out only after it, and the charge of its plan, are on disk.
+        What is charged never passes the cap, and falls only at the end of a run, by releases that
+        were never reserved. One payload per (run, round, kind). A payload is handed out only when
+        it, and the charge of its plan, are on disk.
     """
 
     def __init__(self, path: Path, anchor: Path | None = None, *, durable: bool = True) -> None:
@@ -57,14 +62,14 @@ class Ledger:
                 same bytes again, does neither.
 
         Raises:
-            LedgerError: missing, damaged, older than its anchor, or not writable.
+            LedgerError: missing, damaged, older than its anchor, not writable, or with prices that
+                do not recount.
         """
         self._chain, self._keeps = Chain(path, anchor, durable=durable), durable
         self._locks = path.with_name(path.name + ".locks")
         self._account = Account()
         try:
-            with self._current():
-                pass
+            self.account().check_recount()
         except BaseException:
             self.close()
             raise
@@ -77,28 +82,43 @@ class Ledger:
         delta: float,
         anchor: Path | None = None,
         *,
+        order: int = 0,
         durable: bool = True,
     ) -> Ledger:
-        """Make a new ledger with its lifetime cap; raises ``LedgerError`` where one exists."""
+        """Create a ledger with its cap; raises ``LedgerError`` if one exists.
+
+        Args:
+            path: the file.
+            epsilon: of the lifetime promise.
+            delta: of the lifetime promise.
+            anchor: see :class:`Chain`.
+            order: of the Rényi filter that holds the promise, for good: ``renyi.order_for`` the
+                cap; 0: Σε and Σδ hold it.
+            durable: as above.
+        """
         check_cost(epsilon, delta)
         chain = Chain.create(path, anchor, durable=durable)
+        first = {"epsilon": epsilon, "delta": delta, **({"order": order} if order else {})}
         with chain.transaction():
-            chain.append("cap", {"epsilon": epsilon, "delta": delta})
+            chain.append("cap", first)
         chain.close()
         return cls(path, anchor, durable=durable)
 
     def account(self) -> Account:
-        """Return what the ledger says now."""
+        """Return the current account."""
         with self._current():
             return self._account
 
     def frozen_plan(self, run_id: str) -> ChargedPlan | None:
-        """Return the plan that was charged for ``run_id``, if any; it never changes."""
-        # A frozen plan never changes, so that what is in memory needs no look at the file.
+        """Return the plan charged for ``run_id``, if any; it never changes."""
+        # A frozen plan never changes, so that the copy in memory is always valid.
         return self._account.plans.get(run_id) or self.account().plans.get(run_id)
 
     def raise_cap(self, epsilon: float, delta: float) -> None:
-        """Raise the lifetime cap, by a local decision; recorded in the chain, never undone."""
+        """Raise the lifetime cap, a local decision; recorded and never undone.
+
+        The order of a Rényi filter stays; its capacity is that of the new cap.
+        """
         check_cost(epsilon, delta)
         with self._current():
             if epsilon < self._account.cap_epsilon or delta < self._account.cap_delta:
@@ -107,16 +127,20 @@ class Ledger:
                 )
             self._append("cap", {"epsilon": epsilon, "delta": delta})
 
-    def close_run(self, run_id: str) -> None:
-        """Let nothing more of ``run_id`` be released, for good; recorded in the chain.
+    def close_run(self, run_id: str, *, tuned: bool = False) -> None:
+        """Forbid further releases of ``run_id``, permanently; recorded in the chain.
 
-        A release that broke off is lost. A second call does nothing.
+        An interrupted release is lost, and stays charged. A second call has no effect.
+
+        Args:
+            run_id: the run.
+            tuned: whether its model will be tuned here without noise, which a report names.
 
         Raises:
             LedgerError: no such run, or a release of it is being worked on.
         """
         with self._current():
-            if run_id in self._account.closed:
+            if run_id in (self._account.tuned if tuned else self._account.closed):
                 return
             releases = self._account.releases
             mine = [release for key, release in releases.items() if key[0] == run_id]
@@ -128,31 +152,33 @@ class Ledger:
                         self._mark_lost(release)
                     except Declined as running:
                         raise LedgerError(
-                            "a release of the run is being worked on; wait for the round's end"
+                            "a release of the run is in progress; wait for the round's end"
                         ) from running
-            self._chain.raise_format()
-            self._append(CLOSED, {"run_id": run_id})
+            self._append(CLOSED, {"run_id": run_id, **({"tuned": True} if tuned else {})})
 
     def approve(self, approval: Approval) -> None:
-        """Record that a run may release here what it asks for; a second call does nothing.
+        """Record the operator's approval of a run's request.
+
+        A second call has no effect.
 
         Raises:
-            LedgerError: the run was refused, which stays.
+            LedgerError: the run was refused, which is final.
         """
         with self._current():
             if approval.run_id in self._account.refused:
                 raise LedgerError(
-                    "the run was refused, and a refusal stays; ask the coordinator for a new run"
+                    "the run was refused, and a refusal is final; ask the coordinator for a new run"
                 )
             if approval.request not in self._account.approved.get(approval.run_id, ()):
-                self._chain.raise_format()
                 self._append(APPROVED, approval.entry())
 
     def refuse(self, run_id: str, by: str) -> None:
-        """Let ``run_id`` release nothing from now on, for good; a second call does nothing."""
+        """Forbid all releases of ``run_id`` from now on, permanently.
+
+        A second call has no effect.
+        """
         with self._current():
             if run_id not in self._account.refused:
-                self._chain.raise_format()
                 self._append(REFUSED, {"run_id": run_id, "by": by})
 
     def reserve(
@@ -162,23 +188,26 @@ class Ledger:
         *,
         max_runs: int = 0,
         max_releases: int = 0,
+        max_exact: float = math.inf,
         cap: tuple[float, float] = (math.inf, math.inf),
         again: bool = False,
     ) -> Reservation | bytes:
-        """Take a release before any work is done for it.
+        """Reserve a release before any work for it.
 
         Args:
-            request: the release, and the hash of what the server asks.
+            request: the release, and the hash of the server's request.
             plan: the plan that covers it; charged now if its run is new. None for a release that
                 no plan covers (a disclosed metric).
-            max_runs: runs that may be charged; 0: any number.
-            max_releases: releases of this kind that the run may take, of whichever rounds, lost
+            max_runs: runs that may be charged, or send clipped updates without noise; 0: any
+                number.
+            max_releases: releases of this kind that the run may take, of any round, lost
                 ones counted; 0: any number.
-            cap: the profile's own (ε, δ) cap, where lower than the ledger's.
-            again: whether a release may be worked on again (a seeded simulation: same bytes).
+            max_exact: answers without noise that may ever be reserved, of all runs.
+            cap: the profile's own (ε, δ) cap, if lower than the ledger's.
+            again: whether a release may be repeated (a seeded simulation: same bytes).
 
         Returns:
-            The sealed payload where the same request was answered before; else a reservation,
+            The sealed payload if the same request was answered before; else a reservation,
             to be used as a context manager around the work.
 
         Raises:
@@ -193,33 +222,33 @@ class Ledger:
                     self._account.check_open(request)
                     self._account.check_left(request, max_releases or math.inf)
                     self._account.check_declared(request)
-                    taken = self._take(request, plan, max_runs, cap, again)
+                    taken = self._take(request, plan, max_runs, max_exact, cap, again)
                 except Declined as decision:  # raised after the block, so that entries made stay
                     taken = decision
         except BaseException:
             if isinstance(taken, Reservation):
-                taken.free()  # nobody will work on it
+                taken.free()  # no process will work on it
             raise
         if isinstance(taken, Declined):
             raise taken
         return taken
 
     def broken_off(self) -> Key | None:
-        """Return the release that was taken last, where its process is gone and nothing left it."""
+        """Return the last release if its process died and it never left."""
         with self._current():
             releases = self._account.releases
             key = max(releases, key=lambda each: releases[each].seq, default=None)
             if key is None or releases[key].status != "reserved":
                 return None
             try:
-                # A lock that can be taken shows that no process works on the release.
+                # A free lock shows that no process works on the release.
                 self._lock(releases[key].seq).free()
             except BlockingIOError:
                 return None
             return key
 
     def mark_sent(self, key: Key) -> None:
-        """Note that the payload was handed to Flower: best effort, so a simulation does without."""
+        """Record the hand-over of a payload to Flower; not in simulations."""
         if not self._keeps:
             return
         with self._current():
@@ -228,14 +257,14 @@ class Ledger:
                 self._append("sent", {"release": release.seq})
 
     def seal(self, key: Key, seq: int, payload: bytes) -> None:
-        """Store the payload of the reservation ``seq``; drops payloads of older rounds.
+        """Store the payload of reservation ``seq``; drop older rounds' payloads.
 
         Raises:
             LedgerError: the reservation is no longer this attempt's, or the disk failed.
         """
         with self._current():
             release = self._account.releases[key]
-            # Another attempt may have declared this one lost: two payloads of one release would be
+            # Another attempt may have marked this one lost: two payloads of one release would be
             # two releases.
             if release.seq != seq or release.status != "reserved":
                 raise LedgerError("the reservation was given up meanwhile; its result is discarded")
@@ -252,7 +281,7 @@ class Ledger:
             ])  # fmt: skip
 
     def lose(self, key: Key, seq: int) -> None:
-        """Give up the reservation ``seq``: the release is gone, nothing left the site."""
+        """Give up reservation ``seq``: the release is lost, no payload left."""
         with self._current():
             release = self._account.releases[key]
             if release.seq == seq and release.status == "reserved":
@@ -264,14 +293,14 @@ class Ledger:
 
     @contextlib.contextmanager
     def _current(self) -> Iterator[None]:
-        """Hold the file alone, with the account up to date; undo the account if it fails."""
+        """Lock the file with an updated account; reset it on failure."""
         try:
             with self._chain.transaction() as entries:
                 for entry in entries:
                     self._account.apply(entry)
                 yield
         except BaseException:
-            self._account = Account()  # the chain starts over, too, and yields every entry again
+            self._account = Account()  # the chain also starts over, and yields every entry again
             raise
 
     def _take(
@@ -279,34 +308,37 @@ class Ledger:
         request: Request,
         plan: ChargedPlan | None,
         max_runs: int,
+        max_exact: float,
         cap: tuple[float, float],
         again: bool,
     ) -> Reservation | bytes:
         known = self._account.releases.get(request.key)
         if known is not None:
-            # The same release for another request would spend one charge twice.
+            # The same release for another request would use one charge twice.
             if known.request != request.digest:
                 raise Declined(Reason.REPLAY, "another request for a release that was taken")
             if known.status in ("sealed", "sent") and not (again and not self._keeps):
                 return self._payload(known)
-            # Not sealed: nothing has left. Only a reservation whose process is gone becomes lost.
+            # Not sealed: no payload left. Only a reservation whose process is gone becomes lost.
             if known.status == "reserved":
                 self._mark_lost(known)
             if not again:
                 raise Declined(Reason.REPLAY, "the release is lost; the site sits out this round")
+        # Under this transaction's lock: two processes cannot both take the last one.
+        self._account.check_exact(request, max_exact)
+        if plan is not None or request.epsilon is not None:
+            self._account.check_runs(request, max_runs or math.inf)
         if plan is not None:
-            # Charge and reservation are entries of one transaction, before the work.
-            frozen = self._account.plans.get(request.run_id)
-            if frozen is None:
-                self._charge(request.run_id, plan, max_runs, cap)
-            elif frozen != plan:  # two first requests at once; the work must follow what is charged
-                raise Declined(Reason.TERMS, "another plan was frozen meanwhile")
+            self._pay(request, plan, cap)
+        return self._reserved(request)
+
+    def _reserved(self, request: Request) -> Reservation:
         seq = self._append("reserved", request.entry()).seq
         try:
             # The lock is taken before the commit, so that no process sees the entry without its
             # lock.
             return Reservation(self, request.key, seq, self._lock(seq))
-        except BlockingIOError:  # of one whose entry did not become durable, for a moment yet
+        except BlockingIOError:  # briefly held for an entry that did not become durable
             raise LedgerError("ledger: another process holds it; try again") from None
 
     def _append(self, kind: str, body: dict[str, object]) -> Entry:
@@ -314,39 +346,37 @@ class Ledger:
         self._account.apply(entry)
         return entry
 
-    def _charge(
-        self, run_id: str, plan: ChargedPlan, max_runs: int, cap: tuple[float, float]
-    ) -> None:
-        check_cost(plan.epsilon, plan.delta)
-        account = self._account
-        if max_runs and len(account.plans) >= max_runs:
-            raise Declined(Reason.POLICY, "'policy.runs' runs were charged already")
-        # Basic composition, Σε and Σδ, the new plan included; the lower of both caps counts.
-        charges = [*account.plans.values(), plan]
-        for total, limit in (
-            ([p.epsilon for p in charges], min(cap[0], account.cap_epsilon)),
-            ([p.delta for p in charges], min(cap[1], account.cap_delta)),
-        ):
-            if not sum_within(total, limit):
-                raise Declined(Reason.BUDGET, "the run does not fit into what is left")
-        self._append("plan", {"run_id": run_id, "plan": plan.plan, "terms": plan.terms,
-                              "epsilon": plan.epsilon, "delta": plan.delta})  # fmt: skip
+    def _pay(self, request: Request, plan: ChargedPlan, cap: tuple[float, float]) -> None:
+        """Charge the plan of a new run; check that it pays for the release."""
+        account, frozen = self._account, self._account.plans.get(request.run_id)
+        # Two first requests at once; work must follow the charged plan.
+        if frozen is not None and frozen != plan:
+            raise Declined(Reason.TERMS, "another plan was frozen meanwhile")
+        if account.order:
+            # Priced here, from the text that is stored: no caller and no server names an order.
+            plan = frozen or plan.at(account.order)
+            account.check_priced(request, plan)
+        if frozen is None:
+            check_cost(plan.epsilon, plan.delta)
+            account.check_fits(plan, cap)
+            # Charge and reservation are entries of one transaction, before the work.
+            self._append("plan", plan.entry(request.run_id))
 
     def _payload(self, release: Release) -> bytes:
         payload = self._chain.blob(release.seq)
         if payload is None:
             raise Declined(Reason.REPLAY, "the payload of an older round is no longer kept")
-        # A damaged payload must not leave: it would be a second one for the same release.
+        # A damaged payload must not leave: it would be a second payload of the same release.
         if hashlib.sha256(payload).hexdigest() != release.payload_digest:
             raise LedgerError("the ledger is damaged: a payload does not match its seal")
         return payload
 
     def _mark_lost(self, release: Release) -> None:
-        """Turn a reservation whose process is gone into a lost one; decline if it still runs."""
+        """Mark a reservation of a dead process lost; decline if alive."""
         try:
             lock = self._lock(release.seq)
         except BlockingIOError:
-            raise Declined(Reason.REPLAY, "the release is being worked on") from None
+            raise Declined(Reason.REPLAY, "the release is in progress") from None
         try:
             self._append("lost", {"release": release.seq})
         finally:
@@ -357,7 +387,7 @@ class Ledger:
 
 
 class Reservation:
-    """A release taken and not yet sealed; leaving the block without sealing loses it."""
+    """Reserved release; leaving the block unsealed loses it."""
 
     def __init__(self, ledger: Ledger, key: Key, seq: int, lock: ReleaseLock) -> None:
         """Made by :meth:`Ledger.reserve` only."""
@@ -368,8 +398,8 @@ class Reservation:
         return self
 
     def seal(self, payload: bytes) -> bytes:
-        """Store ``payload`` durably and return it: only now may it leave."""
-        # Raises where the seal is not durable; the payload is not returned then.
+        """Store ``payload`` durably and return it; only now may it leave."""
+        # Raises if the seal is not durable; then the payload is not returned.
         self._ledger.seal(self._key, self._seq, payload)
         self._sealed = True
         return payload
@@ -382,5 +412,5 @@ class Reservation:
             self.free()
 
     def free(self) -> None:
-        """Let go of the release's lock; its status stays."""
+        """Free the release's lock; its status stays."""
         self._lock.free()

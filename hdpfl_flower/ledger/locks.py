@@ -1,7 +1,7 @@
-"""Locks between the processes of a site: of a release that is being worked on, and of a folder.
+"""Locks between a site's processes: of a release and of a folder.
 
 ``filelock`` does less: it leaves a file for each release, falls back to a file that outlives a
-killed process where the file system has no ``flock``, and cannot lock a folder. It keeps its files
+killed process if the file system has no ``flock``, and cannot lock a folder. It keeps its files
 because unlinking a locked one can let two processes in. Here it cannot: a release's lock is taken
 inside a transaction of the ledger, and so by one process at a time.
 """
@@ -19,7 +19,7 @@ from hdpfl_flower.errors import LedgerError
 
 
 class ReleaseLock:
-    """An OS lock on a small file: it is free as soon as its process is gone, however it ended."""
+    """OS lock on a small file, freed whenever its process ends."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock.
@@ -43,7 +43,7 @@ class ReleaseLock:
     def free(self) -> None:
         """Release the lock and remove its file."""
         with contextlib.suppress(OSError):
-            # Unlinked while still held: afterwards another process may own the name.
+            # Unlinked while still held: later another process may own the name.
             self._path.unlink(missing_ok=True)
         os.close(self._fd)
 
@@ -58,7 +58,9 @@ class ReleaseLock:
 
 @contextlib.contextmanager
 def alone_in(folder: Path, seconds: float) -> Iterator[None]:
-    """Hold ``folder`` alone among the processes that ask here; it is free when this one ends.
+    """Hold ``folder`` exclusively among processes that ask here.
+
+    It is free when this process ends.
 
     Raises:
         LedgerError: another process holds it for ``seconds``, or it cannot be opened.

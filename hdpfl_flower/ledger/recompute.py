@@ -1,7 +1,7 @@
-"""Cost of a charged plan, recomputed from the ledger's own text by two accountants.
+"""Cost of a charged plan, recomputed by two accountants.
 
-Nothing but the frozen plan is read: no profile, no cached noise multiplier. PLD is what the charge
-was made with; RDP is another proof of the same steps, older and looser.
+Only the frozen plan in the ledger is read: no profile, no cached noise multiplier. PLD gave the
+charge; RDP is another proof of the same steps, older and looser.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import dp_accounting
 
 _ORDERS = (*range(2, 256), 512, 1024, 2048, 4096)
-"""Rényi orders: whole ones, for which dp-accounting and Opacus agree to 1e-9."""
+"""Rényi orders: integers, for which dp-accounting and Opacus agree to 1e-9."""
 
 
 @dataclass(frozen=True, repr=False)
 class RecomputedEpsilon:
-    """ε of a plan at the δ it was charged with, as two accountants find it; both upper bounds.
+    """Upper bounds on a plan's ε at its δ, by two accountants.
 
     Attributes:
         pld: by privacy-loss distributions, pessimistic.
@@ -45,27 +45,27 @@ class RecomputedEpsilon:
 
 
 def read_plan(frozen: ChargedPlan) -> Plan | None:
-    """Return the plan in the ledger's text, or None where the text is no plan.
+    """Return the plan in the ledger's text, or None if invalid.
 
     Raises:
         LedgerError: the plan is of a newer version.
     """
     with contextlib.suppress(AccountingError, TypeError):
         plan = frozen.read()
-        # NaN fails both comparisons, and an infinite noise is no mechanism.
+        # NaN fails both comparisons, and infinite noise is no mechanism.
         if plan.noise_multiplier >= 0 and math.isfinite(plan.noise_multiplier):
             return plan
     return None
 
 
 def recompute_epsilon(frozen: ChargedPlan) -> RecomputedEpsilon | None:
-    """Return ε of ``frozen`` at its charged δ; None where no plan or no ε can be read from it."""
+    """Return ε of ``frozen`` at its charged δ; None if unreadable."""
     pld, rdp = recompute_by_pld(frozen), _recomputed(frozen, _by_rdp)
     return None if pld is None or rdp is None else RecomputedEpsilon(pld, rdp)
 
 
 def recompute_by_pld(frozen: ChargedPlan) -> float | None:
-    """Return what :func:`recompute_epsilon` finds by PLD alone, which is many times faster."""
+    """Return :func:`recompute_epsilon` by PLD alone, many times faster."""
     return _recomputed(frozen, _by_pld)
 
 
@@ -84,7 +84,9 @@ def _recomputed(
 
 
 def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
-    """Return ε of ``event`` at ``delta`` by RDP, add/remove one record; ``inf`` for no bound.
+    """Return ε of ``event`` at ``delta`` by RDP; ``inf`` without bound.
+
+    Under add/remove of one record.
 
     Raises:
         AccountingError: the accountant returns no number.
@@ -102,7 +104,7 @@ def epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _by_pld(plan: Plan, epsilon: float, delta: float) -> float:
-    # Any grid gives an upper bound; the one of the charged ε is the one it was calibrated on.
+    # Any grid gives an upper bound; the charged ε was calibrated on this one.
     finite = epsilon if 0 < epsilon < math.inf else 1.0
     interval = interval_for(finite, sum(steps.count for steps in plan.schedule))
     return epsilon_of(plan.event(), delta, interval)
@@ -112,7 +114,7 @@ def _by_pld(plan: Plan, epsilon: float, delta: float) -> float:
 def _by_rdp(plan: Plan, _: float, delta: float) -> float:
     event = plan.event()
     if isinstance(plan.choices, PureSelections):
-        # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), as a Gaussian of 1/ε has it.
+        # A pure ε is an RDP of α·ε²/2 (Bun and Steinke, TCC 2016), like a Gaussian of 1/ε.
         as_gaussian = Gaussians(1 / plan.choices.epsilon, plan.choices.count)
         others = [one for one in plan.beside if one is not plan.choices]
         event = event_of(plan.schedule, plan.noise_multiplier, [as_gaussian, *others])

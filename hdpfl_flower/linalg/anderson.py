@@ -1,4 +1,4 @@
-"""Anderson mixing: the affine combination of past residuals that is least, from their Gram matrix.
+"""Anderson mixing by the Gram matrix of past residuals.
 
 Anderson, Iterative Procedures for Nonlinear Integral Equations (J. ACM 1965); type II of Fang and
 Saad, Two Classes of Multisecant Methods for Nonlinear Acceleration (2009). Of a map T and points
@@ -9,8 +9,8 @@ With G the Gram matrix of the residuals the weights solve the bordered system
     [ G + ρg·I  1 ] [π]   [0]
     [ 1ᵀ        0 ] [λ] = [1],    g = max Gⱼⱼ,
 
-of which π = G⁺1/(1ᵀG⁺1) is the solution only where G is regular (or 1 in its range): elsewhere the
-pseudoinverse drops the very directions without a residual.
+of which π = G⁺1/(1ᵀG⁺1) is the solution only if G is regular (or 1 in its range): otherwise the
+pseudoinverse drops exactly the directions without a residual.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ import numpy as np
 from hdpfl_flower.linalg.types import Matrix, Vector
 
 RIDGE = 1e-12
-"""ρ for residuals in float64: above the rounding of a Gram matrix, far below what it measures."""
+"""ρ for float64 residuals, above a Gram matrix's rounding error.
+
+Far below the values that it measures.
+"""
 
 
 def mixing_weights(gram: Matrix, ridge: float = RIDGE) -> Vector:
-    """Return the weights π, shape ``(m,)``, sum 1, that minimise πᵀGπ + ρg‖π‖².
+    """Return weights π, shape ``(m,)``, sum 1, minimising πᵀGπ + ρg‖π‖².
 
     Args:
         gram: inner products of the residuals, finite, shape ``(m, m)``, m ≥ 1.
         ridge: ρ > 0, relative to g, the largest diagonal entry.
 
-    The ridge makes the system regular whatever G is. Where several weights leave no residual it
-    takes those of the least norm; where all residuals are 0, equal ones.
+    The ridge makes the system regular for every G. If several weights leave no residual, it
+    takes those of the least norm; if all residuals are 0, equal ones.
 
     >>> mixing_weights(np.diag([1.0, 3.0])).round(6)
     array([0.75, 0.25])
@@ -52,7 +55,9 @@ def mixing_weights(gram: Matrix, ridge: float = RIDGE) -> Vector:
 def accelerate(
     points: Sequence[Matrix], images: Sequence[Matrix], memory: int, ridge: float = RIDGE
 ) -> Matrix:
-    """Return the next point Σ πⱼT(uⱼ) over the last ``memory`` + 1 points; pure.
+    """Return the next point Σ πⱼT(uⱼ) over ``memory`` + 1 points; pure.
+
+    The last points are used.
 
     Args:
         points: u₀, u₁, …, float64, all of one shape.

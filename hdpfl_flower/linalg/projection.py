@@ -1,7 +1,9 @@
-"""Projection of noisy updates onto the subspace of quieter ones, by the n × n Gram matrix alone.
+"""Projection of noisy updates on the subspace of quieter ones.
+
+Only the n × n Gram matrix is needed.
 
 PFA runs Lanczos on a d × d matrix to find the directions of the public updates. Those directions
-are combinations of the updates, so that their coefficients, and everything projected on them, are
+are combinations of the updates, so that their coefficients, and all projections on them, are
 functions of the updates' inner products: one pass over the updates, an eigenproblem of the number
 of public sites, and no d × k basis in memory.
 """
@@ -21,7 +23,7 @@ Subspace = Literal["span", "centred", "mean"]
 
 _BLOCK = 16_384
 _RANK_FLOOR = 1e-10
-"""A direction with less than this share of the public updates' squares is rounding, not signal."""
+"""Share of squares below which a direction is rounding error."""
 
 
 def project_private(
@@ -31,7 +33,7 @@ def project_private(
     rank: int,
     kind: Subspace,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """Return the coefficients cᵢ of the aggregate Σ cᵢ·uᵢ whose private part is projected.
+    """Return coefficients cᵢ of Σ cᵢ·uᵢ with its private part projected.
 
     The aggregate is Σ_public wᵢuᵢ + W·Π(x̄), where W is the private sites' weight, x̄ their weighted
     mean and Π the projection. Π(x̄) is a combination of the public updates.
@@ -39,11 +41,11 @@ def project_private(
     Args:
         gram: inner products of the updates, shape ``(n, n)``.
         weights: convex, shape ``(n,)``.
-        public: whose updates span the subspace, shape ``(n,)``.
+        public: clients that span the subspace, shape ``(n,)``.
         rank: k, the most directions to keep.
         kind: ``span``: the top k left singular vectors of the public updates. ``centred``: those of
             the public updates less their plain mean, and Π(x) = mean + VVᵀ(x − mean); one public
-            site is not centred. ``mean``: the direction of the weighted public mean, whatever k.
+            site is not centred. ``mean``: the direction of the weighted public mean, for any k.
 
     Returns:
         Coefficients, shape ``(n,)``, and the number of directions kept. Where there is no public
@@ -65,10 +67,10 @@ def project_private(
 def project_at_random(
     update: npt.NDArray[np.floating], rank: int, generator: np.random.Generator
 ) -> npt.NDArray[np.float32]:
-    """Return the projection of ``update``, shape ``(d,)``, on min(rank, d) random directions.
+    """Return ``update`` ``(d,)`` projected on min(rank, d) random directions.
 
     The directions are those of a Gaussian matrix D: Πx = D(DᵀD)⁻¹Dᵀx, and ‖Πx‖² has mean ‖x‖²·k/d.
-    D is drawn a block of rows at a time, and drawn again for the second pass over it: as a whole it
+    D is drawn a block of rows at a time, and drawn again for the second pass: as a whole it
     would be larger than the round's updates.
     """
     d, rank = len(update), min(rank, len(update))
@@ -88,7 +90,7 @@ def project_at_random(
 
 
 def _drawn_blocks(seed: int, d: int, rank: int) -> Iterator[tuple[int, Matrix]]:
-    """Yield (first row, rows) of a Gaussian matrix of shape ``(d, rank)``; same seed, same rows."""
+    """Yield (first row, rows) of a Gaussian ``(d, rank)`` matrix by seed."""
     generator = np.random.default_rng(seed)
     rows = max(_BLOCK // rank, 1)
     for start in range(0, d, rows):
@@ -98,9 +100,10 @@ def _drawn_blocks(seed: int, d: int, rank: int) -> Iterator[tuple[int, Matrix]]:
 def _directions(
     among: Matrix, weights: npt.NDArray[np.float64], rank: int, kind: Subspace
 ) -> tuple[Matrix, npt.NDArray[np.float64]]:
-    """Return (B, c), both in coefficients of the public updates R (a site a row).
+    """Return (B, c) in coefficients of the public updates R.
 
-    The orthonormal directions are the columns of RᵀB, shape of B ``(m, k)``; the centre is Rᵀc.
+    R has a site per row. The orthonormal directions are the columns of RᵀB, shape of B ``(m, k)``;
+    the centre is Rᵀc.
     """
     m, floor = len(among), _RANK_FLOOR * float(np.trace(among))
     origin = np.zeros(m)

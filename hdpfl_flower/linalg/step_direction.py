@@ -1,9 +1,11 @@
-"""The direction of the global model's last step: what PFA+ projects on, known to both sides.
+"""Direction of the global model's last step, for PFA+'s projection.
+
+Server and client both know it.
 
 PFA+ (Liu et al., VLDB 2021, Algorithms 4 and 5) lets a private site send its update's coordinates
-in the subspace V of the round before, and the server has to send V to it: what the uplink saves the
-downlink pays. A site that kept the global model it got last has one direction for nothing, the step
-from that model to this one.
+in the subspace V of the round before, and the server has to send V to it: the downlink costs what
+the uplink saves. A site that kept the last global model has one direction for free, the step from
+that model to this one.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ _BLOCK = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """A line through the origin, v = (now − before) / ‖now − before‖.
+    """Line through the origin, v = (now − before) / ‖now − before‖.
 
-    The step is taken block by block where it is needed, and not kept.
+    The step is computed block by block where it is needed, and not kept.
 
     Attributes:
         before: a model, float32, shape ``(d,)``.
@@ -39,10 +41,10 @@ class Direction:
 
     @classmethod
     def between(cls, before: Vector, now: Vector) -> Self | None:
-        """Return the direction from one model to the next, both of shape ``(d,)``.
+        """Return the direction between two models ``(d,)``, or None.
 
-        Both sides call this with the same float32 numbers, so that they agree on v. None where
-        there is no step, or none with a finite length: nothing can be projected then.
+        Both sides call this with the same float32 numbers, so that they agree on v. None if
+        there is no step of finite length: then no projection is possible.
         """
         with np.errstate(over="ignore"):
             squares = [float(np.sum(np.square(now[b] - before[b], dtype=np.float64)))
@@ -51,7 +53,9 @@ class Direction:
         return cls(before, now, norm) if 0 < norm < math.inf else None
 
     def project(self, update: Vector) -> Vector:
-        """Return v·update, shape ``(1,)``: summed in float64, the same whatever the threads.
+        """Return v·update, shape ``(1,)``, independent of threads.
+
+        Summed in float64.
 
         >>> line = Direction(np.zeros(2, np.float32), np.array([3, 4], np.float32), 5.0)
         >>> line.project(np.array([5, 10], np.float32))
@@ -64,7 +68,7 @@ class Direction:
         return np.array([total / self.norm], np.float32)
 
     def lift(self, coordinate: float) -> Vector:
-        """Return v·coordinate, shape ``(d,)``: the update that has that coordinate and no other.
+        """Return v·coordinate, shape ``(d,)``: the inverse of :meth:`project` on the line.
 
         >>> line = Direction(np.zeros(2, np.float32), np.array([3, 4], np.float32), 5.0)
         >>> line.lift(10.0)

@@ -1,4 +1,4 @@
-"""Sums over the coordinates of updates, in blocks, with the same bits whatever the threads."""
+"""Block sums over update coordinates, bitwise independent of threads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hdpfl_flower.linalg.threads import one_thread
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 
 BLOCK = 65_536
-"""Coordinates summed at a time: they stay in the processor's cache."""
+"""Coordinates per block, sized for the processor's cache."""
 GRAM_BLOCK = 16_384
-"""Coordinates of a block of an n × n product."""
+"""Coordinates per block of an n × n product."""
 
 
 def square_sum(update: npt.NDArray[np.floating]) -> float:
-    """Return ‖u‖² of a vector, summed in float64, without a copy of it in float64.
+    """Return ‖u‖² in float64, without a float64 copy.
 
     >>> square_sum(np.array([3.0, 4.0], dtype=np.float32))
     25.0
@@ -36,9 +36,9 @@ def exact_sum(
     updates: npt.NDArray[np.float32],
     chosen: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return Σᵢ sᵢ·uᵢ over the rows ``chosen`` (all: None), float64, shape ``(d,)``.
+    """Return Σᵢ sᵢ·uᵢ over rows ``chosen`` (all: None), float64 ``(d,)``.
 
-    One pass, row after row, without a copy of any; blocks have the same bits as whole rows.
+    One pass, row after row, without copies; blocks have the same bits as whole rows.
 
     >>> exact_sum(np.array([2.0]), np.array([[4.0], [8.0]], np.float32), np.array([1]))
     array([16.])
@@ -60,7 +60,7 @@ def weighted_sum(
 ) -> npt.NDArray[np.float32]:
     """Return Σᵢ wᵢ·uᵢ, shape ``(d,)``.
 
-    Summed in float64, row after row: same bits for every number of threads and of blocks.
+    Summed in float64, row after row: same bits for every number of threads and blocks.
 
     >>> weighted_sum(np.array([0.25, 0.75]), np.array([[4.0], [8.0]], dtype=np.float32))
     array([7.], dtype=float32)
@@ -76,7 +76,7 @@ def weighted_sum(
 
 
 def inner_products(updates: npt.NDArray[np.float32]) -> Matrix:
-    """Return uᵢ·uⱼ of every two rows, float64, shape ``(n, n)``: one pass, in blocks."""
+    """Return all uᵢ·uⱼ in one pass, float64, shape ``(n, n)``."""
     total = np.zeros((len(updates), len(updates)))
     with one_thread():
         for start in range(0, updates.shape[1], GRAM_BLOCK):
@@ -86,7 +86,7 @@ def inner_products(updates: npt.NDArray[np.float32]) -> Matrix:
 
 
 def second_moments(updates: npt.NDArray[np.floating]) -> Matrix:
-    """Return the Gram matrix over d, float64, shape ``(n, n)``: one pass, in blocks."""
+    """Return the Gram matrix over d in one pass, float64 ``(n, n)``."""
     n, d = updates.shape
     total = np.zeros((n, n))
     for start in range(0, d, GRAM_BLOCK):

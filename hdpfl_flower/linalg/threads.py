@@ -1,6 +1,6 @@
 """Linear algebra on one thread.
 
-More would change the last bits of the sums, and spin between products as small as ours.
+More threads would change the last bits of the sums, and spin between such small products.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep NumPy's and SciPy's linear algebra to one thread."""
+    """Limit NumPy's and SciPy's linear algebra to one thread."""
     with _libraries().limit(limits=1, user_api="blas"):
         yield
 
 
 @cache
 def _libraries() -> ThreadpoolController:
-    import scipy.optimize  # noqa: F401 - its BLAS is another one, and must be there to be limited
+    import scipy.optimize  # noqa: F401 - its own BLAS must be loaded to be limited
 
     return ThreadpoolController()

@@ -1,7 +1,7 @@
-"""The one copy of a round's updates: in memory, or, where it is large, in a file that is paged.
+"""Single copy of a round's updates, in memory or a paged file.
 
-A file costs no more than its pages that are in use: what the estimators and rules read goes through
-the updates block by block, so a round of many large models ends on a small machine too, at the
+A file costs only its pages in use: the estimators and strategies read
+the updates block by block, so a round of many large models also ends on a small machine, at the
 speed of its disk.
 """
 
@@ -22,16 +22,18 @@ import numpy.typing as npt
 log = logging.getLogger("hdpfl.server")
 
 _SHARE = 4
-"""A matrix of more than a quarter of the machine's memory lies in a file."""
+"""Fraction of memory (1/4) above which a matrix lies in a file."""
 GIVEN_BACK = 2**20
-"""Updates of so many bytes are worth giving their replies' memory back one by one."""
+"""Bytes per update above which freed reply memory is given back."""
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_limit() -> int:
-    """Return the bytes that a matrix may take in memory: a quarter of what this process may use.
+    """Return the memory limit of a matrix in bytes, rounded down.
 
-    That is the machine's memory, or the container's limit where that is less. Rounded down.
+    It is a quarter of the memory that this process may use.
+
+    That is the machine's memory, or the container's limit if that is less.
     """
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
@@ -40,10 +42,10 @@ def memory_limit() -> int:
 
 
 def give_back_freed_memory() -> None:
-    """Return what this process has freed to the system; where the C library cannot, do nothing.
+    """Return freed memory to the system, if the C library can.
 
-    glibc keeps freed pieces of up to 32 MB in its heap: the replies that have been let go of would
-    still take their place beside the matrix.
+    glibc keeps freed pieces of up to 32 MB in its heap: the freed replies would
+    still take memory beside the matrix.
     """
     trim = _malloc_trim()
     if trim is not None:
@@ -62,15 +64,15 @@ def _malloc_trim() -> Callable[[int], int] | None:
 def update_matrix(
     n: int, d: int, folder: Path | None = None, limit: int | None = None
 ) -> npt.NDArray[np.float32]:
-    """Return room for n updates, float32, shape ``(n, d)``, not initialised.
+    """Return an uninitialised matrix for n updates, float32, shape ``(n, d)``.
 
-    In memory it takes pages as it is written to. Beyond ``limit`` it lies in a file without a name,
-    which is gone with the array, also after a crash.
+    In memory it takes pages as they are written. Beyond ``limit`` it lies in an unnamed file,
+    which disappears with the array, also after a crash.
 
     Args:
         n: rows.
         d: parameters.
-        folder: where the file lies; None, or no folder yet: the system's for temporary files.
+        folder: folder of the file; None, or not existing: the system's for temporary files.
         limit: bytes; None: :func:`memory_limit`.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Measures of a model's outputs: discrimination, calibration, errors, each with an interval."""
+"""Model measures with intervals: discrimination, calibration and errors."""

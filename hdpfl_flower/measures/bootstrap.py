@@ -1,15 +1,15 @@
-"""Intervals by a bootstrap over units, and an exact test of 0: how sure a few records make one.
+"""Bootstrap intervals over units, with an exact test of 0.
 
-A unit (a row, or a person with several records) is drawn whole: its records are no independent
-draws, and an interval over records would be too narrow by up to the root of their number.
+A unit (a row, or a person with several records) is drawn whole: its records are not independent,
+and an interval over records would be too narrow by up to the root of their number.
 
 The interval is the percentile interval with the tails of Student's t in place of the normal ones
 (Hesterberg, What Teachers Should Know About the Bootstrap, The American Statistician 2015, §4.1.2,
-"expanded percentile"): the plain one is too narrow for few units. Few wins and no loss make nearly
-every resample a win, although a coin makes four wins of four in 1 of 8 cases. So an interval that
-leaves 0 out is drawn out to 0 unless the sign-flip test over units rejects it at the same level
-(Fisher, The Design of Experiments, 1935, §21; exact where units are exchanged in sign, as wins and
-losses without a difference are). A longer interval covers no less: where few records differ, 0 is
+"expanded percentile"): the plain one is too narrow for few units. With few wins and no loss nearly
+every resample is a win, although a coin gives four equal results in 1 of 8 cases. So an interval
+without 0 is extended to 0 unless the sign-flip test over units rejects it at the same level
+(Fisher, The Design of Experiments, 1935, §21; exact if units can be exchanged in sign, as for wins
+and losses without a difference). A longer interval covers no less: if few records differ, 0 is
 left out in fewer cases than the level allows.
 """
 
@@ -25,18 +25,17 @@ from scipy.special import ndtr, stdtrit  # scipy.stats takes .6 s to import
 
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
-"""How often each record is drawn, shape ``(c, n)`` → the values, shape ``(c, k)``; a value that
-a resample does not have is NaN."""
+"""Function of record counts ``(c, n)`` to values ``(c, k)``, NaN if undefined."""
 
 DRAWS = 10_000
-"""Resamples, and flips: enough for tails of 0.1 %."""
+"""Resamples and sign flips, enough for tails of 0.1 %."""
 _AT_ONCE = 4_000_000
-"""Weights in memory at once: 32 MB."""
+"""Maximum weights in memory: 32 MB."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; both ends are infinite where nothing limits them."""
+    """Value with its interval; unlimited ends are infinite."""
 
     value: float
     low: float
@@ -60,7 +59,7 @@ def resampled(
 
     Args:
         units: the unit of each record, shape ``(n,)``, n ≥ 1.
-        statistic: of what is drawn; k values.
+        statistic: of the drawn records; k values.
         seed: of the draws; one seed draws the same units, so that differences are paired.
         number_of_draws: resamples; 0: :data:`DRAWS`.
     """
@@ -68,7 +67,7 @@ def resampled(
     random = np.random.default_rng(seed)
     values = []
     for count in _portions(len(units), number_of_draws or DRAWS):
-        # A unit is drawn whole: each of its records counts as often as it.
+        # A unit is drawn whole: each of its records counts as often as the unit.
         drawn = random.integers(len(members), size=(count, len(members)))
         drawn += len(members) * np.arange(count)[:, None]
         times = np.bincount(drawn.ravel(), minlength=count * len(members))
@@ -82,7 +81,7 @@ def interval(value: float, draws: Floats, units: int, level: float) -> Estimate:
     Args:
         value: of the records as they are.
         draws: of the resamples, shape ``(draws,)``; NaN are left out.
-        units: their number; fewer than 2 limit nothing.
+        units: their number; fewer than 2 give infinite ends.
         level: such as 0.95.
     """
     known = draws[np.isfinite(draws)]
@@ -104,16 +103,18 @@ def paired(
     *,
     largest: float = 0.0,
 ) -> Estimate:
-    """Return a mean gain with its interval, drawn out to 0 where the exact test allows 0.
+    """Return a mean gain with its interval, extended to an allowed 0.
+
+    The exact test decides whether 0 is allowed.
 
     Args:
-        gains: of each record, shape ``(n,)``: above 0 where the one is better than the other.
+        gains: of each record, shape ``(n,)``: above 0 where the first model is better.
         units: the unit of each record, shape ``(n,)``.
         draws: the mean gain on the resamples, shape ``(draws,)``.
         level: such as 0.95.
         seed: of the flips.
-        largest: the most that a gain can be, where different models may score alike on all of few
-            records, as with accuracy; 0: those of scores that agree everywhere are one model.
+        largest: the largest possible gain, if different models may score alike on all of few
+            records, as with accuracy; 0: models with equal scores everywhere are one model.
 
     Guarantees:
         The interval holds 0 wherever the sign-flip test does not reject a gain of 0 at ``level``.
@@ -121,7 +122,7 @@ def paired(
     number = len(np.unique(units))
     found = interval(float(gains.mean()), draws, number, level)
     if not gains.any() and number > 1:
-        # No unit differs, in any resample either: yet of others a share up to 1 − α^(1/n) may.
+        # No unit differs here, but a share up to 1 − α^(1/n) of other units may.
         reach = largest * (1 - (1 - level) ** (1 / number))
         return Estimate(0.0, -reach, reach)
     if chance_of_sign(gains, units, seed) <= 1 - level:
@@ -130,7 +131,7 @@ def paired(
 
 
 def chance_of_sign(gains: Floats, units: npt.NDArray[np.int64], seed: int) -> float:
-    """Return the two-sided p of no gain: how often units flipped at random gain as much.
+    """Return the two-sided p-value of no gain, by random sign flips of units.
 
     Args:
         gains: of each record, shape ``(n,)``.
@@ -153,7 +154,7 @@ def chance_of_sign(gains: Floats, units: npt.NDArray[np.int64], seed: int) -> fl
 
 
 def _portions(records: int, draws: int) -> Iterator[int]:
-    """Yield numbers of resamples whose weights fit in memory; their sum is ``draws``."""
+    """Yield resample counts that fit in memory and sum to ``draws``."""
     most, left = max(1, _AT_ONCE // records), draws
     while left > 0:
         yield min(most, left)

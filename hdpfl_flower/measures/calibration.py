@@ -1,10 +1,10 @@
-"""Calibration slope and intercept: whether predicted probabilities are the observed shares.
+"""Calibration slope and intercept of predicted probabilities.
 
 Cox's recalibration (Biometrika 1958), as clinical prediction models report it (Van Calster et al.,
 BMC Medicine 2019, "Calibration: the Achilles heel of predictive analytics"): with x the logit of
-the predicted probability, the slope is b of logit P(y = 1) = a + b·x, 1 where predictions are as
-extreme as they should be, below 1 where they are too extreme. The intercept ("in the large") is a
-where b is held at 1: 0 where predictions are right on average, above 0 where they are too low.
+the predicted probability, the slope is b of logit P(y = 1) = a + b·x: 1 if predictions are
+correctly spread, below 1 if they are too extreme. The intercept ("in the large") is a
+with b fixed at 1: 0 if predictions are right on average, above 0 if they are too low.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from scipy.special import expit
 from hdpfl_flower.measures.bootstrap import Floats
 
 LARGEST = 36.0
-"""Bound on a logit: beyond it a probability is 0 or 1 in double precision."""
+"""Bound on a logit, beyond which probabilities round to 0 or 1."""
 _STEPS, _TINY = 100, 1e-10
 
 
 class Calibration:
-    """The fit of one class's logits to its labels, and of resamples of them.
+    """Fit of one class's logits to its labels, with resamples.
 
     Attributes:
-        slope: NaN where the logits do not vary, or a threshold separates the classes, so that no
+        slope: NaN if the logits do not vary, or a threshold separates the classes, so that no
             slope is large enough.
         intercept: NaN where a class has no record.
     """
 
     def __init__(self, logits: Floats, positive: Floats) -> None:
-        """Fit both.
+        """Fit slope and intercept.
 
         Args:
             logits: x, shape ``(n,)``.
@@ -56,7 +56,7 @@ class Calibration:
             self.slope = float(self.resampled(once)[0, 0])
 
     def resampled(self, weights: Floats) -> Floats:
-        """Return slope and intercept of resamples, shape ``(c, 2)``; NaN where they have none.
+        """Return slope and intercept of resamples, shape ``(c, 2)``; NaN if undefined.
 
         One Newton step from the fit to all records: as good as the full fit to first order
         (Andrews, Econometrica 2002, "a computationally attractive k-step bootstrap").
@@ -73,15 +73,17 @@ class Calibration:
 
 
 def overlap(x: Floats, y: Floats) -> bool:
-    """Return whether no threshold on ``x`` separates the labels: else no fit has an end."""
+    """Return whether no threshold on ``x`` separates the labels, as fits need."""
     ones, zeros = x[y > 0], x[y <= 0]
     return bool(ones.min() < zeros.max() and zeros.min() < ones.max())
 
 
 def _newton(x: Floats, y: Floats) -> Floats:
-    """Return (a, b) of the logistic regression of ``y`` on ``x``, whose labels overlap.
+    """Return (a, b) of the logistic regression of ``y`` on ``x``.
 
-    Newton's steps halved until the likelihood does not fall: concave, so that they end.
+    The labels must overlap.
+
+    Newton's steps are halved until the likelihood does not fall; it is concave, so that they end.
     """
     design, at = np.stack([np.ones_like(x), x], 1), np.array([0.0, 1.0])
 
@@ -95,7 +97,7 @@ def _newton(x: Floats, y: Floats) -> Floats:
         if np.abs(score).max() < _TINY * len(x):
             break
         hessian = (design * (share * (1 - share))[:, None]).T @ design
-        # A little of the identity: far from the end the Hessian may vanish.
+        # A small multiple of the identity: far from the optimum the Hessian may vanish.
         step = np.linalg.solve(hessian + _TINY * np.eye(2), score)
         while likelihood(at + step) < likelihood(at) and np.abs(step).max() > _TINY:
             step = step / 2
@@ -104,7 +106,7 @@ def _newton(x: Floats, y: Floats) -> Floats:
 
 
 def _solved(falling: Callable[[float], float]) -> float:
-    """Return the zero of a falling function, by bisection between bounds that double."""
+    """Return the zero of a falling function, by bracketed root search."""
     from scipy.optimize import brentq
 
     return float(brentq(falling, -4 * LARGEST, 4 * LARGEST, xtol=1e-12))

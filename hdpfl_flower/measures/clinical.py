@@ -1,8 +1,8 @@
-"""The measures of a model on records, each with an interval: what a clinical reader asks for.
+"""Clinical measures of a model on records, with intervals.
 
-Of several classes a measure of two is taken for each class against the rest and averaged over the
-classes (macro one-vs-rest); the calibration intercept is of two classes alone, for its mean over
-classes is 0 whatever the model. What has no value on the records is missing, with the reason.
+With several classes a binary measure is taken for each class against the rest and averaged over the
+classes (macro one-vs-rest); the calibration intercept is for two classes only, since its mean over
+classes is 0 for any model. A measure without a value on the records is missing, with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Outputs = npt.NDArray[np.float32]
 Targets = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 SPECIFICITY = 0.9
-"""At which sensitivity is measured where nobody chooses another one."""
+"""Default specificity at which sensitivity is measured."""
 RANKS = ("auroc", "auprc", "sensitivity")
 CALIBRATION = ("calibration-slope", "calibration-intercept")
 OF_CLASSES = (
@@ -35,7 +35,7 @@ OF_CLASSES = (
 )  # fmt: skip
 OF_NUMBERS = ("r2", "mse", "mae")
 SHARES = frozenset({*RANKS, "concordance", "accuracy", "balanced-accuracy", "macro-f1"})
-"""Measures from 0 to 1, of which 1 is the best."""
+"""Measures from 0 to 1, where 1 is best."""
 WORDS: Mapping[str, str] = {
     "auroc": "AUROC", "auprc": "AUPRC", "sensitivity": "sensitivity", "brier": "Brier score",
     "calibration-slope": "calibration slope", "calibration-intercept": "calibration intercept",
@@ -43,9 +43,9 @@ WORDS: Mapping[str, str] = {
     "concordance": "concordance", "log-loss": "log loss (nats)",
     "r2": "R²", "mse": "MSE", "mae": "MAE",
 }  # fmt: skip
-"""Measure → what tables call it."""
+"""Names of the measures in tables."""
 FEWEST, MOST, AT_MOST = 200, 2000, 2_000_000
-"""Resamples for an interval: as many as weigh no more records than the last, within the others."""
+"""Bounds on resamples per interval, and on their total weighted records."""
 
 
 class Statistic(Protocol):
@@ -53,15 +53,15 @@ class Statistic(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """The measures, in the order of tables."""
+        """Measures in the order of tables."""
 
     def __call__(self, weights: Floats) -> Floats:
-        """Return the measures, shape ``(c, k)``, of weights ``(c, n)``; NaN for no value."""
+        """Return the measures ``(c, k)`` of weights ``(c, n)``; NaN if undefined."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measures of one model on records.
+    """Measures of one model on records.
 
     Attributes:
         records: their number.
@@ -69,7 +69,7 @@ class Measured:
         level: of the intervals, such as 0.95.
         specificity: at which ``sensitivity`` is measured; 0 without classes.
         found: measure → value and interval; in the order of tables.
-        missing: measure → why it has no value on these records.
+        missing: measure → reason why it has no value on these records.
     """
 
     records: int
@@ -80,7 +80,7 @@ class Measured:
     missing: Mapping[str, str]
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it for JSON; an end without a limit is null."""
+        """Return all facts for JSON; infinite ends are null."""
         return {
             "records": self.records,
             "units": self.units,
@@ -99,7 +99,7 @@ class ClassMeasures:
 
     Attributes:
         names: the measures.
-        missing: measure → why it has no value on these records.
+        missing: measure → reason why it has no value on these records.
     """
 
     def __init__(
@@ -169,9 +169,9 @@ class ClassMeasures:
 
 
 class NumberMeasures:
-    """:data:`OF_NUMBERS` on records of a regression, in units of the target.
+    """:data:`OF_NUMBERS` on records of a regression, in target units.
 
-    R² is 1 − MSE / Var of the targets: 0 for their mean, below 0 for what predicts worse than it.
+    R² is 1 − MSE / Var of the targets: 0 for their mean, below 0 for worse predictions.
     """
 
     names: Sequence[str] = OF_NUMBERS
@@ -180,7 +180,7 @@ class NumberMeasures:
         """Score the records; arguments and errors as of :class:`ClassMeasures`."""
         wanted = targets.astype(np.float64)
         errors = _checked(outputs)[:, 0] - wanted
-        # Centred first, or E t² − (E t)² would cancel.
+        # Centred first: otherwise E t² − (E t)² would lose digits.
         wanted = wanted - wanted.mean()
         self._means = np.stack([errors**2, np.abs(errors), wanted, wanted**2], axis=1)
         varies = bool(np.ptp(wanted) > 0)
@@ -212,13 +212,13 @@ def measures_of(
 
 @dataclass(frozen=True)
 class How:
-    """How intervals are made.
+    """Settings of the intervals.
 
     Attributes:
-        level: of each interval by itself.
+        level: of each single interval.
         specificity: at which sensitivity is measured.
         seed: of the resamples.
-        draws: resamples at most; fewer of many records.
+        draws: maximum resamples; fewer for many records.
     """
 
     level: float = 0.95
@@ -237,7 +237,7 @@ def measure(
     units: npt.NDArray[np.int64] | None = None,
     how: How = AS_USUAL,
 ) -> Measured:
-    """Return every measure of a model's outputs with an interval over units.
+    """Return all measures of a model's outputs with intervals over units.
 
     Args:
         task: of the model.
@@ -252,7 +252,7 @@ def measure(
     statistic = measures_of(task, outputs, targets, how.specificity)
     units = np.arange(len(targets)) if units is None else units
     found = with_intervals(statistic, units, statistic.missing, how)
-    # Of survival the units with an event, and those without one.
+    # For survival the units with an event, and those without one.
     groups = targets.astype(np.int64) % 2 if task.intervals else targets
     smaller = _smaller_class(groups, units) if task.classes or task.intervals else 0
     return replace(
@@ -273,7 +273,7 @@ def with_intervals(
     Args:
         statistic: of weighted records.
         units: the unit of each record, shape ``(n,)``.
-        missing: measure → why it has no value.
+        missing: measure → reason why it has no value.
         how: level and so on.
     """
     number, names = len(np.unique(units)), list(statistic.names)
@@ -291,10 +291,12 @@ def with_intervals(
 
 
 def _of_few(name: str, one: Estimate, units: int, level: float) -> Estimate:
-    """Return ``one`` with room where no resample differs: a share of 1 of few units is not sure.
+    """Return ``one`` widened if no resample differs.
 
-    As for n successes of n (Clopper and Pearson, Biometrika 1934), n the units of the smallest
-    class: below 1 by 1 − (α/2)^(1/n).
+    A share of 1 among few units is not certain.
+
+    As for n successes in n trials (Clopper and Pearson, Biometrika 1934), n the units of the
+    smallest class: below 1 by 1 − (α/2)^(1/n).
     """
     if name not in SHARES or one.low != one.high or units < 1:
         return one
@@ -303,14 +305,14 @@ def _of_few(name: str, one: Estimate, units: int, level: float) -> Estimate:
 
 
 def _smaller_class(targets: Targets, units: npt.NDArray[np.int64]) -> int:
-    """Return the units of the class that has fewest, of those with a record."""
+    """Return the number of units in the smallest non-empty class."""
     return min(len(np.unique(units[targets == k])) for k in np.unique(targets))
 
 
 def _checked(outputs: Outputs) -> Floats:
     if not np.isfinite(outputs).all():
         raise DataError(
-            "the model predicts what is not finite; lower 'learning-rate' in the next run"
+            "the model's predictions are not finite; lower 'learning-rate' in the next run"
         )
     return outputs.astype(np.float64)
 
@@ -323,7 +325,7 @@ def _against_the_rest(logits: Floats, k: int) -> Floats:
 
 
 def _mean(by_class: Sequence[Floats]) -> Floats:
-    """Return the mean over the classes that have a value; NaN where none has."""
+    """Return the mean over classes with a value, or NaN."""
     stacked = np.stack(by_class)
     known = np.isfinite(stacked)
     total = np.where(known, stacked, 0.0).sum(0)

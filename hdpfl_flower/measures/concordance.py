@@ -1,4 +1,4 @@
-"""Harrell's concordance of a discrete hazard: who is predicted to have the event sooner has it."""
+"""Harrell's concordance of a discrete hazard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def survival_of(outputs: npt.NDArray[np.floating]) -> Floats:
-    """Return the probability to survive each interval and all before it, shape ``(n, T)``.
+    """Return the survival probability up to each interval, shape ``(n, T)``.
 
     Args:
         outputs: logits of the hazard in each interval, shape ``(n, T)``.
@@ -33,7 +33,9 @@ def risk_of(outputs: npt.NDArray[np.floating]) -> Floats:
 
 
 def concordance(risks: Floats, targets: npt.NDArray[np.generic]) -> float:
-    """Return the share of comparable pairs in which the sooner event has the higher risk.
+    """Return the share of comparable pairs ranked correctly by risk.
+
+    Correctly: the sooner event has the higher risk.
 
     A pair is comparable where one record has its event in an interval that the other survived; a
     tie of risks counts as half (Harrell et al., JAMA 1982). NaN without such a pair, or where a
@@ -50,26 +52,26 @@ def concordance(risks: Floats, targets: npt.NDArray[np.generic]) -> float:
 
 
 class Concordance:
-    """:func:`concordance` of records that are weighted: a pair counts by both weights' product."""
+    """:func:`concordance` of weighted records; a pair weighs their product."""
 
     def __init__(self, risks: Floats, targets: npt.NDArray[np.generic]) -> None:
         """Rank the records once; arguments as above."""
         whole = np.asarray(targets, dtype=np.int64)
         self._last, self._event = whole // 2, whole % 2 == 1
         self._known = not np.isnan(risks).any()
-        # The number of each different risk, from the lowest: ties share one.
+        # The rank of each distinct risk, from the lowest: ties share one.
         self._rank = np.unique(risks, return_inverse=True)[1] if self._known else whole
         self._ranks = int(self._rank.max(initial=0)) + 1
 
     def __call__(self, weights: Floats) -> Floats:
-        """Return the concordance, shape ``(c,)``, of weights ``(c, n)``; NaN for no value."""
+        """Return concordances ``(c,)`` of weights ``(c, n)``; NaN if undefined."""
         return np.array([self._of(own) if self._known else np.nan for own in weights])
 
     def _of(self, weights: Floats) -> float:
         pairs = right = 0.0
         for interval in np.unique(self._last[self._event]):
             now = self._event & (self._last == interval)
-            # Censored in an interval is survived through it: after an event in the same one.
+            # A record censored in an interval survived it: it comes after an event in the same one.
             later = (self._last > interval) | ((self._last == interval) & ~self._event)
             same = np.bincount(self._rank[later], weights[later], self._ranks)
             lower = np.cumsum(same) - same

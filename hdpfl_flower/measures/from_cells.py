@@ -1,4 +1,6 @@
-"""Discrimination and calibration from noisy counts of scores, with intervals that hold the noise.
+"""Measures from noisy score counts, with intervals that cover the noise.
+
+Discrimination and calibration.
 
 Sites count their held-out records in the cells of ``score_cells.py`` and add N(0, zᵢ²) to each; the
 server sums the counts. Every cell h̃ of the sum has the variance σ² = Σ zᵢ², which the empty cells
@@ -8,13 +10,13 @@ Each measure θ is the zero of a function G(θ) of the counts whose mean over bo
 is 0 at the true θ: of AUROC G(θ) = U − θ·P·N with U the pairs ranked right, ties within a bin by
 half, and P and N the sums of the classes, so that products are of independent noises. The interval
 holds all θ with G(θ)² ≤ t²·V(θ), V the variance of G (Fieller, Suppl. J. R. Stat. Soc. 1940, and
-Godambe's estimating functions for calibration): no division by a noisy number, so it is right where
-the noise of P and N is not small. t has the degrees of freedom with which σ is known. The value
-itself is a ratio, whose bias to second order, Cov(G, W)/W² with W = P·N, is taken off.
+Godambe's estimating functions for calibration): no division by a noisy number, so it is right
+even if the noise of P and N is not small. t has the degrees of freedom with which σ is known. The
+value itself is a ratio, whose bias to second order, Cov(G, W)/W² with W = P·N, is taken off.
 
-All measures take a bin's records at the bin's middle, which no interval holds: it takes .001 to
-.004 from AUROC, .01 where half of the scores are below 1 % or all lie within one logit, and moves
-the Brier score by less than .001.
+All measures take a bin's records at the bin's middle, an error outside the intervals: it takes .001
+to .004 from AUROC, .01 where half of the scores are below 1 % or all lie within one logit, and
+moves the Brier score by less than .001.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from hdpfl_flower.measures.bootstrap import Estimate, Floats
 from hdpfl_flower.measures.score_cells import BINS, CELLS, EMPTY, LOGITS, MIDDLES
 
 OF_CELLS = ("auroc", "brier", "calibration-slope", "calibration-intercept", "accuracy")
-"""Measures that cells of scores have, in the order of tables."""
+"""Measures available from score cells, in the order of tables."""
 _ONE_CLASS = (
     "the noise hides how many records of each class there are; hold out more records, or raise "
-    "'score-share' in the next run"
+    "the share of 'scores' in the next run"
 )
 _UNLIMITED = "these counts and their noise do not limit it within {low:g} and {high:g}"
 _SHARES = np.linspace(0, 1, 10_001)
@@ -41,18 +43,18 @@ _SLOPES, _INTERCEPTS = np.linspace(-2, 6, 801), np.linspace(-6, 6, 1201)
 _HALVINGS = 40
 
 _ABOVE: Floats = np.tri(BINS, k=-1) + np.eye(BINS) / 2
-"""Whether a bin of class 1 (row) ranks above one of class 0 (column): 1, ½ or 0."""
+"""Rank order of bins, class 1 (row) above 0 (column): 1, ½ or 0."""
 
 
 @dataclass(frozen=True)
 class NoisyCells:
-    """The sum of sites' noisy counts.
+    """Sum of the sites' noisy counts.
 
     Attributes:
         zeros: class 0 by bin, shape ``(BINS,)``; may be negative.
         ones: class 1, likewise.
         variance: σ² of the noise in each of them, estimated; 0 without noise.
-        freedom: degrees of freedom with which it is known; ∞ without noise.
+        freedom: degrees of freedom of its estimate; ∞ without noise.
     """
 
     zeros: Floats
@@ -77,7 +79,7 @@ class NoisyCells:
 
     @property
     def records(self) -> float:
-        """The number of records, with noise."""
+        """Number of records, with noise."""
         return float(self.zeros.sum() + self.ones.sum())
 
     @property
@@ -96,7 +98,7 @@ class FromCells:
 
     Attributes:
         found: measure → value and interval.
-        missing: measure → why these counts do not have it.
+        missing: measure → reason why these counts do not give it.
     """
 
     found: dict[str, Estimate]
@@ -104,9 +106,9 @@ class FromCells:
 
 
 def measure_cells(cells: NoisyCells, level: float = 0.95) -> FromCells:
-    """Return :data:`OF_CELLS` of ``cells``, each with an interval of ``level`` by itself.
+    """Return :data:`OF_CELLS` of ``cells``, each with an interval of ``level``.
 
-    Nothing is found where the noise hides how many records a class has: where one of the sums lies
+    No measure is found if the noise hides the size of a class: if one of the sums lies
     within t of its noise from 0.
     """
     reach = cells.reach(level)
@@ -131,13 +133,13 @@ def measure_cells(cells: NoisyCells, level: float = 0.95) -> FromCells:
 
 
 def _variances(cells: NoisyCells) -> tuple[Floats, Floats]:
-    """Return the variance of each cell over noise and records, of class 0 and of class 1."""
-    # Counts below 0 are noise: without the bound a sum of few records could get none.
+    """Return each cell's variance over noise and records, by class."""
+    # Counts below 0 are noise: without the bound a sum of few records could get variance 0.
     return tuple(cells.variance + np.maximum(h, 0) for h in (cells.zeros, cells.ones))  # type: ignore[return-value]
 
 
 def _auroc(cells: NoisyCells, reach: float) -> Estimate:
-    """Return the AUROC of the bins: the chance that a case's bin lies above a non-case's.
+    """Return the AUROC of the bins: P(a case's bin is higher).
 
     G(θ) = Σ p̃ⱼ·ñₖ·(sⱼₖ − θ) is bilinear in independent numbers. Its variance is that of the terms
     linear in each, plus Q = Σ vⱼ·vₖ·(sⱼₖ − θ)²; with noisy numbers in the place of the true ones
@@ -169,7 +171,7 @@ def _auroc(cells: NoisyCells, reach: float) -> Estimate:
 
 
 def _mean(cells: NoisyCells, of_zeros: Floats, of_ones: Floats, reach: float) -> Estimate:
-    """Return the mean over the records of what the cells of either class are worth, in [0, 1]."""
+    """Return the record mean of per-cell values in [0, 1]."""
     weights = np.concatenate([of_zeros, of_ones])
     counts = np.concatenate([cells.zeros, cells.ones])
     variances = np.concatenate(_variances(cells))
@@ -185,7 +187,7 @@ def _mean(cells: NoisyCells, of_zeros: Floats, of_ones: Floats, reach: float) ->
 
 
 def _squares(variances: Floats, numbers: Floats, factor: float) -> Floats:
-    """Return Σ v·(a − θ·b)², b one factor for all, as coefficients of a polynomial in θ."""
+    """Return Σ v·(a − θ·b)² as polynomial coefficients in θ; b is scalar."""
     first = -2 * factor * float(variances @ numbers)
     found: Floats = np.array([factor**2 * variances.sum(), first, variances @ numbers**2])
     return found
@@ -197,7 +199,7 @@ def _share(
     variance: Callable[[Floats], Floats],
     reach: float,
 ) -> Estimate:
-    """Return ``value`` with all θ in [0, 1] that the function allows; a step of the grid more."""
+    """Return ``value`` with the allowed θ in [0, 1], plus a grid step."""
     inside = _SHARES[np.square(function(_SHARES)) <= reach**2 * variance(_SHARES)]
     value, step = min(max(value, 0.0), 1.0), _SHARES[1]
     low, high = (inside[0] - step, inside[-1] + step) if len(inside) else (value, value)
@@ -210,7 +212,10 @@ def _residuals(shares: Floats) -> tuple[Floats, Floats]:
 
 
 def _intercept(cells: NoisyCells, reach: float) -> Estimate:
-    """Return a of logit P(y = 1) = a + x, x a bin's logit; its score equation is linear in h̃."""
+    """Return the intercept a of logit P(y = 1) = a + x.
+
+    x is a bin's logit; the score equation is linear in h̃.
+    """
     of_zeros, of_ones = _variances(cells)
     zero, one = _residuals(expit(_INTERCEPTS[:, None] + LOGITS))
     score = zero @ cells.zeros + one @ cells.ones
@@ -219,7 +224,9 @@ def _intercept(cells: NoisyCells, reach: float) -> Estimate:
 
 
 def _slope(cells: NoisyCells, reach: float) -> Estimate:
-    """Return b of logit P(y = 1) = a + b·x: the score of b where a solves its own equation.
+    """Return the slope b of logit P(y = 1) = a + b·x.
+
+    Its score is taken where a solves its own equation.
 
     The variance is that of the part of b's score that a's does not explain (Neyman's C(α)).
     """
@@ -244,11 +251,11 @@ def _slope(cells: NoisyCells, reach: float) -> Estimate:
 
 
 def _zero(grid: Floats, score: Floats, variance: Floats, reach: float) -> Estimate:
-    """Return where a falling score is 0, and the values that it allows; an end beyond is ∞."""
+    """Return the zero of a falling score with allowed values, ∞ beyond."""
     falling = np.flatnonzero((score[:-1] > 0) & (score[1:] <= 0))
     if not len(falling):
         return Estimate(math.nan, -math.inf, math.inf)
-    # Of several zeros, which noise can make, the one where the score falls most steeply.
+    # Noise can make several zeros: take the one where the score falls most steeply.
     at = falling[np.argmax(score[falling] - score[falling + 1])]
     drop, step = score[at] - score[at + 1], grid[1] - grid[0]
     value = float(grid[at] + step * score[at] / drop)

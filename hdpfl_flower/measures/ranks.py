@@ -1,6 +1,6 @@
-"""Measures of how scores order records: AUROC, average precision, sensitivity at a specificity.
+"""Ranking measures: AUROC, average precision, sensitivity at a specificity.
 
-Every measure takes weights, so that one order of the scores serves all resamples of a bootstrap.
+Every measure takes weights, so that all resamples of a bootstrap use one sort of the scores.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, repr=False)
 class Curve:
-    """Weight at each different score, in ascending order.
+    """Weight at each distinct score, in ascending order.
 
     Attributes:
-        ones: of records of the class, shape ``(c, g)``, g different scores.
+        ones: of records of the class, shape ``(c, g)``, g distinct scores.
         zeros: of the others, likewise.
     """
 
@@ -28,9 +28,11 @@ class Curve:
     zeros: Floats
 
     def auroc(self) -> Floats:
-        """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
+        """Return the area under the ROC curve, shape ``(c,)``.
 
-        The chance that a record of the class scores above another one, a tie counted as half
+        NaN if a class has no weight.
+
+        The probability that a record of the class scores above another one, a tie counted as half
         (Hanley and McNeil, Radiology 1982).
         """
         below = np.cumsum(self.zeros, axis=1) - self.zeros / 2
@@ -57,7 +59,7 @@ class Curve:
                 threshold is chosen on the same records.
         """
         others, total = np.cumsum(self.zeros, axis=1), self.zeros.sum(1, keepdims=True)
-        # The lowest threshold that is specific enough: at it and below nobody is found.
+        # The lowest threshold that is specific enough: records at or below it are not found.
         enough = others >= (specificity - _ROUNDING) * total
         at = enough.argmax(1)[:, None]
         missed = np.take_along_axis(np.cumsum(self.ones, axis=1), at, 1)[:, 0]
@@ -66,7 +68,7 @@ class Curve:
 
 
 class Ranking:
-    """Records in the order of one score, equal scores together."""
+    """Records sorted by a score, with ties grouped."""
 
     def __init__(self, scores: Floats, positive: npt.NDArray[np.bool_]) -> None:
         """Sort the records.
@@ -80,14 +82,16 @@ class Ranking:
         self._positive = positive[self._order]
 
     def curve(self, weights: Floats) -> Curve:
-        """Return the curve of records that count ``weights`` times, shape ``(c, n)``."""
+        """Return the curve of records weighted by ``weights``, shape ``(c, n)``."""
         ordered = weights[:, self._order]
         ones = np.add.reduceat(ordered * self._positive, self._starts, axis=1)
         return Curve(ones, np.add.reduceat(ordered, self._starts, axis=1) - ones)
 
 
 def auroc(ranks: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Floats:
-    """Return the area under the ROC curve, shape ``(c,)``; NaN where a class has no weight.
+    """Return the area under the ROC curve, shape ``(c,)``.
+
+    NaN if a class has no weight.
 
     Args:
         ranks: scores, finite, shape ``(n,)``.

@@ -1,10 +1,10 @@
-"""The public cells in which sites count the scores of a model, and the exact counts of records.
+"""Public score cells for counting at sites, and exact record counts.
 
 A score is the logit of the predicted probability of class 1 of a binary task. Its range is cut
-at sinh(.22·k): steps of a fifth of a logit around 0, where models have their scores that little
-budget trained, and of a fifth of itself far out, where a rare disease has them. As probabilities
-the borders are .5, .555, .61, .66, .72 and so on, and .055, .028, .011, .004 at the end. Nothing of
-the cells follows the data.
+at sinh(.22·k): steps of a fifth of a logit around 0, where models trained with a small budget have
+their scores, and of a fifth of itself far out, where a rare disease has them. As probabilities
+the borders are .5, .555, .61, .66, .72 and so on, and .055, .028, .011, .004 at the end. The cells
+do not depend on the data.
 """
 
 from __future__ import annotations
@@ -18,37 +18,41 @@ from hdpfl_flower.measures.bootstrap import Floats
 from hdpfl_flower.models.task import Task
 
 BINS = 24
-"""Bins of the score, for each of the two classes."""
+"""Score bins for each of the two classes."""
 EMPTY = 32
-"""Cells that no record falls into: what stands in them is noise, whose size is estimated there."""
+"""Cells without records, whose content is noise and measures it."""
 CELLS = 2 * BINS + EMPTY
-"""Numbers that a site sends: class 0 by bin, class 1 by bin, then the empty ones."""
+"""Numbers sent by a site: class 0, class 1, empty cells."""
 _STEP = 0.22
 BORDERS: Floats = np.sinh(_STEP * np.arange(1 - BINS // 2, BINS // 2))
-"""Borders between the bins, logits, shape ``(BINS - 1,)``; a bin holds its upper one."""
+"""Upper-inclusive borders between bins, logits, shape ``(BINS - 1,)``."""
 LOGITS: Floats = np.sinh(_STEP * (np.arange(BINS) - (BINS - 1) / 2))
-"""The score that stands for a bin, a logit, shape ``(BINS,)``: its middle on that scale."""
+"""Logit representing each bin (its middle), shape ``(BINS,)``."""
 MIDDLES: Floats = expit(LOGITS)
 """The same as probabilities."""
 MOST = 2.0**24
-"""Largest count of a cell: up to it every whole number is a float32."""
+"""Largest cell count, up to which float32 holds whole numbers."""
 
 
 def check_binary(task: Task) -> None:
-    """Raise ``DataError`` where the task is not of two classes; the message ends an error's line.
+    """Raise ``DataError`` unless the task has two classes.
 
-    Of more classes a record has a score for each: one record would fill several histograms.
+    The message ends an error's line.
+
+    With more classes a record has a score for each: one record would fill several histograms.
     """
     if task.classes != 2:
         what = f"{task.classes} classes" if task.classes else "numbers"
         what = "survival" if task.intervals else what
-        raise DataError(f"'score-share' is for tasks of two classes, and this one is of {what}")
+        raise DataError(
+            f"'after' = 'scores' is for tasks of two classes, and this one is of {what}"
+        )
 
 
 def count_cells(
     task: Task, outputs: npt.NDArray[np.float32], targets: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """Return the exact counts of the records in the cells, shape ``(CELLS,)``.
+    """Return exact record counts per cell, shape ``(CELLS,)``.
 
     Args:
         task: of two classes.

@@ -1,4 +1,4 @@
-"""Measures of survival with weights, so that a bootstrap can give each an interval."""
+"""Weighted measures of survival, for bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SurvivalMeasures:
 
     Attributes:
         names: the measures.
-        missing: measure → why it has no value on these records.
+        missing: measure → reason why it has no value on these records.
     """
 
     names: Sequence[str] = OF_SURVIVAL
@@ -40,6 +40,6 @@ class SurvivalMeasures:
         self.missing = {} if known else {"concordance": why}
 
     def __call__(self, weights: Floats) -> Floats:
-        """Return the measures, shape ``(c, 2)``, of weights ``(c, n)``; NaN for no value."""
+        """Return the measures ``(c, 2)`` of weights ``(c, n)``; NaN if undefined."""
         losses = weights @ self._losses / weights.sum(1)
         return np.stack([self._concordance(weights), losses], axis=1)

@@ -1,1 +1,1 @@
-"""Tasks, networks, losses and the evaluation of models."""
+"""Tasks, networks, losses and model evaluation."""

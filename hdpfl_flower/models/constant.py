@@ -1,4 +1,4 @@
-"""The predictor that needs no feature: what a model must beat to have learned anything."""
+"""Constant predictor: baseline of any model with features."""
 
 from __future__ import annotations
 

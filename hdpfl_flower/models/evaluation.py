@@ -1,4 +1,4 @@
-"""How good a model is on records: one accuracy or error, one loss."""
+"""Metrics of a model on records: accuracy or errors, and loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hdpfl_flower.models.task import Records, Task
 
 _BATCH = 2048
 _BLOCKS = (64, 32, 16, 8, 4)
-"""Rows of the blocks in which records are counted; the first at which rows are proven apart."""
+"""Block sizes tried for counting; the first with proven row independence counts."""
 
 
 @lru_cache(maxsize=8)
@@ -52,7 +52,7 @@ def evaluate(spec: str, task: Task, arrays: Arrays, records: Records) -> dict[st
 
 
 def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Return how good outputs, shape ``(n, task.outputs)``, are for ``targets``, shape ``(n,)``.
+    """Return metrics of outputs ``(n, task.outputs)`` for ``targets`` ``(n,)``.
 
     Returns:
         ``accuracy`` and ``loss`` (mean). For a regression ``accuracy`` is R², the explained share
@@ -79,7 +79,7 @@ def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, 
 
 def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     if task.loss == "squared":
-        # R² = 1 − MSE/Var; the clamp keeps targets that hardly vary from a division by 0.
+        # R² = 1 − MSE/Var; the clamp prevents a division by 0 for constant targets.
         residual = (outputs.squeeze(1) - targets).square().mean()
         return float(1 - residual / targets.var(correction=0).clamp(min=1e-12))
     # A logit above 0 is a probability above ½.
@@ -88,11 +88,11 @@ def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float
 
 
 def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> int:
-    """Return how many records the model classifies correctly, each counted as 0 or 1.
+    """Return the number of correctly classified records, each 0 or 1.
 
     Guarantees:
-        Whether a record is counted depends on that record and on ``arrays`` alone, whatever they
-        are, NaN included: one record more or less changes the count by at most 1. Records are taken
+        Whether a record is counted depends on that record and on ``arrays`` alone, for any
+        values, NaN included: one record more or less changes the count by at most 1. They are taken
         in blocks of a constant number of rows, at which that is proven on this machine
         (:mod:`hdpfl_flower.models.row_batches`), or one by one.
 
@@ -102,7 +102,7 @@ def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> in
     """
     if not task.classes:
         raise DataError(
-            "correct records can be counted for classes alone, not for a regression or survival"
+            "correct records can be counted only for classes, not for a regression or survival"
         )
     if not len(records):
         return 0
@@ -124,7 +124,7 @@ def predict_apart(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -
 
 
 class _Counting:
-    """A network in blocks of rows that have nothing to do with one another."""
+    """Network on blocks of rows that do not affect each other."""
 
     def __init__(self, spec: str, task: Task) -> None:
         self._network = align(build_model(spec, task, seed=0).eval())
@@ -162,7 +162,7 @@ def _counting(spec: str, task: Task) -> _Counting:
 
 
 def _filled(rows: torch.Tensor, block: int) -> torch.Tensor:
-    """Return a copy of ``rows``, at an address of its own, with zeros up to ``block`` rows."""
+    """Return a new copy of ``rows``, zero-padded to ``block`` rows."""
     filled = rows.new_zeros(block, *rows.shape[1:])
     filled[: len(rows)] = rows
     return filled

@@ -1,4 +1,4 @@
-"""torch's settings for arithmetic that a guarantee rests on."""
+"""torch settings for the arithmetic behind the guarantees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextlib.contextmanager
 def exact_arithmetic() -> Iterator[None]:
-    """Switch off TF32, bfloat16 and autocast, and kernels that are not deterministic."""
+    """Switch off TF32, bfloat16, autocast and non-deterministic kernels."""
     cudnn, mkldnn = torch.backends.cudnn, cast("Any", torch.backends.mkldnn)
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, mkldnn.conv.fp32_precision
     kernels = cudnn.deterministic, cudnn.benchmark

@@ -1,4 +1,4 @@
-"""What enters the last layer of a network: a record's features, under the model of a round."""
+"""Inputs of a network's last layer under a round's model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def last_inputs(
     """Return the inputs of the last layer, float32, shape ``(n, inputs)``.
 
     Args:
-        spec: a network of ours, whose last layer is linear.
+        spec: a built-in network, whose last layer is linear.
         task: its shapes and loss.
         arrays: the model, whole.
         features: of the records, shape ``(n, *input_shape)``.

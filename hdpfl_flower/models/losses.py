@@ -1,4 +1,4 @@
-"""The losses of a task on a model's outputs, with the gradient that closed forms need."""
+"""Task losses on model outputs, with gradients for closed forms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 from hdpfl_flower.models.task import Task
 
 _LANES = 32
-"""Numbers that torch computes at once, or a multiple."""
+"""Block width for elementwise kernels: a multiple of torch's vector width."""
 
 
 def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torc
 
 
 def record_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each record, shape ``(b,)``; their sum is :func:`total_loss`."""
+    """Return each record's loss, shape ``(b,)``; they sum to :func:`total_loss`."""
     if task.loss == "hazard":
         return _hazard_losses(outputs, targets).sum(1)
     if task.loss == "softmax":
@@ -44,28 +44,28 @@ def record_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> t
 
 
 def output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of each record's loss in its outputs, shape ``(b, task.outputs)``."""
+    """Return each record's loss gradient in its outputs, shape ``(b, task.outputs)``."""
     if task.loss == "softmax":
         # Softmax and cross-entropy: p − e_y.
         residual = torch.softmax(outputs, dim=1)
-        # One addition a row: nothing depends on an order.
+        # One addition per row: no order of sums can matter.
         minus = residual.new_full((1, 1), -1.0).expand(len(targets), 1)
         return residual.scatter_add_(1, targets.unsqueeze(1), minus)
     if task.loss == "hazard":
         at_risk, event = _at_risk(outputs, targets)
-        # As below: a row of numbers that torch computes at once, at an address of its own.
+        # As below: a row of the width that torch computes at once, at its own address.
         missing = -outputs.shape[1] % _LANES
         hazard = torch.sigmoid(functional.pad(outputs, (0, missing)))[:, : outputs.shape[1]]
-        # Zeros, not products: an output that is not finite after the last interval is no one's.
+        # Zeros, not products: an output after the last interval may not be finite.
         return torch.where(at_risk, hazard - event.to(outputs.dtype), 0.0)
     logistic = task.loss == "logistic"
-    # Of b numbers the last ones would be computed one by one, and rounded otherwise.
+    # The last of b numbers would be computed one by one, with another rounding.
     expected = torch.sigmoid(outputs.expand(-1, _LANES))[:, :1] if logistic else outputs
     return expected - targets.to(outputs.dtype).unsqueeze(1)
 
 
 def _at_risk(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where a record is at risk, and where its event is; bool, of the shape of ``outputs``.
+    """Return boolean masks of risk and of event, shaped like ``outputs``.
 
     ``targets`` are those of :func:`hdpfl_flower.models.task.survival_targets`.
     """
@@ -75,13 +75,13 @@ def _at_risk(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _hazard_losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the binary cross-entropy of each interval at risk, else 0, shape ``(b, T)``.
+    """Return each interval's binary cross-entropy at risk, else 0, shape ``(b, T)``.
 
     −Σ over the intervals at risk is the log-likelihood of a discrete hazard (Singer and Willett,
     J. Educ. Stat. 1993, eq. 8).
     """
     at_risk, event = _at_risk(outputs, targets)
-    # Replaced before the loss: its gradient there would be NaN · 0 for what is not finite.
+    # Replaced before the loss: its gradient would be NaN · 0 at values that are not finite.
     counted = torch.where(at_risk, outputs, 0.0)
     losses = functional.binary_cross_entropy_with_logits(
         counted, event.to(outputs.dtype), reduction="none"

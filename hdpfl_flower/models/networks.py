@@ -1,8 +1,10 @@
-"""Networks that can be trained privately: no batch statistics, only trainable parameters travel.
+"""Networks that can be trained privately.
 
-The server sends a model's name, and a site builds what it names. So the name is read by a
-strict grammar, and the network's size is known before any of it takes memory: it is built on
-torch's meta device first, whose tensors have shapes and no numbers.
+They use no batch statistics, and only trainable parameters are sent.
+
+The server sends a model's name, and a site builds that model. So the name is read by a strict
+grammar, and the network's size is known before it takes memory: it is built first on torch's meta
+device, whose tensors have shapes and no numbers.
 
 torch is imported where a network is built, so that reading a model's name stays cheap.
 """
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 Arrays = dict[str, npt.NDArray[np.float32]]
-"""A model's parameters by name, in the model's own order."""
+"""Model parameters by name, in the model's order."""
 
 MAX_MODEL_MB = 2048.0
-"""No model is larger, in megabytes (float32), whoever asks: Flower's messages end near there."""
+"""Maximum model size in megabytes (float32), near Flower's message limit."""
 MAX_WIDTHS = 32
-"""Hidden layers of an ``mlp``, at most."""
+"""Maximum hidden layers of an ``mlp``."""
 _WIDTH = re.compile("[1-9][0-9]{0,6}")
 OUR_MODELS = {
     "logreg": "one linear layer",
@@ -41,13 +43,13 @@ OUR_MODELS = {
     "cnn": "Robust-HDP's: two 5×5 convolutions and one linear layer",
     "resnet18": "torchvision's, with GroupNorm of 2 groups in place of BatchNorm",
 }
-"""The networks of this package, and what each is."""
+"""Built-in networks and their descriptions."""
 _SHOWN = 60
-"""Characters of a name that an error repeats: it is the server's text."""
+"""Maximum characters of a server's model name quoted in errors."""
 
 
 def is_user_code(spec: str) -> bool:
-    """Return whether ``spec`` names a user's ``module:function`` rather than one of our models.
+    """Return whether ``spec`` names a user's ``module:function``.
 
     >>> is_user_code("mlp:32:16"), is_user_code("clinic.nets:build"), is_user_code("mlp:²")
     (False, True, False)
@@ -57,13 +59,13 @@ def is_user_code(spec: str) -> bool:
 
 
 def check_name(spec: str) -> None:
-    """Refuse a name that is none of our models' and no ``module:function``.
+    """Refuse names other than built-in models and ``module:function``.
 
     Widths are whole numbers from 1 to 9,999,999 in the digits 0 to 9, without leading zeros; there
     are at most 32 of them.
 
     Raises:
-        ModelError: states what is wrong.
+        ModelError: the name is not allowed; the text gives the reason.
     """
     if is_user_code(spec):
         return
@@ -83,18 +85,18 @@ def check_name(spec: str) -> None:
 
 
 def _shown(spec: str) -> str:
-    """Return the name as one short line of printable ASCII, for an error."""
+    """Return the name as a short line of printable ASCII."""
     short = spec if len(spec) <= _SHOWN else f"{spec[:_SHOWN]}..."
     return short.encode("unicode_escape").decode("ascii")
 
 
 @lru_cache(maxsize=32)
 def layout_of(spec: str, task: Task) -> Arrays:
-    """Return the names and shapes of a model's trainable parameters, without their memory.
+    """Return names and shapes of trainable parameters without their memory.
 
-    Every array is read-only and repeats one zero. A network of ours is built on the meta device
-    alone. So is a user's where that works; where its function needs numbers, it is built as it is,
-    for a site's policy has approved it.
+    Every array is read-only and repeats one zero. A built-in network is built on the meta device
+    alone. A user's network too, if possible; if its function needs numbers, it is built in full,
+    since a site's policy has approved it.
 
     Raises:
         ModelError: as :func:`build_model`, but for the size.
@@ -110,7 +112,7 @@ def layout_of(spec: str, task: Task) -> Arrays:
 
 
 def size_of(spec: str, task: Task) -> int:
-    """Return d, the number of trainable parameters; nothing is allocated for them.
+    """Return d, the number of trainable parameters, without allocating them.
 
     Raises:
         ModelError: as :func:`layout_of`.
@@ -122,12 +124,12 @@ def size_of(spec: str, task: Task) -> int:
 
 
 def megabytes_of(spec: str, task: Task) -> float:
-    """Return the size of a model's numbers in megabytes: what one message carries of it."""
+    """Return the megabytes of a model's numbers in one message."""
     return 4 * size_of(spec, task) / 1e6
 
 
 def _on_meta(spec: str, task: Task) -> nn.Module | None:
-    """Return the network without numbers; None where a user's function cannot make one."""
+    """Return the network on the meta device; None if users' code cannot."""
     import torch
 
     check_name(spec)
@@ -152,14 +154,14 @@ def build_model(spec: str, task: Task, seed: int) -> nn.Module:
         seed: seeds the initial parameters; torch's global generator is left as it was.
 
     Guarantees:
-        Nothing is allocated for a network of ours that is larger than :data:`MAX_MODEL_MB`.
+        No memory is allocated for a built-in network larger than :data:`MAX_MODEL_MB`.
 
     Raises:
         ModelError: unknown name, a shape the model cannot take, layers that mix records, or more
             parameters than :data:`MAX_MODEL_MB` holds.
     """
     check_name(spec)
-    # Before anything is allocated: the name is the server's.
+    # Before any allocation: the name is the server's.
     if megabytes_of(spec, task) > MAX_MODEL_MB:
         raise ModelError(
             f"model '{_shown(spec)}' has {size_of(spec, task):,} parameters, more than the "
@@ -178,7 +180,7 @@ def build_model(spec: str, task: Task, seed: int) -> nn.Module:
 
 
 def _initialised(spec: str, task: Task, seed: int) -> nn.Module:
-    """Return the network with the parameters that ``seed`` draws."""
+    """Return the network with parameters drawn from ``seed``."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -211,7 +213,7 @@ def _mlp(task: Task, *widths: int) -> nn.Module:
 
 
 def _cnn(task: Task) -> nn.Module:
-    """Return the Robust-HDP paper's CNN (two conv5x5-ReLU-pool2, then a linear layer)."""
+    """Return Robust-HDP's CNN: two conv5x5-ReLU-pool2, one linear layer."""
     from torch import nn
 
     if len(task.input_shape) != 3 or min(task.input_shape[1:]) < 4:
@@ -231,7 +233,7 @@ def _cnn(task: Task) -> nn.Module:
 
 
 def _resnet18(task: Task) -> nn.Module:
-    """Return torchvision's ResNet-18 with GroupNorm(2), as the Robust-HDP code has it."""
+    """Return torchvision's ResNet-18 with GroupNorm(2), as in Robust-HDP's code."""
     from torch import nn
 
     if len(task.input_shape) != 3:
@@ -249,7 +251,7 @@ def _resnet18(task: Task) -> nn.Module:
 
 
 def import_torchvision(part: str) -> Any:
-    """Return ``torchvision.<part>``; only what needs it stops where it is missing or broken.
+    """Return ``torchvision.<part>``, imported only where it is needed.
 
     Raises:
         InstallationError: torchvision is not installed.
@@ -279,11 +281,17 @@ def _user_model(spec: str, task: Task) -> nn.Module:
         raise ModelError(f"model '{spec}': its function raised {type(error).__name__}") from error
     if not isinstance(built, nn.Module):
         raise ModelError(f"model '{spec}' returned no torch.nn.Module")
+    for name, value in built.named_parameters():
+        if isinstance(value, nn.UninitializedParameter):
+            raise ModelError(
+                f"model '{spec}': '{name}' has no shape yet (a lazy layer); give its layer the "
+                "number of inputs, such as Linear in place of LazyLinear"
+            )
     return built
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
-    """Refuse layers in which one record changes what another one contributes.
+    """Refuse layers that mix the records of a batch.
 
     Raises:
         ModelError: BatchNorm, or another layer that keeps running statistics.
@@ -298,7 +306,7 @@ def refuse_mixing_layers(model: nn.Module) -> None:
 
 
 def arrays_of(model: nn.Module) -> Arrays:
-    """Return copies of the trainable parameters by name: all that ever travels."""
+    """Return copies of the trainable parameters by name: all that is sent."""
     return {
         name: parameter.detach().cpu().numpy().astype(np.float32, copy=True)
         for name, parameter in model.named_parameters()
@@ -307,14 +315,14 @@ def arrays_of(model: nn.Module) -> Arrays:
 
 
 def flatten(arrays: Arrays) -> npt.NDArray[np.float32]:
-    """Return the parameters as one vector, shape ``(d,)``, in the dictionary's order."""
+    """Return the parameters as one vector, shape ``(d,)``, in order."""
     return np.concatenate([array.ravel() for array in arrays.values()]).astype(
         np.float32, copy=False
     )
 
 
 def unflatten(vector: npt.NDArray[np.float32], like: Arrays) -> Arrays:
-    """Return ``vector`` cut into the shapes of ``like``; the inverse of :func:`flatten`."""
+    """Return ``vector`` in the shapes of ``like``; inverse of :func:`flatten`."""
     result, start = {}, 0
     for name, array in like.items():
         # A view of `vector`, no copy.

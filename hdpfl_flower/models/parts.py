@@ -1,7 +1,7 @@
-"""Parts of a model: its head, its body, and which of them leaves a site.
+"""Head and body of a model, to be trained or sent separately.
 
 A part is computed from the model's public spec alone. The head is the layer that returns the
-outputs, the body is all else; both are ranges of the model's flat vector, so that either can be
+outputs, the body is the rest; both are ranges of the model's flat vector, so that either can be
 trained, noised and sent by itself. (FedPer: Arivazhagan et al. 2019, arXiv:1912.00818; FedRep:
 Collins et al., ICML 2021; LG-FedAvg: Liang et al. 2020, arXiv:2001.01523.)
 """
@@ -18,12 +18,12 @@ from hdpfl_flower.models.task import Task
 
 @dataclass(frozen=True)
 class Parts:
-    """The two parts of a model as ranges of its flat vector.
+    """Head and body as ranges of the model's flat vector.
 
     Attributes:
         size: d, the numbers of the whole model.
         head: of the layer that returns the outputs.
-        body: of all else.
+        body: of the rest.
         names: the parameters of the head.
     """
 
@@ -33,16 +33,16 @@ class Parts:
     names: frozenset[str]
 
     def of(self, part: str) -> slice:
-        """Return the range of ``head`` or ``body``; of the whole for an empty name."""
+        """Return the range of ``head`` or ``body``; empty name: whole model."""
         return {"head": self.head, "body": self.body}.get(part, slice(0, self.size))
 
 
 @lru_cache(maxsize=32)
 def parts_of(spec: str, task: Task) -> Parts:
-    """Return the parts of the model ``spec``.
+    """Return the head and body of the model ``spec``.
 
     The head is the last layer, or the first one, whose weight has a row for each output and whose
-    bias, if there is one, a number for each. In networks of ours it is the last linear layer.
+    bias, if any, has a number for each. In built-in networks it is the last linear layer.
 
     Raises:
         ModelError: no such layer, or it is the whole model; parameters are listed by name.
@@ -63,12 +63,12 @@ def parts_of(spec: str, task: Task) -> Parts:
         raise ModelError(
             f"'model' = '{spec}' is one layer ({', '.join(layout)}): a personal part would leave "
             "nothing to share; take one with other layers, such as mlp:32, or leave out "
-            "'personal-part' and tuning of a head"
+            "a personal part and tuning of a head"
         )
     raise ModelError(
         f"'model' = '{spec}' has no head apart from a body: a first or last layer with a weight of "
         f"{task.outputs} rows, and other layers beside it. Its parameters: {', '.join(layout)}; "
-        "leave out 'personal-part' and tuning of a head, or take another model"
+        "leave out a personal part and tuning of a head, or take another model"
     )
 
 
@@ -82,13 +82,13 @@ def _returns(outputs: int, names: dict[str, tuple[int, ...]]) -> bool:
 
 
 def _adjacent(layout: Arrays, names: dict[str, tuple[int, ...]], at_end: bool) -> bool:
-    """Return whether the parameters are the last of the layout, or the first."""
+    """Return whether the parameters are last in the layout, or first."""
     order = list(layout)
     return set(order[-len(names) :] if at_end else order[: len(names)]) == set(names)
 
 
 def select(arrays: Arrays, spec: str, task: Task, part: str) -> Arrays:
-    """Return the arrays of ``part`` among those of the whole model; raises as :func:`parts_of`."""
+    """Return the arrays of ``part``; raises as :func:`parts_of`."""
     if not part:
         return arrays
     names = parts_of(spec, task).names

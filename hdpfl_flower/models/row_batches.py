@@ -1,10 +1,11 @@
-"""Batches in which the arithmetic of a row is its own, proven by trial on this machine.
+"""Batches with row-independent arithmetic, proven by trial on this machine.
 
 The rounding of a row's outputs depends on the order of its additions. A kernel picks that order by
 the number of rows, the row's place, its address and the number of threads: of 15 rows the last
 three of a product with one column are added in another order, and rows of 13 floats begin at
-addresses of several alignments. Where the weights are hostile, rounding decides about a class or a
-gate, and one record more changes what others contribute.
+three of a product with one column are added in another order, and rows of 13 floats begin at
+addresses of several alignments. With hostile weights, rounding can decide a class or a gate, and
+one record more changes the contributions of others.
 
 Kernels never pick an order by the values. So an order that differs shows on random rows: a row is
 computed at every place, among other rows and in batches of other sizes, and all its bits must be
@@ -25,24 +26,26 @@ from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.task import Task
 
 LINE = 16
-"""Floats in 64 bytes. torch allocates at multiples of 64 bytes."""
+"""Floats in 64 bytes, the alignment of torch's allocations."""
 LARGEST, POOL = 64, 128
-"""Rows of the largest block that is tried, and of the pool that trials draw from."""
+"""Rows of the largest block tried, and of the trial pool."""
 _FEWEST = 32
-"""Rows of the pool that a trial takes at least."""
+"""Minimum pool rows of a trial."""
 TYPICAL, WILD = 0, 1
-"""The parameters of a trial: near those at the start, and of all magnitudes."""
+"""Trial parameters: near the initial ones, and of all magnitudes."""
 
 Trial = Callable[[int, torch.Tensor], Sequence[torch.Tensor]]
-"""(TYPICAL or WILD, rows of the pool, shape ``(b,)``) → the outputs, then everything else that a
-row's part is made of; a row each."""
+"""Function of (TYPICAL or WILD, pool rows ``(b,)``) to outputs and other parts of rows.
+
+Each part has one row for each row of the batch.
+"""
 
 
 class RowProof:
-    """Numbers of rows in which every row has the same bits, whatever the other rows are."""
+    """Batch sizes at which each row's bits are independent of others."""
 
     def __init__(self, trial: Trial) -> None:
-        """Take the computation; nothing is computed yet."""
+        """Store the trial; no computation is run yet."""
         self._trial = trial
         self._expected: dict[tuple[int, int], list[torch.Tensor] | None] = {}
         self._held: dict[tuple[int, int, int], bool] = {}
@@ -50,10 +53,10 @@ class RowProof:
         self._passes = 1
 
     def granule(self, wanted: int, largest: int) -> int:
-        """Return the number of rows that batches are multiples of; 1: rows go one by one.
+        """Return the row count that batches are multiples of; 1: single rows.
 
         Args:
-            wanted: rows, a power of two; the first to be tried.
+            wanted: rows, a power of two; tried first.
             largest: rows in memory at once; no block exceeds it, but for ``wanted`` itself.
 
         Guarantees:
@@ -62,7 +65,7 @@ class RowProof:
         # The number of threads is part of the key: kernels pick their order by it.
         key = torch.get_num_threads(), wanted, largest
         if key not in self._granules:
-            # Powers of two times `wanted`, the smallest that holds first.
+            # Powers of two times `wanted`, the smallest valid one first.
             most = max(wanted, min(largest, LARGEST))
             sizes = [wanted * 2**i for i in range(7) if wanted * 2**i <= most]
             proven = (size for size in sizes if self._all_hold(size, max(largest, size)))
@@ -70,13 +73,13 @@ class RowProof:
         return self._granules[key]
 
     def block(self, sizes: Sequence[int]) -> int:
-        """Return the first of ``sizes`` at which a row's bits are its own, else 1."""
+        """Return the first of ``sizes`` with independent rows, else 1."""
         return next((size for size in sizes if self.holds(size, size)), 1)
 
     def holds(self, granule: int, size: int) -> bool:
-        """Return whether a row has the same bits in ``size`` rows as in a block of ``granule``.
+        """Return whether rows' bits agree between ``size`` and ``granule`` rows.
 
-        Whatever the other rows are, and wherever it is among them. Proven on the first call for
+        For all other rows and all places of a row among them. Proven on the first call for
         the present number of threads.
         """
         key = torch.get_num_threads(), granule, size
@@ -96,7 +99,7 @@ class RowProof:
         key = torch.get_num_threads(), granule
         if key not in self._expected:
             self._expected[key] = self._in_blocks(granule)
-        # The digests of rows computed in blocks of `granule`: what other sizes must reproduce.
+        # Digests of rows in blocks of `granule`, which other sizes must reproduce.
         expected = self._expected[key]
         if expected is None or size % granule:
             return False
@@ -114,7 +117,7 @@ class RowProof:
         return True
 
     def _in_blocks(self, granule: int) -> list[torch.Tensor] | None:
-        """Return the digest of every row of the pool; None where its place or others matter."""
+        """Return pool row digests, or None if place or neighbours matter."""
         generator, found = torch.Generator().manual_seed(granule), []
         known = max(2 * granule, _FEWEST)  # twice, so that a row meets others in every block
         for kind in (TYPICAL, WILD):
@@ -130,7 +133,7 @@ class RowProof:
         return found
 
     def _digests(self, kind: int, rows: torch.Tensor) -> torch.Tensor:
-        """Return a number for each row that another bit in any of its parts would change."""
+        """Return a number per row that any changed bit would change."""
         parts = [part.detach().flatten(1) for part in self._trial(kind, rows)]
         numbers = sum(part.shape[1] for part in parts)
         # One sum of few terms has the same bits in another order in about a third of all draws.
@@ -144,11 +147,11 @@ class RowProof:
 
 
 def _digest(part: torch.Tensor) -> torch.Tensor:
-    """Return Σᵢ bitsᵢ·wᵢ of each row, with odd weights modulo 2³²; all NaNs are the same."""
+    """Return Σᵢ bitsᵢ·wᵢ per row, odd weights modulo 2³²; NaNs are equal."""
     digest = torch.zeros(len(part), dtype=torch.int64, device=part.device)
     for columns in torch.split(part.float(), 2**16, dim=1):
         if bool(columns.sum().isnan()):
-            # NaNs of one row may differ in bits that mean nothing; one number stands for all.
+            # NaNs of one row may differ in meaningless bits; one number replaces all.
             columns = torch.where(columns.isnan(), 1.5e-42, columns)  # noqa: PLW2901
         places = torch.arange(columns.shape[1], dtype=torch.int32, device=part.device)
         # An odd weight is invertible modulo 2³², so that no change of a single number is lost.
@@ -158,9 +161,9 @@ def _digest(part: torch.Tensor) -> torch.Tensor:
 
 
 def align(model: nn.Module) -> nn.Module:
-    """Let the rows that every linear layer of ``model`` multiplies begin at multiples of 64 bytes.
+    """Align the input rows of all linear layers to 64 bytes.
 
-    Returns ``model``, changed in place; its outputs stay what they are, but for their rounding.
+    Returns ``model``, changed in place; its outputs stay the same up to rounding.
     """
     for module in model.modules():
         if type(module) is nn.Linear and module.in_features % LINE:
@@ -173,7 +176,7 @@ def _aligned_linear(layer: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def aligned(rows: torch.Tensor) -> torch.Tensor:
-    """Return ``rows`` with zeros after the last column, up to a multiple of 64 bytes.
+    """Return ``rows`` zero-padded to a multiple of 64 bytes per row.
 
     >>> aligned(torch.ones(2, 13)).shape
     torch.Size([2, 16])
@@ -183,9 +186,9 @@ def aligned(rows: torch.Tensor) -> torch.Tensor:
 
 
 def pool(model: nn.Module, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the made-up rows of trials: features ``(POOL, *input_shape)`` and targets.
+    """Return synthetic trial rows: features ``(POOL, *input_shape)`` and targets.
 
-    Plain, of many magnitudes, denormal, zero, huge and not finite, beside one another. A model that
+    Ordinary, of many magnitudes, denormal, zero, huge and not finite, side by side. A model that
     embeds gets zeros and ones.
     """
     generator = torch.Generator().manual_seed(0)
@@ -204,7 +207,7 @@ def pool(model: nn.Module, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def draws(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the parameters of trials, TYPICAL and WILD, on the device of ``start``, shape (d,)."""
+    """Return TYPICAL and WILD trial parameters on ``start``'s device, shape (d,)."""
     generator = torch.Generator().manual_seed(1)
     one, two = (torch.randn(start.numel(), generator=generator) for _ in range(2))
     typical = start.detach().cpu() * (1 + one / 8) + two / 64

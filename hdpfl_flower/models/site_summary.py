@@ -1,7 +1,7 @@
-"""What tests of many sites add up to: the mean, the worst tenth, and how many sites are counted.
+"""Summary of tests at many sites: mean, worst tenth and count.
 
-A mean over sites hides who is not in it, so that the number of sites counted, and the
-reason of each that is not, go with it.
+A mean over sites does not show which are left out, so the number of sites counted, and the reason
+for each one left out, go with it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ from typing import Any
 import numpy as np
 
 SITE, PERSONAL, WORST = "site-", "personal-", "-worst"
-"""What begins the name of a metric of the model that a site uses, and of its personal model, both
-on records like the site's own; and what ends the name of the worst tenth."""
+"""Parts of metric names: prefixes of the site's and the personal model, worst-tenth suffix.
+
+Both models are tested on records like the site's own.
+"""
 
 METRICS = ("accuracy", "concordance", "loss", "mse", "mae")
-"""What is measured of a model on records, in the order of tables."""
+"""Metrics of a model on records, in the order of tables."""
+
+
+NOBODY_MEASURED = (
+    "no site answered with metrics: exact ones leave where a profile discloses them and its "
+    "'exact-answers' are not used up; 'after' = 'scores' asks for a noisy histogram within ε"
+)
+"""Reason why a run with tests at the sites has no metrics."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The metrics of a round, and the sites that they are of.
+class SiteMeasures:
+    """Metrics of a round and the sites that they cover.
 
     Attributes:
         metrics: name → value.
         asked: sites whose test was wanted.
         counted: metric → number of sites in its mean.
-        missing: site → why none of its metrics is counted.
+        missing: site → reason why none of its metrics is counted.
         by_site: site → metric → value; for the end of a simulation, not for the journal.
     """
 
@@ -40,7 +49,7 @@ class Measured:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The journal's entry on the sites, beside the metrics; empty where no site is tested."""
+        """The journal's entry on tested sites; empty without such tests."""
         if not self.asked:
             return {}
         counted, missing = dict(self.counted), dict(self.missing)
@@ -48,7 +57,9 @@ class Measured:
 
 
 def is_error(metric: str) -> bool:
-    """Return whether less of a metric is better: a loss or an error.
+    """Return whether a smaller value of the metric is better.
+
+    True for a loss or an error.
 
     >>> is_error("personal-loss"), is_error("site-mse-worst"), is_error("accuracy-private")
     (True, True, False)
@@ -57,11 +68,11 @@ def is_error(metric: str) -> bool:
 
 
 def worst_tenth(metric: str, values: Sequence[float]) -> float:
-    """Return the mean of the worst tenth of the sites, rounded up to whole sites.
+    """Return the mean of the worst tenth of sites, rounded up.
 
     Args:
         metric: decides which end is the worst.
-        values: one a site, at least one; the result is NaN where one is.
+        values: one per site, at least one; the result is NaN if one is NaN.
 
     >>> worst_tenth("accuracy", [0.5] * 9 + [0.25]), worst_tenth("loss", [1.0, 2.0])
     (0.25, 2.0)
@@ -75,11 +86,11 @@ def worst_tenth(metric: str, values: Sequence[float]) -> float:
 
 
 def means(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, float]:
-    """Return the mean and the worst tenth over the sites of each metric that any of them has.
+    """Return each metric's mean and worst tenth over the sites.
 
     Args:
         found: site → metric → value; a metric that a site lacks is taken over the others.
-        prefix: what the names begin with.
+        prefix: prefix of the names.
 
     >>> sites = {"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0, "loss": 0.25}}
     >>> means(sites, "site-")["site-accuracy"], means(sites, "site-")["site-accuracy-worst"]
@@ -95,14 +106,14 @@ def means(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, fl
 
 
 def counts(found: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, int]:
-    """Return the number of sites that each of :func:`means` is over, without the worst tenths."""
+    """Return the number of sites in each mean, without worst tenths."""
     return {
         f"{prefix}{name}": sum(name in facts for facts in found.values()) for name in _names(found)
     }
 
 
 def in_brief(event: Mapping[str, Any]) -> str:
-    """Return a log line of a round's metrics, with the number of sites.
+    """Return a log line of a round's metrics, with site counts.
 
     >>> facts = {"metrics": {"site-loss": 0.5}, "tested": {"sites": 3, "counted": {"site-loss": 2}}}
     >>> in_brief(facts)

@@ -1,9 +1,9 @@
-"""What is learned: the shape of a record, the outputs of the model and the loss. All public."""
+"""Learning problem: record shape, model outputs and loss, all public."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,22 +11,44 @@ import numpy.typing as npt
 Loss = Literal["softmax", "logistic", "squared", "hazard"]
 
 
+class Embedding(Protocol):
+    """Public function from a record to a model's input; hashable."""
+
+    @property
+    def records(self) -> Task:
+        """The task of the records themselves."""
+
+    def __call__(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the model's inputs for n records, float32 ``(n, width)``."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """The public shape of a learning problem.
+    """Public shape of a learning problem.
 
     Attributes:
-        input_shape: shape of one record's features, e.g. ``(1, 28, 28)`` or ``(13,)``.
+        input_shape: shape of the model's input for a record, e.g. ``(1, 28, 28)`` or ``(13,)``.
         outputs: numbers the model returns for a record: one a class, 1 for a binary or a
             regression task, one an interval for survival.
         loss: ``softmax`` (cross-entropy over ``outputs`` classes), ``logistic`` (binary
             cross-entropy of one logit), ``squared`` (half the squared error of one output) or
             ``hazard`` (binary cross-entropy of the hazard's logit in each interval at risk).
+        embedding: from a record to the model's input; None: the record itself.
     """
 
     input_shape: tuple[int, ...]
     outputs: int
     loss: Loss
+    embedding: Embedding | None = None
+
+    @property
+    def of_records(self) -> Task:
+        """The task of the records, before any embedding."""
+        return self.embedding.records if self.embedding else self
+
+    def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the model's inputs for n records, float32 ``(n, *input_shape)``."""
+        return self.embedding(features) if self.embedding else features
 
     @property
     def classes(self) -> int:
@@ -35,17 +57,17 @@ class Task:
 
     @property
     def intervals(self) -> int:
-        """Number of intervals in which survival is observed; 0 for anything else."""
+        """Number of survival intervals; 0 for other tasks."""
         return self.outputs if self.loss == "hazard" else 0
 
     @property
     def target_values(self) -> int:
-        """Number of values that an integer target may have, from 0; 0 for regression."""
+        """Number of values of an integer target; 0 for regression."""
         return self.classes or 2 * self.intervals
 
     @staticmethod
     def classification(input_shape: tuple[int, ...], classes: int) -> Task:
-        """Return the task of telling ``classes`` apart: one logit for two, else one a class."""
+        """Return a classification task: one logit for two classes, else C."""
         if classes == 2:
             return Task(input_shape, 1, "logistic")
         return Task(input_shape, classes, "softmax")
@@ -57,9 +79,9 @@ class Task:
 
     @staticmethod
     def survival(input_shape: tuple[int, ...], intervals: int) -> Task:
-        """Return the task of predicting the hazard of an event in each of ``intervals``.
+        """Return the task of predicting an event's hazard in each interval.
 
-        The hazard of an interval is the chance of the event in it where none occurred before; its
+        The hazard of an interval is the probability of the event in it if none occurred before; its
         logit is an output of the model (Singer and Willett, J. Educ. Stat. 1993; Gensheimer and
         Narasimhan, PeerJ 2019).
         """
@@ -68,7 +90,7 @@ class Task:
 
 @dataclass(frozen=True, repr=False)
 class Records:
-    """Records in memory, a row each; their text shows none of them.
+    """Records in memory, one per row; their text shows no content.
 
     Attributes:
         features: float32, shape ``(n, *input_shape)``.
@@ -90,7 +112,7 @@ class Records:
 def survival_targets(
     last: npt.NDArray[np.int64], events: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Return the targets of survival, one integer a record: 2 · interval + event.
+    """Return survival targets, one integer per record: 2 · interval + event.
 
     Args:
         last: the last interval in which each record was observed, from 0, shape ``(n,)``.

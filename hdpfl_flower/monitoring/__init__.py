@@ -1,1 +1,1 @@
-"""The journal of a run and its Prometheus series."""
+"""Journal of a run and its Prometheus series."""

@@ -1,4 +1,4 @@
-"""Append-only record of a run: one JSON object a line, read by plots, reports and exporters."""
+"""Append-only record of a run for plots and exporters, JSON lines."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import numpy as np
 
 from hdpfl_flower import formats
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.monitoring.rejection import rejections_in
 
 Event = dict[str, Any]
 
 
 class Journal:
-    """A run's journal, open for writing.
+    """Journal of a run, open for writing.
 
     Guarantees:
-        A line that :meth:`write` returned from is in the file, whole, and stays as it is; a crash
-        can tear the last line alone, which readers skip.
+        A line is complete in the file once :meth:`write` returns, and does not change; a crash
+        can tear only the last line, which readers skip.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open ``path`` for appending; its folder is made."""
+        """Open ``path`` for appending and create its folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         before = path.read_bytes() if path.exists() else b""
         self._file = path.open("a", encoding="utf-8")
@@ -45,22 +46,22 @@ class Journal:
         said = {key: plain(value) for key, value in facts.items()}
         line = {"event": event, "at": at, **self._format, **said}
         self._format = {}
-        # A line in one write, and flushed: a crash of the process loses nothing written before.
+        # A line in one write, and flushed: a crash of the process loses no earlier line.
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         return line
 
     def hold(self) -> bool:
-        """Lock the journal for this process. Returns False if another process holds it."""
+        """Lock the journal for this process; False if already locked."""
         try:
-            # The system frees it when the process ends, however it ends.
+            # The system frees it whenever the process ends.
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def sync(self) -> int:
-        """Wait until the disk has every line; return their bytes."""
+        """Flush all lines to disk and return their total bytes."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
@@ -70,32 +71,40 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Event]:
-    """Return the events of a journal in order; a line torn by a crash is skipped.
+    """Return a journal's events in order, skipping torn lines.
 
     Raises:
-        DataError: there is no journal at ``path``, or it is of a newer version.
+        DataError: there is no journal at ``path``, or it has no number or a newer version's.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             events = list(parse_events(file))
     except FileNotFoundError:
         raise DataError(f"no journal at {path}; name a run's folder, or its id") from None
-    for event in events:  # several numbers, where a later version resumed the run
-        formats.JOURNAL.check(event.get("format"))
+    check_format(events)
     return events
 
 
-def finished_rounds(events: Sequence[Event]) -> list[Event]:
-    """Return the rounds among ``events``, their numbers as floats, infinite and NaN ones too.
+def check_format(events: Sequence[Event]) -> None:
+    """Refuse a journal that this version cannot read; each process wrote its number once."""
+    for number, event in enumerate(events):
+        if number == 0 or "format" in event:
+            formats.JOURNAL.check(event.get("format"))
 
-    A journal holds every attempt at its run. The rounds are those of the last one that finished
-    any: one that began anew replaces all rounds, one that resumed those after its checkpoint.
+
+def finished_rounds(events: Sequence[Event]) -> list[Event]:
+    """Return the rounds among ``events`` with numeric fields as floats.
+
+    Infinite and NaN numbers too.
+
+    A journal holds every attempt at its run. The rounds are those of the last attempt that finished
+    any: a restart replaces all rounds, a resumed run those after its checkpoint.
 
     Raises:
-        DataError: a round lacks a field, or has a wrong one.
+        DataError: a round lacks a field, or a field is wrong.
     """
     rounds: dict[int, Event] = {}
-    kept = None  # of the rounds before, those up to it are kept once another round is finished
+    kept = None  # earlier rounds up to this number are kept once another round is finished
     try:
         for event in events:
             if event["event"] == "run-started":
@@ -110,7 +119,7 @@ def finished_rounds(events: Sequence[Event]) -> list[Event]:
                 rounds[found["round"]] = found
         return list(rounds.values())
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise DataError("the journal is damaged: a round in it is not whole") from None
+        raise DataError("the journal is damaged: a round in it is incomplete") from None
 
 
 def _round(event: Event) -> Event:
@@ -118,13 +127,14 @@ def _round(event: Event) -> Event:
         raise ValueError("a site that was not asked")
     if not isinstance(event.get("tested", {}), dict):
         raise TypeError("not the sites that were tested")
+    rejections_in(event)
     metrics = {name: float(value) for name, value in event["metrics"].items()}
     weights = [float(weight) for weight in event.get("weights", [])]
     return {**event, "round": int(event["round"]), "metrics": metrics, "weights": weights}
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[Event]:
-    """Yield the events in the lines of a journal; other lines are skipped."""
+    """Yield the events in a journal's lines; skip other lines."""
     for line in lines:
         try:
             event = json.loads(line)
@@ -135,7 +145,7 @@ def parse_events(lines: Iterable[str]) -> Iterator[Event]:
 
 
 def plain(value: object) -> object:
-    """Return ``value`` as JSON has it; numbers that JSON lacks become their names."""
+    """Return ``value`` for JSON; non-finite numbers become their names."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

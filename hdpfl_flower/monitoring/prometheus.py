@@ -1,18 +1,25 @@
-"""Export of readings to Prometheus: as text, as OpenMetrics with times, over HTTP, as a file.
+"""Export of readings to Prometheus, by HTTP or file.
+
+As text, or as OpenMetrics with times.
 
 Shared by the exporters of both command lines, which supply the readings.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import re
 import signal
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.monitoring.series import Place, Reading, Series, series_at
@@ -20,21 +27,23 @@ from hdpfl_flower.system.extras import extra
 from hdpfl_flower.system.files import replace_file
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from prometheus_client import CollectorRegistry, Metric
 
 Read = Callable[[], Iterable[Reading]]
 
 
 class Exporter:
-    """Collector of prometheus-client that reads its values at every scrape.
+    """Prometheus collector that reads its values at every scrape.
 
     Guarantees:
-        Exports series of its own place alone, whatever ``read`` returns. Calls ``read`` in one
+        Exports only series of its own place, for any result of ``read``. Calls ``read`` in one
         thread at a time.
     """
 
     def __init__(self, place: Place, read: Read) -> None:
-        """Show what ``read`` returns, of the series of ``place``.
+        """Show the readings of ``read`` in the series of ``place``.
 
         Raises:
             InstallationError: prometheus-client is not installed.
@@ -44,13 +53,13 @@ class Exporter:
         self._mine, self._read, self._lock = frozenset(series_at(place)), read, Lock()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, as prometheus-client asks for them."""
+        """Yield the metrics in prometheus-client's form."""
         with self._lock:
             found = [reading for reading in self._read() if reading.series in self._mine]
         yield from families(found)
 
     def registry(self) -> CollectorRegistry:
-        """Return a registry of this collector alone, without those of process and platform."""
+        """Return a registry of this collector only, without process and platform."""
         from prometheus_client import CollectorRegistry
 
         registry = CollectorRegistry(auto_describe=False)
@@ -64,7 +73,7 @@ class Exporter:
         return bytes(generate_latest(self.registry()))
 
     def openmetrics(self) -> bytes:
-        """Return the values, with their times if they have some, in OpenMetrics."""
+        """Return the values in OpenMetrics, with times if known."""
         from prometheus_client.openmetrics.exposition import generate_latest
 
         return bytes(generate_latest(self.registry()))  # type: ignore[no-untyped-call]
@@ -72,14 +81,16 @@ class Exporter:
 
 @dataclass(frozen=True)
 class Address:
-    """Where an exporter answers.
+    """Address of an exporter.
 
     Attributes:
         host: address to listen at.
         port: TCP port.
-        certificate: PEM file, to speak TLS; needs the next two.
+        certificate: PEM file, for TLS; needs the next two.
         key: its private key.
         clients: PEM file of the authority whose certificates a client must show.
+        names: further names of this machine that requests may use.
+        token: required from each request; empty: none.
     """
 
     host: str
@@ -87,13 +98,15 @@ class Address:
     certificate: Path | None = None
     key: Path | None = None
     clients: Path | None = None
+    names: tuple[str, ...] = ()
+    token: str = field(default="", repr=False)
 
     @property
     def mutual(self) -> bool:
-        """Whether nobody without a certificate is answered; raises where files are missing.
+        """Whether a client certificate is required; raises without its files.
 
         Raises:
-            DeploymentError: one of the three files is named, and not all of them are there.
+            DeploymentError: one of the three files is named, but not all of them exist.
         """
         files = (self.certificate, self.key, self.clients)
         if not any(files):
@@ -106,14 +119,47 @@ class Address:
     @property
     def local(self) -> bool:
         """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.host)
+
+    def is_asked_as(self, host: str) -> bool:
+        """Return whether a Host header names this address.
+
+        A web page can make its own name resolve to this machine (DNS rebinding), and sends
+        that name. An IP address is not a name: it counts if other machines may ask at all.
+        """
+        found = re.fullmatch(r"\[?([^][@/]+?)\]?(:[0-9]+)?", host)
+        name = found[1].lower() if found else ""
+        if name in {self.host.lower(), *map(str.lower, self.names)}:
+            return True
+        return _is_loopback(name) or (not self.local and _is_ip(name))
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+LONGEST = 200
+"""Maximum characters of a label's value."""
+
+
+def _shown(label: str) -> str:
+    return label[:LONGEST].encode(errors="backslashreplace").decode()
 
 
 def families(readings: Iterable[Reading]) -> Iterator[Metric]:
-    """Yield ``readings`` as Prometheus has them: a series at a time, its label sets together."""
+    """Yield ``readings`` in Prometheus' form, grouped by series.
+
+    Labels are cut to :data:`LONGEST` characters, and lone surrogates are spelled out, which a
+    ledger or a folder's name may hold and UTF-8 cannot. Among labels shown alike, the last counts.
+    """
     from prometheus_client import Metric
 
     found: dict[Series, dict[tuple[str, ...], list[Reading]]] = {}
@@ -121,11 +167,12 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
         found.setdefault(reading.series, {}).setdefault(reading.labels, []).append(reading)
     for series, by_labels in found.items():
         info = series.unit == "info"
-        # In OpenMetrics a family's name lacks the suffix that its samples have.
+        # In OpenMetrics a family's name lacks the suffix of its samples.
         family = series.name.removesuffix("_info" if info else "_total")
         kind = "info" if info else "counter" if series.counter else "gauge"
         metric = Metric(family, series.meaning, kind, "" if info else series.unit)
-        for labels, values in by_labels.items():
+        shown = {tuple(map(_shown, labels)): values for labels, values in by_labels.items()}
+        for labels, values in shown.items():
             named = dict(zip(series.labels, labels, strict=True))
             for reading in values:
                 metric.add_sample(series.name, named, reading.value, reading.at)
@@ -133,30 +180,34 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
 
 
 def serve(exposition: Exporter, address: Address) -> tuple[Callable[[], None], str]:
-    """Answer ``http(s)://<host>:<port>/metrics`` in a thread; return what stops it, and where.
+    """Serve ``http(s)://<host>:<port>/metrics`` in a thread.
+
+    Returns a function that stops it, and its address.
 
     Raises:
-        DeploymentError: the address cannot be listened at, or a TLS file is missing or wrong.
+        DeploymentError: the address cannot be bound, or a TLS file is missing or wrong.
     """
-    from prometheus_client import start_http_server
+    from prometheus_client import make_wsgi_app
+    from prometheus_client.exposition import ThreadingWSGIServer
 
-    mutual = address.mutual
     try:
-        server, thread = start_http_server(
-            address.port,
-            address.host,
-            exposition.registry(),
-            certfile=str(address.certificate) if mutual else None,
-            keyfile=str(address.key) if mutual else None,
-            client_cafile=str(address.clients) if mutual else None,
-            client_auth_required=mutual,
-        )
+        family, *_, found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
+        app = _guarded(make_wsgi_app(exposition.registry()), address)
+        tls = _tls(address)
+        server: WSGIServer = make_server(str(found[0]), address.port, app, kind, _SilentHandler)
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
     except OSError as error:
         where = f"{address.host}:{address.port}"
         raise DeploymentError(
             f"exporter: cannot listen at {where}: {error.strerror}; name another '--port', or "
             "correct the TLS files"
         ) from None
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
 
     def stop() -> None:
         server.shutdown()
@@ -166,10 +217,41 @@ def serve(exposition: Exporter, address: Address) -> tuple[Callable[[], None], s
     return stop, f"{address.host}:{server.server_port}"
 
 
+class _SilentHandler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Log no request."""
+
+
+def _guarded(app: WSGIApplication, address: Address) -> WSGIApplication:
+    """Return ``app`` behind checks of the Host header and token."""
+    wanted = f"Bearer {address.token}".encode()
+
+    def guarded(request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if not address.is_asked_as(request.get("HTTP_HOST", "")):
+            start("403 Forbidden", [])
+            return [b"the Host header names another machine; add its name with --name\n"]
+        borne = request.get("HTTP_AUTHORIZATION", "").encode()
+        if address.token and not hmac.compare_digest(borne, wanted):
+            start("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
+            return [b"the token is missing or wrong\n"]
+        return app(request, start)
+
+    return guarded
+
+
+def _tls(address: Address) -> ssl.SSLContext | None:
+    if not address.mutual:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=address.clients)
+    context.load_cert_chain(str(address.certificate), address.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def serve_until_ended(
     exposition: Exporter, address: Address, report_url: Callable[[str], object]
 ) -> None:
-    """Answer until SIGTERM or Ctrl-C; ``report_url`` receives the URL, once it answers.
+    """Serve until SIGTERM or Ctrl-C; pass the URL to ``report_url``.
 
     Raises:
         DeploymentError: see :func:`serve`.
@@ -185,10 +267,10 @@ def serve_until_ended(
 
 
 def write_textfile(exposition: Exporter, path: Path, *, mode: int) -> None:
-    """Write the current values to ``path`` for node_exporter's textfile collector, all or nothing.
+    """Write the values atomically for node_exporter's textfile collector.
 
     ``prometheus_client.write_to_textfile`` cannot set the file's permissions: it follows the umask,
-    and a site's file is for its owner and group alone.
+    and a site's file is only for its owner and group.
 
     Raises:
         DeploymentError: its name does not end in ``.prom``, or it cannot be written.
@@ -202,7 +284,7 @@ def write_textfile(exposition: Exporter, path: Path, *, mode: int) -> None:
 
 
 def keep_writing(exposition: Exporter, path: Path, every: float, *, mode: int) -> None:
-    """Write ``path`` now, and again each ``every`` seconds for ever; 0: once."""
+    """Write ``path`` every ``every`` seconds for ever; 0: once."""
     write_textfile(exposition, path, mode=mode)
     while every:
         time.sleep(every)

@@ -1,4 +1,4 @@
-"""Reasons why the update of a site was not used: a code for programs, words for people."""
+"""Reasons for unused updates: codes for programs, words for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Rejection(StrEnum):
-    """Why an update was not used.
+    """Reason why an update was not used.
 
     The values are stored in journals and are labels of Prometheus: none is renamed or removed.
     """
@@ -21,26 +21,26 @@ class Rejection(StrEnum):
     LATE = "late"
     """No reply in time."""
     UNDELIVERED = "undelivered"
-    """Flower could not deliver the message, or the site's app did not run to its end."""
+    """Message not delivered by Flower, or the site's app did not finish."""
     GUARD = "guard"
     """The guard refuses the update."""
     MALFORMED = "malformed"
-    """The reply does not have the form that the wire prescribes."""
+    """The reply is not in the form of the wire."""
     PENDING = "pending"
-    """The site's operator has not approved the run so far."""
+    """The site's operator has not yet approved the run."""
     REFUSED = "refused"
     """The site's operator refused the run."""
     NOT_ASKED = "not-asked"
-    """The strategy could not serve the site, and sent it no instructions."""
+    """The strategy could not serve the site, and did not ask it."""
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """One site's update that was not used.
+    """One site's unused update, with the reason.
 
     Attributes:
-        code: what programs read.
-        words: what people read; no program does.
+        code: for programs.
+        words: for people; no program reads them.
     """
 
     code: Rejection
@@ -48,31 +48,9 @@ class Rejected:
 
 
 def rejections_in(event: Mapping[str, Any]) -> dict[str, Rejection]:
-    """Return site → code of the updates that the round ``event`` of a journal rejects.
+    """Return site → code of the rejected updates in a round.
 
-    A round of format 0 has words alone, of which the codes are looked up. A code that this version
-    does not know cannot be in a journal whose format it knows, and raises ``ValueError``.
+    Raises:
+        LookupError, ValueError: there are none, or a code is unknown.
     """
-    words: Mapping[str, str] = event.get("rejected", {})
-    if "rejections" not in event:
-        return {site: _of_format_0(str(why)) for site, why in words.items()}
     return {site: Rejection(code) for site, code in event["rejections"].items()}
-
-
-_WORDS_OF_FORMAT_0 = {
-    "declined": Rejection.DECLINED,
-    "failed": Rejection.FAILED,
-    "no reply in time": Rejection.LATE,
-    "app not loaded there: it may have approved another one": Rejection.UNDELIVERED,
-    "its work broke off": Rejection.UNDELIVERED,
-    "asks for more privacy than any level gives": Rejection.NOT_ASKED,
-    "its level had no site when the run began: there is no noise for it": Rejection.NOT_ASKED,
-    "claims another level than it joined with": Rejection.NOT_ASKED,
-}
-_STARTS_OF_FORMAT_0 = {"not delivered": Rejection.UNDELIVERED, "guard:": Rejection.GUARD}
-"""The words of journals of format 0. What this version writes is free to change; these are not."""
-
-
-def _of_format_0(words: str) -> Rejection:
-    starts = (code for start, code in _STARTS_OF_FORMAT_0.items() if words.startswith(start))
-    return _WORDS_OF_FORMAT_0.get(words) or next(starts, Rejection.MALFORMED)

@@ -1,9 +1,9 @@
-"""Table of all Prometheus series: name, unit, labels, meaning and the exporter that has it.
+"""Table of all Prometheus series with unit, labels, meaning and exporter.
 
-Names are ``hdpfl_<noun>_<unit>``, counters end in ``_total``. The coordinator's series say what the
-server knows anyway, from its journals; a site's come from its own ledger, and no ε, δ, batch size
-or number of records is anywhere else. Exporters, dashboards, rules and documents name nothing that
-is not here.
+Names are ``hdpfl_<noun>_<unit>``, counters end in ``_total``. The coordinator's series show data
+that the server has anyway, from its journals; a site's come from its own ledger, and no ε, δ, batch
+size or number of records is anywhere else. Exporters, dashboards, rules and documents name only
+series of this table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Place = Literal["coordinator", "site"]
 COORDINATOR_PORT, SITE_PORT = 28290, 28291
 """Default ports of the two exporters."""
 PHASES = ("prepare", "exchange", "aggregate", "evaluate")
-"""Phases of a round, whose times are exported; sites train in ``exchange``."""
+"""Phases of a round with exported times; sites train in ``exchange``."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Series:
     """One metric.
 
     Attributes:
-        at: whose exporter shows it.
-        noun: what is counted or measured.
-        unit: in what; ``bool`` is 0 or 1, ``info`` is always 1, with its content in the labels.
+        at: exporter that shows it.
+        noun: counted or measured quantity.
+        unit: its unit; ``bool`` is 0 or 1, ``info`` is always 1, with its content in the labels.
         meaning: one sentence for people.
         labels: their names, in order.
-        counter: whether it only grows while its run, or its site, is the same.
+        counter: whether it only grows for the same run or site.
     """
 
     at: Place
@@ -42,7 +42,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The name in Prometheus.
+        """Name in Prometheus.
 
         >>> RECEIVED.name, WEIGHT.name
         ('hdpfl_run_received_bytes_total', 'hdpfl_site_weight_ratio')
@@ -50,12 +50,12 @@ class Series:
         return f"hdpfl_{self.noun}_{self.unit}{'_total' if self.counter else ''}"
 
     def reads(self, value: float, *labels: str) -> Reading:
-        """Return a value of this series; ``labels`` stand in the order of its own."""
+        """Return a value of this series, with ``labels`` in its order."""
         return Reading(self, labels, float(value))
 
 
 class Reading(NamedTuple):
-    """A value: of which series, under which labels, and when, if not now (seconds since 1970)."""
+    """Value of a series with labels and Unix time (None: now)."""
 
     series: Series
     labels: tuple[str, ...]
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
 
 
 def _ours(noun: str, unit: str, meaning: str, *more: str, counter: bool = False) -> Series:
-    """Return a series of the coordinator's; all of them say whose run they are of."""
+    """Return a series of the coordinator, labelled by run."""
     return Series("coordinator", noun, unit, meaning, ("run", *more), counter)
 
 
@@ -76,31 +76,40 @@ def _sites(noun: str, unit: str, meaning: str, *labels: str, counter: bool = Fal
 # --- the coordinator: a run -----------------------------------------------------------------------
 
 RUN = _ours(
-    "run", "info", "What runs: public terms, as the sites got them.", "strategy", "model", "dataset"
+    "run", "info", "Public terms of the run, as sent to the sites.", "strategy", "model", "dataset"
 )
 STARTED = _ours("run_started_timestamp", "seconds", "When the run started.")
-LAST_EVENT = _ours("run_last_event_timestamp", "seconds", "When its journal was last written to.")
+LAST_EVENT = _ours("run_last_event_timestamp", "seconds", "When its journal was last written.")
 ACTIVE = _ours("run_active", "bool", "Whether the journal says that it still runs.")
 PLANNED = _ours("run_planned", "rounds", "Rounds of the run.")
 FINISHED = _ours("run_finished", "rounds", "The last round that ended.")
 NO_QUORUM = _ours(
     "run_no_quorum",
     "rounds",
-    "Rounds that left the model as it was, too few updates.",
+    "Rounds with too few updates, which left the model unchanged.",
     counter=True,
 )
 LEFT_OUT = _ours("run_left_out", "sites", "Sites that do not disclose what the strategy needs.")
 UNREADABLE = _ours("run_unreadable", "events", "Events of the journal that could not be read.")
 
+# --- the coordinator: its machine -----------------------------------------------------------------
+
+FILE_SIZE = Series("coordinator", "file_size", "bytes", "Size of a file of --watch.", ("file",))
+FILE_FREE = Series("coordinator", "file_free", "bytes", "Free space of its disk.", ("file",))
+CERTIFICATE_END = Series(
+    "coordinator", "certificate_end_timestamp", "seconds", "When a certificate of --watch ends.",
+    ("file",),
+)  # fmt: skip
+
 # --- the coordinator: a round ---------------------------------------------------------------------
 
-DURATION = _ours("round_duration", "seconds", "How long the last round took.")
-MEDIAN = _ours("round_median", "seconds", "Median of how long the last 101 rounds took.")
-TIMEOUT = _ours("round_timeout", "seconds", "How long the run waits for the replies of a round.")
+DURATION = _ours("round_duration", "seconds", "Duration of the last round.")
+MEDIAN = _ours("round_median", "seconds", "Median duration of the last 101 rounds.")
+TIMEOUT = _ours("round_timeout", "seconds", "Longest wait for the replies of a round.")
 PHASE = _ours(
     "round_phase",
     "seconds",
-    f"What the last round's time went to: {', '.join(PHASES)}; sites train in exchange.",
+    f"Time of the last round by phase: {', '.join(PHASES)}; sites train in exchange.",
     "phase",
 )
 ASKED = _ours("round_asked", "sites", "Sites that the last round asked.")
@@ -112,7 +121,7 @@ EFFECTIVE = _ours(
 REJECTED = _ours(
     "run_rejected",
     "updates",
-    "Updates that were asked for and not used: declined, failed, late, undelivered, refused by the "
+    "Requested updates that were not used: declined, failed, late, undelivered, refused by the "
     "guard, malformed, not asked.",
     "reason",
     counter=True,
@@ -133,15 +142,15 @@ ACCURACY = _ours(
 LOSS = _ours("model_loss", "mean", "Mean loss on the same records.", "group")
 SQUARED = _ours("model_squared_error", "mean", "Mean squared error, of a regression.", "group")
 ABSOLUTE = _ours("model_absolute_error", "mean", "Mean absolute error, of a regression.", "group")
-TESTED = _ours("model_tested", "sites", "Sites that the mean over the sites counts.")
-UNTESTED = _ours("model_untested", "sites", "Sites that it does not count, for want of a test.")
+TESTED = _ours("model_tested", "sites", "Sites in the mean over the sites.")
+UNTESTED = _ours("model_untested", "sites", "Sites without a test, which that mean leaves out.")
 
 # --- the coordinator: a site, as far as its updates show it ---------------------------------------
 
 SHARE = _ours(
     "site_model_share",
     "ratio",
-    "Its part in what moved the model over all rounds so far, of each model where there are "
+    "Its share of the model's movement over all rounds so far, for each model if there are "
     "several.",
     "model",
     "site",
@@ -154,10 +163,21 @@ NOISE = _ours(
     "site",
 )
 NORM = _ours("site_update", "norm", "l2 norm of its last, noisy update.", "site")
-CLUSTER = _ours("site_cluster", "index", "Cluster that its update was put into.", "site")
-CONFIDENCE = _ours("site_cluster_confidence", "ratio", "How surely it belongs to it.", "site")
+CLUSTER = _ours("site_cluster", "index", "Cluster of its update.", "site")
+CONFIDENCE = _ours(
+    "site_cluster_confidence", "ratio", "Probability that it belongs to its cluster.", "site"
+)
 SITE_ASKED = _ours("site_asked", "rounds", "Rounds that asked it.", "site", counter=True)
 SITE_ACCEPTED = _ours("site_accepted", "rounds", "Rounds that used it.", "site", counter=True)
+SITE_ONLINE = _ours(
+    "site_online", "bool", "Whether its node is heard; 0: it was online in the run.", "site"
+)
+SITE_ABSENT = _ours(
+    "site_absent", "rounds", "Rounds that ended while it was offline, online before.", "site",
+    counter=True,
+)  # fmt: skip
+PENDING_SITES = _ours("run_pending", "sites", "Sites online whose operators have not decided.")
+ENDED = _ours("run_ended", "bool", "How its last attempt ended, 1 for one of them.", "how")
 SITE_BAD = _ours(
     "site_bad", "updates", "Its updates that were malformed or refused by guard.", "site",
     counter=True,
@@ -168,13 +188,22 @@ LAST_SOFT = _ours("clustering_last_soft", "round", "Last round that clusters sof
 
 # --- a site: its budget ---------------------------------------------------------------------------
 
-SPENT_EPSILON = _sites("budget_spent", "epsilon", "ε charged so far, rounded up.")
-LIMIT_EPSILON = _sites("budget_limit", "epsilon", "The lifetime cap that counts.")
-LEFT_EPSILON = _sites("budget_left", "epsilon", "ε that is left, rounded down.")
-SPENT_DELTA = _sites("budget_spent", "delta", "δ charged so far, rounded up.")
-LIMIT_DELTA = _sites("budget_limit", "delta", "The lifetime cap that counts.")
-LEFT_DELTA = _sites("budget_left", "delta", "δ that is left, rounded down.")
+FULL = _sites("budget_taken", "ratio", "Share of the lifetime promise that is taken.")
+SPENT_EPSILON = _sites(
+    "budget_spent", "epsilon", "Σε charged, rounded up; none under a Rényi filter."
+)
+LIMIT_EPSILON = _sites("budget_limit", "epsilon", "Lifetime cap in force.")
+LEFT_EPSILON = _sites("budget_left", "epsilon", "ε that is left of the sum, rounded down.")
+SPENT_DELTA = _sites("budget_spent", "delta", "Σδ charged, rounded up; none under a Rényi filter.")
+LIMIT_DELTA = _sites("budget_limit", "delta", "Lifetime cap in force.")
+LEFT_DELTA = _sites("budget_left", "delta", "δ that is left of the sum, rounded down.")
 CHARGED_RUNS = _sites("budget_charged", "runs", "Runs that were charged.")
+LEFT_LIKE_LAST = _sites(
+    "budget_left_like_last",
+    "runs",
+    "Runs like the last one that still fit, by the filter where there is one; before any run, by "
+    "the profile's [run].",
+)
 LEFT_RUNS = _sites("budget_left", "runs", "Runs at the profile's [run] that still fit.")
 
 # --- a site: its runs -----------------------------------------------------------------------------
@@ -182,7 +211,7 @@ LEFT_RUNS = _sites("budget_left", "runs", "Runs at the profile's [run] that stil
 RUN_EPSILON = _sites("run_charged", "epsilon", "ε that a run was charged.", "run")
 RUN_DELTA = _sites("run_charged", "delta", "δ that a run was charged.", "run")
 PAID_RELEASES = _sites("plan_paid", "releases", "Noisy updates that the plan pays for.", "run")
-LEFT_RELEASES = _sites("plan_left", "releases", "Of them, those not taken yet.", "run")
+LEFT_RELEASES = _sites("plan_left", "releases", "Of these, the ones not taken yet.", "run")
 MULTIPLIER = _sites("plan_noise", "multiplier", "z: noise of a step is z times C.", "run")
 SIGNAL = _sites(
     "plan_signal_to_noise",
@@ -197,24 +226,26 @@ RELEASES = _sites(
 REFUSED = _sites(
     "refused",
     "requests",
-    "Requests that got no update: declined or failed, and over what.",
+    "Requests without an update: declined or failed, and the reason.",
     "answer", "reason",
     counter=True,
 )  # fmt: skip
+PENDING_REQUESTS = _sites("pending", "requests", "Runs that wait for the operator's decision.")
 LAST_REFUSED = _sites("last_refused_timestamp", "seconds", "When the last of them arrived.")
 
 # --- a site: its ledger ---------------------------------------------------------------------------
 
 INTACT = _sites(
-    "ledger_intact", "bool", "Whether every entry, and the anchor, bore out at the last check."
+    "ledger_intact", "bool", "Whether all entries and the anchor verified at the last check."
 )
-CHECKED = _sites("ledger_checked_timestamp", "seconds", "When all of the ledger was last checked.")
+CHECKED = _sites("ledger_checked_timestamp", "seconds", "When the whole ledger was last checked.")
 ENTRIES = _sites("ledger", "entries", "Entries of the hash chain.")
 ANCHORED = _sites("ledger_anchored", "bool", "Whether an anchor guards against an older copy.")
+LEDGER_FREE = _sites("ledger_free", "bytes", "Free space of the ledger's disk.")
 PROFILE = _sites("profile_readable", "bool", "Whether the profile can be read and is valid.")
 
 SERIES: tuple[Series, ...] = tuple(each for each in vars().values() if isinstance(each, Series))
-"""All of them, in the order of this file."""
+"""All series, in the order of this file."""
 
 
 def series_at(place: Place) -> Iterable[Series]:

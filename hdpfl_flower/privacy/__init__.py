@@ -1,1 +1,1 @@
-"""Plans, accounting, noise and private selection: what a site's guarantee rests on."""
+"""Plans, accounting, noise and private selection of a site's guarantee."""

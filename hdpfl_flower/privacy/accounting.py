@@ -1,4 +1,4 @@
-"""Privacy accounting: the cost of a sequence of noisy steps, and the noise that a budget needs.
+"""Privacy accounting: cost of noisy steps, noise for a budget.
 
 Events say what happened (dp-accounting's ``DpEvent``), apart from what it costs. Costs come from
 privacy-loss distributions (PLD) with pessimistic estimates; every number is rounded to the side
@@ -10,41 +10,43 @@ frozen plan never pays for it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from hdpfl_flower.config.profile import MIN_DELTA
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy.calibration_cache import cached
 
 if TYPE_CHECKING:
     import dp_accounting
 
 _TOLERANCE = 5e-4
-"""The search stops when the noise multiplier is within this factor of the least that suffices."""
+"""Relative tolerance of the noise multiplier's search."""
 _CONFIRMATIONS = 4
 """Fine costs at most, before the search brackets the answer instead."""
 _DIGITS = 6
 """Significant digits of a noise multiplier; the last one is rounded up."""
-_CACHE_VERSION = 3
+_COARSE = 1e-3
+"""Grid interval for finding the ε that sets the interval."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Equal DP-SGD steps: ``count`` times, each record is in the batch with ``sampling_prob``."""
+    """Equal DP-SGD steps: ``count`` Poisson batches of ``sampling_prob``.
+
+    Their noise multiplier is ``noise_factor`` times that of the run.
+    """
 
     sampling_prob: float
     count: int
+    noise_factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Releases whose noise is given: ``count`` times N(0, z²) on what one record moves by ≤ 1 (l2).
+    """Releases of given noise: ``count`` times N(0, z²), sensitivity ≤ 1.
 
     Private selections are such releases (``noisy_max.py``).
     """
@@ -75,7 +77,9 @@ _Cost = Callable[[float], float]
 def event_of(
     schedule: Schedule, noise_multiplier: float, beside: Sequence[ExtraRelease] = ()
 ) -> dp_accounting.DpEvent:
-    """Return what happens when every step of ``schedule`` adds N(0, (z·C)²) to a clipped sum.
+    """Return the event of ``schedule`` with noise N(0, (f·z·C)²).
+
+    f is the steps' ``noise_factor``.
 
     One full-batch step (``sampling_prob`` 1) is a plain Gaussian under add/remove. The releases
     ``beside`` the training are part of what happens, with noise of their own.
@@ -93,7 +97,8 @@ def event_of(
         raise AccountingError("a count must be >= 0")
     events: list[dp_accounting.DpEvent] = []
     for steps in merge(schedule):
-        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
+        noise = noise_multiplier * steps.noise_factor
+        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise)
         if steps.sampling_prob < 1:
             event = dp_accounting.PoissonSampledDpEvent(steps.sampling_prob, event)
         events.append(dp_accounting.SelfComposedDpEvent(event, steps.count))
@@ -113,26 +118,22 @@ def _once(one: ExtraRelease) -> dp_accounting.DpEvent:
     return DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)
 
 
-def _label(one: ExtraRelease) -> tuple[str | float, ...]:
-    # The word keeps an ε and a multiplier of the same value apart in the cache's key.
-    return (one.noise_multiplier,) if isinstance(one, Gaussians) else ("pure", one.epsilon)
-
-
 def _noise_of(one: ExtraRelease) -> float:
-    """Return the multiplier of the Gaussian whose loss varies as much; NaN or ≤ 0: no release."""
+    """Return the Gaussian multiplier of equal loss variance; ≤ 0: none."""
     if isinstance(one, Gaussians):
         return one.noise_multiplier
     # The standard deviation of the loss: about ε for ±ε, and 1/z for a Gaussian.
     return 1 / one.epsilon if one.epsilon > 0 else math.nan
 
 
-def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
+def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float | None = None) -> float:
     """Return ε of ``event`` at ``delta``, an upper bound.
 
     Args:
-        event: what happened.
+        event: what happened, see :func:`event_of`.
         delta: the δ of the statement, at least 1e-10.
-        interval: width of the PLD's grid of privacy losses; see :func:`interval_for`.
+        interval: width of the PLD's grid of privacy losses; None: :func:`interval_for` the ε that
+            a coarse grid finds.
 
     Guarantees:
         Never below the true ε (pessimistic discretization), beyond float64 rounding; ``inf``
@@ -144,6 +145,11 @@ def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> f
     from hdpfl_flower.privacy.pld import GridAccountant
 
     _check_delta(delta)
+    if interval is None:
+        coarse = epsilon_of(event, delta, _COARSE)
+        if not 0 < coarse < math.inf:
+            return coarse
+        interval = min(_COARSE, interval_for(coarse, _count_of(event)))
     try:
         epsilon = float(GridAccountant(interval).compose(event).get_epsilon(delta))
     except OverflowError:  # privacy losses beyond e^709: next to no noise
@@ -153,13 +159,22 @@ def epsilon_of(event: dp_accounting.DpEvent, delta: float, interval: float) -> f
     return epsilon
 
 
+def _count_of(event: dp_accounting.DpEvent) -> int:
+    """Return how many releases ``event`` composes."""
+    if hasattr(event, "events"):
+        return sum(map(_count_of, event.events))
+    if hasattr(event, "count"):
+        return int(event.count) * _count_of(event.event)
+    return 1
+
+
 def _check_delta(delta: float) -> None:
     if not MIN_DELTA <= delta < 1:
         raise AccountingError("delta must lie in [1e-10, 1): PLD under-reports below")
 
 
 def interval_for(epsilon: float, steps: int) -> float:
-    """Return the PLD interval for a target ε over so many steps: 1e-4·ε·min(1, 200/√steps).
+    """Return the PLD interval for a target ε: 1e-4·ε·min(1, 200/√steps).
 
     It follows ε: at a fixed 1e-3 the bound is useless for small ε and many steps
     (docs/project/decisions.md), and a large ε costs gigabytes. Rounding to the grid adds
@@ -172,7 +187,7 @@ def interval_for(epsilon: float, steps: int) -> float:
 def calibrate(
     schedule: Schedule, epsilon: float, delta: float, beside: Sequence[ExtraRelease] = ()
 ) -> float:
-    """Return the noise multiplier z with which ``schedule`` is (ε, δ)-DP.
+    """Return the noise multiplier z that makes ``schedule`` (ε, δ)-DP.
 
     Args:
         schedule: the steps of the whole run, full-batch and subsampled in any order.
@@ -186,7 +201,8 @@ def calibrate(
 
     Guarantees:
         ``epsilon_of(event_of(schedule, z, beside), delta, interval_for(epsilon, steps)) <=
-        epsilon``, with ``steps`` those of the schedule.
+        epsilon``, with ``steps`` those of the schedule. Computed by this process: no file decides
+        the noise of a site.
 
     Raises:
         AccountingError: ε or δ out of range, no noise between 1e-3 and 1e6 fits, or what happens
@@ -213,40 +229,13 @@ def calibrate(
 def _calibrate(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...]
 ) -> float:
-    key = cache_key(schedule, epsilon, delta, beside)
-    return cached(key, lambda: _search(schedule, epsilon, delta, beside))
-
-
-def cache_key(
-    schedule: Sequence[Steps],
-    epsilon: float | str,
-    delta: float,
-    beside: Sequence[ExtraRelease] = (),
-) -> str:
-    """Return all that z depends on, the accountant's version too: another one is another key.
-
-    Args:
-        schedule: merged.
-        epsilon: the target; or a word for all of them, where each has its own line.
-        delta: target δ.
-        beside: releases that are no steps.
-    """
-    return json.dumps(
-        [
-            _CACHE_VERSION,
-            version("dp-accounting"),
-            [(s.sampling_prob, s.count) for s in schedule],
-            epsilon,
-            delta,
-            *((*_label(one), one.count) for one in beside),
-        ]
-    )
+    return _search(schedule, epsilon, delta, beside)
 
 
 def _search(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...] = ()
 ) -> float:
-    """Find the least sufficient z: on a coarse grid first, on the right one at the end."""
+    """Find the least sufficient z, from coarse to right grid."""
     # Both grids are pessimistic. The coarse one is cheaper and takes most of the search.
     coarse = _cost_on(10, schedule, epsilon, delta, beside)
     fine = _cost_on(1, schedule, epsilon, delta, beside)
@@ -262,7 +251,7 @@ def _search(
 def confirmed(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, guess: float, slope: float
 ) -> float:
-    """Return a z that costs at most ε, from a guess of the least such z; 0 where none is found.
+    """Return a z of cost ≤ ε near the guess; else 0.
 
     Args:
         schedule: merged.
@@ -288,13 +277,13 @@ def _cost_on(
     delta: float,
     beside: Sequence[ExtraRelease],
 ) -> _Cost:
-    """Return z → ε, on the grid that belongs to the target ε or a coarser one."""
+    """Return z → ε, on the target's grid or a coarser one."""
     interval = coarseness * interval_for(epsilon, sum(steps.count for steps in schedule))
     return cache(lambda z: epsilon_of(event_of(schedule, z, beside), delta, interval))
 
 
 def _slope(cost: _Cost, low: float, high: float) -> float:
-    """Return how fast the cost falls between two z: −d log ε / d log z; NaN: not known."""
+    """Return the cost's slope −d log ε / d log z; NaN: unknown."""
     ends = cost(low), cost(high)
     if not all(0 < end < math.inf for end in ends):
         return math.nan
@@ -302,7 +291,7 @@ def _slope(cost: _Cost, low: float, high: float) -> float:
 
 
 def _confirm(cost: _Cost, epsilon: float, z: float, slope: float) -> float:
-    """Return a z that costs at most ε, by its slope within the tolerance of the least; else 0.
+    """Return a sufficient z by its slope; 0: none found.
 
     Each cost names the next candidate, for log ε is nearly linear in log z. The slope decides
     which z are tried, and never whether one suffices.
@@ -322,12 +311,12 @@ def _confirm(cost: _Cost, epsilon: float, z: float, slope: float) -> float:
 def _gaussian_guess(
     schedule: Schedule, epsilon: float, delta: float, beside: Sequence[ExtraRelease]
 ) -> float:
-    """Return a first guess of z by the central limit: μ² = Σ count·q²·(e^{1/z²} − 1)."""
+    """Return a z by the central limit: μ² = Σ count·q²·(e^{1/z²} − 1)."""
     # μ² that (ε, δ) affords, roughly; the bracket corrects a bad guess.
     whole = (epsilon / (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(epsilon))) ** 2
     # Gaussians compose as Σ 1/z². The floor of 1 % below keeps the guess finite.
     spent = sum(one.count / _noise_of(one) ** 2 for one in beside)
-    mass = sum(s.count * s.sampling_prob**2 for s in schedule)
+    mass = sum(s.count * (s.sampling_prob / s.noise_factor) ** 2 for s in schedule)
     return 1 / math.sqrt(math.log1p(max(whole - spent, 0.01 * whole) / mass))
 
 
@@ -375,17 +364,22 @@ def _narrow(
 
 
 def merge(schedule: Schedule) -> list[Steps]:
-    """Return the schedule with equal probabilities summed: composition has no order.
+    """Return the schedule with equal steps summed: composition has no order.
 
     Raises:
-        AccountingError: a probability outside (0, 1], or a negative count.
+        AccountingError: a probability outside (0, 1], a negative count, or no factor of the noise.
     """
-    counts: dict[float, int] = {}
+    counts: dict[tuple[float, float], int] = {}
     for steps in schedule:
         if not 0 < steps.sampling_prob <= 1 or steps.count < 0:
             raise AccountingError("a sampling probability must lie in (0, 1], a count be >= 0")
-        counts[steps.sampling_prob] = counts.get(steps.sampling_prob, 0) + steps.count
-    return [Steps(q, counts[q]) for q in sorted(counts) if counts[q]]
+        if not 0 < steps.noise_factor < math.inf:
+            raise AccountingError("a factor of the noise must be positive and finite")
+        kind = steps.sampling_prob, steps.noise_factor
+        counts[kind] = counts.get(kind, 0) + steps.count
+    return [
+        Steps(q, counts[q, factor], factor) for q, factor in sorted(counts) if counts[q, factor]
+    ]
 
 
 def _round_up(z: float) -> float:

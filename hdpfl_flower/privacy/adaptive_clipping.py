@@ -1,9 +1,9 @@
-"""A clip norm that follows a quantile of the updates' norms, found from noised bits.
+"""Clip norm that follows a quantile of norms by noised bits.
 
 Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private Learning with Adaptive Clipping
 (NeurIPS 2021), Algorithm 1: each client's bit says whether its update lies within the clip norm S;
 the share b̄ of such bits, noised, moves S ← S·exp(−η_b·(b̄ − κ)) towards the κ-quantile. More than
-κ within: S falls. (Flower 1.41 noises the bit "was clipped" and keeps the sign, so it moves away
+κ within: S falls. (Flower 1.42 noises the bit "was clipped" and keeps the sign, so it moves away
 from the quantile: ``tests/hdpfl_flower/privacy/test_adaptive_clipping.py`` holds both against a
 sample.)
 
@@ -19,7 +19,7 @@ import math
 from hdpfl_flower.errors import AccountingError
 
 _BIT_SHARE = 3.5
-"""The noise of the bits is at least 3.5 times the joint multiplier: they cost the update 1 %."""
+"""Least ratio of bit noise to joint multiplier: 1 % cost."""
 
 
 def joint_multiplier(update_multiplier: float, bit_noise: float) -> float:
@@ -37,7 +37,7 @@ def joint_multiplier(update_multiplier: float, bit_noise: float) -> float:
 
 
 def update_multiplier(joint: float, bit_noise: float) -> float:
-    """Return z of the update, rounded up, so that update and bit together have ``joint``.
+    """Return z of the update, rounded up; with bit: ``joint``.
 
     Raises:
         AccountingError: the bits alone have too little noise.
@@ -50,8 +50,8 @@ def update_multiplier(joint: float, bit_noise: float) -> float:
     # Otherwise the bits alone cost all of the budget, and no z solves the equation.
     if not 2 * bit_noise > joint:
         raise AccountingError(
-            "the noise on the clipping bits is too little for this level; raise the strategy's "
-            "'bit-noise'"
+            "the noise on the clipping bits is too little for this level; take what "
+            "'enough_bit_noise' returns"
         )
     # The inverse of joint_multiplier, rounded up past the error of a few operations. With
     # `enough_bit_noise`, 2s is at least 7 times `joint`: the difference does not cancel.
@@ -60,7 +60,7 @@ def update_multiplier(joint: float, bit_noise: float) -> float:
 
 
 def enough_bit_noise(asked: float, strictest: float) -> float:
-    """Return s: ``asked``, or more where the strictest level's joint multiplier needs it.
+    """Return s: ``asked``, or more for the strictest level.
 
     All bits go into one sum, so its noise must do for the strictest level.
 
@@ -71,7 +71,7 @@ def enough_bit_noise(asked: float, strictest: float) -> float:
 
 
 def share_within(within: int, count: int, expected: float, noise: float) -> float:
-    """Return b̄, the noisy share of updates within the clip norm, in [0, 1].
+    """Return b̄, the noisy share of unclipped updates, in [0, 1].
 
     The bits are counted less ½ and divided by a constant, so that neither the sensitivity (½) nor
     the divisor depends on who took part; what lies outside of [0, 1] is noise alone.

@@ -1,4 +1,4 @@
-"""Rounds that a budget affords at a given noise, and their cost (uniform noise, early exit).
+"""Affordable rounds of a budget at a given noise (early exit).
 
 Liu et al., Projected Federated Averaging with Heterogeneous Differential Privacy (VLDB 2021), §4.2:
 every site trains with the same noise multiplier, and a site leaves when its own ε is used up.
@@ -22,7 +22,7 @@ _LEAST = 1e-3
 def affordable_rounds(
     steps: Steps, noise_multiplier: float, epsilon: float, delta: float, most: int
 ) -> int:
-    """Return how many rounds of ``steps`` (ε, δ) pays for at ``noise_multiplier``, 0 to ``most``.
+    """Return the rounds that (ε, δ) pays for, 0 to ``most``.
 
     Rounded down, and searched from below: what is tried never costs much more than ε, so no noise
     multiplier, however small, makes the accountant's grid large.
@@ -51,7 +51,7 @@ def affordable_rounds(
 def charge_for(
     steps: Steps, rounds: int, noise_multiplier: float, epsilon: float, delta: float
 ) -> float:
-    """Return the ε to charge for ``rounds`` rounds at ``noise_multiplier``, rounded up.
+    """Return the ε to charge for ``rounds`` rounds, rounded up.
 
     Guarantees:
         Not below what the rounds cost, also when that is computed again on the grid that belongs

@@ -1,4 +1,4 @@
-"""Empirical lower bound on ε, from the scores of records that are planted by coin.
+"""Empirical lower bound on ε from scores of planted canaries.
 
 A tester plants records (canaries), each with a coin of its own that says whether it takes part, and
 gives each a score from what was released. Where the mechanism is Gaussian and no canary touches
@@ -29,12 +29,12 @@ from scipy.special import betaincinv, log_ndtr, ndtri
 from hdpfl_flower.errors import AccountingError
 
 _MAX_MU = 1e3
-"""A larger μ, infinite where there is no noise, counts as this one: ε is then about 500,000."""
+"""Largest μ, also for no noise: ε is about 500,000."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the scores say of μ, the distance between a canary's two distributions in σ.
+    """Evidence on μ, the canary's distance in σ.
 
     Attributes:
         mu: the estimate of μ.
@@ -72,7 +72,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Guesses:
-    """What guesses at a fixed threshold say of ε, whatever the distribution of the scores.
+    """Evidence on μ of guesses at a fixed, distribution-free threshold.
 
     Attributes:
         members: canaries that took part.
@@ -124,7 +124,7 @@ def guesses_of(
     *,
     gaussian: bool,
 ) -> Guesses:
-    """Return the guesses "took part" for scores above ``cut``, which must not depend on them.
+    """Return guesses "took part" above ``cut``, fixed beforehand.
 
     Args:
         scores: of canaries, any shape.
@@ -145,12 +145,12 @@ def guesses_of(
 
 
 def _least_share(count: int, of: int, error_rate: float) -> float:
-    """Return the share that is above the true one in at most ``error_rate`` of binomial draws."""
+    """Return an upper binomial bound, wrong at most at ``error_rate``."""
     return float(betaincinv(count, of - count + 1, error_rate)) if count else 0.0
 
 
 def evidence_of(scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_]) -> Evidence:
-    """Return what ``scores`` say of μ; σ is estimated from those of the canaries left out.
+    """Return the evidence of ``scores`` on μ; σ from excluded canaries.
 
     Args:
         scores: a row a release, a column a canary, shape ``(releases, canaries)``, any unit.
@@ -187,7 +187,7 @@ def evidence_of(scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_])
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return ε at ``delta`` of a Gaussian release whose sensitivity is ``mu`` σ, rounded down.
+    """Return ε of a Gaussian of ``mu`` σ, rounded down.
 
     The least ε ≥ 0 with Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) ≤ δ, exact (Balle and Wang, Theorem 8);
     0 for μ ≤ 0.
@@ -209,7 +209,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return δ at ``epsilon`` of a Gaussian release whose sensitivity is ``mu`` > 0 σ."""
+    """Return δ of a Gaussian of sensitivity ``mu`` > 0 σ."""
     inside = float(log_ndtr(mu / 2 - epsilon / mu))
     outside = float(log_ndtr(-mu / 2 - epsilon / mu))
     # In logarithms, for e^ε overflows where its product with a tiny Φ does not.

@@ -1,37 +1,30 @@
-"""Cache of noise multipliers on disk: each is computed by one process, and read by all others.
+"""Disk cache of noise multipliers, one computing process each.
 
 A number counts only with the whole key that it was computed for and a checksum: a flipped digit
-must not pass for less noise. What is damaged is computed again.
+must not pass for less noise. What is damaged is computed again. A checksum tells damage and no
+forgery, so that a folder or a file that another user owns or may write to is not used, and no
+deployed site reads its noise from here (``accounting.calibrate``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.locks import one_at_a_time
-from hdpfl_flower.system.paths import cache_dir
+from hdpfl_flower.system.paths import cache_dir, home
+from hdpfl_flower.system.printable import site_log
+
+log = site_log()
 
 _PATIENCE = 120.0
-"""Seconds to wait for a process that computes the same number; a search takes at most some ten."""
-
-
-def cached(key: str, compute: Callable[[], float]) -> float:
-    """Return the number of ``key``, read from its file or computed and written there."""
-    path = _folder() / f"{_digest(key)}.json"
-    value = _read(path, key)
-    if value is None:
-        with one_at_a_time(path.with_suffix(".lock"), _PATIENCE):
-            value = _read(path, key)  # the process that was waited for has written it
-            if value is None:
-                value = compute()
-                replace_file(path, _entry(key, value).encode())
-    return value
+"""Seconds to wait for another process's search."""
 
 
 def cached_in_book(key: str, of: float, compute: Callable[[], float]) -> float:
@@ -42,7 +35,10 @@ def cached_in_book(key: str, of: float, compute: Callable[[], float]) -> float:
         of: what the numbers in it differ by.
         compute: makes this one.
     """
-    path = _folder() / f"{_digest(key)}.book"
+    folder = _folder()
+    if folder is None:
+        return compute()
+    path = folder / f"{_digest(key)}.book"
     book = _book(path, key)
     value = book.read(of)
     if value is None:
@@ -55,7 +51,7 @@ def cached_in_book(key: str, of: float, compute: Callable[[], float]) -> float:
 
 
 class _Book:
-    """A file of numbers, a line each, to which any process adds lines."""
+    """A file of numbers, appended to by any process."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path, self._key, self._known, self._end = path, key, dict[float, float](), 0
@@ -70,18 +66,22 @@ class _Book:
         """Add a number in one write."""
         # A line before it, too: a crash in mid-write tears one line and not the next.
         text = f"\n{_entry(f'{self._key} {of!r}', value)}\n"
-        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY
-        with os.fdopen(os.open(self._path, flags, 0o600), "ab") as file:
-            file.write(text.encode())
         self._known[of] = value
+        with contextlib.suppress(OSError):  # a full disk: the number is in memory
+            flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW
+            with os.fdopen(os.open(self._path, flags, 0o600), "ab") as file:
+                file.write(text.encode())
 
     def _read_on(self) -> None:
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._end)
-                lines = file.read()
+            opened = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return
+        with os.fdopen(opened, "rb") as file:
+            if not _is_own(os.fstat(opened)):
+                return
+            file.seek(self._end)
+            lines = file.read()
         # A line that is being written ends with the next reading.
         whole = lines[: lines.rfind(b"\n") + 1]
         self._end += len(whole)
@@ -100,17 +100,30 @@ def _book(path: Path, key: str) -> _Book:
     return _Book(path, key)
 
 
-def _folder() -> Path:
-    folder = cache_dir() / "noise-multipliers"
-    folder.mkdir(exist_ok=True, mode=0o700)
-    return folder
+def _folder() -> Path | None:
+    """Return the cache's folder, or None if unsafe."""
+    with contextlib.suppress(OSError):
+        folder = cache_dir() / "noise-multipliers"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        found = folder.lstat()  # of a link itself, which is no folder
+        if stat.S_ISDIR(found.st_mode) and _is_own(found):
+            return folder
+    _warn_once(home())
+    return None
 
 
-def _read(path: Path, key: str) -> float | None:
-    try:
-        return _value(path.read_text(), key)
-    except (OSError, ValueError):
-        return None  # not computed yet, or damaged
+@lru_cache(maxsize=1)
+def _warn_once(folder: Path) -> None:
+    log.warning(
+        "%s/cache/noise-multipliers is not used: it is no folder that this user owns and no other "
+        "may write to; remove it",
+        folder,
+    )
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Return whether this user owns a file or folder, and no other may write to it."""
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _value(text: str, key: str) -> float | None:

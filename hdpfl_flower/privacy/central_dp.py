@@ -1,4 +1,4 @@
-"""Client-level privacy by a server that is trusted: the plan of each level, and its noisy mean.
+"""Client-level privacy by a trusted server: plans and noisy means.
 
 FedHDP, Algorithm 1 (the step within a level) with the accounting that it leaves open: the unit is
 one client with all of its records, the relation add/remove one client, the adversary sees the
@@ -27,9 +27,9 @@ from hdpfl_flower.privacy.noise import RandomStream, add_noise
 Floats = npt.NDArray[np.float64]
 
 _BELOW = 1 - 1e-6
-"""Updates are clipped to a little less than S: what is rounded afterwards stays within S."""
+"""Clipping margin below S for later rounding."""
 _AT = 1 - 1e-5
-"""An update from here on was clipped: its site sent it with a norm of S·(1 − 1e-6)."""
+"""Norm from which a received update counts as clipped."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Level:
 
 @dataclass(frozen=True)
 class CentralPlan:
-    """What the server does in every round.
+    """Round of the server.
 
     Attributes:
         levels: the loosest first.
@@ -117,7 +117,7 @@ def make_central_plan(
 
 
 def clip_update(update: Floats, clip_norm: float) -> Floats:
-    """Return Δ·min(1, S/‖Δ‖), S rounded down; float64, shape ``(d,)``. Zero where not finite.
+    """Return Δ·min(1, S/‖Δ‖), float64, ``(d,)``; 0 if not finite.
 
     >>> clip_update(np.array([0.3, 0.4]), 1.0), clip_update(np.zeros(2), 1.0)
     (array([0.3, 0.4]), array([0., 0.]))
@@ -149,7 +149,7 @@ def clipped_sum(
     chosen: npt.NDArray[np.int64] | None = None,
     squares: Floats | None = None,
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """Return the sum of the clipped rows and the number of those that were within S.
+    """Return the clipped rows' sum and the number within S.
 
     Rows are clipped again, whatever the sites did: the noise is made for S. A site that clips
     (:func:`clip_update`) leaves a norm that reveals the bit. One pass where ``squares``

@@ -1,4 +1,4 @@
-"""A client's private choice of a model by the exponential mechanism, with Gumbel noise on counts.
+"""Private choice of a model by the exponential mechanism.
 
 As in ``noisy_max.py`` the client counts, for each of M models, the records that the model gets
 right; here it adds independent Gumbel noise of scale 1/ε to each, and releases which is largest.
@@ -59,13 +59,13 @@ def choose_model_by_gumbel(correct: Counts, epsilon: float, stream: RandomStream
 
 
 def check_counts(correct: Counts) -> None:
-    """Refuse what is no counts; raises ``AccountingError``."""
+    """Refuse invalid counts; raises ``AccountingError``."""
     if correct.ndim != 1 or not len(correct) or not np.issubdtype(correct.dtype, np.integer):
         raise AccountingError("a choice needs one whole number a model")
 
 
 def pure_selections(epsilon: float, delta: float, count: int) -> PureSelections:
-    """Return ``count`` choices, as dear as they may be to cost no more than (ε, δ) together.
+    """Return the dearest ``count`` choices within (ε, δ).
 
     Args:
         epsilon: of all choices; ``inf``: each costs ``inf``.
@@ -103,7 +103,7 @@ def pure_selections(epsilon: float, delta: float, count: int) -> PureSelections:
 
 
 def composed_delta(each: float, count: int, epsilon: float) -> float:
-    """Return the δ at which ``count`` releases of pure ε ``each`` are (``epsilon``, δ)-DP, exactly.
+    """Return the exact δ of ``count`` pure-ε releases at ``epsilon``.
 
     δ = Σ_l C(k, l)·max(0, e^{(k−l)·each} − e^{epsilon + l·each}) / (1 + e^each)^k (Kairouz, Oh and
     Viswanath, The Composition Theorem for Differential Privacy, ICML 2015, Theorem 3.3).

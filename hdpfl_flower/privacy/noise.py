@@ -1,4 +1,4 @@
-"""Randomness on which privacy rests, and its only source: AES-CTR streams and float64 normals.
+"""Cryptographic randomness of privacy: AES-CTR streams, float64 normals.
 
 torch's generators start from one fixed seed in every process and use only 32 bits of it, and
 float32 normals are cut at 5.8 σ; neither may noise a release
@@ -32,9 +32,9 @@ _AHEAD = 65_536
 _SLACK = 15
 """Bytes that the cipher asks for behind what it writes: a block of it but one."""
 _ZEROS = memoryview(bytes(8 * _AHEAD))
-"""What is encrypted, where it is not more."""
+"""Least bytes encrypted at once."""
 _GRID_BITS = 20
-"""A noisy sum is rounded to σ·2⁻²⁰, a public grid: the low bits of a float64 reveal nothing."""
+"""A noisy sum is rounded to the public grid σ·2⁻²⁰ against low bits."""
 
 
 class RandomStream:
@@ -85,7 +85,7 @@ class RandomStream:
         return np.flatnonzero(words < threshold)
 
     def draw_ahead(self, count: int, calls: int) -> None:
-        """Let the next ``calls`` calls of ``normal(count)`` draw their numbers several at a time.
+        """Let the next ``calls`` of ``normal(count)`` draw jointly.
 
         They return the same bits in the same order; short pieces of the stream cost less together.
         No number is returned twice. Calls that are announced and not made waste what was drawn for
@@ -173,7 +173,7 @@ def _box_muller(streams: Sequence[RandomStream], calls: int, count: int) -> torc
 def _blocks(
     streams: Sequence[RandomStream], count: int
 ) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-    """Yield rows, columns, and the normals that belong there, of ``count`` of each stream."""
+    """Yield rows, columns and their normals, ``count`` of each stream."""
     for start in range(0, count, _BLOCK):
         columns = slice(start, min(start + _BLOCK, count))
         width = columns.stop - start
@@ -217,7 +217,7 @@ class ReleaseStreams:
         kind: str,
         positions: tuple[int, int] = (0, 0),
     ) -> ReleaseStreams:
-        """Return the streams of a simulated release: reproducible, and protecting nobody.
+        """Return the seeded streams of a simulated release, without protection.
 
         ``positions`` are the bytes taken of each before, see :class:`RandomStream`.
         """
@@ -257,7 +257,7 @@ def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Te
 def add_noises(
     totals: torch.Tensor, stds: Sequence[float], streams: Sequence[RandomStream]
 ) -> None:
-    """Replace each row by :func:`add_noise` of it under its own scale and its own stream.
+    """Replace each row by its :func:`add_noise`, own scale and stream.
 
     Args:
         totals: clipped sums of as many releases, float32, shape ``(n, d)``, any device.

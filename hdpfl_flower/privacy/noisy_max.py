@@ -1,4 +1,4 @@
-"""A client's private choice of the model that suits it best, by the count of its correct records.
+"""Private choice of a client's best model by noisy counts.
 
 The client counts, for each of M models, the records that the model gets right, adds N(0, s²) to
 every count, and releases the index of the largest, and nothing else.
@@ -55,7 +55,7 @@ def choose_model(correct: Counts, noise_std: float, stream: RandomStream) -> int
 
 
 def selection_sensitivity(models: int) -> float:
-    """Return how far one record moves the counts less their mean, at most: √(⌊M²/4⌋/M).
+    """Return the sensitivity of centred counts: √(⌊M²/4⌋/M).
 
     Raises:
         AccountingError: fewer than one model.
@@ -80,7 +80,7 @@ def selection_noise_std(noise_multiplier: float, models: int) -> float:
 def two_stage_steps(
     records: int, batch_size: int, first_batch: int, rounds: int, local_epochs: int = 1
 ) -> tuple[Steps, ...]:
-    """Return the steps of each round: the first with large batches, to be clustered by.
+    """Return each round's steps; the first has large batches.
 
     Round 1 takes ⌈K·N/b¹⌉ steps with q = b¹/N, each later one ⌈K·N/b⌉ with q = b/N (R-DPCFL,
     Algorithm 1; a client takes whole steps, so they are rounded up).
@@ -95,8 +95,8 @@ def two_stage_steps(
     Raises:
         AccountingError: a batch that is not within 1 … N, or no round.
 
-    >>> two_stage_steps(100, 30, 100, 3)[:2]
-    (Steps(sampling_prob=1.0, count=1), Steps(sampling_prob=0.3, count=4))
+    >>> [(each.sampling_prob, each.count) for each in two_stage_steps(100, 30, 100, 3)[:2]]
+    [(1.0, 1), (0.3, 4)]
     """
     if not (1 <= batch_size <= records and 1 <= first_batch <= records) or rounds < 1:
         raise AccountingError("batches must lie within 1 and the records, and rounds be at least 1")
@@ -116,7 +116,7 @@ def calibrate_with_selections(
     *,
     mechanism: Literal["gaussian", "gumbel"] = "gaussian",
 ) -> tuple[float, ExtraRelease]:
-    """Return the noise multiplier of all steps, and the selections as they are charged beside them.
+    """Return the steps' noise multiplier, and the charged selections.
 
     The selections alone would cost ``share``·ε at δ. All of it composes in one privacy-loss
     distribution with one δ, so that together they cost far less than their sum.

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hdpfl_flower import formats
+from hdpfl_flower.after import Prior, Scores
+from hdpfl_flower.config.feasibility import models_of
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.config.recorded_terms import recorded_terms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined, Reason
 from hdpfl_flower.privacy.accounting import (
@@ -28,27 +29,29 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
 )
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
-from hdpfl_flower.privacy.plan_table import calibrate_among_many
+from hdpfl_flower.privacy.plan_table import calibrate_among_many, calibrate_simulated
+from hdpfl_flower.work.choice import Gaussian, Gumbel
 
 if TYPE_CHECKING:
     import dp_accounting
 
 NominalNoise = Callable[[int], float]
-"""Rounds → the noise multiplier that a paper's formula has for them."""
+"""Rounds → noise multiplier of a paper's formula."""
 OF_A_RECORD, OF_AN_UPDATE = 1.0, 2.0
-"""How far what is released moves, in clip norms: a step's clipped sum by one record more or less,
-and a client's clipped update by any change of its records, which may turn it round (C to −C)."""
+"""Sensitivity of a release in clip norms: a step's clipped sum under one record more or less,
+and a client's clipped update under any change of its records, which may turn it round (C to −C)."""
 
 
 @dataclass(frozen=True, repr=False)
 class RoundPlan:
-    """What one round does at one site.
+    """One round of a site.
 
     Attributes:
         steps: how many, and the probability that a record is in a step's batch.
         clip_norm: C.
-        noise_std: z·s·C, the standard deviation of the noise on each coordinate of what is
-            released, s the plan's sensitivity: of a step's sum, or of a client's clipped update.
+        noise_std: f·z·s·C, the standard deviation of the noise on each coordinate of what is
+            released, f the steps' ``noise_factor``, s the plan's sensitivity: of a step's sum, or
+            of a client's clipped update.
         divisor: b, the constant a noisy sum is divided by.
     """
 
@@ -60,13 +63,13 @@ class RoundPlan:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """One frozen mechanism. What is accounted is what runs: both read this object.
+    """Privacy plan of a run: accounting and training read it.
 
     Attributes:
         epsilon: ε charged for the whole run; ``inf`` means no privacy.
         delta: δ charged for the whole run.
-        noise_multiplier: z, the noise over the sensitivity: a step adds N(0, (z·s·C)²) to every
-            coordinate of the clipped sum; what is accounted is z alone.
+        noise_multiplier: z, the noise over the sensitivity: a step adds N(0, (f·z·s·C)²) to every
+            coordinate of the clipped sum, f its ``noise_factor``; what is accounted is f·z alone.
         divisor: expected batch size b, the constant a noisy sum is divided by.
         steps: for each round that is paid for, the steps it takes and their sampling probability.
         min_clip_norm: least C the run may use.
@@ -76,14 +79,13 @@ class Plan:
             first use the plan up (the ledger counts them).
         first_divisor: the expected batch size of round 1, where it is another one; else 0.
         models: models that a round trains, each with the round's steps: two with a private
-            personal model.
+            second model.
         choices: private choices of a model that are paid for beside the steps, and their noise.
         tuning: steps on the site's own records after the last round; None: there are none.
         counts: the one release of noisy counts for the personal prior; None: there is none.
         scores: the one release of a noisy histogram of scores; None: there is none.
         sensitivity: s, by how many C what is released moves: ``OF_A_RECORD`` for the sums of
-            DP-SGD and ``OF_AN_UPDATE`` for a client's update. A plan in a ledger that does not
-            say it is of a version that planned every release with 1.
+            DP-SGD and ``OF_AN_UPDATE`` for a client's update.
     """
 
     epsilon: float
@@ -103,7 +105,7 @@ class Plan:
     scores: Gaussians | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``AccountingError`` for another sensitivity, or rounds of which it matters which.
+        """Raise ``AccountingError`` for unequal rounds or another sensitivity.
 
         With less of it there would be less noise than z says, which alone is accounted.
         """
@@ -127,7 +129,7 @@ class Plan:
 
     @property
     def beside(self) -> tuple[ExtraRelease, ...]:
-        """What is released, or kept as if it were, besides the steps."""
+        """Releases besides the steps."""
         return tuple(one for one in (self.choices, self.counts, self.scores) if one)
 
     def covers(self, server_round: int) -> bool:
@@ -135,24 +137,25 @@ class Plan:
         return 1 <= server_round <= (self.last_round or self.rounds)
 
     def event(self) -> dp_accounting.DpEvent:
-        """Return what happens in the whole run, for any accountant."""
+        """Return the run's mechanisms, for any accountant."""
         return event_of(self.schedule, self.noise_multiplier, self.beside)
 
     def round(self, server_round: int, clip_norm: float) -> RoundPlan:
-        """Return what round ``server_round`` (from 1) does when its clip norm is ``clip_norm``."""
+        """Return round ``server_round`` (from 1) at ``clip_norm``."""
         # With `participations` a round's number may exceed those paid for; all are alike then.
         steps = self.steps[min(server_round, self.rounds) - 1]
         first = self.first_divisor if server_round == 1 else 0.0
-        return RoundPlan(steps, clip_norm, self._noise_std(clip_norm), first or self.divisor)
+        return RoundPlan(steps, clip_norm, self._noise_std(steps, clip_norm), first or self.divisor)
 
     def tuning_round(self, clip_norm: float) -> RoundPlan:
-        """Return what the steps after the last round do; raises where none are paid for."""
+        """Return the steps after the last round; raises if unpaid."""
         if self.tuning is None:
             raise AccountingError("no plan pays for steps after the last round")
-        return RoundPlan(self.tuning, clip_norm, self._noise_std(clip_norm), self.divisor)
+        noise_std = self._noise_std(self.tuning, clip_norm)
+        return RoundPlan(self.tuning, clip_norm, noise_std, self.divisor)
 
-    def _noise_std(self, clip_norm: float) -> float:
-        return self.noise_multiplier * (self.sensitivity * clip_norm)
+    def _noise_std(self, steps: Steps, clip_norm: float) -> float:
+        return self.noise_multiplier * steps.noise_factor * (self.sensitivity * clip_norm)
 
     def update_noise_std(self, server_round: int, clip_norm: float, learning_rate: float) -> float:
         """Return the standard deviation of the noise in each coordinate of a round's update.
@@ -175,27 +178,22 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """Return the plan that :meth:`to_json` wrote, of this version or an earlier one.
+        """Return the plan that :meth:`to_json` wrote.
 
         Raises:
-            AccountingError: the text is no plan.
-            LedgerError: the plan is of a newer version.
+            AccountingError: the text is no plan: a field is missing or unknown, or is wrong.
+            LedgerError: the plan has no number, or that of a newer version.
         """
         return _parse_plan(text)
 
 
 @lru_cache(maxsize=256)
 def _parse_plan(text: str) -> Plan:
-    """Read a plan of any format up to ``formats.PLAN.newest``.
-
-    Format 0 has no number, and may lack fields that were added before there were numbers; their
-    defaults are what every plan without them meant. A field that no format has is refused: what
-    it asks for would not be done.
-    """
     try:
         data = json.loads(text)
-        format_of_plan(text)
-        data.pop("format", None)
+        formats.PLAN.check(data.pop("format", None))  # before other keys, which may be newer
+        if data.keys() != {each.name for each in fields(Plan)}:
+            raise ValueError("fields")
         data["steps"] = tuple(Steps(**steps) for steps in data["steps"])
         if data.get("tuning"):
             data["tuning"] = Steps(**data["tuning"])
@@ -211,33 +209,6 @@ def _parse_plan(text: str) -> Plan:
         raise AccountingError("the text in the ledger is no plan; restore the ledger") from None
 
 
-def format_of_plan(text: str) -> int:
-    """Return the format's number of a plan's JSON.
-
-    Raises:
-        AccountingError: the text is no plan.
-        LedgerError: the plan is of a newer version.
-    """
-    try:
-        data = json.loads(text)
-        number = data.get("format")
-    except (ValueError, AttributeError):
-        raise AccountingError("the text in the ledger is no plan; restore the ledger") from None
-    if number is not None and type(number) is not int:
-        raise AccountingError("the plan's format is no number; restore the ledger")
-    return formats.PLAN.check(number)
-
-
-def charged_terms(plan: str, terms: str) -> RunTerms:
-    """Return the terms that a ledger holds with a plan; both are its JSON.
-
-    Raises:
-        TermsError: a key or a value is wrong.
-        AccountingError, LedgerError: see :func:`format_of_plan`.
-    """
-    return recorded_terms(terms, format_of_plan(plan))
-
-
 def make_plan(
     profile: Profile,
     terms: RunTerms,
@@ -245,10 +216,11 @@ def make_plan(
     nominal_noise: NominalNoise | None = None,
     among_many: bool = False,
 ) -> Plan:
-    """Return the plan of ``terms`` at the site of ``profile``: q = b/N, k = ⌈K·N/b⌉ steps a round.
+    """Return the plan of ``terms`` at ``profile``'s site: q, k.
 
     It pays for all rounds of the run, or for ``participations`` of them, the first with all records
-    in a batch where ``first-batch`` asks for that, and for ``selections`` private choices. With a
+    in a batch where ``first-batch`` asks for that, with noise that falls where ``spend`` asks for
+    that, and for the private choices. With a
     ``noise-multiplier`` the noise is given, and the plan pays for as many of those rounds as the
     profile's (ε, δ) affords, and is charged what they cost. With ``noise = client`` a round is one
     Gaussian release of the clipped update, its noise made for 2C.
@@ -272,16 +244,16 @@ def make_plan(
             asked to take a paper's formula for its noise.
         AccountingError: no noise can pay for the terms.
     """
-    # A paper's formula may under-protect: it is for simulated sites alone, whatever the terms say.
+    # A paper's formula may under-protect: it is for simulated sites alone, under any terms.
     nominal = nominal_noise if profile.simulated and terms.noise == "records" else None
     if (terms.calibration == "pld") != (nominal is None):
-        raise Declined(Reason.TERMS, "'calibration' is a paper's formula, which protects nobody")
+        raise Declined(Reason.TERMS, "'calibration' is a paper's formula, which gives no privacy")
     training = profile.training
     # The terms can only lower a site's ε.
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
-        count=_local_steps(profile, terms) + _mask_steps(terms),
+        count=_local_steps(profile, terms) + terms.work.extra_steps,
     )
     # Before any calibration, whose cost grows with the steps that the server asks for.
     check_work(profile, terms)
@@ -289,30 +261,36 @@ def make_plan(
     if terms.noise == "client":  # one Gaussian release of the whole update; no sampling is claimed
         steps, divisor = Steps(sampling_prob=1.0, count=1), 1.0
         sensitivity = OF_AN_UPDATE
-    rounds, noise_multiplier = _rounds_asked(terms), 0.0
+    rounds, noise_multiplier = rounds_asked(terms), 0.0
     if terms.noise_multiplier:
         noise_multiplier = terms.noise_multiplier
         rounds, epsilon = _leave_early(profile, terms, steps, rounds, epsilon, nominal)
     schedule, first_divisor = (steps,) * rounds, 0.0
     charged = terms.tuning_steps if terms.noise == "records" else 0
     tuning = replace(steps, count=charged) if charged else None
-    if terms.first_batch == "full":
+    if terms.work.full_first:
         # K full batches in round 1, in place of its sampled ones.
-        schedule = (Steps(1.0, terms.local_epochs + _mask_steps(terms)), *schedule[1:])
+        schedule = (Steps(1.0, terms.local_epochs + terms.work.extra_steps), *schedule[1:])
         first_divisor = float(training.declared_records)
-    models, delta = _models(terms), profile.run.delta
+    schedule = tuple(
+        replace(one, noise_factor=terms.noise_factor(server_round))
+        for server_round, one in enumerate(schedule, start=1)
+    )
+    models, delta = models_of(terms), profile.run.delta
     choices, counts, scores = None, None, None
     if nominal is not None:
         noise_multiplier = noise_multiplier or nominal(rounds)
     elif not noise_multiplier:
         choices = _choices(terms, epsilon, delta)
         # Every record counts, so that no sampling amplifies; one more or less moves one count by 1.
-        counts = _once(terms.personal_prior, epsilon, delta)
-        scores = _once(terms.score_share, epsilon, delta)
+        counts = _once(terms.after.prior, epsilon, delta)
+        scores = _once(terms.after.scores, epsilon, delta)
         # Of all models together: two models of a round share one (ε, δ).
         paid = (*schedule * models, *((tuning,) if tuning else ()))
         beside = [one for one in (choices, counts, scores) if one and epsilon < math.inf]
-        find = calibrate_among_many if among_many and profile.simulated else calibrate
+        find = calibrate
+        if profile.simulated:
+            find = calibrate_among_many if among_many else calibrate_simulated
         noise_multiplier = find(paid, epsilon, delta, beside)
     return Plan(
         epsilon=epsilon,
@@ -341,31 +319,26 @@ def _local_steps(profile: Profile, terms: RunTerms) -> int:
     )
 
 
-def _rounds_asked(terms: RunTerms) -> int:
-    """Return the rounds that a site is to pay for: all, or ``participations`` of them."""
+def rounds_asked(terms: RunTerms) -> int:
+    """Return the rounds to pay for: all, or ``participations``."""
     return min(terms.rounds, terms.participations or terms.rounds)
 
 
-def _models(terms: RunTerms) -> int:
-    """Return the models that a round trains under the plan: two with a private personal model."""
-    return 2 if terms.personal_lambda and terms.personal_noise == "records" else 1
-
-
 def planned_steps(profile: Profile, terms: RunTerms) -> int:
-    """Return the noisy steps of the whole run here, of all its models; nothing is calibrated.
+    """Return the run's noisy steps of all models, uncalibrated.
 
     At most: a run with ``noise-multiplier`` may end early.
     """
-    rounds = _rounds_asked(terms)
+    rounds = rounds_asked(terms)
     if terms.noise != "records":
         return rounds
-    first = terms.local_epochs + _mask_steps(terms) if terms.first_batch == "full" else 0
-    of_a_round = _local_steps(profile, terms) + _mask_steps(terms)
-    return _models(terms) * (rounds * of_a_round + first) + terms.tuning_steps
+    first = terms.local_epochs + terms.work.extra_steps if terms.work.full_first else 0
+    of_a_round = _local_steps(profile, terms) + terms.work.extra_steps
+    return models_of(terms) * (rounds * of_a_round + first) + terms.tuning_steps
 
 
 def check_work(profile: Profile, terms: RunTerms) -> None:
-    """Refuse more steps than a site's accountant should be asked about.
+    """Refuse more steps than an accountant can handle.
 
     What they cost is computed on a grid that grows with them: a million steps take seconds, ten
     million minutes.
@@ -379,32 +352,27 @@ def check_work(profile: Profile, terms: RunTerms) -> None:
             "the steps of the run, 'rounds' times the local steps, are above "
             "'policy.max-steps'; ask for fewer rounds or less local work, or raise it",
         )
-    if terms.selections > terms.rounds:
-        raise Declined(
-            Reason.TERMS, "'selections' are more than 'rounds', and a round has one choice"
-        )
-
-
-def _mask_steps(terms: RunTerms) -> int:
-    """Return the steps a round whose noisy gradient selects the mask, and moves no parameter."""
-    return int(terms.shared_mask == "charged-top-k")
+    if terms.choices > terms.rounds:
+        raise Declined(Reason.TERMS, "'choice' is more often than 'rounds', and a round has one")
 
 
 def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | None:
-    """Return the private choices of the run, which alone would cost their share of ε, if any."""
-    if not (terms.selections and terms.selection_share):
+    """Return the run's private choices at their share of ε."""
+    if not isinstance(terms.choice, Gaussian):
         return None
     from hdpfl_flower.privacy.noisy_max import selections_of
 
     return selections_of(
-        terms.selections, terms.selection_share, epsilon, delta,
-        mechanism=terms.selection_mechanism,
+        terms.choices, terms.choice.share, epsilon, delta,
+        mechanism="gumbel" if isinstance(terms.choice, Gumbel) else "gaussian",
     )  # fmt: skip
 
 
-def _once(share: float, epsilon: float, delta: float) -> Gaussians | None:
-    """Return one release of counts, which alone would cost ``share`` of ε; None of nothing."""
-    return Gaussians(calibrate([Steps(1.0, 1)], share * epsilon, delta), 1) if share else None
+def _once(asked: Prior | Scores | None, epsilon: float, delta: float) -> Gaussians | None:
+    """Return one release of counts at its share of ε."""
+    if asked is None:
+        return None
+    return Gaussians(calibrate([Steps(1.0, 1)], asked.share * epsilon, delta), 1)
 
 
 def _leave_early(
@@ -415,7 +383,7 @@ def _leave_early(
     epsilon: float,
     nominal: NominalNoise | None,
 ) -> tuple[int, float]:
-    """Return how many of ``most`` rounds ε pays for at the given noise, and what to charge."""
+    """Return the affordable rounds of ``most``, and their charge."""
     given, delta = terms.noise_multiplier, profile.run.delta
     if nominal is not None:  # charged by the formula, nominally: all of ε
         # From the most rounds down: the formula's noise grows with the rounds, so the first that

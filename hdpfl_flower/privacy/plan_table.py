@@ -1,4 +1,4 @@
-"""Noise multipliers of many clients that differ by ε alone: a table z(ε), and one cost a client.
+"""Noise multipliers of clients that differ by ε: a table z(ε).
 
 The searches for a dozen fixed ε, two an octave, are the knots. Between them log z is interpolated
 in log ε by the cubic through the four nearest; the z of a client is the guess's next neighbour
@@ -7,6 +7,9 @@ never whether one suffices: where none is confirmed, the search decides as for a
 
 The knots do not depend on who else is there, so that a client's z follows from its own steps and
 its own (ε, δ).
+
+For simulated sites alone, few or many: their noise comes from a seed, and their z is kept on disk
+(``calibration_cache.py``) and read back without another cost.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +26,6 @@ from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy.accounting import (
     ExtraRelease,
     Steps,
-    cache_key,
     calibrate,
     confirmed,
     epsilon_of,
@@ -34,10 +37,11 @@ from hdpfl_flower.privacy.calibration_cache import cached_in_book
 
 _AN_OCTAVE = 2
 """Knots from an ε to twice that."""
+_CACHE_VERSION = 4
 
 
 class _Knot(NamedTuple):
-    """A point of the curve: the logarithms of what a z costs exactly, and of z."""
+    """A point of the curve: logarithms of a z's exact cost and of z."""
 
     log_epsilon: float
     log_z: float
@@ -46,7 +50,7 @@ class _Knot(NamedTuple):
 def calibrate_among_many(
     schedule: Sequence[Steps], epsilon: float, delta: float, beside: Sequence[ExtraRelease] = ()
 ) -> float:
-    """Return the noise multiplier with which ``schedule`` is (ε, δ)-DP, by the table of its steps.
+    """Return the noise multiplier of ``schedule`` by its table.
 
     Args:
         schedule: the steps of the whole run, in any order.
@@ -80,7 +84,27 @@ def _by_table(schedule: tuple[Steps, ...], epsilon: float, delta: float) -> floa
             found = 0.0
         return found or calibrate(schedule, epsilon, delta)
 
-    return cached_in_book(cache_key(schedule, "by table", delta), epsilon, compute)
+    return cached_in_book(_key("table", schedule, delta), epsilon, compute)
+
+
+def calibrate_simulated(
+    schedule: Sequence[Steps], epsilon: float, delta: float, beside: Sequence[ExtraRelease] = ()
+) -> float:
+    """Return :func:`calibrate`'s noise multiplier, searched for once by all simulations here.
+
+    Arguments and errors are those of :func:`calibrate`.
+    """
+    merged, extra = tuple(merge(schedule)), tuple(one for one in beside if one.count)
+
+    def compute() -> float:
+        return calibrate(merged, epsilon, delta, extra)
+
+    return cached_in_book(_key("search", merged, delta, extra), epsilon, compute)
+
+
+def _key(*of: object) -> str:
+    """Return a digest of all inputs of z but ε."""
+    return repr((_CACHE_VERSION, version("dp-accounting"), *of))
 
 
 def _guess(schedule: tuple[Steps, ...], epsilon: float, delta: float) -> tuple[float, float]:

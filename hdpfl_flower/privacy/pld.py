@@ -37,11 +37,11 @@ from scipy.special import log_ndtr, ndtr, ndtri
 Floats = npt.NDArray[np.float64]
 
 _LARGE = 30.0
-"""A loss l from which on e^l − 1 is e^l in float64 to within 1e-13."""
+"""Loss from which e^l − 1 = e^l to within 1e-13."""
 _LOG_TAIL = -50.0
-"""Logarithm of the mass of the noise that may be cut off on each side, as in the library."""
+"""Logarithm of the cut mass of noise on each side."""
 _MOMENTS = 20
-"""Orders of each sign at which a self-composition's tails are bounded, as in the library."""
+"""Orders of a self-composition's tail bounds, as in the library."""
 
 
 class GridGaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]
@@ -50,7 +50,7 @@ class GridGaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]
     def __init__(
         self, standard_deviation: float, sampling_prob: float, adjacency_type: AdjacencyType
     ) -> None:
-        """Prepare the loss of a sum that one record moves by 1, as the library's class has it.
+        """Prepare the loss of a sum with sensitivity 1.
 
         Args:
             standard_deviation: of the sum's noise, positive.
@@ -69,7 +69,7 @@ class GridGaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]
         return stats.norm(scale=self._standard_deviation)
 
     def connect_dots_bounds(self) -> ConnectDotsBounds:
-        """Return the losses between which the grid lies, without the masses of their tails."""
+        """Return the grid's bounds, without the masses of tails."""
         tail = self._standard_deviation * float(ndtri(0.5 * math.exp(_LOG_TAIL)))
         adds = self.adjacency_type is AdjacencyType.ADD
         low, high = (tail, 1 - tail) if adds else (tail - 1, -tail)
@@ -78,7 +78,7 @@ class GridGaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]
         )
 
     def deltas(self, epsilons: Floats) -> Floats:
-        """Return δ at each ε: ``get_delta_for_epsilon`` without a call for each.
+        """Return δ at each ε, in one call.
 
         Args:
             epsilons: any real numbers, shape ``(m,)``.
@@ -146,7 +146,7 @@ class GridPmf(DensePLDPmf):  # type: ignore[misc]
 
 
 def _bounds(probs: Floats, times: int, mass: float) -> tuple[int, int]:
-    """Return between which places all but ``mass`` of the sum of so many losses lies (Chernoff)."""
+    """Return the bounds of the sum's loss, by Chernoff."""
     n = len(probs)
     low, high = 0, (n - 1) * times
     room = math.log(2 / mass)

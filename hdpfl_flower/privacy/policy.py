@@ -1,4 +1,4 @@
-"""Checks of a run's terms against a site's profile, and against those that its plan froze.
+"""Checks of terms against profile and frozen plan.
 
 Clipped updates without noise leave for a server that the site trusts alone, and updates that the
 site noises as a whole only where its policy says so: their unit is another one.
@@ -6,27 +6,25 @@ site noises as a whole only where its policy says so: their unit is another one.
 
 from __future__ import annotations
 
-from hdpfl_flower.config.feasibility import (
-    check_personal,
-    check_upload,
-    reasons_for_equal_rounds,
-    unlike_rounds,
-)
+from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.settings import Value
+from hdpfl_flower.config.terms import AUTO, RunTerms
 from hdpfl_flower.errors import Declined, Reason, TermsError
 from hdpfl_flower.models.networks import check_name, is_user_code
-from hdpfl_flower.privacy.plan import OF_AN_UPDATE, Plan, check_work
+from hdpfl_flower.privacy.plan import Plan, check_work
 from hdpfl_flower.privacy.unit import check_unit
+from hdpfl_flower.system.weight_files import weight_file
+from hdpfl_flower.work.backbone import Backbone
 
-FREE_TERMS = frozenset({"clip-norm", "prox-lambda"})
-"""Terms that may change within a run: the clip norm, for the noise is a multiple of it, and the
-pull, on which neither a bound nor the noise depends."""
+FREE_TERMS = frozenset({"clip-norm"})
+"""Terms that may change within a run, for the noise is a multiple of them; so may the ``pull`` of
+``work``, on which neither a bound nor the noise depends (:func:`lasting_terms`)."""
 CLIPPED_UPDATE = "clipped-update"
 """The kind of release, in a site's ledger, that no plan of the site's pays for: the server adds the
 noise and keeps the account."""
 COUNTS, TUNING = "counts", "tuning"
-"""The kinds of what is sealed for the site alone: noisy counts of its labels, and its model after
+"""Kinds of payloads sealed for the site alone: noisy counts of its labels, and its model after
 the steps that follow the last round. A plan pays for one of each; neither is sent."""
 SCORES = "scores"
 """The kind of the one noisy histogram of scores a run, which a plan pays for and which is sent."""
@@ -47,14 +45,18 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     check_trust(profile, terms)
     check_client_noise(profile, terms)
     check_unit(profile, terms)
-    _check_equal_steps(terms)
-    _check_upload(terms)
-    _check_personal(profile, terms)
+    try:
+        check_up_front(terms)
+    except TermsError as reason:
+        raise Declined(Reason.TERMS, str(reason)) from None
+    _check_extras(profile, terms)
     if policy.strategies and terms.strategy not in policy.strategies:
         raise Declined(Reason.POLICY, "'strategy' is not in 'policy.strategies'")
     # A user's function is code that runs at the site, beside its records.
     if is_user_code(terms.model) and terms.model not in policy.models:
         raise Declined(Reason.POLICY, "'model' names code that 'policy.models' does not list")
+    if terms.backbone:
+        _check_backbone(profile, terms.backbone)
     if terms.rounds > policy.max_rounds:
         raise Declined(Reason.POLICY, "'rounds' is above 'policy.max-rounds'")
     if not policy.min_clip_norm <= terms.clip_norm <= policy.max_clip_norm:
@@ -68,74 +70,83 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
     check_name(terms.model)
 
 
-def _check_equal_steps(terms: RunTerms) -> None:
-    """Refuse unequal steps where the accounting is of equal ones alone."""
-    if unlike_rounds(terms) and reasons_for_equal_rounds(terms):
+def _check_backbone(profile: Profile, backbone: Backbone) -> None:
+    """Refuse weights and code of a backbone that the site's operator has not put here."""
+    if profile.simulated:
+        return
+    if backbone.code and backbone.code not in profile.policy.models:
+        raise Declined(Reason.POLICY, "'backbone' names code that 'policy.models' does not list")
+    if backbone.weights and backbone.weights not in profile.policy.weights:
         raise Declined(
-            Reason.TERMS,
-            "'first-batch', 'selections', 'personal-noise', 'personal-prior', 'score-share' and "
-            "'tuning-steps' go with noise = 'records', noise of the site's own and all rounds "
-            "alone",
+            Reason.POLICY,
+            f"'backbone' needs weights that 'policy.weights' does not list: {backbone.weights}; "
+            "look at what they are, then: hdpfl-site weights add FILE",
+        )
+    if backbone.weights and not weight_file(backbone.weights).is_file():
+        raise Declined(
+            Reason.POLICY,
+            f"'backbone': the file of {backbone.weights} is not here: hdpfl-site weights add FILE",
         )
 
 
-def _check_personal(profile: Profile, terms: RunTerms) -> None:
-    """Refuse personal parts that contradict the terms, and what the policy forbids of them."""
-    try:
-        check_personal(terms)
-    except TermsError as reason:
-        raise Declined(Reason.TERMS, str(reason)) from None
-    if terms.shared_mask == "published" and not profile.simulated:
+def check_round(terms: RunTerms, server_round: int, *, joins: bool = False) -> None:
+    """Refuse a round outside of the run.
+
+    Args:
+        terms: the run's public terms.
+        server_round: of the message.
+        joins: whether it asks the site to join, which is round 0 and no other.
+
+    Raises:
+        Declined: it is not one of 1 to ``rounds``.
+    """
+    first, last = (0, 0) if joins else (1, terms.rounds)
+    if not first <= server_round <= last:
+        raise Declined(Reason.TERMS, "the round is not one of the run's")
+
+
+def _check_extras(profile: Profile, terms: RunTerms) -> None:
+    """Refuse policy breaches beside the rounds, and clean weights."""
+    if terms.work.reads_clean_weights and not profile.simulated:
         raise Declined(
-            Reason.TERMS, "'shared-mask' = 'published' releases a function of clean weights"
+            Reason.TERMS, "'work' with 'mask=published' releases a function of clean weights"
         )
-    extra = {
-        "personal-prior": terms.personal_prior > 0,
-        "score-share": terms.score_share > 0,
-        "tuning-steps": terms.tuning_steps > 0,
-        "selections": terms.selections > 0 and terms.selection_share > 0,
-    }
-    asked = [key for key, is_asked in extra.items() if is_asked]
+    asked = [each.words for each in terms.kinds if each.is_charged]
     if asked and not profile.policy.extra_releases:
         raise Declined(
             Reason.POLICY,
-            f"'{asked[0]}' asks for more than noisy steps of rounds, and "
+            f"{asked[0]} asks for more than noisy steps of rounds, and "
             "'policy.extra-releases' is false",
         )
 
 
-def _check_upload(terms: RunTerms) -> None:
-    """Refuse to round updates that leave without noise: the server's rests on their length."""
-    try:
-        check_upload(terms)
-    except TermsError as reason:
-        raise Declined(Reason.TERMS, str(reason)) from None
-
-
 def check_unchanged(frozen: RunTerms, proposed: RunTerms, plan: Plan) -> None:
-    """Refuse terms that differ from those the plan was frozen with, but for free ones.
+    """Refuse terms that differ from the frozen plan's.
 
     Raises:
-        Declined: names the changed term, for the site's own log; or the plan is of a version that
-            made the noise of a client's update for one C.
+        Declined: names the changed term, for the site's own log.
     """
-    # A change of all records moves a clipped update by 2C; a plan made for C has half the noise.
-    if frozen.noise == "client" and plan.sensitivity != OF_AN_UPDATE:
-        raise Declined(
-            Reason.TERMS,
-            "the run was charged by an earlier version, whose noise for a client's update "
-            "was half of what a changed record asks for; start a new run",
-        )
-    old, new = frozen.as_config(), proposed.as_config()
-    changed = sorted(key for key in old if old[key] != new[key] and key not in FREE_TERMS)
-    if changed:
+    if changed := changed_terms(frozen, proposed):
         raise Declined(Reason.TERMS, f"'{changed[0]}' changed after the plan was frozen")
     if not plan.min_clip_norm <= proposed.clip_norm <= plan.max_clip_norm:
         raise Declined(Reason.TERMS, "'clip-norm' is outside the bounds frozen with the plan")
 
 
+def changed_terms(before: RunTerms, now: RunTerms) -> list[str]:
+    """Return the terms that differ, free ones left out, by name."""
+    old, new = lasting_terms(before), lasting_terms(now)
+    return sorted(key for key in old if old[key] != new[key])
+
+
+def lasting_terms(terms: RunTerms) -> dict[str, Value]:
+    """Return the terms fixed within a run, by name."""
+    work = terms.work.model_copy(update={"pull": AUTO}).to_text()
+    lasting = {**terms.as_config(), "work": work}
+    return {key: value for key, value in lasting.items() if key not in FREE_TERMS}
+
+
 def check_trust(profile: Profile, terms: RunTerms) -> None:
-    """Refuse terms under which updates leave without noise, unless the profile says otherwise.
+    """Refuse terms without noise, unless the profile allows them.
 
     Raises:
         Declined: ``noise = server`` and no ``trust-server``, or a looser δ than the site's own.
@@ -154,7 +165,7 @@ def check_trust(profile: Profile, terms: RunTerms) -> None:
 
 
 def check_client_noise(profile: Profile, terms: RunTerms) -> None:
-    """Refuse terms whose unit is all of the site's records, unless the policy allows them.
+    """Refuse the client as unit, unless the policy allows it.
 
     Raises:
         Declined: ``noise = client`` without ``policy.client-noise``; a simulated site may.

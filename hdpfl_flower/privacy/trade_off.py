@@ -1,4 +1,4 @@
-"""What a membership test can find out at most: its true-positive rate by its false-positive rate.
+"""Bound on a membership test: true-positive by false-positive rate.
 
 Whoever sees a release and guesses whether a unit was among the data is right about at most
 TPR ≤ e^ε·FPR + δ(ε) of the members, for every ε at once (Kairouz, Oh and Viswanath, ICML 2015;
@@ -25,7 +25,7 @@ _EPSILONS, _LEAST = 2_000, -10.0
 def true_positive_rate(
     event: dp_accounting.DpEvent, false_positive_rate: float, interval: float
 ) -> float:
-    """Return the largest rate at which a test that sees ``event`` can find members.
+    """Return a test's largest true-positive rate against ``event``.
 
     Args:
         event: what happened, over all runs of one unit.

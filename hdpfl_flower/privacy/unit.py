@@ -19,7 +19,7 @@ ANY_CHANGE = "change, add or remove any of these records, one or all of them"
 
 @dataclass(frozen=True)
 class Unit:
-    """What a run's (ε, δ) compares.
+    """Unit of a run's (ε, δ).
 
     Attributes:
         unit: what is protected, in words for everybody: no value of a profile is in it.
@@ -32,7 +32,7 @@ class Unit:
 
 @lru_cache(maxsize=64)
 def id_of(schema_text: str) -> str:
-    """Return the id column of a run's ``schema``; empty where it names none, or there is none.
+    """Return the id column of a run's ``schema``, or empty.
 
     Raises:
         DataError: the schema is none.
@@ -68,7 +68,7 @@ def unit_of(terms: RunTerms) -> Unit:
 
 
 def check_unit(profile: Profile, terms: RunTerms) -> None:
-    """Refuse a schema whose id is not the profile's: the run would protect another unit.
+    """Refuse a schema whose id differs from the profile's.
 
     Guarantees:
         Decided by profile and terms alone, before a record is read.

@@ -1,1 +1,1 @@
-"""Files, paths and terminals."""
+"""Files, locks, paths and terminals."""

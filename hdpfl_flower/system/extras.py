@@ -1,4 +1,4 @@
-"""Libraries that only some uses need: an extra of the package each, named where it is missing."""
+"""Optional libraries, each in an extra named when missing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Extra = Literal[
 
 @contextmanager
 def extra(name: Extra, use: str) -> Iterator[None]:
-    """Import, in the body, the libraries of the extra ``name``, which ``use`` needs.
+    """Import the libraries of extra ``name`` in the body.
 
-    A library that is there but whose own import fails raises what it raises.
+    An installed library whose import fails raises its own exception.
 
     Args:
         name: the extra, as pyproject.toml names it.
-        use: what needs it, the subject of the error.
+        use: the feature that needs it, the subject of the error.
 
     Raises:
         InstallationError: a library is not installed; the text names the extra to install.
@@ -42,12 +42,12 @@ def extra(name: Extra, use: str) -> Iterator[None]:
 
 
 def is_installed(library: str) -> bool:
-    """Return whether ``library``, a top-level module, is installed; it is not imported."""
+    """Return whether the top-level module ``library`` is installed, without importing it."""
     return find_spec(library) is not None
 
 
 def missing(name: Extra, use: str, library: str) -> InstallationError:
-    """Return the error for ``library`` of the extra ``name``, which is not installed."""
+    """Return the error for ``library`` missing from extra ``name``."""
     return InstallationError(
         f"{use} needs {library}, which is not installed; run: pip install 'hdpfl-flower[{name}]'"
     )

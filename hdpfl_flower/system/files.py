@@ -1,4 +1,4 @@
-"""One way to write a file: all of it or nothing, and no reader ever sees a part."""
+"""Atomic file writes: readers never see a partial file."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write ``content`` to ``path``; an interruption leaves what was there before.
+    """Write ``content`` to ``path`` atomically.
+
+    An interruption leaves the old content.
 
     Args:
         path: the file; its folder exists.
         content: all of it.
         mode: permissions of the new file.
-        durable: wait until the disk has it.
+        durable: wait until it is on disk.
 
     Raises:
-        OSError: the disk refuses; nothing is left behind.
+        OSError: the disk refuses; no part is left behind.
     """
-    # In the same folder, for a rename is atomic only within a file system; with the process id, so
-    # that two processes never share it.
+    # In the same folder, since a rename is atomic only within a file system; with the process id,
+    # so that two processes never share it.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as file:
+        # A new file: an existing one, or a link, may be another user's.
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
-                # Before the rename: else a crash could leave the new name with nothing in it.
+                # Before the rename: otherwise a crash could leave the new name on an empty file.
                 os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
@@ -37,7 +41,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder; raises ``OSError``."""
+    """Flush a file, or a folder's names, to disk; raises ``OSError``."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

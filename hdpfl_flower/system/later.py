@@ -1,4 +1,4 @@
-"""Commands that are imported when they are run: a command line's own help needs none of them."""
+"""Commands imported at their first use, to keep help fast."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typer.core import TyperGroup
 
 
 class Later(NamedTuple):
-    """A command by name.
+    """Command by name.
 
     Attributes:
-        module: where it is.
+        module: its module.
         attribute: its function, or the command line of a group.
-        brief: the first paragraph of its help, which the list of commands shows.
+        brief: the first paragraph of its help, for the list of commands.
     """
 
     module: str
@@ -27,7 +27,7 @@ class Later(NamedTuple):
 
 
 class _Commands(UserDict[str, click.Command]):
-    """Commands by name; each is imported when it is first read, but for their list."""
+    """Commands by name, imported when first read, not when listed."""
 
     def __init__(self, table: Mapping[str, Later]) -> None:
         super().__init__({name: click.Command(name, help=one.brief) for name, one in table.items()})
@@ -43,18 +43,18 @@ class _Commands(UserDict[str, click.Command]):
 
 
 class LaterGroup(TyperGroup):
-    """A command line whose commands are imported when they are run."""
+    """Command line whose commands are imported when they run."""
 
     table: ClassVar[Mapping[str, Later]] = {}
 
     def __init__(self, **attributes: Any) -> None:
-        """Make the group; its commands are those of the table."""
+        """Create the group with the commands of the table."""
         super().__init__(**attributes)
         self._later = _Commands(self.table)
         self.commands = self._later
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help, with the brief ones of the commands."""
+        """Write the help with the brief texts of the commands."""
         self._later.listed = True
         try:
             super().format_help(ctx, formatter)

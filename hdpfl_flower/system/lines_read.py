@@ -1,6 +1,6 @@
-"""Lines of a long table as they are read: a command shows them on a terminal, a run to nobody.
+"""Progress of reading long tables, shown only on a terminal.
 
-How many records a site has is private: it is on the operator's screen, and never in a log.
+The number of a site's records is private: it is shown on the operator's screen, never in a log.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextvars import ContextVar
 
 LINES_AT_A_TIME = 1_000_000
 on_lines: ContextVar[Callable[[int], object]] = ContextVar("on_lines", default=lambda _: None)
-"""Called with the lines read so far, each :data:`LINES_AT_A_TIME`."""
+"""Callback with the lines read so far, each :data:`LINES_AT_A_TIME`."""
 
 
 @contextmanager
 def shown_on_a_terminal() -> Iterator[None]:
-    """Show in the body, where stderr is a terminal, how far a long table is read."""
+    """Show reading progress in the body if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

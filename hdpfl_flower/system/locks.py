@@ -1,8 +1,10 @@
-"""A lock between processes for work that one of them does and the others read.
+"""Lock between processes for shared, repeatable work.
 
-For what is costly to do twice and never wrong: it is free as soon as its process is gone, however
-that ended, and whoever waits too long, or cannot lock here, goes ahead without it. The ledger's
-locks (``ledger/locks.py``) protect a budget, and refuse instead.
+One process does the work and the others read its result.
+
+For work that is costly but harmless to do twice: the lock is free as soon as its process is gone,
+for any reason, and a process that waits too long, or cannot lock here, goes ahead without it. The
+ledger's locks (``ledger/locks.py``) protect a budget, and refuse instead.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ _PAUSE = 0.005
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path, seconds: float) -> Iterator[None]:
-    """Hold ``path`` alone among all processes and threads that ask for it here.
+    """Hold ``path`` exclusively among processes and threads using it here.
 
     Args:
-        path: a file of its own, made and removed here; its folder exists.
-        seconds: to wait at most for another that holds it; then the block runs without the lock.
+        path: a separate file, made and removed here; its folder exists.
+        seconds: maximum wait for another holder; then the block runs without the lock.
     """
     descriptor = _taken(path, time.monotonic() + seconds)
     try:
@@ -32,13 +34,13 @@ def one_at_a_time(path: Path, seconds: float) -> Iterator[None]:
     finally:
         if descriptor is not None:
             with contextlib.suppress(OSError):
-                # Removed while it is held: who has opened it already finds that it is gone.
+                # Removed while it is held: a process that has it open then finds that it is gone.
                 path.unlink(missing_ok=True)
             os.close(descriptor)
 
 
 def _taken(path: Path, until: float) -> int | None:
-    """Return the descriptor of the locked file; None where it cannot be had."""
+    """Return the descriptor of the locked file; None if it cannot be locked."""
     while True:
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -60,7 +62,7 @@ def _taken(path: Path, until: float) -> int | None:
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
-    """Return whether ``path`` is still the opened file: else whoever held it has removed it."""
+    """Return whether ``path`` is still the opened file, not yet removed."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:

@@ -1,8 +1,7 @@
-"""Users' own code, named ``module:name``: imported, and its exceptions shown to who wrote it.
+"""Import of users' code ``module:name``, with tracebacks for its author.
 
-An error's text names the place and the remedy, and the kind of an exception, never its words: a
-text may reach a server. The traceback stays in the process; the commands of the researcher print
-it.
+An error's text names the place, the remedy and the kind of an exception, never its message: a text
+may reach a server. The traceback stays in the process; the commands of the researcher print it.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _PACKAGES = Path(__file__).parents[2]
 
 
 def search_here() -> None:
-    """Let Python import modules of the current directory; it is searched last.
+    """Add the current directory to Python's path, in last place.
 
-    For commands of a researcher: a site imports what is installed there, and the approved app.
+    For commands of a researcher: a site imports only installed modules and the approved app.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -33,17 +32,17 @@ def search_here() -> None:
 
 
 def load_own(spec: str, key: str, refuse: Callable[[str], HDPFLError], kind: str) -> Any:
-    """Return what ``module:name`` names.
+    """Return the object named by ``module:name``.
 
     Args:
         spec: the name, as the run config has it.
         key: of the run config, for the error.
-        refuse: makes the error of a text.
-        kind: what is named, ``class`` or ``function``, for the error.
+        refuse: makes the error from a text.
+        kind: kind of the object, ``class`` or ``function``, for the error.
 
     Raises:
         HDPFLError: by ``refuse``; it names the key and the file or the folders that were searched.
-            Where the module itself raises, that exception is the error's cause.
+            If the module itself raises, that exception is the error's cause.
     """
     found = _NAME.fullmatch(spec)
     if found is None:
@@ -77,9 +76,9 @@ def load_own(spec: str, key: str, refuse: Callable[[str], HDPFLError], kind: str
 
 @contextmanager
 def shown_to_its_author() -> Iterator[None]:
-    """Print on stderr the traceback of users' own code that made what the body raises.
+    """Print the traceback of users' code that raised, on stderr.
 
-    Only for commands that a user runs on code of their own; the error itself passes on.
+    Only for commands that users run on their own code; the error itself is raised again.
     """
     try:
         yield
@@ -89,12 +88,14 @@ def shown_to_its_author() -> Iterator[None]:
 
 
 def show_own(error: BaseException) -> None:
-    """Print on stderr the traceback of users' own code in ``error`` or a cause of it, if any."""
+    """Print users' code's traceback in ``error`` or its causes on stderr."""
     print(own_traceback(error), end="", file=sys.stderr)
 
 
 def own_traceback(error: BaseException) -> str:
-    """Return the traceback of the own code that raised, from its first line on; empty: none did.
+    """Return the traceback from the first line of users' code, or an empty text.
+
+    Empty: no such code raised.
 
     Frames of this package and of installed libraries before the user's are left out.
     """
@@ -116,7 +117,7 @@ def own_traceback(error: BaseException) -> str:
 
 
 def is_own(file: str) -> bool:
-    """Return whether ``file`` is neither of this package, nor of Python, nor installed."""
+    """Return whether ``file`` is outside this package, Python and libraries."""
     if not file or file.startswith("<"):
         return False
     path = Path(file).absolute()

@@ -1,25 +1,33 @@
-"""Text of other people, shown: no character of it ends a line, moves a cursor or hides others.
+"""Safe display of untrusted text.
 
-A run's name, its rule, a schema: the server chooses them, and they stand in errors, in the site's
-log and in its reports. With a line break in one of them a server could write lines of its own into
-a log that an operator trusts.
+No character of it ends a line, moves a cursor or hides others.
+
+The server chooses a run's name, its strategy and a schema, and they stand in errors, in the site's
+log and in its reports. With a line break in one of them a server could add its own lines to a log
+that an operator trusts.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
+import re
+import unicodedata
+from collections.abc import Iterable
 
 LONGEST = 4000
-"""Characters of one line of a log; the rest is counted."""
+"""Maximum characters of a log line; the rest is only counted."""
 
 _SITE = "hdpfl.site"
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` with every character that is not printed as itself spelled out.
+    r"""Return ``text`` with all non-printable characters spelled out.
 
     Line breaks, escapes, marks of direction and characters without width become ``\n``, ``\x1b``,
-    ``\u202e`` and the like; a blank stays, every other white space does not.
+    ``\u202e`` and the like; a blank is the only white space that stays.
 
     >>> printable("ε of run-1" + chr(27) + "[2J")
     'ε of run-1\\x1b[2J'
@@ -29,11 +37,32 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    r"""Return ``rows`` as CSV without spreadsheet formulas.
+
+    A text that begins like a formula gets an apostrophe, the mark of text; numbers stay.
+
+    >>> csv_text([["=cmd()", "-1.5", -2, "a"]])
+    "'=cmd(),-1.5,-2,a\n"
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return value
+    begins = unicodedata.normalize("NFKC", value).lstrip()[:1]  # a full-width = counts as one
+    formula = (bool(begins) and begins in "=+-@|%") or value[:1] in ("\t", "\r", "\n")
+    return f"'{printable(value)}" if formula else printable(value)
+
+
 class OneLine(logging.Filter):
-    """Turns every record of a log into one line that shows what it holds.
+    """Log filter that turns every record into one printable line.
 
     Guarantees:
-        Whatever a message or a traceback is made of, one record is one printable line of at most
+        For any message or traceback, one record is one printable line of at most
         ``LONGEST`` characters, and their number (a traceback: another such line).
     """
 
@@ -48,7 +77,7 @@ class OneLine(logging.Filter):
 
 
 def site_log() -> logging.Logger:
-    """Return the site's log; what is said in it is always one line."""
+    """Return the site's log, whose records are always one line."""
     log = logging.getLogger(_SITE)
     if not any(isinstance(each, OneLine) for each in log.filters):
         log.addFilter(OneLine())

@@ -1,4 +1,4 @@
-"""The forward proxy that the environment names for an address, as Flower's SuperNode finds it."""
+"""Forward proxy from the environment, as in Flower's SuperNode."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ VARIABLE = "HTTPS_PROXY"
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy that connects by ``CONNECT``.
+    """Proxy that connects by ``CONNECT``.
 
     Attributes:
         host: its name or address.
-        port: where it listens.
-        headers: what it is sent with ``CONNECT``: the credentials in its URL, if any; never shown.
+        port: its port.
+        headers: sent with ``CONNECT``: the credentials in its URL, if any; never shown.
     """
 
     host: str
@@ -31,7 +31,9 @@ class Proxy:
 
 
 def proxy_for(host: str) -> Proxy | None:
-    """Return the proxy of ``HTTPS_PROXY`` for ``host``; None without one, or by ``NO_PROXY``.
+    """Return the proxy of ``HTTPS_PROXY`` for ``host``, or None.
+
+    None: there is none, or ``NO_PROXY`` excludes the host.
 
     Raises:
         DeploymentError: the variable holds no proxy's URL. Its text, which may hold a password, is

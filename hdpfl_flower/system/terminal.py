@@ -1,4 +1,4 @@
-"""What both command lines share: help by rich, ``--version``, and one way to fail.
+"""Shared command-line parts: help by rich, ``--version``, error output.
 
 A failure is one line on stderr and a status other than 0, without a traceback.
 """
@@ -19,22 +19,24 @@ from hdpfl_flower.system.printable import printable
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported, later
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 EXIT_CODES = (
     "Exit status: 0 done; 1 an error in one line on stderr, or a check that failed; 2 an unknown "
     f"command or option, or a value of the wrong type; {INTERRUPTED} interrupted by Ctrl-C."
 )
-"""Of both command lines; their help ends with it."""
+"""Exit codes of both command lines, shown below their help."""
 
 
 def new_app(
     help_text: str, *, version: str = "", commands: Mapping[str, Later] | None = None
 ) -> typer.Typer:
-    """Return a command line that shows help when called bare, and plain tracebacks without locals.
+    """Return a command line with help when called bare.
+
+    Tracebacks are plain, without locals.
 
     Args:
-        help_text: what it is.
-        version: what ``--version`` prints, of a whole command line; empty: of a group of commands,
+        help_text: its description.
+        version: text of ``--version``, for a whole command line; empty: a group of commands,
             which has no such option, no completion and no list of exit codes.
         commands: those that are imported when they are run.
     """
@@ -46,7 +48,7 @@ def new_app(
         add_completion=bool(version),
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",  # in "rich" a word such as [budget] is markup, and is lost
+        rich_markup_mode="markdown",  # in "rich" a word such as [budget] is markup, and vanishes
     )
     if version:
         app.callback()(_version_option(version))
@@ -54,7 +56,7 @@ def new_app(
 
 
 def _version_option(version: str) -> Callable[..., None]:
-    """Return a callback of a command line that has the option ``--version``."""
+    """Return a callback that adds the option ``--version``."""
 
     def show(wanted: bool) -> None:
         if wanted:
@@ -71,7 +73,7 @@ def _version_option(version: str) -> Callable[..., None]:
 
 
 def guarded_main(command: Callable[[], object]) -> None:
-    """Run ``command``; what a user can correct becomes one line, the rest a traceback."""
+    """Run ``command``; print user errors as one line, others with traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters gets escapes
             stream.reconfigure(errors="backslashreplace")

@@ -1,10 +1,10 @@
-"""``hdpfl``: the coordinator's and the researcher's command line, a file a command."""
+"""``hdpfl``: command line of coordinators and researchers, one module per command."""
 
 from __future__ import annotations
 
 from hdpfl_flower.system.later import Later
 from hdpfl_flower.system.terminal import guarded_main, new_app
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 
 _HERE = "server_app.commands"
 COMMANDS = {
@@ -21,48 +21,32 @@ COMMANDS = {
     "list": Later(
         f"{_HERE}.listing",
         "list_names",
-        "List the strategies, their parts after a +, models, data sets, guards, attacks and "
-        "studies.",
+        "List strategies, parts after a +, models, data sets, guards, attacks and studies.",
     ),
-    "bench": Later(
-        f"{_HERE}.bench",
-        "bench",
-        "List the natural federations, or compare the rules on some of them.",
-    ),
-    "contract": Later(
-        f"{_HERE}.contract",
-        "contract",
-        "Hold a strategy to its contract: a line a check; exit 1 if one fails.",
+    "check": Later(
+        f"{_HERE}.check",
+        "check",
+        "Check a run config before flwr run, or a strategy by its contract; exit 1 at a fault.",
     ),
     "new": Later(
         f"{_HERE}.new",
         "new",
-        "Write a project: data.py, model.py, strategy.py, tests, and the app that sites approve.",
+        "Write a project: data.py, model.py, strategy.py, tests, and the app for sites to approve.",
     ),
     "reproduce": Later(
         f"{_HERE}.reproduce",
         "reproduce",
-        "Reproduce a table or figure of a paper: progress, table, PNG and JSON.",
-    ),
-    "plot": Later(
-        f"{_HERE}.plot",
-        "plot",
-        "Draw a run, finished or not: its metrics and the sites' weights by round.",
+        "Reproduce a table or figure of a paper: table, PNG and JSON.",
     ),
     "report": Later(
         f"{_HERE}.report",
         "report",
-        "Write a run, finished or not, as one page: results, figures, sites, terms, versions.",
-    ),
-    "export": Later(
-        f"{_HERE}.export",
-        "export",
-        "Write the measures of every round, and the terms, to TensorBoard's or MLflow's files.",
+        "Write an HTML page about a run: results, figures, sites, terms, versions.",
     ),
     "resume": Later(
         f"{_HERE}.resume",
         "resume",
-        "Resume a run where it was interrupted: same run id, same plans, nothing charged twice.",
+        "Resume an interrupted run: same run id and plans, no charge twice.",
     ),
     "certs": Later(
         f"{_HERE}.certs",
@@ -74,12 +58,11 @@ COMMANDS = {
         "exporter",
         "Show the newest runs to Prometheus, from their journals.",
     ),
-    "metrics": Later(f"{_HERE}.metrics", "app", "The numbers of a run, for Prometheus."),
 }
 
 app = new_app(
     "Federated learning in which every client keeps its own differential privacy.",
-    version=f"hdpfl-flower {VERSION}",
+    version=f"hdpfl-flower {__version__}",
     commands=COMMANDS,
 )
 

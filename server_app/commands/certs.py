@@ -1,4 +1,4 @@
-"""``hdpfl certs``: TLS for the coordinator, a key pair for each site."""
+"""``hdpfl certs``: TLS for the coordinator, key pairs for sites."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import typer
 from hdpfl_flower.errors import DeploymentError
 
 AUTHORITY = ("ca.key", "ca.crt", "server.key", "server.crt")
-"""The files that the coordinator has, in the order they are written."""
+"""Files of the coordinator, in the order of writing."""
 
 RENEWED_BY = ["ca.key", "ca.crt"]
-"""What is there where the server's own certificate is to be made anew."""
+"""Files needed to renew the server's certificate."""
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -27,28 +27,22 @@ def certs(
         typer.Option(help="A name or address by which sites call the server; may be repeated."),
     ] = [],  # noqa: B006
     site: Annotated[list[str], typer.Option(help="A site's name; may be repeated.")] = [],  # noqa: B006
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew", help="Sign a new server certificate, with the names so far and each --host."
+        ),
+    ] = False,
 ) -> None:
     """Make a CA, the server's certificate and a key pair for each site.
 
-    Nothing is ever overwritten; on a folder made before, sites are added. Where server.crt and
-    server.key were moved away, the same CA signs new ones.
+    Nothing is ever overwritten; on a folder made before, sites are added. With --renew the same CA
+    signs a new server certificate, the former one and its key kept as server.crt.old and
+    server.key.old; sites change nothing.
     """
     sites = folder / "sites"
-    for name in site:
-        if not _SITE_NAME.fullmatch(name) or name.endswith(".pub"):
-            raise DeploymentError(
-                f"'--site {name}' may hold letters, digits, '-', '_' and '.', and starts with a "
-                "letter or a digit"
-            )
-        if site.count(name) > 1:
-            raise DeploymentError(f"'--site {name}' is given twice; name each site once")
-        for path in (sites / name, sites / f"{name}.pub"):
-            if path.exists():
-                raise DeploymentError(
-                    f"{path} exists already and is not overwritten; choose another name, or leave "
-                    f"out '--site {name}'"
-                )
-    files = _authority_files(folder, host)
+    _check_names(sites, site)
+    files = _renewed(folder, host) if renew else _authority_files(folder, host)
     if not files and not site:
         from server_app.certificates import valid_until
 
@@ -58,6 +52,8 @@ def certs(
         return
     files.update(_site_files(sites, site))
     try:
+        for path in [path for path in files if renew and path.exists()]:
+            path.replace(path.with_name(f"{path.name}.old"))
         for directory in (folder, sites):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path, content in files.items():
@@ -67,8 +63,40 @@ def certs(
     _say(folder, [path for path in files if path.parent == folder], site)
 
 
+def _check_names(sites: Path, names: list[str]) -> None:
+    """Raise ``DeploymentError`` for a name that no new site can have."""
+    for name in names:
+        if not _SITE_NAME.fullmatch(name) or name.endswith(".pub"):
+            raise DeploymentError(
+                f"'--site {name}' may hold letters, digits, '-', '_' and '.', and starts with a "
+                "letter or a digit"
+            )
+        if names.count(name) > 1:
+            raise DeploymentError(f"'--site {name}' is given twice; name each site once")
+        for path in (sites / name, sites / f"{name}.pub"):
+            if path.exists():
+                raise DeploymentError(
+                    f"{path} exists already and is not overwritten; choose another name, or leave "
+                    f"out '--site {name}'"
+                )
+
+
+def _renewed(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
+    """Return a new server certificate and key by the same CA."""
+    from server_app.certificates import hosts_of, renew_server
+
+    missing = [name for name in ("ca.key", "server.crt") if not (folder / name).exists()]
+    if missing:
+        raise DeploymentError(
+            f"{folder} holds no {missing[0]}; bring it back, as 'hdpfl certs' made it"
+        )
+    names = [*hosts_of((folder / "server.crt").read_bytes()), *hosts]
+    pair = renew_server((folder / "ca.key").read_bytes(), names)
+    return {folder / "server.key": pair.private, folder / "server.crt": pair.public}
+
+
 def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
-    """Return the coordinator's files to write: none where they are there already."""
+    """Return the coordinator's files to write; none if they exist."""
     from server_app.certificates import make_authority, missing_hosts, renew_server
 
     found = [name for name in AUTHORITY if (folder / name).exists()]
@@ -94,7 +122,7 @@ def _authority_files(folder: Path, hosts: list[str]) -> dict[Path, bytes]:
     if missing_names:
         raise DeploymentError(
             f"the certificate in {folder} does not name {', '.join(missing_names)}, and is not "
-            "overwritten; name another folder"
+            "overwritten; add --renew"
         )
     return {}
 
@@ -110,7 +138,7 @@ def _site_files(folder: Path, names: list[str]) -> dict[Path, bytes]:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist, 0600 unless what it holds is public."""
+    """Write a new file, mode 0600 unless it is public."""
     public = path.suffix in (".crt", ".pub")
     # O_EXCL: a key that appeared since the check is not overwritten. The mode is there before the
     # content.
@@ -122,7 +150,7 @@ def _write_new(path: Path, content: bytes) -> None:
 
 def _say(folder: Path, made: list[Path], sites: list[str]) -> None:
     if folder / "ca.crt" in made:
-        typer.echo(f"{folder}/ca.crt: for everyone who calls the server")
+        typer.echo(f"{folder}/ca.crt: for every caller of the server")
     if made:
         typer.echo(f"{folder}/server.crt, server.key: for the SuperLink alone")
     if folder / "ca.key" in made:

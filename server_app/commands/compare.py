@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import secrets
-from collections.abc import Sequence
-from csv import writer as csv_writer
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.schema_file import with_schema_text
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.own_code import search_here, shown_to_its_author
 from hdpfl_flower.system.paths import available_cores, runs_dir
+from hdpfl_flower.system.printable import csv_text
 from server_app.plots import plot_panels, why_no_picture
 from server_app.progress import console, rounds_bar, waiting
 
 if TYPE_CHECKING:
-    from server_app.simulation.comparison import Comparison, RunJob
+    from server_app.in_process.comparison import Comparison, RunJob
 
 
 @shown_to_its_author()
@@ -54,7 +53,9 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     ] = None,
     groups: Annotated[
         str | None,
-        typer.Option(help="Groups of sites whose data differ: KIND:SIZE:SIZE…", show_default=False),
+        typer.Option(
+            help="Groups of sites with different data: KIND:SIZE:SIZE…", show_default=False
+        ),
     ] = None,
     epsilons: Annotated[
         str | None,
@@ -97,7 +98,7 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         bool,
         typer.Option(
             "--resume",
-            help="Store each run after every round; take what is finished in --out as it is, and "
+            help="Store each run after every round; reuse finished runs in --out, and "
             "resume the rest.",
         ),
     ] = False,
@@ -117,12 +118,12 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     """
     with waiting("imports and checks"):  # a second or two, before the first round
         from hdpfl_flower.data.own_data.dataset import with_own_task
+        from server_app.in_process.comparison import Comparison, jobs_of
+        from server_app.in_process.comparison import compare as run_jobs
+        from server_app.in_process.finished_runs import run_anew, run_or_resume
+        from server_app.in_process.own_model import rehearse_own_model
         from server_app.run.reuse import NAME, check_same_sites, check_same_terms
         from server_app.run.rounds import finalize_terms, ready_strategy
-        from server_app.simulation.comparison import Comparison, jobs_of
-        from server_app.simulation.comparison import compare as run_jobs
-        from server_app.simulation.finished_runs import run_anew, run_or_resume
-        from server_app.simulation.own_model import rehearse_own_model
         from strategies import SETTINGS_OWNERS, check_strategy
         from strategies.settings import assigned, check_settings, with_own_settings
 
@@ -136,20 +137,20 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         names = [name.strip() for name in strategies.split(",") if name.strip()]
         if not names:
             raise TermsError("--strategies names no strategy; write such as fedavg,mmse")
-        rules = {name: check_strategy(name) for name in names}
+        chosen = {name: check_strategy(name) for name in names}
         config: dict[str, object] = dict(RunConfig.load(terms).as_config() if terms else {})
         config.update({key: value for key, value in given.items() if value is not None})
-        config.update(assigned(set_, rules.values()))
+        config.update(assigned(set_, chosen.values()))
         if opt_out is not None:
             spec = config.get("epsilons", SimulationTerms().epsilons)
             config["epsilons"] = f"{spec}+opt-out:{opt_out}"
         folder = out or _new_folder()
-        config = with_own_task(with_schema_text(config, Path.cwd()), Path.cwd())
+        config = with_own_task(with_files(config, Path.cwd()), Path.cwd())
         base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
-        check_settings(base, SETTINGS_OWNERS, running=rules.values())
+        check_settings(base, SETTINGS_OWNERS, running=chosen.values())
         comparison = Comparison(base, clients, names=names)
         todo = [
-            replace(job, config=with_own_settings(job.config, rules[job.terms.strategy]))
+            replace(job, config=with_own_settings(job.config, chosen[job.terms.strategy]))
             for job in jobs_of(base, names, seeds, clients)
         ]
         for job in todo:  # all of them before the first
@@ -183,7 +184,7 @@ def _show_remedy(done: int, of: int, folder: Path) -> None:
 
 
 def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_json: bool) -> None:
-    """Write the comparison and its picture; print tables, or the JSON in their place."""
+    """Write the comparison and its picture; print tables or JSON."""
     comparison.save(folder / "comparison.json")
     if as_json:
         _draw(comparison, folder)
@@ -200,7 +201,7 @@ def _show_all(comparison: Comparison, todo: Sequence[RunJob], folder: Path, as_j
 def _write_csv(
     comparison: Comparison, folders: dict[tuple[str, int], Path], path: Path | None
 ) -> None:
-    """Write a row a strategy, seed, round and measure, if ``path`` is given.
+    """Write a row per strategy, seed, round and measure, given ``path``.
 
     The final model's measures follow those of the rounds, with their intervals, as round "final";
     those of noisy histograms after ``federated-``.
@@ -210,24 +211,24 @@ def _write_csv(
     from server_app.run.federated_measures import FEDERATED
     from server_app.run.final_measures import EVENT, read_final_measures
 
-    lines = io.StringIO()
-    table = csv_writer(lines, lineterminator="\n")
-    table.writerow(("strategy", "seed", "round", "measure", "value", "low", "high"))
+    rows: list[tuple[object, ...]] = [
+        ("strategy", "seed", "round", "measure", "value", "low", "high")
+    ]
     for (name, seed), events in sorted(comparison.rounds.items()):
         for number, event in enumerate(events, 1):
             for measure, value in event["metrics"].items():
-                table.writerow((name, seed, event.get("round", number), measure, value, "", ""))
+                rows.append((name, seed, event.get("round", number), measure, value, "", ""))
         for kind, prefix in ((EVENT, ""), (FEDERATED, "federated-")):
             final = read_final_measures(folders[name, seed], kind).get("measures", {})
             for measure, one in final.items():
-                row = (one[key] for key in ("value", "low", "high"))
-                table.writerow((name, seed, "final", f"{prefix}{measure}", *row))
-    replace_file(path, lines.getvalue().encode())
+                found = (one[key] for key in ("value", "low", "high"))
+                rows.append((name, seed, "final", f"{prefix}{measure}", *found))
+    replace_file(path, csv_text(rows).encode())
     typer.echo(str(path), err=True)
 
 
 def _new_folder() -> Path:
-    """Return a folder that is not there yet, named by the time."""
+    """Return a new folder, named by the time."""
     folder = runs_dir() / f"compare-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     return folder.with_name(f"{folder.name}-{secrets.token_hex(3)}") if folder.exists() else folder
 
@@ -243,12 +244,25 @@ def _show(comparison: Comparison, folder: Path) -> None:
     rounds = comparison.terms.rounds
     for table in measure_tables(comparison, f"{_title(comparison)}, {rounds} rounds"):
         console.print(table)
-    for line in (*counted_lines(comparison), *deciding_lines(comparison)):
+    found = (_rate_lines, counted_lines, deciding_lines)
+    for line in (line for lines in found for line in lines(comparison)):
         console.print(line, soft_wrap=True)
     written = "comparison.json" if no_picture else "comparison.json and comparison.png"
     console.print(f"{folder}/{written}", soft_wrap=True)
     if no_picture:
         console.print(f"no picture: {no_picture}", soft_wrap=True, markup=False)
+
+
+def _rate_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield each strategy's rates, where ``learning-rate`` = ``auto`` leaves them open."""
+    from hdpfl_flower.config.server_terms import rates_line
+    from strategies import check_strategy
+    from strategies.composition import with_rate
+
+    if comparison.config.rate_is_open:
+        for name in comparison.strategies():
+            config = with_rate(check_strategy(name), comparison.config.updated(strategy=name))
+            yield f"{name}: {rates_line(config.as_config())}"
 
 
 def _title(comparison: Comparison) -> str:
@@ -257,7 +271,7 @@ def _title(comparison: Comparison) -> str:
 
 
 def _draw(comparison: Comparison, folder: Path) -> str:
-    """Write the picture; return why there is none, empty where there is."""
+    """Write the picture; return the reason if there is none."""
     from server_app.reports.comparison_tables import picture_of
 
     label, metrics = picture_of(comparison)

@@ -1,4 +1,4 @@
-"""``hdpfl demo``: thirteen sites with budgets of their own, in a minute, with no download."""
+"""``hdpfl demo``: thirteen sites with different ε, one minute, no download."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from server_app.plots import plot_demo, why_no_picture
 from server_app.progress import console, rounds_bar
 
 if TYPE_CHECKING:
-    from server_app.simulation.comparison import Comparison, OnRound, RunJob
+    from server_app.in_process.comparison import Comparison, OnRound, RunJob
 
 SITES, SEEDS = 13, 3
 STRATEGIES = ["fedavg", "mmse", "oracle"]
 TERMS = {
     "rounds": 30,
-    "learning-rate": 0.5,
     "epsilons": "0.3,0.3,0.4,0.5,0.6,0.8,1,1.5,2,3,4,6,8",
     "batch-sizes": "8,16,32",
     "min-sites": 1,
@@ -39,7 +38,7 @@ def demo(
     Shows what joining is worth to each site, and that the server can weigh sites by their
     noise, which no site discloses.
     """
-    from server_app.simulation.comparison import Comparison, RunJob, compare, jobs_of
+    from server_app.in_process.comparison import Comparison, RunJob, compare, jobs_of
 
     folder = runs_dir() / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     config = RunConfig.parse({**TERMS, "runs-dir": str(folder)})
@@ -75,8 +74,8 @@ def demo(
 
 
 def _alone(config: RunConfig, site: int, tick: OnRound) -> float:
-    """Return the accuracy of the model that ``site`` trains alone, under the same budget."""
-    from server_app.simulation.in_process_run import run_in_process
+    """Return the accuracy of ``site`` training alone under the same budget."""
+    from server_app.in_process.in_process_run import run_in_process
 
     own = config.updated(strategy="fedavg", run_id=f"alone-site{site}")
     result = run_in_process(
@@ -86,7 +85,7 @@ def _alone(config: RunConfig, site: int, tick: OnRound) -> float:
 
 
 def _mean(comparison: Comparison, strategy: str, number: str) -> npt.NDArray[np.float64]:
-    """Return each site's mean over the rounds of the first seed, shape ``(13,)``.
+    """Return each site's mean over the first seed's rounds, ``(13,)``.
 
     ``number`` is ``weights``, or a gauge.
     """
@@ -124,5 +123,5 @@ def _table(joined: RunJob, comparison: Comparison, alone: list[float]) -> Table:
             str(site), f"{profile.run.epsilon:g}", f"{spent:.3f}", str(profile.training.batch_size),
             f"{weights[site]:.4f}", f"{alone[site]:.3f}", f"{together:.3f}",
         )  # fmt: skip
-    table.title = f"{table.title}; better off alone: {', '.join(better) or 'nobody'}"
+    table.title = f"{table.title}; better off alone: {', '.join(better) or 'none'}"
     return table

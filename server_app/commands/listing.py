@@ -1,19 +1,23 @@
-"""``hdpfl list``: the names that the run config and the other commands take."""
+"""``hdpfl list``: names for the run config and the commands."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hdpfl_flower.errors import InstallationError
 from server_app.progress import console
 
+if TYPE_CHECKING:
+    from hdpfl_flower.models.task import Task
 
-class Kind(StrEnum):
-    """What has names."""
+
+class ListedKind(StrEnum):
+    """Kinds of listed names."""
 
     STRATEGIES = "strategies"
     PARTS = "parts"
@@ -26,17 +30,17 @@ class Kind(StrEnum):
 
 def list_names(
     kind: Annotated[
-        Kind | None, typer.Argument(help="One kind; without it all.", show_default=False)
+        ListedKind | None, typer.Argument(help="One kind; without it all.", show_default=False)
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print name and meaning as JSON.")
     ] = False,
 ) -> None:
-    """List the strategies, their parts after a +, models, data sets, guards, attacks and studies.
+    """List strategies, parts after a +, models, data sets, guards, attacks and studies.
 
     Your own are named module:Class (a strategy) or module:function (a model).
     """
-    found = {each.value: _NAMES[each]() for each in ([kind] if kind else Kind)}
+    found = {each.value: _NAMES[each]() for each in ([kind] if kind else ListedKind)}
     if as_json:
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
@@ -51,20 +55,23 @@ def list_names(
         console.print(table, markup=False)
 
 
-def _first_line(documented: object) -> str:
-    return (documented.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+def _meaning(documented: object) -> str:
+    """Return the first line of a docstring, as plain text."""
+    line = (documented.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    line = line.removeprefix("Return ").replace("``", "")
+    return line[:1].upper() + line[1:]
 
 
 def _strategies() -> dict[str, str]:
     from strategies import STRATEGIES
 
-    return {name: _first_line(rule) for name, rule in STRATEGIES.items()}
+    return {name: _meaning(strategy) for name, strategy in STRATEGIES.items()}
 
 
 def _parts() -> dict[str, str]:
     from strategies import PARTS
 
-    return {f"+{name}": _first_line(part) for table in PARTS for name, part in table.items()}
+    return {f"+{name}": _meaning(part) for table in PARTS for name, part in table.items()}
 
 
 def _models() -> dict[str, str]:
@@ -76,41 +83,74 @@ def _models() -> dict[str, str]:
 def _datasets() -> dict[str, str]:
     from hdpfl_flower.data.datasets import NAMES, task_of
 
-    tasks = {name: task_of(name) for name in NAMES}
-    return {
-        name: f"{'×'.join(map(str, task.input_shape))}, "
-        + (f"{task.classes} classes" if task.classes else "regression")
-        for name, task in tasks.items()
-    }
+    return {name: in_words(task_of(name)) for name in NAMES}
+
+
+def in_words(task: Task) -> str:
+    """Return the shape and the targets of a task, in words."""
+    shape = "×".join(map(str, task.input_shape))
+    shape += " features" if len(task.input_shape) == 1 else ""
+    if task.classes:
+        return f"{shape}, {task.classes} classes"
+    return (
+        f"{shape}, survival, {task.intervals} intervals"
+        if task.intervals
+        else f"{shape}, regression"
+    )
 
 
 def _guards() -> dict[str, str]:
     return {
-        "cap": "no site has more than its share of the step",
-        "centred-clipping": "updates are clipped around the last step",
-        "evidence": "a site is refused once its uploads, over the rounds, contradict the others",
-        "content": "class rows of an update are judged by public records",
+        "cap": "refuses updates that are proven forged, and caps each site's share of the step",
+        "content": "judges the class rows of an update by public records",
     }
 
 
 def _attacks() -> dict[str, str]:
-    from hdpfl_flower.simulation.attacks import ATTACKS
+    from hdpfl_flower.scenarios.attacks import ATTACKS, POISONS
 
-    return {name: _first_line(attack) for name, attack in ATTACKS.items()}
+    # An honest update by training on changed records.
+    poisons = {name: f"Trained honestly: {_meaning(change)}" for name, change in POISONS.items()}
+    return {name: poisons.get(name) or _meaning(attack) for name, attack in ATTACKS.items()}
 
 
 def _studies() -> dict[str, str]:
-    from studies import STUDIES
+    from server_app.commands.reproduce import load_studies
 
-    return {study.name: f"{study.title} ({study.source})" for study in STUDIES.values()}
+    try:
+        known = load_studies()
+    except InstallationError:
+        return {}
+    return {study.name: f"{study.title}. Source: {study.source}" for study in known.values()}
 
 
-_NAMES: Mapping[Kind, Callable[[], dict[str, str]]] = {
-    Kind.STRATEGIES: _strategies,
-    Kind.PARTS: _parts,
-    Kind.MODELS: _models,
-    Kind.DATASETS: _datasets,
-    Kind.GUARDS: _guards,
-    Kind.ATTACKS: _attacks,
-    Kind.STUDIES: _studies,
+_ATTACK_TEXTS = {
+    "zero": "Send zeros: no noise, and so the most weight",
+    "tiny": "Send the honest update, scaled down to almost zero",
+    "constant": "Send one number in all coordinates, as large as an honest one",
+    "repeated": "Send the first round's update in every round",
+    "minus-1": "Send the clean update, reversed",
+    "minus-5": "Send the clean update, reversed, times 5",
+    "minus-50": "Send the clean update, reversed, times 50",
+    "overstated-epsilon": "Disclose a larger ε than the noise has",
+    "label-flip": "Train on reversed labels",
+    "7-to-1": "Train with every label 7 changed to 1",
+    "inflated": "Send five times the progress under honest noise",
+    "slow-drift": "Add the same small vector to each update",
+    "minus-mean": "Send the reversed mean of the liars' updates, scaled down, with noise",
+    "alie": "Send the liars' mean, shifted by some standard deviations, with noise",
+    "min-max": "Send the liars' mean, moved back as far as the spread hides it",
+    "sign-flip": "Send reversed progress under honest noise",
+    "same-vector": "Send one reversed mean from all liars, without noise, slightly varied",
+    "hidden-noise": "Send five times the reversed mean of the liars, under honest noise",
+}
+
+_NAMES: Mapping[ListedKind, Callable[[], dict[str, str]]] = {
+    ListedKind.STRATEGIES: _strategies,
+    ListedKind.PARTS: _parts,
+    ListedKind.MODELS: _models,
+    ListedKind.DATASETS: _datasets,
+    ListedKind.GUARDS: _guards,
+    ListedKind.ATTACKS: _attacks,
+    ListedKind.STUDIES: _studies,
 }

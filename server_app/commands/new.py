@@ -1,4 +1,4 @@
-"""``hdpfl new``: write a project with data, a model and a strategy of one's own."""
+"""``hdpfl new``: write a project with own data, model and strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def new(
         ),
     ] = False,
 ) -> None:
-    """Write a project: data.py, model.py, strategy.py, tests, and the app that sites approve."""
+    """Write a project: data.py, model.py, strategy.py, tests, and the app for sites to approve."""
     from server_app.project import renew_app, write_project
 
     if renew:

@@ -1,4 +1,4 @@
-"""Who is promised what under each strategy of a comparison, from the runs' own results."""
+"""Promises to sites under each strategy, from run results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy.typing as npt
 from rich.table import Table
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.simulation.budgets import draw_epsilons
+from hdpfl_flower.scenarios.budgets import draw_epsilons
 
 Row = tuple[str, str, str]
 """ε, sites, promise."""
 
 
 def read_promises(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Return what each strategy's run promised, by the run's folder; without runs that have none.
+    """Return each run's promises by strategy; runs without promises are skipped.
 
     >>> read_promises({"fedavg": Path("nowhere")})
     {}
@@ -37,7 +37,7 @@ def read_promises(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
 def promises_table(
     config: RunConfig, num_sites: int, promises: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Table, list[str]]:
-    """Return a table, a row a strategy and level, and the lines that hold for all of them.
+    """Return a table by strategy and level, with common lines.
 
     Args:
         config: what the runs have in common; the seed is that of these runs.
@@ -46,7 +46,7 @@ def promises_table(
     """
     terms, drawn = config.terms, config.simulation
     own = draw_epsilons(drawn.epsilons, num_sites, drawn.seed)
-    table = Table(title=f"Who is promised what (δ {terms.delta:g}, seed {drawn.seed})")
+    table = Table(title=f"Promises by site (δ {terms.delta:g}, seed {drawn.seed})")
     for column in ("strategy", "ε", "sites", "promise"):
         table.add_column(column, justify="right" if column in ("ε", "sites") else "left")
     for name, facts in promises.items():
@@ -59,12 +59,12 @@ def promises_table(
     ]
     if terms.calibration != "pld":
         lines.append("the ε are nominal: their noise is by a paper's formula, not by an accountant")
-    lines.append("a simulation's noise is seeded and protects nobody; real sites would have this")
+    lines.append("a simulation's noise is seeded, without protection; real sites would have this")
     return table, lines
 
 
 def _rows(facts: Mapping[str, Any], own: npt.NDArray[np.float64]) -> Iterator[Row]:
-    """Yield a row a level; where the strategy has none, private and opted-out sites by their ε."""
+    """Yield rows by level, or for private and opted-out sites."""
     if "violates" in facts:
         spent = float(facts.get("epsilon", own.max()))
         yield f"{spent:g}", str(len(own)), f"VIOLATED for {facts['violates']}"

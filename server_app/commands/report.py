@@ -1,4 +1,4 @@
-"""``hdpfl report``: a run, or a comparison, as one page of HTML."""
+"""``hdpfl report``: run or comparison as an HTML page, or for an experiment tracker."""
 
 from __future__ import annotations
 
@@ -18,15 +18,29 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The page; default: report.html in its folder.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write TensorBoard's files; the run is a folder in DIR."),
+    ] = None,
+    mlflow: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write to MLflow's store in DIR, experiment hdpfl."),
+    ] = None,
 ) -> None:
-    """Write a run, finished or not, as one page: results, figures, sites, terms, versions.
+    """Write an HTML page about a run: results, figures, sites, terms, versions.
 
-    Of a comparison's folder the page has each strategy's results and the picture.
+    Of a comparison's folder the page has each strategy's results and the picture. With
+    --tensorboard or --mlflow a run's terms and the measures of each round are written there
+    instead, and the page only with --out.
     """
     from server_app.reports.comparison_page import is_comparison, make_comparison_report
     from server_app.reports.run_page import make_report
     from server_app.run.resume import run_folder
 
+    if tensorboard is not None or mlflow is not None:
+        _to_trackers(run_folder(run), tensorboard, mlflow)
+        if out is None:
+            return
     folder = Path(run).expanduser().absolute()
     if is_comparison(folder):
         page = make_comparison_report(folder)
@@ -36,3 +50,17 @@ def report(
     path = out or folder / "report.html"
     path.write_text(page, encoding="utf-8")
     console.print(str(path), soft_wrap=True)
+
+
+def _to_trackers(folder: Path, tensorboard: Path | None, mlflow: Path | None) -> None:
+    from hdpfl_flower.monitoring.journal import read_journal
+    from server_app.monitoring.tracking import store_in, to_mlflow, to_tensorboard
+
+    events = read_journal(folder / "journal.jsonl")
+    if tensorboard is not None:
+        own = to_tensorboard(events, folder.name, tensorboard)
+        console.print(f"{own}; to look at it: tensorboard --logdir {tensorboard}", soft_wrap=True)
+    if mlflow is not None:
+        own = to_mlflow(events, folder.name, mlflow)
+        shown = f"mlflow ui --backend-store-uri {store_in(own)}"
+        console.print(f"{own}; to look at it: {shown}", soft_wrap=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.errors import InstallationError, TermsError
 from hdpfl_flower.system.paths import runs_dir
 from server_app.plots import check_pictures
 from server_app.progress import console
@@ -79,19 +81,19 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
         ),
     ] = None,
 ) -> None:
-    """Reproduce a table or figure of a paper: progress, table, PNG and JSON.
+    """Reproduce a table or figure of a paper: table, PNG and JSON.
 
     Quick by default, as published with --full. Finished runs are kept in the folder and reused:
     an interrupted study is resumed, and more seeds add only their own.
     """
-    from studies import STUDIES
+    known = load_studies()
     from studies.framework.study import Options
 
     if list_ or not name:
-        _list(as_json)
+        _list(known.values(), as_json)
         return
-    if name not in STUDIES:
-        raise TermsError(f"study '{name}' is not known; choose one of {', '.join(STUDIES)}")
+    if name not in known:
+        raise TermsError(f"study '{name}' is not known; choose one of {', '.join(known)}")
     _use(device)
     options = Options(
         full=full,
@@ -106,11 +108,31 @@ def reproduce(  # noqa: PLR0913, PLR0917 - options of a command line
         data_dir=data_dir,
         processes=jobs,
     )
-    conduct(STUDIES[name], options, out, as_json)
+    conduct(known[name], options, out, as_json)
+
+
+def load_studies() -> Mapping[str, Study]:
+    """Return the studies of this checkout, by name.
+
+    Raises:
+        InstallationError: this package was installed without its checkout.
+    """
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "studies" / "__init__.py").is_file():
+        raise InstallationError(
+            "studies are no part of the package; for them run: git clone "
+            "https://github.com/hdpfl/hdpfl-flower && cd hdpfl-flower && make demo, and then "
+            ".venv/bin/hdpfl reproduce"
+        )
+    if str(checkout) not in sys.path:
+        sys.path.append(str(checkout))
+    from studies import STUDIES
+
+    return STUDIES
 
 
 def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> None:
-    """Conduct a study in a folder, by default its own; store and print what it found."""
+    """Conduct a study in a folder; store and print results."""
     from studies.framework.output import save, show
 
     check_pictures()
@@ -126,13 +148,11 @@ def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> 
     console.print(f"{folder}: table.md, results.json, {study.name}.png", soft_wrap=True)
 
 
-def _list(as_json: bool) -> None:
-    from studies import STUDIES
-
+def _list(studies: Iterable[Study], as_json: bool) -> None:
     if as_json:
         rows = [
             {"name": s.name, "what": s.title, "paper": s.source, "minutes": s.minutes}
-            for s in STUDIES.values()
+            for s in studies
         ]
         typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
@@ -141,13 +161,13 @@ def _list(as_json: bool) -> None:
     for column in ("name", "what", "paper", "minutes"):
         side: Literal["left", "right"] = "right" if column == "minutes" else "left"
         table.add_column(column, justify=side, no_wrap=column == "name")
-    for study in STUDIES.values():
+    for study in studies:
         table.add_row(study.name, study.title, study.source, str(study.minutes))
     console.print(table)
 
 
 def _use(device: Device) -> None:
-    """Hide the GPU, or insist on it, from this process and those that it starts.
+    """Hide the GPU or require it, in this process and its children.
 
     Raises:
         TermsError: there is no GPU that torch can use.
@@ -178,7 +198,7 @@ def _command(name: str, options: Options) -> str:
 
 
 def items(text: str) -> tuple[str, ...]:
-    """Return what stands between the commas of an option.
+    """Return the comma-separated values of an option.
 
     >>> items("fedavg, mmse,")
     ('fedavg', 'mmse')

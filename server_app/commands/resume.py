@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,9 +35,10 @@ def resume(
     ] = "",
     app: Annotated[Path, typer.Option(help="The app's folder, as for flwr run.")] = Path(),
 ) -> None:
-    """Resume a run where it was interrupted: same run id, same plans, nothing charged twice.
+    """Resume an interrupted run: same run id and plans, no charge twice.
 
-    A run of flwr run is resumed by flwr run; one of this process, here.
+    A run of flwr run is resumed by flwr run; one of this process, here. A run of real sites
+    resumes at its SuperLink: the one named, or the one of Flower's config.toml.
     """
     with waiting("imports and checks"):
         from server_app.run.resume import (  # with the strategies: seconds
@@ -53,6 +56,8 @@ def resume(
     if at.origin.get("engine") == "in-process":
         _here(at)
     else:
+        if at.origin.get("engine") == "deployment":
+            superlink = _superlink_of(folder, app, superlink)
         _through_flower(flower_command(at, folder, app, superlink), folder)
     events = read_journal(folder / JOURNAL)
     if not is_complete(events):  # flwr run ends with 0 also when a run failed
@@ -64,8 +69,32 @@ def resume(
     )
 
 
+def _superlink_of(folder: Path, app: Path, named: str) -> str:
+    """Return the connection to the SuperLink of a deployed run: a simulation has other sites.
+
+    Raises:
+        CheckpointError: with the command, where none or several could be meant.
+    """
+    config = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
+    try:
+        links = tomllib.loads(config.read_text())["superlink"]
+    except (OSError, ValueError, LookupError):
+        links = {}
+    far = [name for name, link in links.items() if isinstance(link, dict) and "address" in link]
+    chosen = named or (links["default"] if links.get("default") in far else "")
+    chosen = chosen or (far[0] if len(far) == 1 else "")
+    if chosen in far:
+        return chosen
+    wrong = f"'{named}' is no such connection" if named else "which connection leads there"
+    known = f"one of {', '.join(far)}" if far else "one with an 'address'; there is none"
+    raise CheckpointError(
+        f"the run in {folder} is one of real sites and resumes at its SuperLink alone; {wrong} in "
+        f"{config}? call: hdpfl resume {folder} CONNECTION --app {app} ({known})"
+    )
+
+
 def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> list[str]:
-    """Return the ``flwr run`` that resumes the run in ``folder``, and follows its log.
+    """Return the ``flwr run`` command that resumes ``folder`` and follows its log.
 
     Raises:
         CheckpointError: there is no app in the folder ``app``.
@@ -89,7 +118,7 @@ def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> l
 
 
 def _through_flower(command: list[str], folder: Path) -> None:
-    """Call ``flwr run`` and follow the run to its end, or to Ctrl-C, which does not end it.
+    """Call ``flwr run`` and follow the log; Ctrl-C does not end the run.
 
     Raises:
         CheckpointError: it was not submitted, or went on when its log ended.
@@ -103,14 +132,14 @@ def _through_flower(command: list[str], folder: Path) -> None:
         raise
     if done.returncode:
         raise CheckpointError(f"the run in {folder} was not submitted; flwr run says why, above")
-    # The ServerApp holds the journal's lock as long as it runs, whatever becomes of this log.
+    # The ServerApp holds the journal's lock as long as it runs, with or without this log.
     if is_locked(folder):
         raise CheckpointError(f"the log broke off; {GOES_ON}")
 
 
 def _here(at: Checkpoint) -> None:
     with waiting("imports"):
-        from server_app.simulation.in_process_run import resume_in_process
+        from server_app.in_process.in_process_run import resume_in_process
 
     def show(event: Event) -> None:
         if event["event"] == "round":

@@ -1,4 +1,4 @@
-"""The coordinator's exporter: the newest runs' journals, read as far as they are written.
+"""Coordinator's exporter: readings from the journals of the newest runs.
 
 One process for all runs, past and present: a port inside a ServerApp loses a run's last rounds, and
 the second run of a machine never gets one. A journal is followed from where it was read to; a line
@@ -7,13 +7,16 @@ that is still being written waits for its end.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.journal import parse_events, read_journal
 from hdpfl_flower.monitoring.series import Reading
 from server_app.monitoring.run_series import RunTally
@@ -22,11 +25,12 @@ log = logging.getLogger("hdpfl.server")
 
 NEWEST = 20
 """Runs that are shown."""
+_LARGEST_CERTIFICATE = 65536
 
 
 @dataclass
 class _Followed:
-    """A journal, and how far it was read; another file in its place is read from its start."""
+    """Journal with its reading position; a replaced file is read anew."""
 
     path: Path
     tally: RunTally
@@ -50,15 +54,15 @@ class _Followed:
 
 
 class RunFollower:
-    """The runs in a folder; what was read of their journals is kept."""
+    """Runs in a folder, with the parsed parts of their journals."""
 
     def __init__(self, folder: Path, newest: int = NEWEST) -> None:
-        """Show the ``newest`` runs in ``folder``, those first whose journals were written last."""
+        """Show the ``newest`` runs in ``folder``, by the last write."""
         self._folder, self._newest = folder, newest
         self._followed: dict[Path, _Followed] = {}
 
     def readings(self) -> Iterator[Reading]:
-        """Yield the readings of every run shown; one that cannot be read is logged and left out."""
+        """Yield all runs' readings; unreadable runs are logged and skipped."""
         paths = self._journals()
         self._followed = {
             path: self._followed.get(path) or _Followed(path, RunTally(path.parent.name))
@@ -84,8 +88,31 @@ class RunFollower:
         return [path for _, path in sorted(found, reverse=True)[: self._newest]]
 
 
+def readings_of_files(paths: Iterable[Path]) -> Iterator[Reading]:
+    """Yield sizes, free space and certificates' ends; a file that is not there shows nothing."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                yield metrics.FILE_SIZE.reads(path.stat().st_size, str(path))
+                if (end := _end_of_certificate(path)) is not None:
+                    yield metrics.CERTIFICATE_END.reads(end, str(path))
+            yield metrics.FILE_FREE.reads(shutil.disk_usage(path).free, str(path))
+
+
+def _end_of_certificate(path: Path) -> float | None:
+    with path.open("rb") as file:
+        head = file.read(_LARGEST_CERTIFICATE)
+    if not head.startswith(b"-----BEGIN CERTIFICATE"):
+        return None
+    from cryptography.x509 import load_pem_x509_certificate
+
+    with contextlib.suppress(ValueError):
+        return load_pem_x509_certificate(head).not_valid_after_utc.timestamp()
+    return None
+
+
 def history(path: Path) -> Iterator[Reading]:
-    """Yield what the exporter would have shown after each event of a journal, with its time.
+    """Yield the readings after each event of a journal, with its time.
 
     Raises:
         DataError: there is no journal at ``path``.

@@ -1,7 +1,7 @@
-"""Totals of a run's journal, event by event: the readings of the coordinator's exporter.
+"""Totals of a run's journal, event by event, for the exporter.
 
 Nothing is taken from an event that is not named here: the terms, the ``privacy`` event and other
-rules' gauges hold ε, δ and batch sizes, of simulations at least.
+strategies' gauges hold ε, δ and batch sizes, of simulations at least.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from hdpfl_flower.monitoring.influence import Influence
 from hdpfl_flower.monitoring.journal import Event, finished_rounds
 from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
 from hdpfl_flower.monitoring.series import Reading, Series
-from hdpfl_flower.simulation.groups import BY_GROUP, MINORITY
+from hdpfl_flower.scenarios.groups import BY_GROUP, MINORITY
 
 MAX_SITES = 200
-"""Sites of a run beyond which none of them gets series of its own."""
+"""Most sites of a run with series of their own."""
 
 BAD = frozenset({Rejection.GUARD, Rejection.MALFORMED})
-"""The rejections that count as a bad update of their site."""
+"""Rejections that count as a bad update of their site."""
 
+ENDS = ("completed", "interrupted")
+"""Ends of a run's attempt; the second one keeps what it had."""
+_STATUSES = {"approval": "pending", "presence": "offline"}
+"""Event of a site → the status that is counted while it lasts."""
 _REMEMBERED = 101
 """Rounds that the median is taken over."""
 _OF_A_SITE: Mapping[str, Series] = {
@@ -38,7 +42,7 @@ _OF_A_SITE: Mapping[str, Series] = {
     "cluster_confidence": metrics.CONFIDENCE,
 }
 _STAYS = frozenset({metrics.CLUSTER, metrics.CONFIDENCE})
-"""Gauges of a round with a number a site; what is found once, of clusters, stays."""
+"""Gauges per site of a round; cluster findings are kept."""
 _OF_A_ROUND: Mapping[str, Series] = {
     "clusters": metrics.CLUSTERS,
     "clusters_mss": metrics.MSS,
@@ -78,16 +82,20 @@ class RunTally:
     _bad: Counter[str] = field(default_factory=Counter)
     _rejected: Counter[Rejection] = field(default_factory=Counter)
     _left_out: set[str] = field(default_factory=set)
+    _pending: set[str] = field(default_factory=set)
+    _absent: set[str] = field(default_factory=set)
+    _missed: Counter[str] = field(default_factory=Counter)
+    _how: str = ""
     _received: float = 0.0
     _sent: float = 0.0
     _no_quorum: int = 0
     _found: dict[tuple[Series, str], float] = field(default_factory=dict)
     _influence: Influence | None = field(default_factory=Influence)
     _unreadable: int = 0
-    _format: object = None
+    _format: object = formats.JOURNAL.newest
 
     def apply(self, event: Event) -> None:
-        """Take one more event into account; one that cannot be read is counted."""
+        """Add one event; unreadable events are counted."""
         try:
             self._format = event.get("format", self._format)
             formats.JOURNAL.check(self._format)  # of every event after a newer version's, too
@@ -96,7 +104,7 @@ class RunTally:
             self._unreadable += 1
 
     def readings(self) -> Iterator[Reading]:
-        """Yield what the run's series say now."""
+        """Yield the current readings of the run's series."""
         yield metrics.RUN.reads(1, self.run, *self._about)
         values = {
             metrics.STARTED: self._started,
@@ -106,6 +114,7 @@ class RunTally:
             metrics.TIMEOUT: self._timeout,
             metrics.NO_QUORUM: self._no_quorum,
             metrics.LEFT_OUT: len(self._left_out),
+            metrics.PENDING_SITES: len(self._pending) if self._active else 0,
             metrics.UNREADABLE: self._unreadable,
             metrics.RECEIVED: self._received,
             metrics.SENT: self._sent,
@@ -114,6 +123,8 @@ class RunTally:
         for series, value in values.items():
             if not math.isnan(value):
                 yield series.reads(value, self.run)
+        for how in ENDS:
+            yield metrics.ENDED.reads(how == self._how, self.run, how)
         for reason in Rejection:  # zeros too: Prometheus sees a rise only of what was there before
             yield metrics.REJECTED.reads(self._rejected[reason], self.run, reason.value)
         if self._last is not None:
@@ -131,6 +142,10 @@ class RunTally:
             self._apply_round(event)
         elif kind == "left-out":
             self._left_out.add(_name(event["site"]))
+        elif kind in _STATUSES:
+            noted = self._pending if kind == "approval" else self._absent
+            known = noted.add if event["status"] == _STATUSES[kind] else noted.discard
+            known(_name(event["site"]))
         elif kind == "run-started":
             self._apply_terms(event["terms"])
             # The first start counts: a run that begins again under its id is the same run.
@@ -138,6 +153,7 @@ class RunTally:
         # A crash writes no last event: such a run stays active, and last_event shows that it is
         # silent.
         self._active = kind != "run-finished"
+        self._how = "" if self._active else _name(event["status"])
         self.last_event = when
 
     def _apply_terms(self, terms: Mapping[str, Any]) -> None:
@@ -158,6 +174,7 @@ class RunTally:
         self._bad.update(site for site, reason in rejected.items() if reason in BAD)
         self._received, self._sent = self._received + received, self._sent + sent
         self._no_quorum += not found["weights"]
+        self._missed.update(self._absent)
         if not math.isnan(seconds):
             self._seconds.append(seconds)
         self._last = {**found, "asked": asked, "accepted": accepted, "seconds": seconds}
@@ -200,7 +217,7 @@ class RunTally:
                 yield metrics.UNTESTED.reads(sites - known, self.run)
 
     def _note_gauges(self, round_: Event) -> None:
-        """Keep what the round says of sites and clusters, in place of what was known."""
+        """Replace the facts about sites and clusters by this round's."""
         stay = {key: value for key, value in self._found.items() if key[0] in _STAYS or not key[1]}
         gauges = round_.get("gauges")
         gauges = gauges if isinstance(gauges, dict) else {}
@@ -231,6 +248,9 @@ class RunTally:
         for model in range(len(influence.models)):
             for site, share in influence.shares(model).items():
                 yield metrics.SHARE.reads(share, self.run, str(model), site)
+        for site in self._asked.keys() | self._absent if not many else ():
+            yield metrics.SITE_ONLINE.reads(site not in self._absent, self.run, site)
+            yield metrics.SITE_ABSENT.reads(self._missed[site], self.run, site)
         for site, count in self._asked.items() if not many else ():
             yield metrics.SITE_ASKED.reads(count, self.run, site)
             yield metrics.SITE_ACCEPTED.reads(self._accepted[site], self.run, site)
@@ -238,7 +258,7 @@ class RunTally:
 
 
 def tally(run: str, events: Iterable[Event]) -> RunTally:
-    """Return what the events of ``run`` add up to."""
+    """Return the totals of the events of ``run``."""
     found = RunTally(run)
     for event in events:
         found.apply(event)
@@ -246,7 +266,7 @@ def tally(run: str, events: Iterable[Event]) -> RunTally:
 
 
 def _with_round(influence: Influence | None, event: Event) -> Influence | None:
-    """Return the shares with one more round; None where a round is missing from them."""
+    """Return the shares with one more round; None if a round is missing."""
     influence = Influence() if event["round"] == 1 else influence
     try:
         if influence is not None:
@@ -257,7 +277,7 @@ def _with_round(influence: Influence | None, event: Event) -> Influence | None:
 
 
 def _group(rest: str) -> str:
-    """Return the group that a metric is of, by what follows its name; empty for another metric."""
+    """Return the group in a metric's name; empty for metrics without one."""
     number = rest.removeprefix(_BY_GROUP) if rest.startswith(_BY_GROUP) else ""
     return number if number.isdecimal() else _GROUPS.get(rest, "")
 
@@ -270,7 +290,7 @@ def _name(value: object) -> str:
 
 
 def _number(value: object) -> float:
-    """Return a number of a journal, infinite ones too, as a float; NaN for none."""
+    """Return a journal's number, infinite included, as a float; NaN for none."""
     try:
         return float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
@@ -278,7 +298,7 @@ def _number(value: object) -> float:
 
 
 def _numbers(facts: object) -> Iterator[tuple[str, float]]:
-    """Yield name and value of the numbers among ``facts``; lists and what is no number are none."""
+    """Yield name and value of the numbers among ``facts``; lists are skipped."""
     for name, value in facts.items() if isinstance(facts, dict) else ():
         if not math.isnan(number := _number(value)):
             yield name, number

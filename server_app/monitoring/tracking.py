@@ -1,4 +1,4 @@
-"""A run's journal in the files of experiment trackers: TensorBoard's, and MLflow's.
+"""Export of a run's journal to TensorBoard or MLflow.
 
 What goes there is what the journal has of every round: measures, counts, seconds and bytes; no term
 that holds an ε of a site, for none is in the journal.
@@ -22,7 +22,7 @@ _NUMBERS = ("seconds", "bytes_down", "bytes_up")
 
 
 def series_of(events: list[Event]) -> Iterator[tuple[int, float, Mapping[str, float]]]:
-    """Yield of each round its number, its time (seconds since 1970) and its numbers by name.
+    """Yield each round's number, time (seconds since 1970) and named numbers.
 
     Measures have their own names; counts of sites are ``sites/accepted`` and ``sites/asked``,
     seconds and bytes ``round/seconds`` and so on. What is not finite is left out.
@@ -43,12 +43,12 @@ def terms_of(events: list[Event]) -> dict[str, Any]:
 
 
 def to_tensorboard(events: list[Event], run_id: str, folder: Path) -> Path:
-    """Write a run's numbers as TensorBoard's event file in ``folder/run_id``; return that folder.
+    """Write TensorBoard's event file in ``folder/run_id``; return that folder.
 
     Raises:
         InstallationError: tensorboard is not installed.
     """
-    with extra("tensorboard", "'hdpfl export --tensorboard'"):
+    with extra("tensorboard", "'hdpfl report --tensorboard'"):
         import tensorboard  # noqa: F401 - torch names another library where it is missing
         from torch.utils.tensorboard import SummaryWriter
     own = folder / run_id
@@ -62,7 +62,7 @@ def to_tensorboard(events: list[Event], run_id: str, folder: Path) -> Path:
 
 
 def store_in(folder: Path) -> str:
-    """Return the URI of MLflow's store in ``folder``: a file of SQLite."""
+    """Return the URI of MLflow's SQLite store in ``folder``."""
     return f"sqlite:///{folder.absolute()}/mlflow.db"
 
 
@@ -74,7 +74,7 @@ def to_mlflow(events: list[Event], run_id: str, folder: Path) -> Path:
     Raises:
         InstallationError: mlflow is not installed.
     """
-    with extra("mlflow", "'hdpfl export --mlflow'"):
+    with extra("mlflow", "'hdpfl report --mlflow'"):
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
     folder.mkdir(parents=True, exist_ok=True)

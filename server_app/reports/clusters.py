@@ -1,4 +1,4 @@
-"""What a run's report says of clusters: what was found, and which model each site trains."""
+"""Clusters in a run's report: findings, and each site's model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOUND = (
     ("clusters_label_skew", "label proportions explain them (1: yes, 0: no, nan: not checked)"),
     ("last_soft_round", "last round of models drawn by probability (E_c)"),
 )
-"""Gauges of a round that looks for clusters (R-DPCFL, TMLR 2025, section 4), and their words."""
+"""Gauges of R-DPCFL (TMLR 2025, section 4), with their words."""
 
 
 def has_clusters(rounds: Sequence[Event]) -> bool:
@@ -24,7 +24,7 @@ def has_clusters(rounds: Sequence[Event]) -> bool:
 
 
 def found_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, float]]:
-    """Yield what the last look for clusters says of them as a whole; without one the first round.
+    """Yield the last cluster search's results; without one, the first round's.
 
     R-DPCFL looks in round 1 alone.
     """
@@ -38,7 +38,7 @@ def found_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, float]]:
 
 
 def sites_clusters(rounds: Sequence[Event]) -> Iterable[tuple[str, str, str, str]]:
-    """Yield each site with the clusters it was in, one after another, and its confidence.
+    """Yield each site's sequence of clusters and its confidence.
 
     The confidence is the largest probability of one cluster, when they were found. The last
     column is the rounds in which the site chose by itself.
@@ -72,7 +72,7 @@ def _at(values: object, index: int) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of a journal, which writes infinite ones and NaN as texts; else None."""
+    """Return a journal's number, infinite and NaN included; else None."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A comparison's report: one page of HTML from the folder that ``hdpfl compare`` wrote."""
+"""Comparison report: one HTML page from the folder of ``hdpfl compare``."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _metrics(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _last(values: Sequence[Sequence[float | None]] | None) -> str:
-    """Return the mean and spread over the seeds of each run's last value."""
+    """Return mean and spread over seeds of the runs' last values."""
     known = [[v for v in row if v is not None] for row in values or ()]
     last = [row[-1] for row in known if row]
     return mean_and_sd(np.array(last)) if last else "–"

@@ -1,4 +1,4 @@
-"""The tables of a comparison: how good each strategy's models are, for the sites and pooled."""
+"""Tables of a comparison: each strategy's accuracy, by site and pooled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.measures.clinical import SPECIFICITY, WORDS
 from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.influence import warning_lines
-from hdpfl_flower.simulation.groups import MINORITY
+from hdpfl_flower.scenarios.groups import MINORITY
+from server_app.in_process.metrics_by_site import best_of, better_alone, read_site_metrics
 from server_app.reports.spread import mean_and_sd
 from server_app.run.federated_measures import FEDERATED, HELD_OUT
 from server_app.run.final_measures import EVENT, PUBLIC, read_final_measures
-from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 
 if TYPE_CHECKING:
-    from server_app.simulation.comparison import Comparison
+    from server_app.in_process.comparison import Comparison
 
 _ON = {EVENT: f"the {PUBLIC}", FEDERATED: f"{HELD_OUT} (noisy histograms)"}
 SITES = "mean over the sites, each on records like its own"
@@ -32,7 +32,7 @@ NAMED = 20
 
 
 def measure_tables(comparison: Comparison, title: str) -> Iterator[Table]:
-    """Yield the table over the sites and the one of the pooled test set, as far as either is.
+    """Yield the tables over sites and of the pooled test set.
 
     Args:
         comparison: of finished runs.
@@ -48,7 +48,7 @@ def measure_tables(comparison: Comparison, title: str) -> Iterator[Table]:
 def final_table(
     comparison: Comparison, folders: Mapping[tuple[str, int], Path], event: str = EVENT
 ) -> Table | None:
-    """Return every measure of the final models, a column a strategy; None where none was measured.
+    """Return all final measures, a column per strategy; None without any.
 
     Of one seed each with its interval of 95 %, of several the mean and the standard deviation.
 
@@ -83,7 +83,7 @@ def final_table(
 def unmeasured_lines(
     comparison: Comparison, folders: Mapping[tuple[str, int], Path]
 ) -> Iterator[str]:
-    """Yield, for each run with histograms of scores, the sites without one and what is missing.
+    """Yield each run's sites without histograms, with the missing part.
 
     Args:
         comparison: of finished runs.
@@ -106,7 +106,7 @@ def _by_reason(missing: Mapping[str, str]) -> Mapping[str, list[str]]:
 
 
 def _cell(runs: Sequence[Mapping[str, Mapping[str, float]]], name: str) -> str:
-    """Return a measure over the seeds that have it, or of one seed with its interval."""
+    """Return a measure over its seeds, or one seed's with interval."""
     values = [run[name] for run in runs if name in run]
     if len(values) == 1 and None not in values[0].values():
         return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**values[0])
@@ -114,7 +114,7 @@ def _cell(runs: Sequence[Mapping[str, Mapping[str, float]]], name: str) -> str:
 
 
 def counted_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield, for each run that has some, the sites that the means do not count, and why."""
+    """Yield each run's sites outside the means, with reasons."""
     for strategy in comparison.strategies():
         seeds = sorted(seed for name, seed in comparison.rounds if name == strategy)
         for seed, tested in zip(seeds, comparison.tested(strategy), strict=True):
@@ -126,14 +126,14 @@ def counted_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def deciding_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield, for each run that has one, the site that decides more than half of its model."""
+    """Yield the dominant site (over half of the model) of each run."""
     for (strategy, seed), rounds in sorted(comparison.rounds.items()):
         for line in warning_lines(rounds):
             yield f"{strategy}, seed {seed}: warning: {line}"
 
 
 def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path]) -> Table | None:
-    """Return which sites are better off alone, a row a strategy; None without a run of ``local``.
+    """Return the sites better off alone, by strategy; None without ``local``.
 
     Args:
         comparison: of finished runs.
@@ -162,7 +162,7 @@ def alone_table(comparison: Comparison, folders: Mapping[tuple[str, int], Path])
 
 
 def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
-    """Return what a picture of the rounds shows: what its axis is called, and panel → metric.
+    """Return the picture's axis label, and panel → metric.
 
     For a regression the mean squared error: R² has no lower end. For survival the loss: each record
     has one, while concordance is of pairs.
@@ -176,13 +176,13 @@ def picture_of(comparison: Comparison) -> tuple[str, dict[str, str]]:
 
 
 def _by_record(comparison: Comparison) -> str:
-    """Return the metric that is a mean over records, and so over a site's own distribution."""
+    """Return the metric that is a record mean on own distributions."""
     task = task_for(comparison.terms)
     return "accuracy" if task.classes else "loss" if task.intervals else "mse"
 
 
 def _sites_table(comparison: Comparison, title: str) -> Table:
-    """Return a row a strategy, and one of its personal models where it has them."""
+    """Return rows per strategy, and for its personal models."""
     names = [m for m in METRICS if any(f"{p}{m}" in comparison.metrics() for p in (SITE, PERSONAL))]
     columns = [suffix for name in names for suffix in _with_worst(name)]
     table = Table(title=title)
@@ -232,7 +232,7 @@ def _heading(comparison: Comparison, column: str) -> str:
 
 
 def _counted(comparison: Comparison, strategy: str, prefix: str) -> str:
-    """Return how many sites the fewest means of a row are over, of how many."""
+    """Return the least number of sites in a row's means, of all."""
     tested = [one for one in comparison.tested(strategy) if one]
     known = [
         min(number for name, number in one["counted"].items() if name.startswith(prefix))

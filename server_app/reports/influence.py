@@ -1,4 +1,4 @@
-"""What a run's report says of influence: each site's share of the model, and its causes."""
+"""Influence in a run's report: each site's share and its causes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ Cell = str | float | int
 
 BOUNDED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "capped": ("capped", lambda value: value > 0),
-    "clipped_to": ("clipped", lambda value: value < 1),
     "shortened_to": ("shortened", lambda value: value < 1),
     "precision_bounded": ("precision bounded", lambda value: value > 0),
     "noise_raised": ("noise raised to its claim", lambda value: value > 0),
 }
-"""Gauge with a number a site → what was done to the site, in words, and by which numbers."""
+"""Per-site gauge → the treatment in words, with its numbers."""
 
 
 def site_shares(rounds: Sequence[Event]) -> Iterator[tuple[Cell, ...]]:
-    """Yield a row a site and model, the largest share first.
+    """Yield a row per site and model, the largest share first.
 
     Site, model (empty where there is one), share of the model, of the last round's step, rounds
     used, medians of the estimated noise, of the local steps and of the length of its updates over
@@ -59,7 +58,7 @@ class _Used(NamedTuple):
 
 
 def _used(rounds: Sequence[Event]) -> Mapping[str, _Used]:
-    """Return the rounds of each site, in one pass over them."""
+    """Return the rounds of each site, in one pass."""
     found: dict[str, _Used] = defaultdict(lambda: _Used([], []))
     for event in rounds:
         for site in {*event["asked"], *event.get("taken-back", {})}:

@@ -1,4 +1,4 @@
-"""A run's report: one page of HTML that needs nothing else, made from the run's folder alone."""
+"""Run report: one self-contained HTML page from the run's folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hdpfl_flower.config.server_terms import rates_line
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.site_summary import WORST, is_error
+from hdpfl_flower.models.site_summary import NOBODY_MEASURED, WORST, is_error
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
 from server_app.plots import plot_run, why_no_picture
@@ -27,7 +28,7 @@ from server_app.run.resume import JOURNAL, defaults, is_complete
 
 Cell = str | float | int
 MOST_ROWS = 200
-"""Rows of a table of sites; the journal has the others."""
+"""Most rows of a table of sites; the journal has all."""
 
 
 def make_report(folder: Path) -> str:
@@ -50,11 +51,13 @@ def make_report(folder: Path) -> str:
     return PAGE.render(
         name=name,
         status=_status(events, rounds, starts),
+        rates=rates_line(terms),
         measures=list(_measures(events, EVENT)),
         federated=list(_measures(events, FEDERATED)),
         federated_facts=_federated_line(events),
         results=list(_results(rounds, is_regression="mse" in rounds[-1]["metrics"])),
         missing=_some(_not_counted(rounds[-1])),
+        unmeasured=NOBODY_MEASURED if "tested" in rounds[-1] and not rounds[-1]["metrics"] else "",
         picture="" if no_picture else _picture(events),
         no_picture=no_picture,
         privacy=list(_privacy(events)),
@@ -70,7 +73,7 @@ def make_report(folder: Path) -> str:
 
 
 def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
-    """Return the command that runs the same terms again, as a run of its own."""
+    """Return the command that repeats the terms in a new run."""
     default = defaults()
     said = {
         k: v for k, v in terms.items() if v != default.get(k) and k not in ("run-id", "runs-dir")
@@ -100,7 +103,7 @@ def _status(events: Sequence[Event], rounds: Sequence[Event], starts: Sequence[E
 
 
 def _when(events: Sequence[Event]) -> str:
-    """Return from when to when, in UTC, and how long that is."""
+    """Return start, end (UTC) and duration."""
     try:
         first, last = (
             datetime.fromisoformat(str(event["at"])).astimezone(UTC)
@@ -117,12 +120,12 @@ def _when(events: Sequence[Event]) -> str:
 
 
 def _last(events: Sequence[Event], name: str) -> Event:
-    """Return the last event of that name; empty where there is none."""
+    """Return the last event of that name; empty if none."""
     return next((event for event in reversed(events) if event["event"] == name), {})
 
 
 def _federated_line(events: Sequence[Event]) -> str:
-    """Return what the federated measures rest on, in one sentence; empty without any."""
+    """Return the basis of the federated measures in a sentence; or empty."""
     said = _last(events, FEDERATED)
     if "noise" not in said:
         return ""
@@ -138,7 +141,7 @@ def _federated_line(events: Sequence[Event]) -> str:
 
 
 def _measures(events: Sequence[Event], name: str) -> Iterable[tuple[Cell, ...]]:
-    """Yield the final measures with their intervals; nothing of a run that tested none."""
+    """Yield the final measures with intervals; empty without a test."""
     said = _last(events, name)
     try:
         yield from measure_rows(said)
@@ -166,14 +169,14 @@ def _results(rounds: Sequence[Event], *, is_regression: bool = False) -> Iterabl
 
 
 def _counted(last: Event, metric: str) -> str:
-    """Return how many sites a mean over sites is over; empty of another metric, or not known."""
+    """Return the number of sites in a mean; empty if unknown."""
     tested = last.get("tested", {})
     number = tested.get("counted", {}).get(metric.removesuffix(WORST))
     return "" if number is None else f"{number} of {tested['sites']}"
 
 
 def _not_counted(last: Event) -> Iterable[tuple[str, str]]:
-    """Yield the sites that the last round's means do not count, and why."""
+    """Yield the sites outside the last round's means, with reasons."""
     for site, why in last.get("tested", {}).get("missing", {}).items():
         yield str(site), str(why)
 
@@ -206,7 +209,7 @@ def _sites(rounds: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
 
 
 def _some(rows: Iterable[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """Return the first rows, and how many more there are: a page of thousands is none."""
+    """Return the first rows and the number of others."""
     shown = list(rows)
     rest = len(shown) - MOST_ROWS
     if rest <= 0:
@@ -217,7 +220,7 @@ def _some(rows: Iterable[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
 def _sites_not_asked(
     events: Sequence[Event], rounds: Sequence[Event]
 ) -> Iterable[tuple[Cell, ...]]:
-    """Yield the sites whose operators did not approve the run before its last round."""
+    """Yield sites without their operator's approval before the last round."""
     asked = {site for event in rounds for site in event["asked"]}
     decisions = {e.get("site"): e.get("status") for e in events if e["event"] == "approval"}
     for site, status in decisions.items():
@@ -232,12 +235,10 @@ def _versions(starts: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
             if version not in found.setdefault(name, []):
                 found[name].append(version)
     yield from ((name, ", then ".join(versions)) for name, versions in found.items())
-    if not found:
-        yield "not known", "the journal is of an earlier version"
 
 
 def folded(terms: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return what is not the default of a run config's keys, and what is, each under its title."""
+    """Return changed and default run config keys, under two titles."""
     default = defaults()
     said: list[tuple[str, str]] = []
     usual: list[tuple[str, str]] = []

@@ -23,7 +23,7 @@ pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set t
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}pre{background:#161b22}
 th,td{border-color:#30363d}img{background:#fff}}
 """
-"""Of every page, whose texts are others'."""
+"""Style sheet of every page."""
 
 _PAGE = """\
 {% macro table(head, rows) -%}
@@ -45,7 +45,7 @@ _PAGE = """\
 {{ style }}</style></head>
 <body>
 <h1>Run {{ name }}</h1>
-<p>{{ status }}</p>
+<p>{{ status }}<br>{{ rates }}</p>
 {% if measures %}
 <h2>Measures of the final model</h2>
 <p>On the public test set, each with an interval of 95 % that resamples its records. Of several
@@ -64,6 +64,9 @@ site.</p>
 {% if missing %}
 <p>Sites whose test the means of the last round do not count:</p>
 {{ table(("site", "why"), missing) }}
+{% endif %}
+{% if unmeasured %}
+<p>{{ unmeasured }}.</p>
 {% endif %}
 <h2>Figures</h2>
 {% if picture %}
@@ -111,4 +114,4 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.globals["style"] = STYLE
 PAGE = _ENVIRONMENT.from_string(_PAGE)
-"""What it is filled with: :func:`server_app.reports.run_page.make_report`."""
+"""Template filled by :func:`server_app.reports.run_page.make_report`."""

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def mean_and_sd(values: npt.NDArray[np.float64]) -> str:
-    """Return the mean over the seeds and, of several, their standard deviation (n − 1).
+    """Return mean over seeds and, for several, standard deviation (n − 1).
 
     >>> mean_and_sd(np.array([0.25, 0.75])), mean_and_sd(np.array([0.5]))
     ('0.5000 ± 0.3536', '0.5000')

@@ -1,4 +1,4 @@
-"""Checkpoint of a run: one file in its folder, replaced as a whole after every round.
+"""Checkpoint of a run: one file, replaced after every round.
 
 ``checkpoint.safetensors`` holds the model, whatever arrays the strategy made of it, by name and in
 their order; what the strategy, its guard and its sampler remember; where a seeded simulation's
@@ -29,7 +29,7 @@ from hdpfl_flower.errors import CheckpointError, HDPFLError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.system.files import sync
-from hdpfl_flower.versions import VERSION, versions
+from hdpfl_flower.versions import __version__, versions
 from strategies.core.base import HDPStrategy
 from strategies.core.strategy_state import SavedState, restore_strategy
 
@@ -65,7 +65,7 @@ class Checkpoint:
     origin: Mapping[str, Any]
 
     def restore(self, strategy: HDPStrategy) -> None:
-        """Bring a new strategy to where the checkpoint's was; raises ``CheckpointError``."""
+        """Restore a new strategy from the checkpoint; raises ``CheckpointError``."""
         try:
             restore_strategy(strategy, self.kept)
         except (LookupError, TypeError, ValueError, AttributeError, HDPFLError):
@@ -76,7 +76,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the file at ``path``; an interruption leaves the one before, whole.
+    """Replace the file at ``path`` atomically; an interruption leaves the old file.
 
     Raises:
         OSError: the disk refuses; nothing is left behind.
@@ -90,7 +90,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     numbered = {str(i): np.asarray(array, order="C") for i, array in enumerate(arrays)}
     head = {
         "format": formats.CHECKPOINT.newest,
-        "version": VERSION,
+        "version": __version__,
         "versions": versions(),
         "terms": json.dumps(checkpoint.config.as_config(), sort_keys=True),
         "round": checkpoint.server_round,
@@ -146,10 +146,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except (SafetensorError, LookupError, TypeError, ValueError, OSError):
         raise damaged from None
     formats.CHECKPOINT.check(written[0])
-    if written != (formats.CHECKPOINT.newest, VERSION):
+    if written != (formats.CHECKPOINT.newest, __version__):
         raise CheckpointError(
             f"the checkpoint {path} was written by hdpfl-flower {written[1]} (format {written[0]})"
-            f", and this is {VERSION} (format {formats.CHECKPOINT.newest}); resume with the "
+            f", and this is {__version__} (format {formats.CHECKPOINT.newest}); resume with the "
             "version that wrote it"
         )
     if said.get("sha256") != _digest(said["head"], arrays):

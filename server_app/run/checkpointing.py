@@ -1,4 +1,4 @@
-"""Checkpoint policies: when a run stores what it needs to resume, and from where it resumes.
+"""Checkpoint policies: time of storage, and source of a resumed run.
 
 Each save precedes everything of its round that leaves the server; ``checkpoint.py`` is the file.
 """
@@ -36,7 +36,7 @@ class CheckpointPolicy(Protocol):
         """Reserve the run's folder for this process."""
 
     def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
-        """Let ``strategy`` settle its terms, and store them before sites freeze their plans."""
+        """Let ``strategy`` settle its terms; store them before plans are frozen."""
 
     def save(
         self,
@@ -46,7 +46,7 @@ class CheckpointPolicy(Protocol):
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
-        """Store what the next round needs, before anything of this one leaves the server.
+        """Store the next round's data before this round's messages leave.
 
         Args:
             strategy: with its state after the round.
@@ -57,14 +57,14 @@ class CheckpointPolicy(Protocol):
         """
 
     def end(self) -> None:
-        """The run is complete: remove what was stored."""
+        """Complete the run: remove the stored data."""
 
     def resume_command(self) -> str | None:
-        """Return the command that resumes an interrupted run; None where nothing is stored."""
+        """Return the resume command of an interrupted run, or None."""
 
 
 class NoCheckpoints:
-    """Stores nothing: for a run that is sooner run again, one of thousands."""
+    """Policy without storage, for runs that are cheap to repeat."""
 
     def __init__(self) -> None:
         """The run begins."""
@@ -72,7 +72,7 @@ class NoCheckpoints:
         self.before: Sequence[Event] = ()
 
     def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
-        """Reserve nothing: two processes may write into one folder."""
+        """Reserve no folder: two processes may write into it."""
 
     def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
         """Let ``strategy`` settle its terms."""
@@ -87,10 +87,10 @@ class NoCheckpoints:
         missed: int = 0,
         facts: Event | None = None,
     ) -> None:
-        """Store nothing."""
+        """Skip storage."""
 
     def end(self) -> None:
-        """Nothing is stored."""
+        """Return None: there is no checkpoint."""
 
     def resume_command(self) -> str | None:
         """Return None: the run begins anew."""
@@ -98,7 +98,7 @@ class NoCheckpoints:
 
 
 class Checkpoints:
-    """Stores the run in its folder after every round; it resumes from there."""
+    """Policy that stores the run in its folder after every round."""
 
     def __init__(
         self, origin: Mapping[str, Any], at: Checkpoint | None = None, *, seeded: bool = False
@@ -114,7 +114,7 @@ class Checkpoints:
         self.before: Sequence[Event] = ()
 
     def begin(self, folder: Path, config: RunConfig, journal: Journal) -> None:
-        """Lock the journal for this process and read what a resumed run has written to it.
+        """Lock the journal for this process; read a resumed run's events.
 
         Raises:
             CheckpointError: another process has the run, or a new run finds a checkpoint.
@@ -134,7 +134,7 @@ class Checkpoints:
             self.before = read_journal(folder / "journal.jsonl")
 
     def prepare(self, strategy: HDPStrategy, grid: Grid, model: ArrayRecord) -> None:
-        """Store the run before and after the strategy settles its terms, unless it has rounds."""
+        """Store before and after the strategy settles, unless rounds exist."""
         # Twice: a crash while the terms settle can be resumed, and no site freezes a plan of terms
         # that are not stored.
         if self.at is None:
@@ -174,7 +174,7 @@ class Checkpoints:
         )
 
     def end(self) -> None:
-        """Remove the checkpoint: nobody needs the strategy's state any more."""
+        """Remove the checkpoint, with the strategy's state."""
         self._path.unlink(missing_ok=True)
 
     def resume_command(self) -> str | None:

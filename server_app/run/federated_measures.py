@@ -1,7 +1,7 @@
-"""The measures of a run's model on records that sites hold out, of their charged noisy histograms.
+"""Federated measures of a model: held-out records, charged noisy histograms.
 
 Once, after the last round: every site that took part is sent the final model and answers with its
-histogram of scores (``client_app/personal/score_histogram.py``), or not; the server sums what it
+histogram of scores (``client_app/after_run/score_histogram.py``), or not; the server sums what it
 receives, weights 1, and estimates AUROC and calibration (``hdpfl_flower/measures/from_cells.py``).
 What a site sends is its word: a liar can shift these figures, as it can shift metrics.
 """
@@ -17,11 +17,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.measures.from_cells import OF_CELLS, NoisyCells, measure_cells
-from hdpfl_flower.measures.score_cells import check_binary
 from hdpfl_flower.models.networks import Arrays
 from server_app.run.final_measures import measure_rows
 from strategies.core.base import HDPStrategy
@@ -36,34 +32,20 @@ _LEVEL = 0.95
 _NOBODY = "no site sent its histogram of scores"
 
 
-def check_score_share(terms: RunTerms) -> None:
-    """Refuse ``score-share`` where the task is not of two classes.
-
-    Raises:
-        TermsError: names the key and the remedy.
-    """
-    if not terms.score_share:
-        return
-    try:
-        check_binary(task_for(terms))
-    except DataError as reason:
-        raise TermsError(f"run config: {reason}; set it to 0") from None
-
-
 def federated_measures(grid: Grid, strategy: HDPStrategy, arrays: Arrays) -> dict[str, Any]:
-    """Return the facts of the event; nothing where the terms ask for no histogram.
+    """Return the facts of the event; empty without a requested histogram.
 
     Args:
         grid: Flower's.
         strategy: of the run, after its last round.
         arrays: the final model, or models, as the run reports them.
     """
-    if not strategy.terms.score_share:
+    if strategy.terms.after.scores is None:
         return {}
     messages = list(strategy.finish_messages(wire.write_model(arrays), grid, wire.SCORES))
     replies = grid.send_and_receive(messages, timeout=strategy.server.round_timeout)
     without, counts = dict.fromkeys(strategy.roster.joined(), NO_REPLY.words), []
-    for site, reply in strategy.match(replies):
+    for site, reply in strategy.messages.match(replies):
         try:
             counts.append(read_scores(reply))
             del without[site]

@@ -1,4 +1,4 @@
-"""The measures of a run's model on the public test set, with intervals, once at its end."""
+"""Final measures on the public test set, with intervals."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hdpfl_flower.measures.clinical import (
 )
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.simulation.groups import Groups, seen_by
+from hdpfl_flower.scenarios.groups import Groups, seen_by
 
 EVENT = "measures"
 """The journal's event, and the key of ``result.json``."""
 _HOW = How(draws=300)
-"""Resamples of the test records: enough for intervals of 95 %, and a fraction of a second."""
+"""Resamples of the test records, for 95 % intervals."""
 PUBLIC = "public test set"
 
 
@@ -41,7 +41,7 @@ def final_measures(
     test: Records,
     groups: Groups | None,
 ) -> dict[str, Any]:
-    """Return the facts of the final event: every measure of the models, with an interval of 95 %.
+    """Return the final facts: each model's measures with 95 % intervals.
 
     Of several models, and of groups that see the test set differently, the mean over the sites; its
     interval resamples the test records for all of them at once.
@@ -72,15 +72,15 @@ def final_measures(
             return {"on": PUBLIC, **found.facts()}
         parts = [(measures_of(task, outputs, y), sites) for outputs, y, sites in scored]
         missing = {name: why for one, _ in parts for name, why in one.missing.items()}
-        mean = with_intervals(_Mean(parts), np.arange(len(test)), missing, _HOW)
+        mean = with_intervals(_MeanOfSites(parts), np.arange(len(test)), missing, _HOW)
         at = {"specificity": SPECIFICITY} if task.classes else {}
         return {"on": PUBLIC, **mean.facts(), **at}
     except DataError as reason:
         return {"on": PUBLIC, "records": len(test), "measures": {}, "missing": {"all": str(reason)}}
 
 
-class _Mean:
-    """The mean of the same measures of several models, each weighted by its sites."""
+class _MeanOfSites:
+    """Mean of several models' measures, weighted by numbers of sites."""
 
     def __init__(self, parts: Sequence[tuple[Statistic, int]]) -> None:
         self.names, self._parts = parts[0][0].names, parts
@@ -105,7 +105,7 @@ def _used(
 
 
 def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:
-    """Return the final measures in the ``result.json`` of a run's folder; empty without any.
+    """Return the final measures in a folder's ``result.json``, or empty.
 
     Args:
         folder: the run's.
@@ -117,7 +117,7 @@ def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:
 
 
 def measure_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return a row a measure: its name in words, its value and its interval."""
+    """Return a row per measure: name, value and interval."""
     rows = []
     for name, one in facts.get("measures", {}).items():
         at = f" at {100 * facts['specificity']:g} % specificity" if name == "sensitivity" else ""

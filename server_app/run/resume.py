@@ -1,4 +1,4 @@
-"""Resuming an interrupted run: its folder, its checkpoint, and what its journal recorded."""
+"""Resume of an interrupted run from its folder, checkpoint and journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOURNAL = "journal.jsonl"
 
 
 def run_folder(run: str, configured: str = "") -> Path:
-    """Return the folder of a run: ``run`` itself, or the run of that id in the runs' folder.
+    """Return the folder of a run, given as folder or id.
 
     Args:
         run: a folder, or an id.
@@ -91,12 +91,12 @@ def recorded_rounds(before: Sequence[Event], server_round: int) -> list[Event]:
 
 
 def recorded_privacy(before: Sequence[Event]) -> Event:
-    """Return the promises that the journal records; empty where it records none."""
+    """Return the promises in the journal, or empty."""
     return next((event for event in reversed(before) if event["event"] == "privacy"), {})
 
 
 def engine_of(grid: Grid) -> str:
-    """Return over what a grid runs.
+    """Return the name of a grid's engine.
 
     ``in-process``, ``rehearsal`` (profiles in one process), ``simulation`` (Ray) or ``deployment``.
     """
@@ -119,7 +119,7 @@ def is_complete(events: Sequence[Event]) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process has locked the journal of the run in ``folder``."""
+    """Return whether a process has locked the journal in ``folder``."""
     with (folder / JOURNAL).open() as file:
         try:
             # A shared lock fails while a process has the exclusive one; a lock ends with its
@@ -131,7 +131,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _check_same(own: RunConfig, given: RunConfig) -> None:
-    """Raise ``CheckpointError`` where a term was given that is not the run's."""
+    """Raise ``CheckpointError`` for a given term that differs from the run's."""
     default, said, had = defaults(), given.as_config(), own.as_config()
     if given.server.runs_dir:
         said["runs-dir"] = str(runs_dir(given.server.runs_dir))
@@ -144,13 +144,13 @@ def _check_same(own: RunConfig, given: RunConfig) -> None:
 
 
 def defaults() -> dict[str, Value]:
-    """Return the default of every key of a run config, the strategies' settings included."""
+    """Return the default of every run config key, strategy settings included."""
     settings = {row.key: row.default for row in setting_rows(SETTINGS_OWNERS)}
-    return {**RunConfig().as_config(), **settings}
+    return {**RunConfig.parse({}).as_config(), **settings}
 
 
 def check_drawn_alike(own: RunConfig, given: RunConfig) -> None:
-    """Refuse to resume a simulation of Flower's whose sites would be drawn otherwise than before.
+    """Refuse to resume a simulation if sites would be drawn differently.
 
     Its sites read what they are drawn from in the run config that ``flwr run`` was given, not in a
     message: with another seed, or the default one, they would be other sites.

@@ -1,4 +1,4 @@
-"""Reuse of a run's folder: allowed under the same terms, refused under others.
+"""Reuse of a run's folder: allowed under the same terms only.
 
 A site's ledger names its releases by the run's id and round. Every site declines a request of that
 id under other terms, and the coordinator would see nothing but rounds without a quorum.
@@ -24,7 +24,7 @@ _SHOWN = 40
 def check_same_terms(
     folder: Path, config: RunConfig, remedy: str = "name another 'run-id'"
 ) -> None:
-    """Refuse terms that differ from those under which the run in ``folder`` asked its sites.
+    """Refuse terms that differ from those of the run in ``folder``.
 
     One that was refused before it asked any is none: its mistake can be put right.
 
@@ -53,7 +53,7 @@ def check_same_terms(
 
 
 def check_same_sites(folder: Path, run_id: str, num_sites: int) -> None:
-    """Refuse another number of sites than that of the comparison in ``folder``.
+    """Refuse another number of sites than the comparison in ``folder`` has.
 
     Args:
         folder: of the comparison, with its ``comparison.json``.
@@ -77,7 +77,7 @@ def check_same_sites(folder: Path, run_id: str, num_sites: int) -> None:
 
 
 def _asked_terms(events: Sequence[Event]) -> dict[str, Any]:
-    """Return the terms of the last run in the journal that asked its sites; empty: none did."""
+    """Return the terms of the journal's last run with asked sites."""
     began: dict[str, Any] = {}
     asked: dict[str, Any] = {}
     for event in events:

@@ -1,10 +1,11 @@
-"""The test of a round's models: by the server on the public test set, or at the sites.
+"""Test of a round's models, at the server or the sites.
 
 By the server also for each simulated site, on the part of the test set that is like its records.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,20 +19,27 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.own_data.dataset import dataset_of, own_source
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.models.site_summary import METRICS, SITE, Measured, counts, means
-from hdpfl_flower.simulation.groups import evaluate_models, parse_groups
-from hdpfl_flower.simulation.partitions import rows_of_sites
-from hdpfl_flower.simulation.site_tests import NOTHING_LIKE_IT, OwnTests, own_tests
+from hdpfl_flower.models.site_summary import (
+    METRICS,
+    NOBODY_MEASURED,
+    SITE,
+    SiteMeasures,
+    counts,
+    means,
+)
+from hdpfl_flower.scenarios.groups import evaluate_models, parse_groups
+from hdpfl_flower.scenarios.partitions import rows_of_sites
+from hdpfl_flower.scenarios.site_tests import NOTHING_LIKE_IT, OwnTests, own_tests
 from server_app.run.resume import engine_of
 from strategies.core.base import HDPStrategy
 
 BROADCAST = "broadcast-"
-"""What begins the name of a metric of the model that sites train from, where it is not the one that
-the run reports."""
+"""Metric prefix of the training model, if it is not the reported one."""
+log = logging.getLogger("hdpfl.server")
 
 
 class RoundEvaluation:
-    """What a run's terms make of ``evaluation``: a test by the server, at the sites, or none."""
+    """Kind of test under a run's terms: server, sites or none."""
 
     def __init__(self, grid: Grid, config: RunConfig) -> None:
         """Prepare the tests of the run of ``config`` over ``grid``.
@@ -41,6 +49,7 @@ class RoundEvaluation:
             DataError, ModelError: the data set cannot be read.
         """
         self._grid, self._central = grid, _central_test(config)
+        self._is_told = False
 
     def __call__(
         self,
@@ -49,7 +58,7 @@ class RoundEvaluation:
         server_round: int,
         models: Sequence[Arrays],
         of_site: Mapping[str, int],
-    ) -> Measured:
+    ) -> SiteMeasures:
         """Return how good the models are after a round.
 
         Args:
@@ -77,11 +86,14 @@ class RoundEvaluation:
             )
         )
         if not messages:
-            return Measured()
+            return SiteMeasures()
         timeout = strategy.server.round_timeout
         strategy.aggregate_evaluate(
             server_round, self._grid.send_and_receive(messages, timeout=timeout)
         )
+        if not strategy.tested.metrics and not self._is_told:
+            self._is_told = True
+            log.warning("%s", NOBODY_MEASURED)
         return strategy.tested
 
     def final(self, models: Sequence[Arrays], of_site: Mapping[str, int]) -> dict[str, Any]:
@@ -105,7 +117,7 @@ class CentralTest:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare the test of the run of ``config``, on its data set's public test set.
+        """Prepare the test of ``config`` on its data set's public test set.
 
         Raises:
             TermsError, DataError, ModelError: the data set cannot be read.
@@ -117,7 +129,7 @@ class CentralTest:
         self._own: OwnTests | None = None
 
     def tell_sites_apart(self, num_sites: int) -> None:
-        """Test each simulated site on its own distribution, too, from now on.
+        """Test each simulated site on its own distribution from now on.
 
         Args:
             num_sites: sites that the simulation splits the data set over; 0: not known, and
@@ -131,7 +143,7 @@ class CentralTest:
 
     def __call__(
         self, models: Sequence[Arrays], of_site: Mapping[str, int], sites: Iterable[str]
-    ) -> Measured:
+    ) -> SiteMeasures:
         """Return how good ``models`` are.
 
         Args:
@@ -141,7 +153,7 @@ class CentralTest:
         """
         test = self._data.test
         if test is None:
-            return Measured()
+            return SiteMeasures()
         here = tuple(sites) if self._own else ()
         metrics, by_site = evaluate_models(
             self._config.terms.model,
@@ -153,7 +165,7 @@ class CentralTest:
             self._own,
         )
         found = {site: by_site[site] for site in here if by_site.get(site)}
-        return Measured(
+        return SiteMeasures(
             metrics | means(found, SITE),
             len(here),
             counts(found, SITE),
@@ -162,7 +174,7 @@ class CentralTest:
         )
 
     def final(self, models: Sequence[Arrays], of_site: Mapping[str, int]) -> dict[str, Any]:
-        """Return the facts of :func:`final_measures`; nothing without a test set."""
+        """Return the facts of :func:`final_measures`; empty without a test set."""
         from server_app.run.final_measures import final_measures
 
         test, spec = self._data.test, self._config.terms.model
@@ -172,7 +184,7 @@ class CentralTest:
 
 
 def own_tests_of(config: RunConfig, num_sites: int) -> OwnTests | None:
-    """Return the tests of a simulation's sites; None where the data set has no test set.
+    """Return a simulation's site tests; None without a test set.
 
     Raises:
         TermsError, DataError, ModelError: the data set cannot be read, or split so.
@@ -188,7 +200,7 @@ def own_tests_of(config: RunConfig, num_sites: int) -> OwnTests | None:
 
 
 def _central_test(config: RunConfig) -> CentralTest | None:
-    """Return the server's test of the run's models; None where the terms or the data have none."""
+    """Return the server's test; None without a test in terms or data."""
     terms, simulation = config.terms, config.simulation
     if terms.dataset == "site":
         if simulation.groups:
@@ -196,7 +208,7 @@ def _central_test(config: RunConfig) -> CentralTest | None:
         return None
     parse_groups(simulation.groups, task_for(terms))
     # What is sent of a model with a personal part predicts nothing by itself.
-    if terms.evaluation != "server" or terms.sent_part:
+    if terms.evaluation != "server" or terms.work.sent_part:
         return None
     if dataset_of(terms, simulation.data_dir).test is None:
         return None
@@ -204,7 +216,7 @@ def _central_test(config: RunConfig) -> CentralTest | None:
 
 
 def _simulated_sites(grid: Grid) -> int:
-    """Return the sites that a simulation splits its data set over; 0 where nobody is simulated."""
+    """Return the number of simulated sites; 0 without a simulation."""
     if engine_of(grid) == "simulation":  # Flower's: all of them are online after a round
         return len(list(grid.get_node_ids()))
     return int(getattr(grid, "num_sites", 0))

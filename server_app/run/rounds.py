@@ -1,4 +1,4 @@
-"""The rounds of a run; a round is configure → exchange → aggregate → save → evaluate.
+"""Rounds of a run: configure → exchange → aggregate → save → evaluate.
 
 A run's folder ``<runs-dir>/<run id>`` holds ``journal.jsonl``, ``model.safetensors`` (after every
 round) and ``result.json``; until the run is complete also the checkpoint from which it resumes
@@ -27,7 +27,7 @@ from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
-from hdpfl_flower.errors import StrategyError, TermsError
+from hdpfl_flower.errors import DataError, StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.monitoring.influence import HALF, Decides, Influence
@@ -38,13 +38,14 @@ from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.versions import versions
 from server_app.run.checkpointing import CheckpointPolicy, NoCheckpoints
-from server_app.run.federated_measures import FEDERATED, check_score_share, federated_measures
+from server_app.run.federated_measures import FEDERATED, federated_measures
 from server_app.run.final_measures import EVENT
 from server_app.run.resume import engine_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
 from server_app.run.round_evaluation import RoundEvaluation
-from strategies import make_strategy
-from strategies.core.base import HDPStrategy
+from strategies import check_strategy, make_strategy
+from strategies.composition import with_rate
+from strategies.core.base import HDPStrategy, models_by_site
 from strategies.core.model_record import initial_arrays
 from strategies.core.round_report import RoundReport
 from strategies.settings import with_own_settings
@@ -52,21 +53,21 @@ from strategies.settings import with_own_settings
 log = logging.getLogger("hdpfl.server")
 
 FAILED_ROUNDS = 3
-"""Rounds without a quorum, one after another, that end a run."""
+"""Consecutive rounds without a quorum that end a run."""
 
 OnEvent = Callable[[Event], None]
 
 
 OnEnd = Callable[["RunResult"], None]
 Decided = tuple[str, int, str]
-"""Of what, of which model, and which site; see :class:`Decides`."""
+"""Quantity, model and site of an influence; see :class:`Decides`."""
 Record = Callable[..., Event]
-"""Writes an event with its facts to the journal, and returns the line."""
+"""Writer of an event with its facts to the journal; returns the line."""
 
 
 @dataclass
 class RunResult:
-    """What a run leaves.
+    """Result of a run.
 
     Attributes:
         run_id: its name, and its folder's.
@@ -80,7 +81,7 @@ class RunResult:
             last round.
         measures: of the final model on the public test set, with intervals, as the journal's last
             ``measures`` event has them; empty without such a set.
-        federated: likewise by the sites' noisy histograms; empty without ``score-share``.
+        federated: likewise by the sites' noisy histograms; empty without any.
     """
 
     run_id: str
@@ -96,19 +97,21 @@ class RunResult:
 
 
 def finalize_terms(config: RunConfig) -> RunConfig:
-    """Return the configuration with a run id and an absolute ``runs-dir``.
+    """Return the configuration with a run id, a rate in numbers and an absolute ``runs-dir``.
 
     Raises:
         TermsError: the run id is not a plain name.
+        StrategyError: there is no such strategy.
     """
     run_id = config.terms.run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or "." in run_id[:1]:
         raise TermsError("run config: 'run-id' may hold letters, digits, '-', '_' and '.' alone")
+    config = with_rate(check_strategy(config.terms.strategy), config)
     return config.updated(run_id=run_id, runs_dir=str(runs_dir(config.server.runs_dir)))
 
 
 def ready_strategy(config: RunConfig) -> HDPStrategy:
-    """Return the strategy of ``config``, whose own terms hold what it sets.
+    """Return the strategy of ``config``, with its settled terms.
 
     Raises:
         StrategyError, TermsError, ModelError: what no site could follow, before any is asked.
@@ -116,18 +119,11 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
     strategy = make_strategy(config)
     terms = strategy.terms
     check_up_front(terms)
-    if terms.personal_shrink and strategy.several_models:
-        raise TermsError(
-            f"run config: 'personal-shrink' does not go with '{strategy.name}', whose sites train "
-            "models of their own: a site's updates have no one global path to differ from; leave "
-            "it out"
-        )
-    if terms.personal_prior and task_for(terms).intervals:
-        raise TermsError(
-            "run config: 'personal-prior' counts classes or sums residuals, and survival has "
-            "neither; set it to 0"
-        )
-    check_score_share(terms)
+    for each in terms.kinds:
+        try:
+            each.check_task(task_for(terms))
+        except DataError as reason:
+            raise TermsError(f"run config: {reason}; leave it out") from None
     if terms.needs_head:
         parts_of(terms.model, task_for(terms))
     return strategy
@@ -246,7 +242,7 @@ class RoundLoop:
         result: RunResult,
         model: ArrayRecord,
     ) -> None:
-        """Prepare the rounds from ``model``; ``result`` receives what they leave."""
+        """Prepare the rounds from ``model``; they fill ``result``."""
         self._grid, self._strategy, self._evaluation = grid, strategy, evaluation
         self._checkpoints, self._record, self._result = checkpoints, record, result
         self.done = self.missed = 0
@@ -254,12 +250,14 @@ class RoundLoop:
         before = checkpoints.before
         self._left_out = {event["site"] for event in before if event["event"] == "left-out"}
         self._laps: list[float] = []
-        strategy.roster.on_decision = self._note_decision
+        roster = strategy.roster
+        roster.on_decision = lambda site, status: record("approval", site=site, status=status)
+        roster.on_presence = lambda site, status: record("presence", site=site, status=status)
         self._influence = Influence()
         self._deciding: set[Decided] = set()
 
     def run(self, last: int) -> None:
-        """Run the rounds up to ``last``, or until the sites' budgets are used up.
+        """Run the rounds up to ``last``, or until budgets are spent.
 
         Raises:
             StrategyError: too few sites, or too many rounds in a row without a quorum.
@@ -269,7 +267,7 @@ class RoundLoop:
             self._laps = [time.perf_counter()]
             # The order is the class's guarantee: these messages hold the model of an earlier save.
             messages = self.configure(server_round)
-            if self._strategy.used_up:
+            if self._strategy.sampler.used_up:
                 self._end_early()
                 return
             self._lap()
@@ -283,25 +281,25 @@ class RoundLoop:
             self.done = server_round
 
     def configure(self, server_round: int) -> Iterable[Message]:
-        """Return a message for each sampled site; record the promises and who is left out."""
+        """Return messages for the sampled sites; record promises and excluded sites."""
         strategy = self._strategy
         messages = strategy.configure_train(server_round, self.model, ConfigRecord(), self._grid)
         # From this event on the terms count as sent to sites (reuse.py).
         if not self._result.privacy:
             self._result.privacy = self._record("privacy", **strategy.privacy())
-        for site in sorted(strategy.left_out.keys() - self._left_out):
+        for site in sorted((left := strategy.roster.left_out()).keys() - self._left_out):
             reason = strategy.roster.why_left_out(site)
-            self._record("left-out", site=site, missing=strategy.left_out[site], reason=reason)
+            self._record("left-out", site=site, missing=left[site], reason=reason)
             self._left_out.add(site)
         return messages
 
     def exchange(self, messages: Iterable[Message]) -> Iterable[Message]:
-        """Send the messages; return the replies that arrive before the deadline."""
+        """Send the messages; return the replies before the deadline."""
         timeout = self._strategy.server.round_timeout
         return self._grid.send_and_receive(messages, timeout=timeout)
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Combine the replies into the next model; without a quorum the model stays."""
+        """Combine the replies into a model; without a quorum it stays."""
         new, _ = self._strategy.aggregate_train(server_round, replies)
         self.missed = 0 if new is not None else self.missed + 1
         if new is not None:
@@ -311,7 +309,7 @@ class RoundLoop:
             self._result.arrays = wire.read_own(self._strategy.reported.record(new))
 
     def save(self, server_round: int) -> Event:
-        """Store what the next round needs; return the facts of the round for the journal."""
+        """Store the next round's data; return this round's facts."""
         strategy = self._strategy
         taken_back = strategy.guard.taken_back if strategy.report.outcome else {}
         facts = round_facts(strategy.report, len(strategy.roster.nodes), taken_back)
@@ -323,7 +321,7 @@ class RoundLoop:
         strategy, result = self._strategy, self._result
         if "weights" in facts:
             save_model(result)
-        models, result.models = strategy.models_by_site(result.arrays)
+        models, result.models = models_by_site(strategy, result.arrays)
         tested = self._evaluation(strategy, self.model, facts["round"], models, result.models)
         self._lap()
         result.by_site = tested.by_site
@@ -333,7 +331,7 @@ class RoundLoop:
         result.rounds.append(line)
 
     def _shares(self, facts: Event) -> dict[str, Any]:
-        """Add a round to the shares of the models; warn of who begins to decide one alone."""
+        """Add a round to the shares; warn of sites with a new majority."""
         self._influence.add(facts)
         found = list(self._influence.deciding())
         for one in found:
@@ -345,11 +343,8 @@ class RoundLoop:
         shares = [self._influence.largest_shares(model) for model in range(len(models))]
         return {"shares": [{s: round(p, 6) for s, p in of.items()} for of in shares]}
 
-    def _note_decision(self, site: str, status: str) -> None:
-        self._record("approval", site=site, status=status)
-
     def _resume(self, last: int) -> None:
-        """Prepare the strategy; resume after the checkpoint's round, if there is one."""
+        """Prepare the strategy; resume from the checkpoint, if there is one."""
         for event in self._result.rounds:
             self._influence.add(event)
         self._deciding = set(map(_who, self._influence.deciding()))
@@ -370,12 +365,12 @@ class RoundLoop:
 
     def _end_early(self) -> None:
         """Record that the budgets are used up: the run is complete after the rounds it has."""
-        reason = self._strategy.used_up
+        reason = self._strategy.sampler.used_up
         log.warning("%s after round %d: the run is complete", reason, self.done)
         self._record("budgets-used-up", after_round=self.done, reason=reason)
 
     def _check_missed(self, last: int) -> None:
-        """Raise ``StrategyError`` after too many rounds in a row without a quorum."""
+        """Raise ``StrategyError`` after too many rounds without a quorum."""
         if self.missed == min(FAILED_ROUNDS, last):  # a short run can have learned nothing, too
             rounds = "1 round" if self.missed == 1 else f"{self.missed} rounds in a row"
             raise StrategyError(
@@ -390,7 +385,7 @@ class RoundLoop:
 def round_facts(
     report: RoundReport, online: int, taken_back: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return what the journal says of a round.
+    """Return the journal's facts of a round.
 
     Args:
         report: of the round.
@@ -427,7 +422,7 @@ def _who(one: Decides) -> Decided:
 
 
 def warn_of(server_round: int, one: Decides, *, named: bool, several: bool = False) -> None:
-    """Log that a site decides more than half of a model, or of a round's step of it.
+    """Log a site that decides over half of a model or step.
 
     Args:
         server_round: the round.
@@ -446,7 +441,7 @@ def warn_of(server_round: int, one: Decides, *, named: bool, several: bool = Fal
 
 
 def round_times(laps: list[float]) -> dict[str, Any]:
-    """Return how long a round took, and how long each of its phases, in seconds."""
+    """Return the seconds of a round and of its phases."""
     parts = (round(end - begin, 4) for begin, end in pairwise(laps))
     return {
         "seconds": round(laps[-1] - laps[0], 4),
@@ -461,11 +456,11 @@ def _conclude(
     result: RunResult,
     record: Record,
 ) -> None:
-    """Measure the final model, on public and on held-out records, and send every site the model.
+    """Measure the final model, on public and held-out records, and send every site the model.
 
     A site that does not answer gets it with the next run.
     """
-    result.measures = evaluation.final(*strategy.models_by_site(result.arrays))
+    result.measures = evaluation.final(*models_by_site(strategy, result.arrays))
     if result.measures:
         record(EVENT, **result.measures)
     # A site's ledger answers a repeated request of a resumed run with the same bytes.
@@ -477,7 +472,7 @@ def _conclude(
 
 
 def save_model(result: RunResult) -> None:
-    """Write the model to the run's folder; an interruption leaves the round before."""
+    """Write the model to the run's folder; an interruption leaves the old one."""
     from safetensors.numpy import save
 
     replace_file(result.folder / "model.safetensors", save(result.arrays), mode=0o644)

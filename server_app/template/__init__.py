@@ -1,1 +1,1 @@
-"""Your data, model and strategy: the modules of a project that ``hdpfl new`` writes."""
+"""Your data, model and strategy: modules of a ``hdpfl new`` project."""

@@ -1,4 +1,4 @@
-"""The records of a simulation: scikit-learn's breast cancer table, 569 tumours. Put yours here.
+"""Records of a simulation: scikit-learn's breast cancer table, 569 tumours. Put yours here.
 
 A deployed site trains on its own records, whose place its profile names; this file is for research.
 """
@@ -14,11 +14,11 @@ LARGEST = np.array(
      3, 5, 22, 550, 0.03, 0.15, 0.4, 0.05, 0.08, 0.03,
      40, 50, 250, 4500, 0.25, 1.1, 1.3, 0.3, 0.7, 0.2],
 )  # fmt: skip
-"""Upper bounds of the 30 columns. Constants: statistics of the records would reveal them."""
+"""Upper bounds of the 30 columns, constants that reveal no record."""
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """Return the training set and the public test set; an item is (features, class).
+    """Return training and public test set of (features, class).
 
     Features are float32, shape ``(30,)``, from -1 to 1. Classes are 0 (malignant) and 1 (benign).
     Every fifth record is for the test.

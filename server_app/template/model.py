@@ -1,4 +1,4 @@
-"""The network that every site trains. Layers that mix records (BatchNorm) are refused."""
+"""Network of all sites. Layers that mix records (BatchNorm) are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hdpfl_flower.models.task import Task
 
 
 def build(task: Task) -> nn.Module:
-    """Return a new network for ``task``: its input's shape, and ``task.outputs`` numbers out.
+    """Return a network with input shape and ``task.outputs`` outputs.
 
     Returns numbers, not probabilities: the loss takes the softmax, or the logistic function.
     """

@@ -1,4 +1,4 @@
-"""Weights by the inverse length of the updates. Nobody is trusted; sites disclose nothing."""
+"""Weights by inverse update length. No trusted party, no disclosed facts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class InverseLength(HDPStrategy):
     settings: InverseLengthSettings
 
     def declare(self) -> Declaration:
-        """Return what the contract suite verifies: a weighted sum, between the clients' updates."""
+        """Return the verified declaration: a weighted sum between the clients' updates."""
         return Declaration(is_weighted_sum=True, is_convex=True)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the next state, the step of the model and the weights, which sum to 1.
+        """Return the next state, the step and weights that sum to 1.
 
         Args:
             state: what the strategy keeps between rounds; None here.

@@ -1,1 +1,1 @@
-"""Weighted averages whose weights need no updates: FedAvg, WeiAvg, minimum, Ditto."""
+"""Averaging strategies with weights independent of the updates."""

@@ -1,4 +1,4 @@
-"""FedAvg over noisy updates: the same weight for every site, or its declared share of the records.
+"""FedAvg over noisy updates: equal or record weights.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data
 (AISTATS 2017), Algorithm 1. With DP-SGD at the sites this is the DPFedAvg baseline of Robust-HDP
@@ -19,12 +19,12 @@ from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.weights import record_weights
 from strategies.core.base import Declaration, HDPStrategy, State
-from strategies.core.weights import record_weights
 
 
 class FedAvgSettings(Settings):
-    """What the weights are."""
+    """Setting of FedAvg: the kind of weights."""
 
     weights: Literal["uniform", "records"] = Field(
         "uniform", description="Equal weights, or by the records that sites declare."
@@ -32,7 +32,7 @@ class FedAvgSettings(Settings):
 
 
 class FedAvg(HDPStrategy):
-    """Uniform weights, or weights by declared records."""
+    """Average all updates with equal weights, or by declared numbers of records."""
 
     name = "fedavg"
     settings_type = FedAvgSettings
@@ -40,7 +40,7 @@ class FedAvg(HDPStrategy):
     constant_weights = True
 
     def declare(self) -> Declaration:
-        """Declare the number of records as a fact, where they weigh."""
+        """Declare the number of records as a fact if it sets the weights."""
         return Declaration(
             frozenset({"declared-records"} if self.settings.weights == "records" else ())
         )
@@ -48,7 +48,7 @@ class FedAvg(HDPStrategy):
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the mean of the updates, uniform or by declared records."""
+        """Return the updates' mean, uniform or by declared records."""
         if "declared-records" in updates.disclosed:
             weights = record_weights(updates.disclosed["declared-records"])
         else:
@@ -57,6 +57,6 @@ class FedAvg(HDPStrategy):
 
 
 class GlobalModel(FedAvg):
-    """FedAvg, under its name as a baseline of R-DPCFL (TMLR 2025): one model for all clients."""
+    """FedAvg as R-DPCFL's baseline: one model for all clients."""
 
     name = "global"

@@ -1,4 +1,4 @@
-"""Everyone at the loosest ε: an upper bound that violates the stricter sites.
+"""Training at the loosest ε: an upper bound that violates stricter sites.
 
 The "maximum" baseline of PFA (VLDB 2021): each site trains with ε = max over the sites, and updates
 are averaged as in FedAvg. It is not an algorithm to use: every site but the loosest spends more
@@ -21,7 +21,7 @@ from strategies.core.base import Declaration, Disclosed
 
 
 class Maximum(FedAvg):
-    """FedAvg after raising every simulated site to the largest ε."""
+    """FedAvg with every site at the loosest ε (simulations only, violates stricter sites)."""
 
     name = "maximum"
 
@@ -31,7 +31,7 @@ class Maximum(FedAvg):
         return replace(inner, required_facts=inner.required_facts | {"epsilon"})
 
     def privacy(self) -> dict[str, Any]:
-        """Return the promise of the terms, and that the stricter sites' ε are violated."""
+        """Return the promise of the terms with the violated ε of stricter sites."""
         return {**super().privacy(), "violates": "every site but the loosest"}
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:

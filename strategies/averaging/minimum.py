@@ -1,4 +1,4 @@
-"""Everyone at the strictest ε: the baseline that needs no weights and wastes everyone's budget.
+"""Training at the strictest ε: a baseline with equal weights.
 
 The "minimum" baseline of Robust-HDP (ICML 2024) and PFA (VLDB 2021): each site trains with
 ε = min over the sites, and updates are averaged as in FedAvg.
@@ -18,7 +18,7 @@ from strategies.core.base import Declaration, Disclosed
 
 
 class Minimum(FedAvg):
-    """FedAvg after lowering every site to the strictest disclosed ε."""
+    """FedAvg with every site at the strictest disclosed ε."""
 
     name = "minimum"
 
@@ -28,7 +28,7 @@ class Minimum(FedAvg):
         return replace(inner, required_facts=inner.required_facts | {"epsilon"})
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with ``epsilon-cap`` at the least disclosed ε, or at a lower one."""
+        """Return the terms with ``epsilon-cap`` at most the least disclosed ε."""
         least = min(facts["epsilon"] for facts in disclosed.values())
         least = min(least, terms.epsilon_cap or math.inf)
         return terms if math.isinf(least) else terms.updated(epsilon_cap=least)

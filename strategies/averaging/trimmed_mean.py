@@ -1,4 +1,4 @@
-"""Trimmed mean: in every coordinate the mean of what is left without the least and the greatest.
+"""Trimmed mean: average each coordinate without its extremes.
 
 Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates (ICML 2018), Definition 2: of n values of a coordinate the β·n least and the β·n
@@ -30,7 +30,7 @@ from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.base import Declaration, HDPStrategy, State
 
 _BLOCK = 2**16
-"""Coordinates that are sorted at a time: the order of all would be twice the updates' size."""
+"""Coordinates sorted at a time: the order of all would double the memory."""
 
 
 class TrimmedMeanSettings(Settings):
@@ -44,7 +44,7 @@ class TrimmedMeanSettings(Settings):
 def trimmed_mean(
     rows: npt.NDArray[np.float32], count: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """Return the trimmed mean of every coordinate, and each row's share of the values that stay.
+    """Return the trimmed mean of each coordinate, and each row's share in it.
 
     Args:
         rows: the updates, shape ``(n, d)``; not changed.
@@ -68,20 +68,20 @@ def trimmed_mean(
 
 
 class TrimmedMean(HDPStrategy):
-    """The coordinate-wise trimmed mean."""
+    """Average each coordinate without its smallest and largest values."""
 
     name = "trimmed-mean"
     settings_type = TrimmedMeanSettings
     settings: TrimmedMeanSettings
 
     def declare(self) -> Declaration:
-        """Declare that the update is no weighted sum: each coordinate has other clients."""
+        """Declare no weighted sum: each coordinate has its own set of clients."""
         return Declaration(is_weighted_sum=False)
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the trimmed mean; the weights are each client's share of what it is made of.
+        """Return the trimmed mean; a client's weight is its share in it.
 
         The journal's ``trimmed`` is the number of clients dropped at each end of a coordinate.
         """

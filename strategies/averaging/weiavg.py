@@ -22,7 +22,7 @@ from strategies.core.public_split import counted_epsilons
 
 
 def epsilon_weights(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return weights wᵢ ∝ min(εᵢ, 20), shape ``(n,)``; all the same where every ε is 0.
+    """Return weights ∝ min(εᵢ, 20), shape ``(n,)``; equal if every ε is 0.
 
     >>> epsilon_weights(np.array([1.0, 3.0]))
     array([0.25, 0.75])
@@ -35,7 +35,7 @@ def epsilon_weights(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
 
 
 class WeiAvg(HDPStrategy):
-    """Weights by disclosed ε."""
+    """Weight each site by its disclosed ε."""
 
     name = "weiavg"
     constant_weights = True

@@ -1,1 +1,1 @@
-"""Base class of all strategies, and its parts: sampling, exchange, validation, state."""
+"""Base class of all strategies, with its parts."""

@@ -1,21 +1,21 @@
-"""Base class of all strategies: samples sites, exchanges messages, validates and records replies.
+"""Base class of all strategies: one federated round.
 
 A strategy subclasses :class:`HDPStrategy`, declares what it needs and writes ``combine``. Any
 ServerApp can run it with Flower's own ``start``; ours runs it with ``server_app/run/rounds.py``.
-Beside ``roster.py``, ``exchange.py`` and ``model_record.py`` no server file reads a Message.
+Only ``round_messages.py``, ``roster.py``, ``exchange.py`` and ``model_record.py`` read a Message.
 
 The hooks, in the order of a run; only ``combine`` must be written:
 
-==================  ===============================================================================
-``declare``         facts that sites must or may disclose; linear or not, convex or not
-``complete_terms``  values for terms that are left to the strategy; refusal of terms that cannot be
-``propose``         the terms to send, given what the sites disclosed
-``initial_state``   the state before round 1, a frozen dataclass
-``begin_round``     the state, terms and refused sites of a round
-``request``         which model a site is sent, and what is asked of it
-``combine``         the next state and the step of the model
-``privacy``         the promise of the run, for the journal
-==================  ===============================================================================
+| hook | what it returns |
+|---|---|
+| `declare` | facts that sites must or may disclose; linear or not, convex or not |
+| `complete_terms` | values for terms that are left open; refusal of terms that cannot be |
+| `propose` | the terms to send, given what the sites disclosed |
+| `initial_state` | the state before round 1, a frozen dataclass |
+| `begin_round` | the state, terms and refused sites of a round |
+| `request` | which model a site is sent, and what is asked of it |
+| `combine` | the next state and the step of the model |
+| `privacy` | the promise of the run, for the journal |
 """
 
 from __future__ import annotations
@@ -28,39 +28,35 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from hdpfl_flower import wire
+from hdpfl_flower.after import After
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.settings import NoSettings, Settings
 from hdpfl_flower.config.simulation_terms import SimulationTerms
-from hdpfl_flower.config.terms import AUTO, RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.linalg.update_matrix import GIVEN_BACK, give_back_freed_memory, update_matrix
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.models.site_summary import Measured
+from hdpfl_flower.models.site_summary import SiteMeasures
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
-from hdpfl_flower.system.paths import runs_dir
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.work import Plain, Work, work_of
+from hdpfl_flower.work.choice import Choice
+from hdpfl_flower.work.second import SecondModel
 from strategies.core.checks import (
     NO_REPLY,
-    check_norm,
     check_outcome,
-    read_checked,
     read_test,
-    rejection_of,
 )
-from strategies.core.exchange import Exchange
-from strategies.core.guard import Guard
 from strategies.core.interface import (
     Declaration,
     Disclosed,
-    RoundPlan,
+    RoundSetup,
     RoundStart,
     SiteRequest,
     State,
@@ -70,29 +66,33 @@ from strategies.core.model_record import ModelRecord
 from strategies.core.privacy_statement import describe
 from strategies.core.reported_model import ReportedModel
 from strategies.core.roster import Roster
+from strategies.core.round_messages import RoundMessages
 from strategies.core.round_report import RoundReport
 from strategies.core.sampler import Sampler
 from strategies.core.site_metrics import measured_at_sites
+from strategies.guards.registry import make_guard
 from strategies.server_step.found import step_of
-from strategies.server_step.step import ServerStep
+from strategies.server_step.step import ServerStep, table_of
 
 log = logging.getLogger("hdpfl.server")
 
-__all__ = ["Declaration", "Disclosed", "HDPStrategy", "State", "Stateless"]
+__all__ = ["Declaration", "Disclosed", "HDPStrategy", "State", "Stateless", "parts_of", "table_of"]
 
 
 class HDPStrategy(Strategy):
-    """A federated round in which every site has its own noise and nobody is trusted.
+    """Federated rounds of sites with their own noise, without a trusted party.
 
     Attributes:
         name: as users write it in ``strategy``.
         several_models: there is a model a group of sites; the state has ``models``, their number, 0
             before the end of round 1.
-        chooses: sites choose among the models, and their plans pay for it.
         constant_weights: it weighs by what sites disclose alone, the same in every round.
+        work: local work of a round, where the run config leaves it to the strategy.
+        second: second model of each site, likewise.
+        choice: private choices among its models, likewise; None: it asks for none.
+        after: work after the last round, beside what the run config asks for.
         server_step: how the model moves by the aggregate; what follows a ``+`` replaces it.
         settings_type: the class of its settings, in the strategy's own file.
-        table: the name before the dot of a setting's key; empty: ``name``.
         settings: the strategy's own, of the run.
         terms: the run's, as the sites get them.
         server: the keys that the server alone reads.
@@ -102,6 +102,7 @@ class HDPStrategy(Strategy):
         state: after the last round.
         step_state: that of the server's step.
         reported: which model the run reports.
+        messages: to the sites, and their replies.
         prepared: whether this process has waited for the sites.
         settled: whether the terms are those of the whole run, whichever process settled them.
 
@@ -112,30 +113,34 @@ class HDPStrategy(Strategy):
 
     name: ClassVar[str]
     several_models: ClassVar[bool] = False
-    chooses: ClassVar[bool] = False
     constant_weights: ClassVar[bool] = False
     server_step: ClassVar[type[ServerStep]] = ServerStep
+    work: ClassVar[Work] = Plain()
+    second: ClassVar[SecondModel | None] = None
+    choice: ClassVar[Choice | None] = None
+    after: ClassVar[After] = After()
     settings_type: ClassVar[type[Settings]] = NoSettings
-    table: ClassVar[str] = ""
+    _table: ClassVar[str] = ""
     settings: Settings
     terms: RunTerms
     server: ServerTerms
     simulation: SimulationTerms
-    prepared = settled = False
 
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``."""
         config = replace(config, terms=self.complete_terms(config.terms))
+        self.prepared = self.settled = False
         self.terms = config.terms
         self.server, self.simulation = config.server, config.simulation
-        table = self.settings_table()
+        table = table_of(type(self))
         self.settings = self.settings_type.parse(config.settings.get(table, {}), f"{table}.")
         declared = self.declare()
         self.needs = declared.required_facts
         if self.server.require_public:
             self.needs |= {"epsilon"}
         self.step = step_of(self.server_step, config)
-        self.guard = Guard(config, sums=declared.is_weighted_sum, linear_step=self.step.is_linear)
+        sums, is_linear = declared.is_weighted_sum, self.step.is_linear
+        self.guard = make_guard(config, sums=sums, linear_step=is_linear)
         self.welcomes = self.guard.welcome(declared.optional_facts - self.needs, self.needs)
         self.roster = Roster(config, self.needs, self.welcomes)
         self.sampler = Sampler(config)
@@ -143,55 +148,38 @@ class HDPStrategy(Strategy):
         self.step_state = self.step.initial_state()
         self.reported = ReportedModel(config.server, config.terms.rounds)
         self.report = RoundReport(0, [], 0)
-        self.tested = Measured()
+        self.tested = SiteMeasures()
         self.streams = ReleaseStreams.fresh()
         self._record = ModelRecord(self.simulation.seed)
         self._head: Head | None = None
-        self._requests: dict[str, SiteRequest] = {}
-        self._exchange: Exchange | None = None
+        self.messages = RoundMessages(
+            self.roster, self._record, self.server, self.needs | self.welcomes,
+            several_models=self.several_models,
+        )  # fmt: skip
 
     # --- its settings -------------------------------------------------------------------------
-
-    @classmethod
-    def parts(cls) -> tuple[type[HDPStrategy] | type[ServerStep], ...]:
-        """Return what has settings that count: this one, the one that weighs for it, the step."""
-        weighting: type[HDPStrategy] | None = getattr(cls, "weighting", None)
-        step = (cls.server_step,) if cls.server_step.name else ()
-        return (cls, *(weighting.parts() if weighting else ()), *step)
-
-    @classmethod
-    def settings_table(cls) -> str:
-        """Return the name before the dot of its settings' keys."""
-        return cls.table or cls.name
 
     # --- the hooks ----------------------------------------------------------------------------
 
     def declare(self) -> Declaration:
-        """Return what the strategy needs and what its updates are, under ``terms``."""
+        """Return required facts and properties of the updates, under ``terms``."""
         return Declaration()
 
     @classmethod
     def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms with what they leave to the strategy; what they state stays, 0 too.
+        """Return the terms with open values filled in; stated ones stay, 0 too.
 
         Known before any site is asked, so that what no site can follow is refused up front.
         """
-        left = {
-            "prox_lambda": (terms.prox_lambda == AUTO, 0.0),
-            "personal_noise": (terms.personal_noise == AUTO, "none"),
-            "personal_training": (terms.personal_training == AUTO, "joint"),
-            "tuning_part": (terms.tuning_part == AUTO, "head"),
-        }
-        found = {name: value for name, (is_open, value) in left.items() if is_open}
-        return terms.updated(**found) if found else terms
-
-    @classmethod
-    def as_weighting(cls) -> type[HDPStrategy]:
-        """Return the class that weighs inside a ``+`` part: one weight for each client."""
-        return cls
+        return terms.updated(
+            work=work_of(cls.work, terms.work, cls.name),
+            second=terms.second or cls.second,
+            choice=terms.choice or cls.choice,
+            after=terms.after.over(cls.after),
+        )
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms to send, given what the sites disclosed; called once, before round 1."""
+        """Return the terms to send, given disclosed facts; once, before round 1."""
         del disclosed
         return terms
 
@@ -204,15 +192,15 @@ class HDPStrategy(Strategy):
         del disclosed
         return Stateless()
 
-    def begin_round(self, state: State, start: RoundStart) -> RoundPlan:
-        """Return the state, the terms and the refused sites of a round; not its sample."""
+    def begin_round(self, state: State, start: RoundStart) -> RoundSetup:
+        """Return the state, the terms and the refused sites of a round."""
         del start
-        return RoundPlan(state, self.terms)
+        return RoundSetup(state, self.terms)
 
     def request(
         self, state: State, server_round: int, site: str, kind: str = wire.TRAIN
     ) -> SiteRequest:
-        """Return what to send ``site``, to train, to test (``kind``), or at the end of the run."""
+        """Return the content of a message of ``kind`` to ``site``."""
         del state, server_round, site, kind
         return SiteRequest()
 
@@ -220,7 +208,7 @@ class HDPStrategy(Strategy):
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the next state and what to add to the model.
+        """Return the next state and the step of the model.
 
         Args:
             state: after the last round; not changed.
@@ -241,7 +229,7 @@ class HDPStrategy(Strategy):
         del config  # the terms hold everything
         self.prepare(grid)
         self.roster.refresh(grid, self.report.rejected)
-        # Before the draw: who declined the last round for good is not asked again.
+        # Before the draw: sites that declined for good are not asked again.
         self.sampler.note_declined(self.report.declined)
         sites = tuple(self.roster.eligible())
         start = RoundStart(server_round, arrays, sites, tuple(self.report.answered))
@@ -250,23 +238,25 @@ class HDPStrategy(Strategy):
         asked = self._draw(server_round, plan.refused)
         quorum = max(self.server.quorum or math.ceil(2 * len(asked) / 3), 1)
         if self.terms.noise == "server":
-            quorum = 0  # a round left out for want of replies would show who took part
+            quorum = 0  # a round left out for want of replies would show the participants
         refused = {s: Rejected(Rejection.NOT_ASKED, why) for s, why in plan.refused.items()}
         self.report = RoundReport(server_round, asked, quorum, rejected=refused)
         self._record.begin_round(arrays, packed=self._is_packed)
         self._head = self._record.head(self.terms)
-        return self._address(wire.TRAIN, server_round, arrays, asked)
+        messages = self._address(wire.TRAIN, server_round, arrays, asked)
+        self.report.bytes_down = self.messages.bytes_down
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model, or None without a quorum; ``report`` holds the reasons."""
+        """Return the next model; None without a quorum, see ``report``."""
         report = self.report
-        updates = self._screen(self._accept(replies))
+        updates = self._screen(self.messages.accept(replies, report, self.terms, self._head))
         if self.terms.noise != "server" and updates.squares is not None:
             report.norms = np.sqrt(updates.squares).tolist()
         if self.terms.noise_multiplier and not self.server.quorum:
-            # Who declines has left with its budget used up, and is no longer one of those asked.
+            # A declining site has used up its budget, and is no longer asked.
             report.quorum = max(1, math.ceil(2 * (len(report.asked) - len(report.declined)) / 3))
         if len(updates.sites) < report.quorum:
             log.warning(
@@ -290,7 +280,7 @@ class HDPStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the instructions of a test at the sites, where the terms ask for one."""
+        """Return the instructions of a test at the sites, if any."""
         del config, grid
         if self.terms.evaluation != "sites":
             return []
@@ -299,13 +289,13 @@ class HDPStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the plain mean over the sites that disclose metrics, see ``site_metrics.py``.
+        """Return the plain mean of disclosed metrics, see ``site_metrics.py``.
 
         ``tested`` says which sites are counted, and why others are not.
         """
         found: dict[str, dict[str, float]] = {}
         missing = dict.fromkeys(self.roster.joined(), NO_REPLY.words)
-        for site, reply in self.match(replies):
+        for site, reply in self.messages.match(replies):
             try:
                 found[site] = read_test(reply)
                 del missing[site]
@@ -317,34 +307,24 @@ class HDPStrategy(Strategy):
         return MetricRecord({**self.tested.metrics}) if self.tested.metrics else None
 
     def summary(self) -> None:
-        """Log what will run."""
+        """Log the strategy, its rounds and required facts."""
         needs = ", ".join(sorted(self.needs)) or "nothing"
         log.info("strategy %s, %d rounds; sites disclose: %s", self.name, self.terms.rounds, needs)
-
-    @property
-    def left_out(self) -> dict[str, list[str]]:
-        """The sites online that take no part, each with the needed facts it does not disclose."""
-        return self.roster.left_out()
-
-    @property
-    def used_up(self) -> str:
-        """Why the run is at its end before its last round; empty while it is not."""
-        return self.sampler.used_up
 
     def finish_messages(
         self, arrays: ArrayRecord, grid: Grid, kind: str = wire.FINISH
     ) -> Iterable[Message]:
-        """Return the messages, of ``kind``, with the final model for every site that joined."""
+        """Return messages of ``kind`` with the final model, for joined sites."""
         self.roster.refresh(grid)
         last, nodes = self.report.server_round or self.terms.rounds, self.roster.joined()
         return self._address(kind, last, arrays, nodes)
 
     def prepare(self, grid: Grid) -> None:
-        """Wait for the sites, learn what they disclose and settle the terms; before round 1."""
+        """Wait for the sites, ask for facts, settle the terms; before round 1."""
         if self.prepared:
             return
         self.roster.gather(grid)
-        for s in self.left_out:
+        for s in self.roster.left_out():
             log.warning("site %s is left out: %s", s, self.roster.why_left_out(s))
         self.roster.check_anybody(self.name)
         disclosed = {site: self.roster.disclosed.get(site, {}) for site in self.roster.eligible()}
@@ -353,18 +333,11 @@ class HDPStrategy(Strategy):
         self.prepared = True
 
     def settle(self, disclosed: Disclosed) -> None:
-        """Set the terms and the state that the run begins with, by what the sites disclosed."""
+        """Set the run's first terms and state, by disclosed facts."""
         self.terms = self.propose(self.terms, disclosed)
         self.state, self.settled = self.initial_state(disclosed), True
 
-    def models_by_site(self, arrays: Arrays) -> tuple[tuple[Arrays, ...], dict[str, int]]:
-        """Return the models in ``arrays`` and which one each site uses; no site: all the first."""
-        if not self._is_packed:
-            return (arrays,), {}
-        return tuple(wire.split_models(arrays)), {
-            site: self.request(self.state, self.report.server_round, site, wire.EVALUATE).model
-            for site in self.roster.nodes
-        }
+    # --- parts of a round ---------------------------------------------------------------------
 
     @property
     def _is_packed(self) -> bool:
@@ -372,7 +345,7 @@ class HDPStrategy(Strategy):
         return self.several_models and self.state.models > 0
 
     def _draw(self, server_round: int, refused: Mapping[str, str]) -> list[str]:
-        """Return the sites of a round, in order, without the ``refused``.
+        """Return the sites of a round in order, without ``refused``.
 
         With ``noise = server`` each by a secret toss of its own, which the account rests on.
         """
@@ -389,103 +362,13 @@ class HDPStrategy(Strategy):
     def _address(
         self, kind: str, server_round: int, arrays: ArrayRecord, sites: list[str]
     ) -> Iterable[Message]:
+        """Return the messages of ``kind`` to the sites."""
         self._record.open(arrays, packed=self._is_packed)
         requests = {site: self.request(self.state, server_round, site, kind) for site in sites}
-        # One content for all sites of the same request: models are encoded once.
-        contents = {
-            request: self._record.message(self.terms, server_round, request, kind)
-            for request in sorted(set(requests.values()), key=str)
-        }
-        if kind == wire.TRAIN:
-            self._requests = requests
-            sizes = {request: wire.content_bytes(content) for request, content in contents.items()}
-            self.report.bytes_down = sum(sizes[request] for request in requests.values())
-        nodes = {site: self.roster.nodes[site] for site in sites}
-        self._exchange = Exchange(
-            {site: contents[request] for site, request in requests.items()},
-            kind, nodes, server_round, self.server.round_timeout,
-        )  # fmt: skip
-        return self._exchange.messages
-
-    def match(self, replies: Iterable[Message]) -> Iterable[tuple[str, Message]]:
-        """Yield (site, reply) of the last messages, the first reply of each site alone."""
-        return self._exchange.match(replies) if self._exchange else ()
-
-    def _accept(self, replies: Iterable[Message]) -> RoundUpdates:
-        """Return the updates that pass every check, in the sites' order.
-
-        ``report`` names their sites, and the reasons against the others.
-        """
-        report, size = self.report, self._record.size
-        asked, rejected = report.asked, report.rejected
-        # Everybody counts as without a reply until one passes every check.
-        rejected.update(dict.fromkeys(asked, NO_REPLY))
-        rows = update_matrix(len(asked), size, runs_dir(self.server.runs_dir) / self.terms.run_id)
-        squares, models = np.zeros(len(asked)), np.zeros(len(asked), np.int64)
-        projected = np.zeros(len(asked), np.bool_)
-        for site, reply in self.match(replies):
-            try:
-                if reply.has_content():
-                    report.bytes_up += wire.content_bytes(reply.content)
-                row = asked.index(site)
-                rows[row], models[row], projected[row] = self._read(site, reply, size)
-                # Of the row as the strategy receives it, a projected one after it was lifted.
-                squares[row] = check_norm(rows[row])
-                report.answered.append(site)
-                del rejected[site]
-            except wire.WireError as error:
-                rejected[site] = rejection_of(error)
-            del reply  # its row is a copy
-            if 4 * size >= GIVEN_BACK:
-                give_back_freed_memory()
-        for site, reason in rejected.items():
-            log.warning("round %d: site %s: %s", report.server_round, site, reason.words)
-        report.accepted = [site for site in asked if site not in rejected]
-        stay = [asked.index(site) for site in report.accepted]
-        # Rows move up only, so that none is overwritten before it is read.
-        for row, former in enumerate(stay):
-            if row != former:
-                rows[row] = rows[former]
-        requests = [self._requests[site] for site in report.accepted]
-        several, chose = self.several_models, [one.use == wire.CHOOSE for one in requests]
-        return RoundUpdates(
-            report.server_round,
-            tuple(report.accepted),
-            rows[: len(stay)],
-            {fact: self._column(fact) for fact in sorted(self.needs | self.welcomes)},
-            self._head,
-            group=models[stay] if several else None,
-            chose=np.array(chose, dtype=np.bool_) if several else None,
-            squares=squares[stay],
-            projected=projected[stay] if any(one.along for one in requests) else None,
-            tensor_sizes=tuple(array.size for array in self._record.template.values()),
-        )
-
-    def _read(
-        self, site: str, reply: Message, size: int
-    ) -> tuple[npt.NDArray[np.float32], int, bool]:
-        """Return a reply's row, the model that it is an update of, and whether it was one number.
-
-        Raises:
-            wire.WireError: the site sent a code instead, or something that cannot be used.
-        """
-        request, models = self._requests[site], len(self._record.models)
-        chooses = request.use == wire.CHOOSE and models > 1
-        update = read_checked(
-            reply, size, may_be_projected=request.along is not None, with_choice=chooses,
-            form=self.terms.upload,
-        )  # fmt: skip
-        model = wire.read_choice(reply.content, models) if chooses else request.model
-        if request.along is None or size == 1:
-            return update, model, False
-        check_norm(update)  # before the projection: what is multiplied is bounded
-        is_number = len(update) == 1
-        # A site that lost its model sends the whole: the number that it would have sent, to the bit
-        number = float(update[0]) if is_number else float(request.along.project(update)[0])
-        return request.along.lift(number), model, is_number
+        return self.messages.address(kind, server_round, self.terms, requests)
 
     def _screen(self, updates: RoundUpdates) -> RoundUpdates:
-        """Return the updates that the guard lets through; ``report`` says who is refused."""
+        """Return the updates that the guard lets through."""
         report, kept = self.report, self.guard.screen(updates, self._record.template)
         for site, reason in self.guard.refused.items():
             log.warning("round %d: site %s: %s", report.server_round, site, reason)
@@ -495,6 +378,22 @@ class HDPStrategy(Strategy):
         report.accepted = list(kept.sites)
         return kept
 
-    def _column(self, fact: str) -> npt.NDArray[np.float64]:
-        disclosed = self.roster.disclosed
-        return np.array([disclosed[site].get(fact, np.nan) for site in self.report.accepted])
+
+def models_by_site(
+    strategy: HDPStrategy, arrays: Arrays
+) -> tuple[tuple[Arrays, ...], dict[str, int]]:
+    """Return the models in ``arrays`` and the number of each site's."""
+    if not (strategy.several_models and strategy.state.models):
+        return (arrays,), {}
+    last = strategy.report.server_round
+    return tuple(wire.split_models(arrays)), {
+        site: strategy.request(strategy.state, last, site, wire.EVALUATE).model
+        for site in strategy.roster.nodes
+    }
+
+
+def parts_of(strategy: type[HDPStrategy]) -> tuple[type[HDPStrategy] | type[ServerStep], ...]:
+    """Return the classes whose settings count: the strategy, its weighting, its server step."""
+    weighting: type[HDPStrategy] | None = getattr(strategy, "weighting", None)
+    step = (strategy.server_step,) if strategy.server_step.name else ()
+    return (strategy, *(parts_of(weighting) if weighting else ()), *step)

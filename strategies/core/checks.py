@@ -1,4 +1,4 @@
-"""Checks of a reply before a strategy receives it, and of its outcome before the model moves."""
+"""Checks of replies before a strategy, and of its outcome afterwards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.measures.score_cells import CELLS
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
-from hdpfl_flower.rounding import FLOAT32, Form
+from hdpfl_flower.quantize import FLOAT32, Form
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
 
 MAX_NORM = 1e6
-"""An update of a larger l2 norm is dropped: the noise of an honest one stays far below."""
+"""Largest l2 norm of a used update; honest noise stays far below."""
 
 CRASHED = 8
 """Flower's code of a ClientApp whose process was killed."""
@@ -33,11 +33,11 @@ _ANSWERS = {
     CRASHED: Rejected(Rejection.UNDELIVERED, "its work broke off"),
     **dict.fromkeys((3, 4, 5), NO_REPLY),  # the SuperLink's, for a site late or gone
 }
-"""What an error's code in a reply means; codes below 100 are Flower's."""
+"""Meanings of error codes in replies; codes below 100 are Flower's."""
 
 
 class NoAnswerError(wire.WireError):
-    """A reply is an error's code in place of a content.
+    """Error code in place of a reply's content.
 
     Attributes:
         rejected: what the code means.
@@ -53,7 +53,7 @@ class NoAnswerError(wire.WireError):
 
 
 def rejection_of(error: wire.WireError | int) -> Rejected:
-    """Return why a reply cannot be used, by its code, or by what was wrong with its content."""
+    """Return why a reply cannot be used, by code or content."""
     if isinstance(error, NoAnswerError):
         return error.rejected
     if isinstance(error, int):
@@ -70,7 +70,7 @@ def read_checked(
     with_choice: bool = False,
     form: Form = FLOAT32,
 ) -> npt.NDArray[np.float32]:
-    """Return the update in ``reply``, shape ``(size,)``; a projected one is its one number.
+    """Return the update in ``reply``, shape ``(size,)``, or ``(1,)`` if projected.
 
     Its norm is still to be checked, by :func:`check_norm`.
 
@@ -111,7 +111,7 @@ def _check_delivered(reply: Message) -> None:
 
 
 def check_norm(update: npt.NDArray[np.float32]) -> float:
-    """Return ‖u‖² of an update, or of the one number of a projected one.
+    """Return ‖u‖² of an update, or of its one number.
 
     Raises:
         wire.WireError: it is beyond ``MAX_NORM``².
@@ -124,7 +124,7 @@ def check_norm(update: npt.NDArray[np.float32]) -> float:
 
 
 def check_tosses(terms: RunTerms, server: ServerTerms) -> None:
-    """Refuse terms that go against amplification by secret tosses, see ``noise = server``.
+    """Refuse terms that prevent amplification under ``noise = server``.
 
     Raises:
         StrategyError: whom the server asks or hears would depend on more than its tosses.

@@ -1,4 +1,4 @@
-"""Messages to sites, and the replies to them, each matched to its site."""
+"""Messages to sites, with replies matched to their sites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("hdpfl.server")
 
 
 class Exchange:
-    """One message to each of some sites, and the replies to them.
+    """One message to each of some sites, with the replies.
 
     Attributes:
         messages: to hand to the grid, in the sites' order.
@@ -25,7 +25,7 @@ class Exchange:
         server_round: int = 0,
         ttl: float | None = None,
     ) -> None:
-        """Address ``content``, the same or a site's own, to the ``nodes`` of the sites.
+        """Address ``content``, common or by site, to ``nodes``.
 
         What several contents share, as the model's arrays, is pushed once for all of them.
         """
@@ -65,7 +65,7 @@ class Exchange:
 
 
 def _letting_go(replies: Iterable[Message]) -> Iterator[Message]:
-    """Yield each reply and hold it no longer; a list gets empty."""
+    """Yield each reply without keeping it; a list gets empty."""
     if not isinstance(replies, list):
         yield from replies
         return

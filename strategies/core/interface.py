@@ -1,4 +1,4 @@
-"""Types that a strategy exchanges with its base class: declarations, requests, the round's plan."""
+"""Types between a strategy and its base class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.linalg.step_direction import Direction
 
 State = Any
-"""A strategy's state between rounds: a frozen dataclass of its own.
+"""State between rounds: a frozen dataclass of the strategy's own.
 
 ``strategy_state.py`` saves it in checkpoints. Each strategy annotates the class that it uses;
 :class:`Stateless` where there is nothing to carry.
@@ -26,12 +26,12 @@ Disclosed = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Stateless:
-    """The state of a strategy that carries nothing from round to round."""
+    """Empty state between rounds."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a strategy declares of itself under some terms, before any site is asked.
+    """Declaration of a strategy under some terms, before any request.
 
     The contract suite (``contract.py``) tests the two properties.
 
@@ -54,7 +54,7 @@ class Declaration:
 
 @dataclass(frozen=True)
 class SiteRequest:
-    """The content of a message to one site; sites of equal requests get the same message.
+    """Content of a message to one site; equal requests share a message.
 
     Attributes:
         model: the number of the model to train; one that does not exist yet is the initial model.
@@ -80,7 +80,7 @@ class SiteRequest:
 
 @dataclass(frozen=True)
 class RoundStart:
-    """What is known when a round begins.
+    """Facts at the beginning of a round.
 
     Attributes:
         server_round: from 1.
@@ -96,8 +96,8 @@ class RoundStart:
 
 
 @dataclass(frozen=True)
-class RoundPlan:
-    """What a strategy decides when a round begins.
+class RoundSetup:
+    """Decisions of a strategy at the beginning of a round.
 
     Attributes:
         state: for the round.

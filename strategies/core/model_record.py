@@ -1,4 +1,4 @@
-"""The model, or the models, in the record that Flower passes from round to round.
+"""Models in the record that Flower passes between rounds.
 
 Before round 1 the record holds one model, from which all sites start. A strategy with several
 models packs all of them into the record from then on, by number (``wire.pack_models``).
@@ -14,9 +14,10 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.estimators.softmax_head import Head, head_of
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
-from hdpfl_flower.models.parts import select
+from hdpfl_flower.models.parts import parts_of, select
+from hdpfl_flower.models.public_weights import start_arrays
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.rounding import FLOAT32, Form
+from hdpfl_flower.quantize import FLOAT32, Form
 from hdpfl_flower.updates import Outcome
 from strategies.core.interface import SiteRequest
 
@@ -29,7 +30,7 @@ class ModelRecord:
     """
 
     def __init__(self, seed: int) -> None:
-        """Hold nothing until :meth:`open`; ``seed`` is that of the initial model."""
+        """Prepare an empty record; ``seed`` is that of the initial model."""
         self._seed = seed
         self.models: tuple[ArrayRecord, ...] = ()
         self._arrays: ArrayRecord | None = None
@@ -38,7 +39,7 @@ class ModelRecord:
 
     @property
     def template(self) -> Arrays:
-        """The arrays of one model of the last round, in the order of an update's coordinates."""
+        """Arrays of one model, in the order of an update's coordinates."""
         return self._template
 
     @property
@@ -47,21 +48,21 @@ class ModelRecord:
         return sum(array.size for array in self._template.values())
 
     def head(self, terms: RunTerms) -> Head | None:
-        """Return the round's softmax head, for estimators of noise; None: it is unknown."""
+        """Return the round's softmax head; None if unknown."""
         # Without all coordinates of the head there are no silent sums, and the last layer of a body
         # may look like a head.
-        if terms.sent_part == "body" or terms.shared_mask != "none":
+        if terms.work.sent_part == "body" or not terms.work.sends_every_coordinate:
             return None
         shapes = {name: array.shape for name, array in self._template.items()}
         return head_of(terms.model, task_for(terms), shapes)
 
     def begin_round(self, arrays: ArrayRecord, *, packed: bool) -> None:
-        """Decode the round's record; ``packed`` says whether it holds several models by number."""
+        """Decode the round's record; ``packed``: several models by number."""
         self.open(arrays, packed=packed)
         self._template = wire.read_own(self.models[0])
 
     def open(self, arrays: ArrayRecord, *, packed: bool) -> None:
-        """Decode ``arrays``, unless they are the last ones: every request reads them."""
+        """Decode ``arrays``, unless they are the last ones."""
         if arrays is not self._arrays:
             self._arrays, self._mean = arrays, None
             self.models = wire.unpack_models(arrays) if packed else (arrays,)
@@ -69,7 +70,7 @@ class ModelRecord:
     def message(
         self, terms: RunTerms, server_round: int, request: SiteRequest, kind: str = wire.TRAIN
     ) -> RecordDict:
-        """Return the content of the message to the sites of ``request``.
+        """Return the message content for the sites of ``request``.
 
         Models are rounded to ``terms.download`` for training alone: what is tested, and what sites
         keep at the end, is the model itself.
@@ -100,7 +101,7 @@ class ModelRecord:
         )  # fmt: skip
 
     def moved(self, outcome: Outcome, terms: RunTerms) -> ArrayRecord:
-        """Return the record of the next round: every model plus its row of the outcome."""
+        """Return the next record: models plus rows of the outcome."""
         if outcome.group is None:
             return self._plus(self.models[0], outcome.update)
         models = []
@@ -115,7 +116,7 @@ class ModelRecord:
         return record
 
     def record(self, vector: np.ndarray) -> ArrayRecord:
-        """Return the record of a model of this run, from shape ``(d,)``."""
+        """Return the record of a model, from shape ``(d,)``."""
         return wire.write_model(unflatten(vector, self._template))
 
     def _plus(self, model: ArrayRecord, step: np.ndarray) -> ArrayRecord:
@@ -126,7 +127,7 @@ class ModelRecord:
 
 
 def _rounded(model: ArrayRecord, form: Form) -> ArrayRecord:
-    """Return the model rounded to the grid of ``form``: the same model to the same bytes.
+    """Return the model rounded to the grid of ``form``, reproducibly.
 
     The random bits are a public function of the model, so that a resumed run sends what it sent.
     """
@@ -135,15 +136,22 @@ def _rounded(model: ArrayRecord, form: Form) -> ArrayRecord:
 
 
 def initial_model(terms: RunTerms, seed: int) -> ArrayRecord:
-    """Return what is sent of the model that the run began with."""
+    """Return the sent part of the initial model, as a record."""
     return wire.write_model(initial_arrays(terms, seed))
 
 
 def initial_arrays(terms: RunTerms, seed: int) -> Arrays:
-    """Return what is sent of the model that ``seed`` draws; the rest begins at the sites."""
+    """Return the sent part of the model that ``seed`` draws, or of the run's public ``start``.
+
+    Raises:
+        DataError, ModelError: the file of ``start`` is not there, or holds another model.
+    """
     task = task_for(terms)
     whole = arrays_of(build_model(terms.model, task, seed))
-    return select(whole, terms.model, task, terms.sent_part)
+    if terms.start:
+        new = parts_of(terms.model, task).names if terms.start_parts == "body" else frozenset()
+        whole = start_arrays(terms.start, whole, new)
+    return select(whole, terms.model, task, terms.work.sent_part)
 
 
 def mean_model(models: tuple[ArrayRecord, ...]) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""Statement of a run's privacy, for the journal and ``result.json``: what, and to whom."""
+"""Statement of a run's privacy, for journal and ``result.json``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRUST = {
 
 
 def describe(terms: RunTerms) -> dict[str, Any]:
-    """Return where noise is added, and what is protected from whom, under every strategy.
+    """Return the place of the noise, and the protection it gives.
 
     The unit is that of the run's terms (``unit.py``): with an ``id`` in its schema no record, but
     all that one value of it names. Terms that release a function of clean weights violate every
@@ -40,7 +40,7 @@ def describe(terms: RunTerms) -> dict[str, Any]:
     if terms.epsilon_cap and terms.noise != "server":
         facts["epsilon-cap"] = terms.epsilon_cap
     # Where a client's update is noised as a whole, in every coordinate, it shows no mask.
-    if terms.shared_mask == "published" and terms.noise == "records":
+    if terms.work.reads_clean_weights and terms.noise == "records":
         facts["violates"], facts["epsilon"] = "every private site", math.inf
     return facts
 
@@ -52,7 +52,7 @@ def describe_levels(
     own: Mapping[str, float],
     plan: CentralPlan | None,
 ) -> dict[str, Any]:
-    """Return :func:`describe` with every level's ε and size, and who has no privacy.
+    """Return :func:`describe` with the ε and size of every level.
 
     Where the server accounts, a level's ε is that of its menu. Where the sites do, each keeps its
     own, and a level's ε is the largest of them: what holds for every site of the level that did

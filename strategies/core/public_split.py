@@ -1,4 +1,4 @@
-"""What disclosed ε are taken for: how much one counts, and whose updates are the public ones.
+"""Weights by disclosed ε, and the split into public and private.
 
 PFA calls a site *public* whose ε is loose: its update carries little noise. Nothing here makes a
 site's data public.
@@ -14,15 +14,17 @@ import numpy.typing as npt
 from hdpfl_flower.errors import TermsError
 
 CEILING = 20.0
-"""A disclosed ε counts as this much at most: no published setting goes beyond, ``inf`` needs a
-number, and a site that overstates its ε buys no more."""
+"""Largest weight of a disclosed ε.
+
+No published setting goes beyond, ``inf`` needs a number, and an overstated ε buys no more.
+"""
 
 Epsilons = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 _PATTERN = "auto, gmm, kmeans, top:SHARE with 0 < SHARE ≤ 1, or threshold:EPSILON above 0"
 _SPREAD_FLOOR = 1e-3
-"""No component of the mixture is narrower than this share of the standard deviation of all ε."""
+"""Least width of a component, as a share of the deviation of all ε."""
 
 
 def counted_epsilons(epsilons: Epsilons) -> Epsilons:
@@ -78,7 +80,7 @@ def split_public(epsilons: Epsilons, method: str) -> Mask:
 
 
 def stands(epsilons: Epsilons, public: Mask) -> bool:
-    """Return whether the mixture calls the same sites public when any one of them is away.
+    """Return whether the split stays when any one site is away.
 
     A mixture fits any list of ε, also one without a gap; there one site decides over the others.
     The only public site is not taken away: without it there is nobody to compare with.
@@ -97,7 +99,7 @@ def stands(epsilons: Epsilons, public: Mask) -> bool:
 
 
 def parse_split(method: str) -> tuple[str, float]:
-    """Return the name of a split and its number, 0 where it takes none.
+    """Return the name of a split and its number, or 0.
 
     Raises:
         TermsError: not a split.
@@ -116,7 +118,7 @@ def parse_split(method: str) -> tuple[str, float]:
 
 
 def _two_means(ordered: Epsilons) -> int:
-    """Return where the upper cluster of the best two means begins.
+    """Return the start of the upper of two clusters.
 
     In one dimension the best clusters are intervals, so all n − 1 cuts are tried: no start, no
     seed, no local minimum.
@@ -129,7 +131,7 @@ def _two_means(ordered: Epsilons) -> int:
 
 
 def _mixture(ordered: Epsilons, first: int) -> int:
-    """Return where the upper component of a mixture of two normals begins.
+    """Return the start of the upper of two normal components.
 
     EM starts from the best two means, so that it has no seed. The wider component may claim the
     smallest ε as well; the public sites are the unbroken run of its sites at the top, and where

@@ -1,4 +1,4 @@
-"""The model that is tested, stored and sent at the end: the broadcast one, or a mean of several.
+"""Reported model of a run: the broadcast one, or a mean.
 
 ``average`` names the mean: Polyak and Juditsky, Acceleration of Stochastic Approximation by
 Averaging (1992), over the last rounds (``tail``) or all (``ergodic``), or with decaying weights
@@ -25,7 +25,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ReportedState:
-    """What the reported model needs from round to round.
+    """State of the reported model between rounds.
 
     Attributes:
         mean: of the models so far, float64, shape ``(d,)``; None: none counts yet.
@@ -55,7 +55,7 @@ class ReportedModel:
         self.state = ReportedState()
 
     def take_in(self, server_round: int, record: ArrayRecord, outcome: Outcome) -> Outcome:
-        """Take in the model of a round; return the outcome with gauges for the journal.
+        """Take in a round's model; return the outcome with gauges.
 
         Args:
             server_round: from 1.
@@ -73,7 +73,7 @@ class ReportedModel:
         return replace(outcome, gauges={**outcome.gauges, "averaged_models": float(count)})
 
     def record(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return the record of the reported model, from that of the broadcast one."""
+        """Return the record of the reported model."""
         if not self.differs:
             return arrays
         broadcast = wire.read_own(arrays)

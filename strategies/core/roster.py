@@ -1,4 +1,4 @@
-"""Roster of a run: the sites online, by name, and the facts that each has disclosed."""
+"""Roster of a run: sites online, with disclosed facts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from strategies.core.exchange import Exchange
 log = logging.getLogger("hdpfl.server")
 
 WAITING = frozenset({Rejection.PENDING, Rejection.REFUSED})
-"""What a site answers until its operator approves the run."""
+"""Answer of a site before its operator's approval."""
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-"""Seconds until a pending site is asked again; longer from time to time."""
+"""Seconds between questions to a pending site, increasing."""
 LONGEST_ASK = 600.0
-"""Seconds to wait for who joins, however long operators may take to decide."""
+"""Longest wait for a joining site, in seconds."""
 
 
 def site_order(site: str) -> tuple[bool, int, str]:
-    """Return the key of the one order that rows, sampling and sums follow: 2 before 10."""
+    """Return the key of the order of sites: 2 before 10."""
     return (not site.isdigit(), int(site) if site.isdigit() else 0, site)
 
 
@@ -48,6 +48,8 @@ class Roster:
         silent: site → why it did not say who it is, where it was asked.
         undecided: site → pending or refused, the sites whose operators have not approved the run.
         on_decision: called with a site and ``pending``, ``refused`` or, later, ``approved``.
+        absent: sites that were online and are not; those that come back are asked again.
+        on_presence: called with a site and ``offline`` or, later, ``online``.
     """
 
     config: RunConfig
@@ -58,32 +60,34 @@ class Roster:
     silent: dict[str, Rejected] = field(default_factory=dict)
     undecided: dict[str, Rejection] = field(default_factory=dict)
     on_decision: Callable[[str, str], object] = lambda _site, _status: None
+    absent: set[str] = field(default_factory=set)
+    on_presence: Callable[[str, str], object] = lambda _site, _status: None
     _pause: float = FIRST_PAUSE
     _ask_again_at: float = 0.0
     _names: dict[int, str] = field(default_factory=dict)
     _online: list[int] = field(default_factory=list)
 
     def eligible(self) -> list[str]:
-        """Return the sites online that approved the run and disclosed what is needed, in order."""
+        """Return the approved sites online with all required facts, in order."""
         if not self.needed:
             return self.joined()
         known, needed, nothing = self.disclosed, self.needed, dict[str, float]()
         return [s for s in self.joined() if needed <= known.get(s, nothing).keys()]
 
     def joined(self) -> list[str]:
-        """Return the sites online but those whose operators have not approved the run, in order."""
+        """Return the approved sites online, in order."""
         if not self.undecided:
             return list(self.nodes)
         return [site for site in self.nodes if site not in self.undecided]
 
     def left_out(self) -> dict[str, list[str]]:
-        """Return the others that joined, each with the names of the facts that are missing."""
+        """Return joined sites with missing facts, and their names."""
         there = set(self.eligible())
         left = [site for site in self.joined() if site not in there]
         return {site: sorted(self.needed - set(self.disclosed.get(site, {}))) for site in left}
 
     def why_left_out(self, site: str) -> str:
-        """Return why a site takes no part, and what its operator can do about it.
+        """Return why a site takes no part, with a remedy.
 
         A site that declines gives no reason; what the terms ask of its profile is known here.
         """
@@ -99,7 +103,7 @@ class Roster:
         )
 
     def check_anybody(self, name: str) -> None:
-        """Raise ``StrategyError`` with the reasons, where nobody informs the strategy ``name``."""
+        """Raise ``StrategyError`` if no site informs the strategy ``name``."""
         if self.eligible():
             return
         needs, open_ = ", ".join(sorted(self.needed)), [s for s in self.nodes if s in self.silent]
@@ -112,7 +116,7 @@ class Roster:
         raise StrategyError(f"strategy '{name}': no site takes part: {reasons}")
 
     def gather(self, grid: Grid) -> None:
-        """Wait until ``min-sites`` sites joined and none is pending, and ask them what is needed.
+        """Wait for ``min-sites`` joined sites without pending ones; ask for facts.
 
         Sites whose operators have not decided by the end of ``join-timeout`` are waited for no
         longer; those that approve later join in a later round.
@@ -135,7 +139,7 @@ class Roster:
             )
 
     def refresh(self, grid: Grid, rejected: Mapping[str, Rejected] | None = None) -> None:
-        """Bring ``nodes`` up to date; ask newcomers, and from time to time pending sites.
+        """Update ``nodes``; ask newcomers and, at intervals, pending sites.
 
         Args:
             grid: Flower's.
@@ -146,13 +150,15 @@ class Roster:
                 self._note_decision(site, why.code)
         online = {node.node_id: node.name for node in grid.get_nodes()}
         new = {node: name for node, name in online.items() if node not in self._names}
-        # In this process nobody decides, and who names itself and discloses nothing is not asked.
+        # In this process no operator decides; a site that discloses nothing is not asked.
         has_operators = getattr(grid, "engine", "") != "in-process"
         if new and (has_operators or self.needed or self.welcome or not all(new.values())):
             self._ask(grid, new, LONGEST_ASK)
         self._names.update({node: name for node, name in new.items() if name})
         if self._online != list(online):  # mostly the same as in the last round, in thousands
+            before = self.nodes
             self._online, self.nodes = list(online), self._in_order(online)
+            self._note_presence(before)
         if (pending := self._pending()) and time.monotonic() >= self._ask_again_at:
             again = {self.nodes[site]: self._names[self.nodes[site]] for site in pending}
             self._ask(grid, again, LONGEST_PAUSE)
@@ -160,7 +166,7 @@ class Roster:
             self._ask_again_at = time.monotonic() + self._pause
 
     def _in_order(self, online: Iterable[int]) -> dict[str, int]:
-        """Return site → node id of the nodes, in the one order."""
+        """Return site → node id, in order."""
         by_name: dict[str, int] = {}
         for node in online:
             name = self._names[node]
@@ -169,7 +175,7 @@ class Roster:
         return {site: by_name[site] for site in sorted(by_name, key=site_order)}
 
     def _pending(self) -> list[str]:
-        """Return the sites online whose operators have not decided; those who refused have."""
+        """Return the sites online without an operator's decision."""
         if not self.undecided:
             return []
         return [site for site in self.nodes if self.undecided.get(site) is Rejection.PENDING]
@@ -188,7 +194,7 @@ class Roster:
         )
 
     def _note_decision(self, site: str, code: Rejection | None) -> None:
-        """Store and report what the operator of ``site`` decided, where it is news."""
+        """Store and report a new decision of the operator of ``site``."""
         if self.undecided.get(site) is code:
             return
         if code is None:
@@ -199,8 +205,21 @@ class Roster:
         log.warning("site %s: %s", site, _DECISIONS[status])
         self.on_decision(site, status)
 
+    def _note_presence(self, before: Mapping[str, int]) -> None:
+        """Report the sites that went or came back; a silent one is asked anew when it is back."""
+        for site in sorted(before.keys() - self.nodes.keys() - self.absent, key=site_order):
+            self.absent.add(site)
+            if site in self.silent:
+                self._names.pop(before[site], None)
+            log.warning("site %s: offline, its SuperLink does not hear its node", site)
+            self.on_presence(site, "offline")
+        for site in sorted(self.absent & self.nodes.keys(), key=site_order):
+            self.absent.discard(site)
+            log.warning("site %s: online again, it is asked from now on", site)
+            self.on_presence(site, "online")
+
     def _ask(self, grid: Grid, nodes: dict[int, str], longest: float) -> None:
-        """Send ``query.join``; a node that does not answer well discloses nothing.
+        """Send ``query.join``; a node without a usable answer discloses no fact.
 
         Args:
             grid: Flower's.
@@ -230,7 +249,10 @@ class Roster:
             self._note_answer(self._names[node], known, silent.get(node))
 
     def _note_answer(self, site: str, known: dict[str, float], silent: Rejected | None) -> None:
-        """Store what a site answered, or why it did not; no reply leaves a pending site pending."""
+        """Store a site's answer, or the reason for its silence.
+
+        Without a reply a pending site stays pending.
+        """
         if silent is None or silent.code in WAITING:
             self._note_decision(site, silent.code if silent else None)
         self.disclosed[site] = known

@@ -1,4 +1,4 @@
-"""Mutable record of one round; filled by ``HDPStrategy``, written to the journal."""
+"""Mutable record of one round, for the journal."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class RoundReport:
 
     @property
     def declined(self) -> list[str]:
-        """The sites that declined: by policy, by their terms, or with their budget used up."""
+        """Sites that declined: by policy, terms or used-up budget."""
         return [s for s, reason in self.rejected.items() if reason.code is Rejection.DECLINED]

@@ -1,4 +1,4 @@
-"""Sampler of a round's sites, by the terms' seed and the round, within each one's participations.
+"""Sampler of a round's sites, by seed and round.
 
 A site counts what it spends itself (``ledger.py``); the counts here only spare a request that it
 would decline. Nobody's privacy rests on them, and no amplification is claimed.
@@ -17,12 +17,12 @@ from hdpfl_flower.errors import StrategyError
 from strategies.core.public_split import split_public
 
 REDRAWS = 50
-"""A round without a public site is drawn again so often at most, as PFA's authors do."""
+"""Most redraws of a round without a public site (PFA's authors)."""
 
 
 @dataclass
 class SamplerState:
-    """What a sampler counts over a run.
+    """Counts of a sampler over a run.
 
     Attributes:
         asked: site → rounds in which it was asked.
@@ -45,13 +45,13 @@ class Sampler:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare the sampling of ``config``; no site has taken part yet."""
+        """Prepare the sampling of ``config``."""
         self.terms, self.server, self.used_up = config.terms, config.server, ""
         self._seed = config.simulation.seed
         self.state = SamplerState()
 
     def note_declined(self, declined: Iterable[str]) -> None:
-        """Record who declined the round that was drawn last.
+        """Record the sites that declined the last round.
 
         Under a common ``noise-multiplier`` a site declines when its ε is used up, which only it
         knows: it is not asked again.
@@ -60,7 +60,7 @@ class Sampler:
             self.state.left.update(declined)
 
     def public_sites(self, others: Mapping[str, float]) -> frozenset[str]:
-        """Return the public sites, one split for all that use it: among all sites so far.
+        """Return the public sites among all sites so far.
 
         Whoever is asked in a round, or answers, changes nothing.
 
@@ -74,7 +74,7 @@ class Sampler:
     def draw(
         self, server_round: int, sites: Sequence[str], epsilons: Mapping[str, float]
     ) -> list[str]:
-        """Return the sites to ask, in order; none when all are used up, or nobody fits.
+        """Return the sites to ask, in order; none when all are used up.
 
         ``fraction`` of ``sites`` is drawn from those that have a participation left, or all of
         these where they are fewer. The run is at its end when nobody is left, when fewer are left
@@ -120,7 +120,7 @@ class Sampler:
         return [left[i] for i in sorted(generator.choice(len(left), count, replace=False))]
 
     def _public(self) -> set[str]:
-        """Return the sites of which a round needs one: all, unless a public one is required."""
+        """Return the sites of which a round needs one."""
         sites, split = list(self.state.known), self.server.public_split
         if not self.server.require_public or not sites:
             return set(sites)
@@ -137,9 +137,9 @@ class Sampler:
         return site in self.state.left or 0 < self.terms.participations <= asked
 
     def _why_used_up(self, public: set[str]) -> str:
-        """Return why the run is at its end; sites that are away still count as left."""
+        """Return why the run is at its end, if it is; absent sites are not used up."""
         if not (self.terms.participations or self.state.left):
-            return ""  # nobody is used up: a lack of sites has another reason
+            return ""  # no budget is used up: a lack of sites has another reason
         left = {site for site in self.state.known if not self._spent(site)}
         if len(left) == len(self.state.known):
             return ""
@@ -152,5 +152,5 @@ class Sampler:
 
 @lru_cache(maxsize=16)
 def _split(epsilons: tuple[float, ...], split: str) -> tuple[bool, ...]:
-    """Return which sites are public; the same sites come round after round."""
+    """Return which sites are public, cached over rounds."""
     return tuple(split_public(np.array(epsilons), split).tolist())

@@ -1,4 +1,4 @@
-"""Metrics that sites measure on their own held-out records, combined into those of a round.
+"""Metrics of sites' own held-out records, combined for a round.
 
 Sites keep their counts of records to themselves, so each counts the same.
 """
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, Measured, counts, means
+from hdpfl_flower.models.site_summary import METRICS, PERSONAL, SITE, SiteMeasures, counts, means
 from strategies.core.interface import Disclosed
 
 BY_LEVEL = ("accuracy", "personal-accuracy")
-"""Metrics that are reported by privacy level, too: FedHDP's tables (TMLR, Table 1) have these."""
+"""Metrics by privacy level, as in FedHDP's Table 1 (TMLR)."""
 
 
 def mean_metrics(
     found: Mapping[str, Mapping[str, float]], disclosed: Disclosed
 ) -> dict[str, float]:
-    """Return the mean over the sites of each metric, in the order of their names.
+    """Return each metric's mean over the sites, by name.
 
     Where a site that opted out is among them, also ``NAME-LEVEL`` and ``NAME-LEVEL-variance`` for
     the levels ``private`` and ``opted-out``: mean and variance over the level's sites (that of one
@@ -54,8 +54,8 @@ def mean_metrics(
 
 def measured_at_sites(
     found: Mapping[str, Mapping[str, float]], missing: Mapping[str, str], disclosed: Disclosed
-) -> Measured:
-    """Return the round's metrics, and the sites that they are of.
+) -> SiteMeasures:
+    """Return the round's metrics, with their sites.
 
     They are those of :func:`mean_metrics` and, as in a simulation that the server tests for each
     site, the mean over the sites (``site-accuracy``, …) and their worst tenth
@@ -76,7 +76,7 @@ def measured_at_sites(
         **counts(own, SITE),
         **counts(personal, PERSONAL),
     }
-    return Measured(
+    return SiteMeasures(
         mean_metrics(found, disclosed) | means(own, SITE) | means(personal, PERSONAL),
         len(found) + len(missing),
         {name: number for name, number in counted.items() if number},

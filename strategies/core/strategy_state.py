@@ -1,4 +1,4 @@
-"""One serializer for the state of every strategy: what a checkpoint holds between two rounds.
+"""Serializer for the state of every strategy, for checkpoints.
 
 A state is a frozen dataclass. Its fields are numbers, texts, arrays, other dataclasses, and tuples,
 lists, sets, and dictionaries of these by text. :func:`save_state` turns it into facts that JSON can
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class SavedState:
-    """What is saved of a strategy.
+    """Saved state of a strategy.
 
     Attributes:
         facts: what JSON can hold, its dictionaries in their order.
@@ -40,7 +40,7 @@ class SavedState:
 
 
 def save_state(value: object, arrays: dict[str, Array]) -> Any:
-    """Return ``value`` as JSON can hold it; its arrays are added to ``arrays``.
+    """Return ``value`` for JSON; arrays are added to ``arrays``.
 
     Raises:
         TypeError: something that no state may hold.
@@ -68,7 +68,7 @@ def save_state(value: object, arrays: dict[str, Array]) -> Any:
 
 
 def load_state(kind: Any, facts: Any, arrays: Mapping[str, Array], like: object = None) -> Any:
-    """Return what :func:`save_state` saved of a value of type ``kind``.
+    """Return the value of type ``kind`` that :func:`save_state` saved.
 
     Args:
         kind: a type, as a dataclass annotates its fields. ``Any`` is the type of ``like``.
@@ -125,7 +125,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def keep_strategy(strategy: HDPStrategy) -> SavedState:
-    """Return all that the next round of ``strategy`` depends on, but the model and the streams."""
+    """Return the state of ``strategy`` without model and streams."""
     arrays: dict[str, Array] = {}
     facts = {
         "settled": strategy.settled,
@@ -143,7 +143,7 @@ def keep_strategy(strategy: HDPStrategy) -> SavedState:
 
 
 def restore_strategy(strategy: HDPStrategy, saved: SavedState) -> None:
-    """Give a new ``strategy`` of the same terms what :func:`keep_strategy` saved of another.
+    """Restore the state that :func:`keep_strategy` saved, into a new ``strategy``.
 
     The sampler learns at once who declined the last round, not before the next round.
 

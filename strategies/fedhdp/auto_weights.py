@@ -1,4 +1,4 @@
-"""Weights of levels from the updates: ``level-ratio = auto``, and ``precision`` to compare with.
+"""Level weights from the updates: ``level-ratio = auto``, and ``precision`` for comparison.
 
 ``auto`` weighs the part of the means that lies in the span of earlier updates of opted-out clients
 and the rest each on its own (``span.py``), by what noise, spread and drift there say
@@ -33,13 +33,13 @@ Ints = npt.NDArray[np.int64]
 
 
 STEEPNESS = 10
-"""A unit of bias between levels that differ costs as much as so many of noise: it lies where
-clients differ, and there the loss is steep; noise lies in all directions, most of them flat."""
+"""Cost of bias relative to noise: bias between levels lies where clients differ, and there the loss
+is steep; noise lies in all directions, most of them flat."""
 
 
 @dataclass(frozen=True)
 class AutoState:
-    """What ``auto`` and ``precision`` carry from round to round.
+    """State of ``auto`` and ``precision`` between rounds.
 
     Attributes:
         averages: of the spread within levels and the gaps between them, by part and kind.
@@ -69,7 +69,7 @@ class RoundCounts:
 
 @dataclass(frozen=True)
 class PartStatistics:
-    """What a round shows of one part of the updates, by level.
+    """Observations of one part of the updates, by level.
 
     Attributes:
         spreads: variance of one update about its level's mean, NaN where it is not seen, ``(l,)``.
@@ -82,7 +82,7 @@ class PartStatistics:
     distances: Floats
 
     def less(self, other: PartStatistics) -> PartStatistics:
-        """Return the part that is orthogonal to ``other``, which lies within this one."""
+        """Return the part orthogonal to ``other``, a subspace of this part."""
         return PartStatistics(
             np.maximum(self.spreads - other.spreads, 0.0),
             self.known - other.known,
@@ -93,7 +93,7 @@ class PartStatistics:
 def known_variances(
     plan: CentralPlan | None, clip_norm: float, levels: int
 ) -> tuple[Floats, Floats]:
-    """Return what the plan says of the variance of each level's mean; NaN where nothing.
+    """Return the plan's variance of each level's mean; NaN if unknown.
 
     That is S²/(qN) for the clients that a round samples, and the noise of each coordinate.
     """
@@ -109,7 +109,7 @@ def known_variances(
 def measure_part(
     rows: Mapping[int, npt.NDArray[np.floating]], means: Floats, known: Floats
 ) -> PartStatistics:
-    """Return what the updates show of a part.
+    """Return the observations of one part of the updates.
 
     Args:
         rows: updates of each level whose noise is not known, as they went into its mean.
@@ -130,7 +130,7 @@ def weigh_part(
     *,
     by_noise_alone: bool = False,
 ) -> tuple[Averages, Floats | None]:
-    """Return the weights of a part, shape ``(l,)``; None while too little is known of a level.
+    """Return the weights of a part, ``(l,)``; None if too little is known.
 
     Args:
         averages: of earlier rounds.

@@ -1,4 +1,4 @@
-"""FedHDP's baselines: DP-FedAvg, everyone at the strictest ε, and the same without any privacy.
+"""FedHDP's baselines: DP-FedAvg at the strictest ε, and FedAvg without privacy.
 
 McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models (ICLR
 2018) with the adaptive clipping of Andrew et al. (NeurIPS 2021), as FedHDP (TMLR) compares itself
@@ -20,7 +20,7 @@ from strategies.fedhdp.level_averaging import Floats, Ints, LevelAveraging, Leve
 
 
 class DPFedAvg(LevelAveraging):
-    """Everyone at the strictest disclosed ε."""
+    """FedAvg at the strictest disclosed ε, the baseline of FedHDP."""
 
     name = "dp-fedavg"
 
@@ -29,7 +29,7 @@ class DPFedAvg(LevelAveraging):
         return (float(epsilons.min()),)
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms; where sites add the noise themselves, with the strictest ε as cap."""
+        """Return the terms; noise at the sites is capped at the strictest ε."""
         terms = super().propose(terms, disclosed)
         strictest = min(float(facts["epsilon"]) for facts in disclosed.values())
         if terms.noise == "server" or math.isinf(strictest):
@@ -39,20 +39,21 @@ class DPFedAvg(LevelAveraging):
 
 
 class NonPrivate(LevelAveraging):
-    """No noise at all: what privacy costs. It violates every private site (simulations only)."""
+    """FedAvg without noise: the cost of privacy (simulations only, violates private sites)."""
 
     name = "non-private"
+    _table = "dp-fedavg"
 
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
         """Return no privacy alone."""
         return (math.inf,)
 
     def assign_levels(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
-        """Return that level for everyone."""
+        """Return the same level for every site."""
         return np.zeros(len(epsilons), np.int64)
 
     def spending(self, levels: Levels) -> dict[str, float]:
-        """Return no privacy for everyone."""
+        """Return no privacy for every site."""
         return dict.fromkeys(super().spending(levels), math.inf)
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:

@@ -1,4 +1,4 @@
-"""FedHDP: average within privacy levels first, across them with weights that know their noise.
+"""FedHDP: average within privacy levels, then across them by noise.
 
 Aldaghri, Mahdavifar and Beirami, Federated Learning with Heterogeneous Differential Privacy
 (arXiv:2110.15252; TMLR), Algorithm 1: clients that opt out of privacy count fully, private ones r
@@ -19,12 +19,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import TermsError
 from strategies.fedhdp.level_averaging import Floats, LevelAveraging, LevelSettings
 from strategies.fedhdp.levels import menu_of, read_menu, read_ratios
 
 
 class FedHDPSettings(LevelSettings):
-    """Which levels there are, and what each of them counts."""
+    """Settings of the levels and of their weights."""
 
     levels: str = Field(
         "",
@@ -39,23 +40,28 @@ class FedHDPSettings(LevelSettings):
 
 
 class FedHDP(LevelAveraging):
-    """Two-step averaging over the levels of the run."""
+    """Average within each privacy level, then across levels."""
 
     name = "fedhdp"
     settings_type = FedHDPSettings
     settings: FedHDPSettings
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``; raises ``TermsError`` for a wrong menu or ratio."""
+        """Prepare the run of ``config``; raises ``TermsError`` for a wrong menu, ratio or spend."""
         super().__init__(config)
         read_menu(self.settings.levels)  # an error is raised before a site is asked
-        read_ratios(self.level_ratio, 0)
+        if read_ratios(self.level_ratio, 0) is None and config.terms.spend.kind != "even":
+            raise TermsError(
+                f"run config: 'fedhdp.level-ratio' = '{self.level_ratio}' averages the spread of "
+                "updates over the rounds, whose noise 'spend' = 'late' changes: give numbers, or "
+                "leave 'spend' out"
+            )
 
     @property
     def level_ratio(self) -> str:
-        """What a client of a stricter level counts, as the settings have it."""
+        """Return the setting of a stricter level's relative weight."""
         return self.settings.level_ratio
 
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
-        """Return ε of each level, the loosest first, from what the sites disclosed."""
+        """Return ε of each level, loosest first, from disclosed ε."""
         return menu_of(self.settings.levels, epsilons)

@@ -1,4 +1,4 @@
-"""Base of two-step averaging over privacy levels: FedHDP and its baselines.
+"""Base of two-step averaging over privacy levels: FedHDP, baselines.
 
 FedHDP (federated learning with heterogeneous differential privacy, TMLR), Algorithm 1. Where the
 noise is added is the term ``noise``:
@@ -19,13 +19,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from hdpfl_flower.config.settings import NotNegative, Positive, Settings
+from hdpfl_flower.config.settings import NotNegative, Settings
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.privacy.adaptive_clipping import next_clip_norm, share_within
 from hdpfl_flower.privacy.central_dp import (
@@ -39,7 +39,7 @@ from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
 from strategies.core.checks import check_tosses
-from strategies.core.interface import RoundPlan, RoundStart
+from strategies.core.interface import RoundSetup, RoundStart
 from strategies.core.privacy_statement import describe_levels
 from strategies.fedhdp.auto_weights import (
     AutoState,
@@ -65,6 +65,10 @@ log = logging.getLogger("hdpfl.server")
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+CLIP_BOUNDS = 1e-3, 100.0
+"""Least and largest clip norm of ``noise = server``."""
+BIT_NOISE = 5.0
+"""Standard deviation of the noise on the sum of clipping bits; raised where a level needs more."""
 TOO_STRICT = "asks for more privacy than any level offers"
 
 
@@ -101,7 +105,7 @@ class LevelState:
 
 
 class LevelSettings(Settings):
-    """How the clip norm adapts where the server adds the noise."""
+    """Adaptation of the clip norm where the server adds the noise."""
 
     clip_quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.5, description="noise = server: share of the updates that clip-norm moves towards."
@@ -109,19 +113,6 @@ class LevelSettings(Settings):
     clip_lr: NotNegative = Field(
         0.2, description="noise = server: rate at which clip-norm moves; 0: it stays."
     )
-    clip_floor: Positive = Field(1e-3, description="noise = server: least clip-norm.")
-    clip_ceiling: Positive = Field(100.0, description="noise = server: largest clip-norm.")
-    bit_noise: Positive = Field(
-        5.0,
-        description="noise = server: standard deviation of the noise on the sum of clipping bits; "
-        "raised where a level needs more.",
-    )
-
-    @model_validator(mode="after")
-    def _floor_below_ceiling(self) -> Self:
-        if self.clip_floor > self.clip_ceiling:
-            raise ValueError("'clip-floor' is above 'clip-ceiling'; lower it")
-        return self
 
 
 class LevelAveraging(HDPStrategy):
@@ -143,21 +134,21 @@ class LevelAveraging(HDPStrategy):
 
     @abstractmethod
     def menu(self, epsilons: Floats) -> tuple[float, ...]:
-        """Return ε of each level, the loosest first, from what the sites disclosed."""
+        """Return ε of each level, loosest first, from disclosed ε."""
 
     @property
     def level_ratio(self) -> str:
-        """What a client of a stricter level counts, see ``read_ratios``."""
+        """Relative weight of a stricter level's client, see ``read_ratios``."""
         return "1"
 
     def assign_levels(self, epsilons: Floats, menu: tuple[float, ...]) -> Ints:
-        """Return each site's level; −1 for a site that takes no part."""
+        """Return each site's level; −1 for an excluded site."""
         return assign_levels(epsilons, menu)
 
     # --- before the first round ----------------------------------------------------------------
 
     def initial_state(self, disclosed: Disclosed | None = None) -> LevelState:
-        """Return the levels, the site's level of each, and each level's noise.
+        """Return the levels, each site's level, and each level's noise.
 
         Raises:
             StrategyError: no site is in a level, or a quorum is asked for with ``noise = server``.
@@ -182,25 +173,25 @@ class LevelAveraging(HDPStrategy):
         return LevelState(Levels(menu, level_of, own, plan))
 
     def privacy(self) -> dict[str, Any]:
-        """Return every level's ε and size, and which sites have no privacy."""
+        """Return each level's ε and size, and sites without privacy."""
         levels = self.state.levels or Levels((), {}, {})
         spent = self.spending(levels)
         return describe_levels(self.terms, levels.menu, levels.level_of, spent, levels.plan)
 
     def spending(self, levels: Levels) -> dict[str, float]:
-        """Return the ε that each site spends by itself, as it discloses it."""
+        """Return each site's own ε, as it discloses it."""
         cap = self.terms.epsilon_cap or math.inf
         return {site: min(levels.own[site], cap) for site in levels.level_of}
 
     # --- a round -------------------------------------------------------------------------------
 
-    def begin_round(self, state: LevelState, start: RoundStart) -> RoundPlan:
+    def begin_round(self, state: LevelState, start: RoundStart) -> RoundSetup:
         """Return the adapted clip norm, and refuse sites that no level fits; newcomers join."""
         terms = self.terms
         if state.clip_norm is not None:
             terms = terms.updated(clip_norm=state.clip_norm)
         levels, refused = self._admitted(state.levels or Levels((), {}, {}), start.sites)
-        return RoundPlan(replace(state, levels=levels), terms, refused)
+        return RoundSetup(replace(state, levels=levels), terms, refused)
 
     def combine(
         self, state: LevelState, updates: RoundUpdates, noise: RandomStream
@@ -251,11 +242,11 @@ class LevelAveraging(HDPStrategy):
         counts = np.bincount(list(level_of.values()), minlength=len(menu)).tolist()
         return make_central_plan(
             menu, counts, terms.delta, self.server.fraction, terms.rounds,
-            settings.bit_noise if settings.clip_lr else 0.0,
+            BIT_NOISE if settings.clip_lr else 0.0,
         )  # fmt: skip
 
     def _admitted(self, levels: Levels, sites: Sequence[str]) -> tuple[Levels, dict[str, str]]:
-        """Return the levels with the sites that join now, and why others are not asked."""
+        """Return the levels with new sites, and reasons against others."""
         disclosed, refused = self.roster.disclosed, dict[str, str]()
         level_of, own = dict(levels.level_of), dict(levels.own)
         epsilons = np.array([disclosed[site]["epsilon"] for site in sites])
@@ -275,7 +266,7 @@ class LevelAveraging(HDPStrategy):
     def _central_means(
         self, plan: CentralPlan, updates: RoundUpdates, levels: Ints, noise: RandomStream
     ) -> tuple[Floats, int]:
-        """Return each level's mean, noisy where it is private, and the bits that are 1."""
+        """Return each level's mean, noisy if private, and the count of 1 bits."""
         rows, clip_norm = updates.updates, self.terms.clip_norm
         means, bits = np.zeros((len(plan.levels), rows.shape[1])), 0
         for j, level in enumerate(plan.levels):
@@ -300,8 +291,8 @@ class LevelAveraging(HDPStrategy):
         # One draw on the sum of all levels' bits; the plan accounts for it beside the updates.
         drawn = plan.bit_noise * float(noise.normal(1)[0])
         share = share_within(within, count, expected, drawn)
-        bounds = settings.clip_floor, settings.clip_ceiling
-        new = next_clip_norm(clip_norm, share, settings.clip_quantile, settings.clip_lr, bounds)
+        quantile, rate = settings.clip_quantile, settings.clip_lr
+        new = next_clip_norm(clip_norm, share, quantile, rate, CLIP_BOUNDS)
         return replace(state, clip_norm=float(new)), {**gauges, "share_within": share}
 
     def _weigh(
@@ -313,7 +304,7 @@ class LevelAveraging(HDPStrategy):
         means: Floats,
         sizes: Floats,
     ) -> tuple[AutoState, Floats, Floats]:
-        """Return the levels' weights and the mean over them; levels of size 0 weigh nothing."""
+        """Return the levels' weights and the mean; levels of size 0 have weight 0."""
         ratios = read_ratios(self.level_ratio, len(sizes))
         if ratios is not None or len(sizes) == 1 or not sizes.any():
             fixed = ratio_weights(sizes, ratios or (1.0,)) if sizes.any() else sizes
@@ -345,5 +336,5 @@ class LevelAveraging(HDPStrategy):
     def _as_summed(
         self, rows: npt.NDArray[np.float32], plan: CentralPlan | None
     ) -> npt.NDArray[np.float32]:
-        """Return the rows as they went into the mean: clipped where the server clips."""
+        """Return the mean's rows, clipped if the server clips."""
         return rows if plan is None else clipped_rows(rows, self.terms.clip_norm)

@@ -1,4 +1,4 @@
-"""Estimates over the rounds of the spread within levels and of the gaps between them.
+"""Estimates of spread within levels and gaps between them.
 
 For ``level-ratio = "auto"`` (``levels.drift_weights``): h, the variance of one update within a
 level, and D², the squared distance of two levels' means less what noise adds to it. Both are moving
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 DECAY = 0.95
 """A round's weight falls to a third in twenty rounds."""
 MARGIN = 2.0
-"""Standard errors by which a gap must be larger than nothing."""
+"""Standard errors from 0 at which a gap counts."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ Averages = Mapping[str, MovingAverage]
 
 
 def observe(state: Averages, name: str, values: Floats, seen: npt.NDArray[np.bool_]) -> Averages:
-    """Return the state with one more observation of the averages ``name`` where ``seen``.
+    """Return the state with one more observation of ``name`` where ``seen``.
 
     >>> one = observe({}, "h", np.array([2.0]), np.array([True]))
     >>> average(observe(one, "h", np.array([2.0]), np.array([True])), "h", (1,))
@@ -57,7 +57,7 @@ def observe(state: Averages, name: str, values: Floats, seen: npt.NDArray[np.boo
 
 
 def average(state: Averages, name: str, shape: tuple[int, ...]) -> Floats:
-    """Return the averages ``name``, shape ``shape``; NaN where nothing was seen."""
+    """Return the averages ``name``, shape ``shape``; NaN without observations."""
     nothing = np.zeros(shape)
     known = state.get(name, MovingAverage(nothing, nothing))
     found: Floats = np.full(shape, np.nan)
@@ -66,7 +66,7 @@ def average(state: Averages, name: str, shape: tuple[int, ...]) -> Floats:
 
 
 def spread(rows: npt.NDArray[np.float32], mean: Floats) -> float:
-    """Return the variance of one row about the rows' ``mean``, summed over coordinates.
+    """Return a row's variance about the rows' ``mean``, summed over coordinates.
 
     NaN for fewer than two rows.
     """
@@ -96,12 +96,12 @@ def observed_gaps(means: Floats, variances: Floats) -> Floats:
 
 
 def observe_gaps(state: Averages, name: str, gaps: Floats, seen: npt.NDArray[np.bool_]) -> Averages:
-    """Return the state with one more observation of ``gaps``, and of their squares."""
+    """Return the state with one more observation of ``gaps`` and their squares."""
     return observe(observe(state, name, gaps, seen), f"{name}-square", gaps**2, seen)
 
 
 def sure_gaps(state: Averages, name: str, levels: int) -> Floats:
-    """Return D² ≥ 0: the average less :data:`MARGIN` standard errors, shape ``(levels, levels)``.
+    """Return D² ≥ 0: the average less :data:`MARGIN` standard errors, ``(levels, levels)``.
 
     Counted over all rounds planned, an error of one standard error outweighs the noise of a round;
     so what may be noise alone counts nothing. 0 where nothing was seen.
@@ -125,7 +125,7 @@ def sure_gaps(state: Averages, name: str, levels: int) -> Floats:
 
 
 def sampling_gaps(sampled: Floats) -> Floats:
-    """Return the gap between levels that are alike: a level of N clients misses by h/N.
+    """Return the gap of alike levels: h/N for N clients.
 
     A hundred opted-out clients are a hundred clients, in every round.
 

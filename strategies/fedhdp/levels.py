@@ -1,4 +1,4 @@
-"""Privacy levels: who belongs to which, and what each level counts.
+"""Privacy levels: assignment of sites, and weights.
 
 FedHDP (federated learning with heterogeneous differential privacy), Algorithm 1: updates are
 averaged within each level first, and the levels' means then with weights w. For two levels of N₁
@@ -27,7 +27,7 @@ PRECISION = "precision"
 
 
 def read_menu(spec: str) -> tuple[float, ...]:
-    """Return the ε in ``spec``, the loosest first; empty where nothing is written.
+    """Return the ε in ``spec``, the loosest first; empty for an empty text.
 
     Raises:
         TermsError: not numbers above 0, or one twice.
@@ -70,7 +70,7 @@ def menu_of(spec: str, epsilons: Floats) -> tuple[float, ...]:
 
 
 def assign_levels(epsilons: Floats, menu: Sequence[float]) -> Ints:
-    """Return each site's level, shape ``(n,)``: the loosest that its ε allows; −1 for none.
+    """Return each site's level, ``(n,)``: the loosest within its ε; −1 for none.
 
     >>> assign_levels(np.array([np.inf, 5.0, 1.0, 0.5]), (np.inf, 3.6, 1.0))
     array([ 0,  1,  2, -1])
@@ -82,7 +82,7 @@ def assign_levels(epsilons: Floats, menu: Sequence[float]) -> Ints:
 
 
 def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
-    """Return rⱼ of each level, the loosest first; None where the updates say what they are.
+    """Return rⱼ of each level, the loosest first; None if the updates decide it.
 
     Args:
         spec: ``auto``, ``precision``, one number for all levels but the loosest, or one for each.
@@ -116,7 +116,7 @@ def read_ratios(spec: str, levels: int) -> tuple[float, ...] | None:
 
 
 def ratio_weights(counts: Floats, ratios: Sequence[float] | Floats) -> Floats:
-    """Return wⱼ ∝ rⱼ·Nⱼ, shape ``(l,)``; by N alone where all the products are 0.
+    """Return wⱼ ∝ rⱼ·Nⱼ, shape ``(l,)``; by N alone if all products are 0.
 
     >>> ratio_weights(np.array([100.0, 1900.0]), (1.0, 0.1))
     array([0.34482759, 0.65517241])
@@ -131,7 +131,7 @@ def ratio_weights(counts: Floats, ratios: Sequence[float] | Floats) -> Floats:
 
 
 def precision_weights(variances: Floats) -> Floats:
-    """Return wⱼ ∝ 1/Vⱼ, shape ``(l,)``: the least noise, whatever the bias.
+    """Return wⱼ ∝ 1/Vⱼ, shape ``(l,)``: least noise, regardless of bias.
 
     It is what ``auto`` must not be: opted-out clients that are all alike have next to no variance
     and take all the weight, and the model learns their records alone.
@@ -145,7 +145,7 @@ def precision_weights(variances: Floats) -> Floats:
 
 
 def drift_weights(variances: Floats, gaps: Floats, shares: Floats, horizon: float) -> Floats:
-    """Return weights that know that noise averages out over the rounds and bias does not.
+    """Return weights for noise that averages out over rounds and bias that stays.
 
     Ours. The mean over all clients is Σ ρⱼμⱼ; the weighted mean Σ wⱼΔⱼ misses it with variance
     Σ wⱼ²Vⱼ in one round and with the bias Σ (wⱼ − ρⱼ)μⱼ in every round. Over H rounds the first
@@ -191,7 +191,7 @@ def drift_weights(variances: Floats, gaps: Floats, shares: Floats, horizon: floa
 
 
 def plain_means(rows: npt.NDArray[np.float32], levels: Ints, size: int) -> Floats:
-    """Return the mean of each level's rows, shape ``(size, d)``; 0 for a level without one.
+    """Return each level's mean row, ``(size, d)``; 0 for an empty level.
 
     Each row is read once.
     """
@@ -204,7 +204,7 @@ def plain_means(rows: npt.NDArray[np.float32], levels: Ints, size: int) -> Float
 
 
 def site_weights(shares: Floats, levels: Ints) -> Floats:
-    """Return each site's share of the update, shape ``(n,)``; alike where all of them are 0."""
+    """Return each site's share of the update, ``(n,)``; equal if all are 0."""
     weights = np.where(levels >= 0, shares[levels], 0.0)
     if not len(weights):
         return weights

@@ -1,4 +1,4 @@
-"""Two parts of an update: where clients that opted out have moved before, and all the rest.
+"""Two parts of an update: the opted-out clients' past directions, and the rest.
 
 Ours, for ``level-ratio = "auto"``. Updates of clients vary in few directions, the noise for privacy
 in all d of them alike. So in the span of some earlier updates without noise the noisy mean of many
@@ -22,7 +22,7 @@ MEMORY = 64 * 2**20
 """Bytes that they may take."""
 
 _RANK = 1e-6
-"""A direction with less than this share of the largest squared singular value is rounding."""
+"""Relative squared singular value below which a direction is rounding error."""
 
 
 def keep_span(kept: Floats | None, rows: npt.NDArray[np.float32]) -> Floats:
@@ -46,7 +46,7 @@ class Span:
     """The span of the updates that are kept."""
 
     def __init__(self, kept: Floats | None, size: int) -> None:
-        """Compute an orthonormal basis of the span; an empty one where nothing is kept."""
+        """Compute an orthonormal basis of the span; an empty one without updates."""
         self._kept = np.zeros((0, size)) if kept is None else kept
         # K Kᵀ = V Λ Vᵀ with K of shape (k, d), so the rows of Λ^(−½) Vᵀ K are orthonormal.
         values, vectors = np.linalg.eigh(self._kept @ self._kept.T)
@@ -71,6 +71,6 @@ class Span:
         return coordinates
 
     def lift(self, coordinates: Floats) -> Floats:
-        """Return the vectors of ``coordinates``, shape ``(n, d)``: the inverse on the span."""
+        """Return the vectors of ``coordinates``, ``(n, d)``: the inverse on the span."""
         vectors: Floats = (coordinates @ self._mix.T) @ self._kept
         return vectors

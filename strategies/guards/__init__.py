@@ -1,1 +1,1 @@
-"""Bounds and evidence against clients that lie."""
+"""Guards against lying clients: bounds, proofs and content checks."""

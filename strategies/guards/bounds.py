@@ -1,15 +1,13 @@
-"""Guards against sites that lie: what every guard refuses, and the two that only bound a site.
+"""Refusal of zeros, copies and repetitions; weight bound of ``cap``.
 
 An update of zeros, or a copy, seems to carry no noise, and a strategy that weighs by noise gives it
 all the weight (measured: weight 1.0000, progress 0). No honest site sends one: noise is drawn anew
-for every release. So each guard, ``none`` included, refuses them. ``cap`` and ``centred-clipping``
-bound what one site can do in a round; ``evidence.py`` gathers what a site does over the rounds.
+for every release. So each guard, ``none`` included, refuses them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,12 +15,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.linalg.types import Vector
 
 Rows = npt.NDArray[np.float32]
 Digests = dict[str, npt.NDArray[np.int64]]
-"""Site → the digests of its uploads so far, shape ``(k, 2)``, each upload once."""
+"""Site → digests of its distinct uploads, shape ``(k, 2)``."""
 
 ZEROS = "guard: an update of zeros"
 COPY = "guard: a copy of another site's update"
@@ -31,12 +28,11 @@ REPEATS = "guard: repeats an upload of its own"
 CAP = 3.0
 """No site weighs more than this many times 1/n."""
 _TOLD = 1024
-"""Numbers of an update that distinguish it from any other with noise of its own."""
+"""Numbers of an update that identify it among noisy updates."""
 FEW = 4
-"""Numbers of an update below which two honest ones are equal in the long run; of one sent rounded,
-see ``rounding.py``."""
+"""Size below which honest updates may be equal by chance; rounded updates: ``quantize.py``."""
 _NOTHING = 1e-12
-"""Weights that sum to less are no proportion to share by."""
+"""Smallest sum of weights that can be shared in proportion."""
 
 
 def refuse_copies(
@@ -45,7 +41,7 @@ def refuse_copies(
     updates: Rows,
     few: int = FEW,
 ) -> tuple[Digests, dict[str, str]]:
-    """Return the digests after a round, and which sites are refused for zeros or for a copy.
+    """Return the digests after a round, and the sites refused for zeros or copies.
 
     Args:
         digests: of the rounds before, 96 bits an upload, see :func:`_digest`; not changed.
@@ -86,7 +82,7 @@ def refuse_copies(
 
 
 def cap_weights(weights: Vector, limit: float) -> Vector:
-    """Return convex weights of at most ``limit``, shape ``(n,)``; the rest shared in proportion.
+    """Return convex weights of at most ``limit``, shape ``(n,)``.
 
     Water-filling: what is cut off goes to the sites below the limit, in proportion to their
     weights, until none exceeds it. Sites without weight share what the others may not take. Where
@@ -109,35 +105,8 @@ def cap_weights(weights: Vector, limit: float) -> Vector:
     return capped
 
 
-def clip_around(centre: Vector, weights: Vector, updates: Rows) -> tuple[Rows, Vector]:
-    """Return c + Σ wᵢ·min(1, τ/‖uᵢ − c‖)·(uᵢ − c), shape ``(d,)``, and the factors, ``(n,)``.
-
-    Centred clipping: Karimireddy, He and Jaggi, Learning from History for Byzantine Robust
-    Optimization (ICML 2021), one iteration from the last round's aggregate.
-
-    The radius τ is the median distance ‖uᵢ − c‖. The sites' noise differs a thousandfold, so no
-    constant fits: below the least noise of a site τ would clip every update, at the greatest
-    none. At the median, up to half the sites may lie without moving τ beyond an honest distance.
-    Only what goes into the aggregate is clipped: estimators of noise must see the updates
-    as they are, for a clipped update with much noise would pass for one with little.
-
-    Args:
-        centre: c, shape ``(d,)``.
-        weights: convex, shape ``(n,)``.
-        updates: float32, shape ``(n, d)``.
-    """
-    distances = np.array([math.sqrt(_squared(row - centre)) for row in updates])
-    radius = float(np.median(distances))
-    # min(1, τ/‖uᵢ − c‖); `tiny` avoids 0/0 where an update is the centre itself.
-    factors = np.minimum(1.0, radius / np.maximum(distances, np.finfo(np.float64).tiny))
-    shares = weights * factors
-    # c + Σ sᵢ·(uᵢ − c) = Σ sᵢ·uᵢ + (1 − Σ sᵢ)·c, without a matrix of differences.
-    moved = weighted_sum(shares, updates) + (1 - shares.sum()) * centre
-    return moved.astype(np.float32), factors
-
-
 def _digest(row: Rows) -> npt.NDArray[np.int64]:
-    """Return 96 bits of a hash as two numbers of 48 bits; −0 counts as 0.
+    """Return a hash's 96 bits as two numbers; −0 counts as 0.
 
     It is the SHA-256 of a CRC of all numbers and of ``_TOLD`` of them: a tenth of the time of the
     SHA-256 of all. What is forged to look like a copy is refused like one, which harms its sender.
@@ -148,7 +117,3 @@ def _digest(row: Rows) -> npt.NDArray[np.int64]:
     check = zlib.crc32(numbers.data).to_bytes(4, "big")
     digest = hashlib.sha256(check + some.tobytes()).digest()
     return np.array([int.from_bytes(digest[start : start + 6], "big") for start in (0, 6)])
-
-
-def _squared(vector: Vector) -> float:
-    return float(vector @ vector)

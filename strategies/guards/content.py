@@ -1,4 +1,4 @@
-"""Guard ``content``: what each site's head rows say of each class, read with public records.
+"""Guard ``content``: each site's head rows, judged with public records.
 
 Norms, distances and votes do not find poison that is quiet and well-formed, and under label skew
 they mistake honest sites for it. What honest training cannot do, whatever labels a site holds, is
@@ -12,7 +12,7 @@ to teach that records of class a are of class c, or to unteach class a by record
   when it has learned the means.
 - **Undone.** Rows against the contrast of the classes: the site undoes what its classes teach.
 - **Idle.** A site whose rows move far less than the quieter sites' do in as many steps would take
-  the weight of a rule that trusts quiet updates, and stop the learning. Where steps are known.
+  the weight of a strategy that trusts quiet updates, and stop the learning. Where steps are known.
 
 These are suspicion: ``max-liars`` bounds how many are refused over a run, and never half of a
 round. Whoever is refused stays so. Beside that, the steps of a site that moves far more than the
@@ -39,56 +39,55 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.estimators.head_content import (
+from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.linalg.threads import one_thread
+from strategies.guards.head_content import (
     PublicMeans,
     content_scores,
     copies_of,
     fit_to_public,
     head_rows,
 )
-from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.linalg.threads import one_thread
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 FALSE_ALARMS = 1e-3
-"""Chance that noise alone makes a run refuse any honest site."""
+"""Chance of any honest site's refusal by noise alone, per run."""
 WINDOWS = (0.0, 0.7, 1.0)
-"""ρ of the sums: the last upload, about the last three, all."""
+"""Decay ρ of the sums: last upload, about three, all."""
 TOLERANCE = 0.5
-"""τ: a content of this share of the site's largest is the linear model's error. Honest sites of
+"""Share τ of a site's largest content below which it is the linear model's error. Honest sites of
 MNIST at ε = 100 had .26 to .46 of iid, 3, 2 labels and Dirichlet .3 splits in one upload, and at
-most .32 over all; one of 2 labels of the digits, tested by other hands, more than .35. Of three
-that label 7 as 1 it was .75 to 1, of flipped labels 1."""
+most .32 over all; one of 2 labels of the digits, tested independently, more than .35. Of three that
+label 7 as 1 it was .75 to 1, of flipped labels 1."""
 FOREIGN = 0.3
-"""Squared length beside the class means over that along them, from which on a site's records are of
-another distribution: .03 to .14 for honest sites, .04 to .17 for liars by label, .5 to 1.7 for
-turned images."""
+"""Ratio of squared lengths beside and along the class means that marks another distribution: .03 to
+.14 for honest sites, .04 to .17 for liars by label, .5 to 1.7 for turned images."""
 SURE = 3.0
 """Standard errors of that ratio against the guard's suspicion."""
 AGAINST = 0.1
-"""Share of a site's length against the contrast that is not held against it: honest sites, turned
-images among them, have none; flipped labels .2, a colluders' min-max .19, reversed signs .9."""
+"""Tolerated share of a site's length against the contrast: honest sites, turned images among them,
+have none; flipped labels .2, a colluders' min-max .19, reversed signs .9."""
 IDLE, LONG = 0.4, 3.0
-"""Length along the means in the steps taken, over the median of the quieter half of the sites:
-honest .57 to 2.8, one label a site included."""
+"""Length along the means per step, over the median of the quieter half: honest .57 to 2.8, one
+label a site included."""
 WIDEST = 10.0
-"""A number of steps that is not known may be so many times another one's."""
+"""Greatest ratio between two sites' unknown numbers of steps."""
 QUIETEST = 4.0
-"""No site counts for more than so many times as precise as the (f + 1)-th quietest."""
+"""Greatest precision of a site, relative to the (f + 1)-th quietest."""
 
 POISON = "guard: content, its labels do not go with its records"
 UNDONE = "guard: content, it undoes what its classes teach"
 STANDS = "guard: content, it hardly moves"
 REASONS = (POISON, UNDONE, STANDS)
-"""Who is refused for one of these stays refused."""
+"""Permanent reasons for refusal of a site."""
 
 
 @dataclass(frozen=True)
 class ContentState:
-    """Sums over the uploads of the m sites that sent one so far; w windows, c classes.
+    """Sums over uploads: m sites, w windows, c classes.
 
     Attributes:
         places: site → its place in the arrays of m rows.
@@ -139,7 +138,7 @@ class ContentState:
 
 @dataclass(frozen=True)
 class Content:
-    """What a run's content is judged with.
+    """Inputs of the content verdict of a run.
 
     Attributes:
         max_liars: f, sites refused at most over the run.
@@ -187,7 +186,7 @@ class Judgement:
 
 
 def alarm_level(tests: float, freedom: float) -> float:
-    """Return the level that none of so many t-distributed numbers exceeds, but with that chance.
+    """Return the level that t-distributed numbers exceed by that chance.
 
     Args:
         tests: how many numbers share ``FALSE_ALARMS``, in parts of it.
@@ -224,7 +223,7 @@ def bounded_precision(variances: Floats, suspects: int) -> Floats:
 def judge_content(
     state: ContentState, uploads: Uploads, head: Head, public: PublicMeans, settings: Content
 ) -> Judgement:
-    """Return the state after a round, which sites are refused and why, and how far each may move.
+    """Return state, refused sites with reasons, and step limits.
 
     Args:
         state: after the last round, at first empty; not changed.
@@ -246,7 +245,7 @@ def judge_content(
     with one_thread():
         _add(after, at[measured], rows[measured], noise[measured] / copies_of(head), public)
         after.steps[at[measured]] += steps[measured]
-        found = _Round(after, at, head, public, settings)
+        found = _RoundContent(after, at, head, public, settings)
         scores, reasons = found.scores()
     scores[~measured] = 0
     before = [int(after.refused[i]) for i in at]
@@ -262,7 +261,7 @@ def judge_content(
 
 
 def _add(state: ContentState, at: Ints, rows: Floats, noise: Floats, public: PublicMeans) -> None:
-    """Add a round's rows to the sums; the arrays of ``state`` are written to."""
+    """Add a round's rows to the sums; ``state`` is changed in place."""
     content = rows @ public.inverse
     against = -np.sum(rows * public.contrast, axis=(1, 2))
     for window, kept in enumerate(WINDOWS):
@@ -277,7 +276,7 @@ def _add(state: ContentState, at: Ints, rows: Floats, noise: Floats, public: Pub
     state.uploads[at] += 1
 
 
-class _Round:
+class _RoundContent:
     """One round's sites, by their sums up to it."""
 
     def __init__(
@@ -301,7 +300,7 @@ class _Round:
         self.expected = self._expected()
 
     def scores(self) -> tuple[Floats, Ints]:
-        """Return the most that there is against each site, over its level, and which reason."""
+        """Return the greatest evidence against each site, relative to its level, and the reason."""
         state, at = self.state, self.at
         tests = len(WINDOWS) * self.settings.rounds * len(state.places)
         pairs = state.content.shape[-1] ** 2
@@ -327,7 +326,7 @@ class _Round:
         return np.maximum(found.max(axis=0), 0), found.argmax(axis=0)
 
     def factors(self) -> Floats:
-        """Return what each update is to be multiplied by: a long one gets the usual length."""
+        """Return factors that shorten long updates to the usual length."""
         least, usual = self._length(-SURE), self.expected[1]
         factors: Floats = np.ones(len(least))
         long = least > LONG * usual
@@ -335,7 +334,7 @@ class _Round:
         return factors
 
     def _expected(self) -> Floats:
-        """Return how long the sums of honest sites are, at least and at most, shape (2, n).
+        """Return bounds on the length of honest sites' sums, shape (2, n).
 
         By the median of the quieter half of the sites: a step of theirs times the site's steps, or
         the median site's steps where these are fewer, or more: what many steps add gets less.
@@ -362,7 +361,7 @@ class _Round:
         return np.stack([low, high])
 
     def _length(self, sure: float) -> Floats:
-        """Return the sums' lengths without their noise, so many standard errors away."""
+        """Return noise-free lengths of the sums, moved by so many standard errors."""
         free, noise = self.free, self.chance**2
         square = self.fit.explained**2
         doubt = np.sqrt(2 * free * noise**2 + 4 * noise * square)
@@ -372,11 +371,11 @@ class _Round:
 
 _TINY = float(np.finfo(np.float64).tiny)
 _FEWEST = 4
-"""Sites, without which nobody's length is unusual."""
+"""Least number of sites for a verdict on unusual length."""
 
 
 def _freedom(head: Head, uploads: Ints) -> Floats:
-    """Return the degrees of freedom of each site's noise estimate, at least, shape ``(n,)``.
+    """Return a lower bound on the noise estimates' degrees of freedom, ``(n,)``.
 
     Of the silent sums so far, one an input and upload. A logit has none: there are the differences
     of its uploads, of which m have the worth of 2m/3.

@@ -1,4 +1,4 @@
-"""What is proven against a site: part of the guards ``evidence`` and ``content``.
+"""Proofs against a site, for guards ``cap`` and ``content``.
 
 Each proof has its rate of false alarms, under which no honest site is refused whatever the others
 hold, learn or send; so no number of liars is too large to be refused for one.
@@ -22,27 +22,27 @@ import numpy.typing as npt
 from hdpfl_flower.estimators.noise_level import sample_coordinates
 from hdpfl_flower.estimators.softmax_head import Head, silent_sums
 from hdpfl_flower.linalg.sums import inner_products, square_sum
-from hdpfl_flower.linalg.types import Matrix, Vector
+from hdpfl_flower.linalg.types import Vector
 from strategies.guards.bounds import REPEATS, Rows
 from strategies.guards.shared_noise import HUSH, shared_noise, too_near
 
 Ints = npt.NDArray[np.int64]
 
 SURE = 5.0
-"""Standard deviations of the test of a noise level: 3e-7 a site and round."""
+"""Standard deviations of the noise test: 3e-7 per site, round."""
 STILL = 1e-4
-"""Less than this share of an upload's square changed since the last one: no noise was drawn."""
+"""Least changed share of an upload's square; below it, no noise was drawn."""
 SKETCH = 1024
-"""Coordinates kept of each site's last upload, drawn by a hash of what all sent."""
+"""Coordinates kept of each site's last upload, drawn by a hash of all uploads."""
 
 QUIET = "guard: less noise than the run's floor"
 SHARED = "guard: its noise is another site's"
-"""Who is refused for it stays refused."""
+"""Permanent reasons for refusal of a site."""
 
 
 @dataclass(frozen=True)
 class ProofState:
-    """What proofs rest on between two rounds.
+    """Data of the proofs, kept between rounds.
 
     Attributes:
         coordinates: of an update, those that sketches consist of; None before the first round.
@@ -57,7 +57,7 @@ class ProofState:
 
 @dataclass(frozen=True)
 class Floor:
-    """What the terms of a run say that a proof needs.
+    """Terms of a run that proofs depend on.
 
     Attributes:
         rounds: of the run, for the thresholds.
@@ -76,9 +76,8 @@ def refuse_proven(
     updates: Rows,
     floor: Floor,
     head: Head | None = None,
-    gram: Matrix | None = None,
 ) -> tuple[ProofState, dict[str, str]]:
-    """Return the state after a round, and which sites are refused and why.
+    """Return the state after a round, and the refused sites with reasons.
 
     Args:
         state: after the last round, at first empty; not changed.
@@ -86,16 +85,15 @@ def refuse_proven(
         updates: float32, shape ``(n, d)``; no row of zeros, no exact copies.
         floor: see there.
         head: where the softmax layer lies, if there is one.
-        gram: inner products of the updates, shape ``(n, n)``, where they are known already;
-            without a floor nothing but the head and 1,024 coordinates of the updates is read.
+
+    Without a floor nothing but the head and 1,024 coordinates of the updates is read.
     """
     silent = None if head is None else silent_sums(updates, head)
     after, refused = _still(state, sites, updates)
     refused |= _quiet(sites, updates if silent is None else silent, floor.noise)
     pairs = []
     if floor.noise:
-        gram = inner_products(updates) if gram is None else gram
-        pairs += too_near(gram, updates.shape[1], floor.noise, floor.rounds)
+        pairs += too_near(inner_products(updates), updates.shape[1], floor.noise, floor.rounds)
     if head is not None and silent is not None:
         lengths = np.sqrt([square_sum(row[head.start :]) for row in updates])
         pairs += shared_noise(silent, lengths, floor.rounds, max(HUSH, floor.rounding))
@@ -105,7 +103,7 @@ def refuse_proven(
 
 
 def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
-    """Return whose mean square lies below the floor's, by more than chance explains."""
+    """Return sites with a mean square below the floor beyond chance."""
     if not floor:
         return {}
     # The mean square of p normals of variance σ² deviates by σ²·√(2/p).
@@ -117,7 +115,7 @@ def _quiet(sites: Sequence[str], noise: Rows, floor: float) -> dict[str, str]:
 def _still(
     state: ProofState, sites: Sequence[str], updates: Rows
 ) -> tuple[ProofState, dict[str, str]]:
-    """Return the state with this round's sketches, and who hardly moved since its last upload."""
+    """Return the state with sketches, and sites that hardly moved."""
     chosen, sketches, refused = state.coordinates, dict(state.sketches), {}
     if chosen is None:
         chosen = sample_coordinates(updates, SKETCH).astype(np.int64)

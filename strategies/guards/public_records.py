@@ -1,4 +1,4 @@
-"""The public records that a guard judges by: the server's file, or the run's public test set."""
+"""Public records for a guard: the server's file or the test set."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hdpfl_flower.data.own_data.dataset import dataset_of
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.errors import DataError, TermsError
-from hdpfl_flower.estimators.head_content import PublicMeans, public_means
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.models.features import last_inputs
 from hdpfl_flower.models.networks import is_user_code, layout_of
 from hdpfl_flower.models.task import Records, Task
+from strategies.guards.head_content import PublicMeans, public_means
 
 RECORDS = 1000
-"""Public records that a guard uses at most. Where they are the first of the test set, the accuracy
-that a run reports counts them, too: it is a gauge, and no choice of the run rests on it."""
+"""Most public records that a guard uses. The first records of the test set are also counted in a
+run's reported accuracy; no choice of the run depends on it."""
 
 FILES = ("npz", "csv", "parquet")
-"""What the name of a file of public records may end in."""
-_OTHERWISE = "take 'evidence' or 'none'"
+"""File endings of public records."""
+_OTHERWISE = "take 'cap' or 'none'"
 
 
 class PublicRecords:
@@ -57,7 +57,7 @@ class PublicRecords:
         self._fixed: PublicMeans | None = None
 
     def means(self, model: Mapping[str, npt.NDArray[np.float32]]) -> PublicMeans | None:
-        """Return what the records are at the inputs of the last layer of ``model``.
+        """Return the records' inputs to the last layer of ``model``.
 
         None where their classes cannot be told apart there, as in a network that has not learned.
         """
@@ -66,13 +66,13 @@ class PublicRecords:
         terms, task, records = self._terms, task_for(self._terms), self._records
         features = last_inputs(terms.model, task, dict(model), records.features)
         found = public_means(features, records.targets.astype(np.int64), task.classes)
-        if terms.model == "logreg":  # its features are the records', whatever the model
+        if terms.model == "logreg":  # its features are the records', for any model
             self._fixed = found
         return found
 
 
 def _records_of(config: RunConfig, task: Task) -> tuple[Records, str]:
-    """Return the public records, and what holds them, for messages."""
+    """Return the public records and their source, for messages."""
     terms, file = config.terms, config.server.public_records
     if not file:
         test = dataset_of(terms, config.simulation.data_dir).test
@@ -123,10 +123,10 @@ def _content_head(config: RunConfig) -> Head:
             f"run config: 'guard' = 'content' reads the class rows of a last layer, and 'model' "
             f"'{model}' on '{terms.dataset}' has none that is known; {_OTHERWISE}"
         )
-    if terms.sent_part or terms.shared_mask != "none":
+    if terms.work.sent_part or not terms.work.sends_every_coordinate:
         raise TermsError(
             "run config: 'guard' = 'content' reads whole class rows of whole models; leave out "
-            f"'personal-part' and 'shared-mask', or {_OTHERWISE}"
+            f"'work', or {_OTHERWISE}"
         )
     layout = list(layout_of(model, task).values())
     rows, inputs = layout[-2].shape

@@ -1,12 +1,12 @@
-"""Which two sites' updates share their noise: part of the guards ``evidence`` and ``content``.
+"""Proof of noise shared by two sites (``cap``, ``content``).
 
 Honest noise is drawn by each site for itself. A jittered copy of another's update is no exact copy,
 and to factor analysis it looks free of noise.
 
 Two things prove it, each at the stated rate of false alarms, so that no number of liars is too
 large to be refused for it: noise that is compared with noise (:func:`shared_noise`), and two
-updates of less difference than honest noise makes (:func:`too_near`). A third one only makes two
-sites suspect (:func:`too_alike`): honest sites may have more in common than all the others.
+updates of less difference than honest noise makes (:func:`too_near`). Alike updates prove nothing:
+honest sites may have more in common than all the others.
 """
 
 from __future__ import annotations
@@ -21,24 +21,20 @@ from hdpfl_flower.linalg.types import Matrix
 Pairs = list[tuple[int, int]]
 
 FALSE_ALARMS = 1e-6
-"""Chance that a run finds any two honest sites' noise shared, by each of the two proofs."""
-SURE = 6.0
-"""Standard deviations of what only makes suspect: 2e-9 for a pair of honest sites."""
-NEAR, ABOVE = 0.2, 3.0
-"""A cosine above NEAR, and ABOVE times what else there is, is no chance."""
-SAME = 0.999
-"""A cosine that no two honest updates reach, if nothing is known of the common signal."""
+"""Chance per proof that a run finds shared noise at any two honest sites."""
+NEAR = 0.2
+"""Smallest cosine as proof, for any number of silent sums."""
 HUSH = 1e-4
-"""Silent sums below this share of their head hold rounding alone: the site adds no noise.
-Measured: 4e-6 at most of sites without noise, .04 at least of private ones, at ε = 1,000 too."""
+"""Share of silent sums in their head below which a site adds no noise. Measured: 4e-6 at most of
+sites without noise, .04 at least of private ones, at ε = 1,000 too."""
 _ROUNDING = 1e-12
-"""Cosines this near to 1 count as equal: of two or three sums nothing can be proven."""
+"""Distance from 1 at which cosines are equal: two or three sums prove no sharing."""
 
 
 def shared_noise(
     silent: npt.NDArray[np.float32], norms: Matrix, rounds: int, hush: float = HUSH
 ) -> Pairs:
-    """Return the pairs of rows whose silent sums are alike, which proves that they share noise.
+    """Return row pairs with similar silent sums, a proof of shared noise.
 
     Silent sums hold no signal, whatever two sites have in common. The cosine of two directions that
     are drawn for themselves has the density (1 − c²)^((p − 3)/2).
@@ -57,7 +53,7 @@ def shared_noise(
     rows = silent.astype(np.float64)
     lengths = np.sqrt(np.sum(rows**2, axis=1))
     audible = lengths > hush * norms
-    # Rows of unit length; a row without noise becomes zeros, which are like nobody.
+    # Rows of unit length; a row without noise becomes zeros, which are like no other.
     unit = np.where(audible, 1 / np.where(audible, lengths, 1), 0)[:, None] * rows
     found: Matrix = unit @ unit.T
     least = max(_chance_cosine(silent.shape[1], len(rows), rounds), NEAR)
@@ -65,7 +61,7 @@ def shared_noise(
 
 
 def too_near(gram: Matrix, size: int, floor: float, rounds: int) -> Pairs:
-    """Return the pairs of rows of which neither has noise that is not the other's, which is proof.
+    """Return row pairs in which neither row has noise of its own.
 
     Of an honest update the part that is orthogonal to another one holds the noise of d − 1
     coordinates, whatever both sites learn. By Laurent and Massart (Annals of Statistics 2000) the
@@ -89,39 +85,11 @@ def too_near(gram: Matrix, size: int, floor: float, rounds: int) -> Pairs:
     squares = np.diag(gram)
     # ‖uᵢ‖² − ⟨uᵢ, uⱼ⟩²/‖uⱼ‖², the square of the part of i orthogonal to j, shape (n, n).
     rest = squares[:, None] - gram**2 / squares[None, :]
-    return _pairs(np.maximum(rest, rest.T) < least)  # a quiet one alone is near to everybody
-
-
-def too_alike(cosines: Matrix, size: int) -> Pairs:
-    """Return the pairs of rows whose cosines no common signal explains.
-
-    Under one common signal cos(uᵢ, uⱼ) = AᵢAⱼ/S, where Aᵢ is the sum of i's cosines with the rest
-    and S the sum of the rest's among themselves, both free of noise in the mean.
-
-    Args:
-        cosines: of the updates, shape ``(n, n)``, the diagonal 0.
-        size: d, coordinates of an update.
-    """
-    n = len(cosines)
-    alike = np.zeros((n, n), dtype=np.bool_)
-    if n < 4:
-        return []
-    # The third largest of each row: up to three colluders do not raise it.
-    third = np.sort(np.abs(cosines), axis=1)[:, -3]
-    sums, total = cosines.sum(1), float(cosines.sum())
-    # The sum of the rest counts (n − 2)(n − 3)/2 cosines twice, each of variance 1/d.
-    chance = SURE * math.sqrt(2 * (n - 2) * (n - 3) / size)
-    for i, j in np.argwhere(np.triu(cosines > NEAR, 1)):
-        cosine = float(cosines[i, j])
-        # S less its chance error: where it is small the pair is explained more readily, not less.
-        rest = total - 2 * (sums[i] + sums[j]) + 2 * cosine - chance
-        explained = (sums[i] - cosine) * (sums[j] - cosine) / rest if rest > 0 else SAME / ABOVE
-        alike[i, j] = cosine > ABOVE * max(third[i], third[j], explained)
-    return _pairs(alike)
+    return _pairs(np.maximum(rest, rest.T) < least)  # a quiet one alone is near to all
 
 
 def _chance_cosine(size: int, sites: int, rounds: int) -> float:
-    """Return what no |cosine| of two directions of ``size`` coordinates exceeds by chance.
+    """Return a chance bound on the |cosine| of two directions of ``size`` coordinates.
 
     In none of the pairs of ``sites`` in none of the ``rounds``, but with ``FALSE_ALARMS``: c² is
     distributed as Beta(½, (p − 1)/2).

@@ -1,1 +1,1 @@
-"""Strategies that train more than one model: clusters and local models."""
+"""Strategies with several models: clusters and local models."""

@@ -1,4 +1,4 @@
-"""Strategies with several models: each client trains the model of its group.
+"""Strategies with several models: each client trains its group's model.
 
 In round 1 all clients train one common model, and the strategy groups them afterwards, into one
 group where too little is known yet (``late_clusters.py``). From then on the record that Flower
@@ -41,7 +41,7 @@ StateT = TypeVar("StateT", bound=MultiModelState)
 
 
 class MultiModel(HDPStrategy):
-    """Clients in groups, each group with a model of its own.
+    """Clients in groups, each with a model of its own.
 
     A subclass writes ``initial_groups``; ``update_groups``, ``request_training`` and
     ``model_of_site`` where its groups change, or where a client does not train its group's model.
@@ -60,11 +60,6 @@ class MultiModel(HDPStrategy):
             StrategyError: terms that are for one model alone.
         """
         check_terms(self.complete_terms(config.terms), config.server)
-        if self.chooses and config.terms.personal_shrink:
-            raise StrategyError(
-                f"'personal-shrink' does not go with '{config.terms.strategy}': a client's own "
-                "updates would be of several models; leave it out, or take 'late-clusters'"
-            )
         self._weighting = self.weighting(config)
         super().__init__(config)
         self._weighting.sampler = self.sampler
@@ -73,22 +68,22 @@ class MultiModel(HDPStrategy):
 
     @abstractmethod
     def initial_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
-        """Return the state and the groups after round 1, the common model's."""
+        """Return the state and the groups after round 1, with the common model."""
 
     def update_groups(self, state: StateT, updates: RoundUpdates) -> tuple[StateT, Assignment]:
-        """Return the state and the groups of a later round: as the clients trained."""
+        """Return the state and the groups of a later round, as trained."""
         group = updates.group
         if group is None:
             raise StrategyError("an update belongs to no model")
         return state, Assignment(group, max(state.models, int(group.max()) + 1))
 
     def request_training(self, state: Any, server_round: int, site: str) -> SiteRequest:
-        """Return what to send ``site`` to train after round 1: its group's model."""
+        """Return the model of the site's group, to train after round 1."""
         del server_round
         return SiteRequest(self.model_of_site(state, site))
 
     def model_of_site(self, state: Any, site: str) -> int:
-        """Return the model of a site; one without a group yet: that of the most sites."""
+        """Return a site's model; without a group, the largest group's."""
         known: int = state.group_of(site)
         return state.largest_group if known == UNKNOWN else known
 
@@ -100,7 +95,7 @@ class MultiModel(HDPStrategy):
         return super().complete_terms(cls.weighting.complete_terms(terms))
 
     def declare(self) -> Declaration:
-        """Declare the facts of the strategy that weighs, and a weighted sum in every group."""
+        """Declare the weighting's facts; a weighted sum per group."""
         inner = self._weighting.declare()
         return Declaration(inner.required_facts, inner.optional_facts)
 
@@ -109,13 +104,13 @@ class MultiModel(HDPStrategy):
         return self._weighting.propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> Any:
-        """Return no groups yet; a strategy with a state of its own class writes it anew."""
+        """Return a state without groups; subclasses with another state override it."""
         return MultiModelState(weighting=self._weighting.initial_state(disclosed))
 
     def request(
         self, state: Any, server_round: int, site: str, kind: str = wire.TRAIN
     ) -> SiteRequest:
-        """Return the common model up to round 1, then the model of the site's group."""
+        """Return the common model up to round 1, later the group's model."""
         if not state.models:
             return SiteRequest()
         if kind != wire.TRAIN:
@@ -140,7 +135,7 @@ class MultiModel(HDPStrategy):
             after, models=found.models, groups={**after.groups, **dict(trained)}, weighting=inner
         )
         weights = weights_within(outcome.weights, found.group)
-        # A model that nobody trained in this round has a step of 0.
+        # A model without training in this round has a step of 0.
         steps = np.zeros((found.models, updates.updates.shape[1]), np.float32)
         for group in np.unique(found.group):
             rows = np.flatnonzero(found.group == group)
@@ -155,5 +150,5 @@ class MultiModel(HDPStrategy):
         return after, Outcome(steps, weights, gauges, group=found.group, from_first=from_first)
 
     def is_common(self, state: Any) -> bool:
-        """Return whether all clients train one model, from which every new one starts."""
+        """Return whether all clients train one model, the start of new models."""
         return not state.models

@@ -1,4 +1,4 @@
-"""Groups of clients, each with a model of its own: state, weights within a group, checks."""
+"""Groups of clients with a model each: state, weights, checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MultiModelState:
     weighting: Any = None
 
     def group_of(self, client: str) -> int:
-        """Return the group of a client, ``UNKNOWN`` while it has none."""
+        """Return the client's group; ``UNKNOWN`` before it has one."""
         return self.groups.get(client, UNKNOWN)
 
     @property
@@ -73,7 +73,7 @@ class Assignment:
 
 
 def weights_within(weights: npt.NDArray[np.float64], group: Groups) -> npt.NDArray[np.float64]:
-    """Return the weights made to sum to 1 in every group; equal where a group's sum to 0.
+    """Normalise the weights in every group; equal weights if their sum is 0.
 
     >>> weights_within(np.array([0.1, 0.3, 0.6, 0.0]), np.array([0, 0, 1, 2]))
     array([0.25, 0.75, 1.  , 1.  ])
@@ -107,7 +107,7 @@ def claim_gauges(found: Clusters, trusted: bool) -> dict[str, float | npt.NDArra
 
 
 def check_clusters(settings: ClusterSettings, table: str, sites: int) -> None:
-    """Refuse a number of clusters that ``sites`` sites cannot have, or that is none.
+    """Refuse a number of clusters that is not positive or exceeds ``sites``.
 
     Args:
         settings: the strategy's.
@@ -135,8 +135,7 @@ def check_terms(terms: RunTerms, server: ServerTerms) -> None:
     wrong = {
         "noise": (terms.noise != "records", "each site noises its own steps: leave 'noise' out"),
         "guard": (server.guard != "none", "a guard compares updates of one model: leave it out"),
-        "personal-lambda": (bool(terms.personal_lambda), "a personal model is pulled to one global "
-                            "model: take 'ditto'"),
+        "second": (terms.second is not None, "it is pulled to one global model: take 'ditto'"),
     }  # fmt: skip
     for key, (is_wrong, remedy) in wrong.items():
         if is_wrong:

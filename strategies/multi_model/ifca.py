@@ -1,8 +1,8 @@
-"""IFCA under differential privacy: sites choose among M models, which grow apart by it.
+"""IFCA under differential privacy: sites choose among M models.
 
 Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federated Learning (NeurIPS
 2020), in the form that is R-DPCFL's baseline (Malekmohammadi, Taik and Farnadi, TMLR 2025): sites
-choose privately in a tenth of the rounds (``selections``) and keep their model then. All models
+choose privately in a tenth of the rounds (``choice``) and keep their model then. All models
 start from the common one, where every choice is a toss: in round 1 the server tosses, and nothing
 is charged for it. The choices are charged in one accounting with the training.
 
@@ -24,6 +24,8 @@ from hdpfl_flower.config.settings import Count
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.updates import RoundUpdates
+from hdpfl_flower.work.choice import Gaussian
+from strategies.core.base import table_of
 from strategies.core.interface import Disclosed, SiteRequest
 from strategies.multi_model.base import MultiModel
 from strategies.multi_model.groups import UNKNOWN, Assignment, ClusterSettings, check_clusters
@@ -31,7 +33,6 @@ from strategies.multi_model.private_choice import (
     ChoiceState,
     count_votes,
     may_choose,
-    plan_choices,
     request_choice,
 )
 
@@ -43,21 +44,21 @@ class IFCASettings(ClusterSettings):
 
 
 class IFCA(MultiModel):
-    """M models from a common start, separated by the clients' choices alone."""
+    """Train M models from one start; each client chooses its model."""
 
-    name, chooses = "ifca", True
+    name, choice = "ifca", Gaussian()
     settings_type = IFCASettings
     settings: IFCASettings
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with the choices; ``StrategyError`` without a number of models."""
-        if self.settings.clusters < 2 or not terms.selection_share:
+        """Return the terms; ``StrategyError`` without a number of models."""
+        if self.settings.clusters < 2 or not terms.choices:
             raise StrategyError(
-                f"'ifca' needs the number of models, and choices: set '{self.settings_table()}"
-                ".clusters' to 2 or more and 'selection-share' above 0"
+                f"'ifca' needs the number of models, and choices: set '{table_of(type(self))}"
+                ".clusters' to 2 or more, and 'choice' to another kind than 'none'"
             )
-        check_clusters(self.settings, self.settings_table(), len(self.roster.eligible()))
-        return plan_choices(super().propose(terms, disclosed))
+        check_clusters(self.settings, table_of(type(self)), len(self.roster.eligible()))
+        return super().propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> ChoiceState:
         """Return no groups, no votes."""
@@ -68,25 +69,25 @@ class IFCA(MultiModel):
     ) -> tuple[ChoiceState, Assignment]:
         """Return a group of each client, by a seeded toss."""
         models = max(self.settings.clusters, 1)
-        # A generator a site: its toss does not depend on who else answered.
+        # A generator a site: its toss does not depend on other answers.
         tosses = [np.random.default_rng([self.simulation.seed, *s.encode()]) for s in updates.sites]
         group = np.array([int(t.integers(models)) for t in tosses], np.int64)
         return state, Assignment(group, models)
 
     def request_training(self, state: ChoiceState, server_round: int, site: str) -> SiteRequest:
-        """Return a request to choose while choices are left, then the model it keeps."""
+        """Request a choice while choices are left, then training of the kept model."""
         model = self.model_of_site(state, site)
-        if may_choose(state, site, self.terms.selections):
+        if may_choose(state, site, self.terms.choices):
             return request_choice(model)
         return SiteRequest(model)
 
     def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
-        """Return the groups that the clients trained; the choices among them count as votes."""
+        """Return the groups as trained; choices count as votes."""
         state, found = super().update_groups(state, updates)
         state, chose = count_votes(state, updates, found.group)
         return state, replace(found, gauges={"chose": chose})
 
     def model_of_site(self, state: ChoiceState, site: str) -> int:
-        """Return the model with the most votes; before a first choice that of the toss."""
+        """Return the model with the most votes; before any choice, a random one."""
         voted = state.voted(site)
         return super().model_of_site(state, site) if voted == UNKNOWN else voted

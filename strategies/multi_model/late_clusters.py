@@ -1,4 +1,4 @@
-"""Late clusters: one common model until the sums of its updates separate; a model a cluster then.
+"""Late clusters: one model, split once the clients' summed updates separate.
 
 Ours. R-DPCFL (Malekmohammadi, Taik and Farnadi, TMLR 2025) finds clusters in exact first updates,
 from all of a site's records at once, and lets sites choose privately later; both are paid for with
@@ -59,6 +59,7 @@ from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.linalg.types import Vector
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.core.base import table_of
 from strategies.core.interface import Disclosed
 from strategies.core.roster import site_order
 from strategies.multi_model.base import MultiModel
@@ -77,16 +78,16 @@ log = logging.getLogger("hdpfl.server")
 Floats = npt.NDArray[np.float32]
 
 MISPLACED = 0.05
-"""Clients expected in a wrong cluster, at most, for the clients to part."""
+"""Greatest expected number of misplaced clients at which the model is split."""
 SURE = 0.99
-"""Probability of a cluster from which on a client counts as placed, where others cannot be."""
+"""Probability of a cluster from which a client counts as placed, where others cannot be."""
 _LOOKS = 4
 """Looks of which each client's cluster is kept."""
 
 
 @dataclass(frozen=True)
 class ClientSum:
-    """What is summed up of one client.
+    """Sums over the updates of one client.
 
     Attributes:
         rounds: in which its update was used.
@@ -101,7 +102,7 @@ class ClientSum:
 
 @dataclass(frozen=True)
 class CommonModel:
-    """What is summed up while all clients train one model.
+    """Sums over all clients while they train one model.
 
     Attributes:
         rounds: so far.
@@ -135,7 +136,7 @@ class CommonModel:
         return replace(self, clients=clients)
 
     def sums(self) -> tuple[list[str], Floats]:
-        """Return the clients in their order and each one's summed updates, shape ``(n, d)``.
+        """Return the clients in order with their summed updates, shape ``(n, d)``.
 
         Of a client that missed rounds: the model's steps, and as much beyond them as if it had
         taken part in all rounds as it did in its own. One that never moved shows nothing and is
@@ -164,7 +165,7 @@ class LateClustersState(MultiModelState):
 
 
 class LateClusters(MultiModel):
-    """One model, and a model a cluster once the clusters are certain."""
+    """Train one model, then one per cluster once the clusters are certain."""
 
     name = "late-clusters"
     settings_type = ClusterSettings
@@ -172,11 +173,11 @@ class LateClusters(MultiModel):
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
         """Return the terms; raises ``StrategyError`` for clusters that cannot be."""
-        check_clusters(self.settings, self.settings_table(), len(self.roster.eligible()))
+        check_clusters(self.settings, table_of(type(self)), len(self.roster.eligible()))
         return super().propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> LateClustersState:
-        """Return one common model, nothing summed up."""
+        """Return one common model and empty sums."""
         return LateClustersState(weighting=self._weighting.initial_state(disclosed))
 
     def is_common(self, state: LateClustersState) -> bool:
@@ -188,7 +189,7 @@ class LateClusters(MultiModel):
         return state, Assignment(np.zeros(len(updates.sites), np.int64), 1)
 
     def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
-        """Return the groups as they are, or, after certain rounds, the clusters of the sums.
+        """Return the groups, or after certain rounds the clusters of the sums.
 
         The journal has of each look ``clusters_mss``, ``clusters_mpo``, ``clusters_separated``,
         whether the clients part, and ``clusters_label_skew``; of the last also each client's
@@ -223,7 +224,7 @@ class LateClusters(MultiModel):
     def combine(
         self, state: LateClustersState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[LateClustersState, Outcome]:
-        """Return the weighted means; sum up a common round; start the models of a parted one."""
+        """Return the weighted means; add to the sums; start models after a split."""
         after, outcome = super().combine(state, updates, noise)
         if after.common is None:
             return after, outcome
@@ -237,7 +238,7 @@ class LateClusters(MultiModel):
     def _claimed(
         self, found: Clusters, sums: Floats, variances: Vector, head: Head | None
     ) -> Clusters:
-        """Return the clusters with their claim; some that labels explain hold all together.
+        """Return the clusters and their claim; one cluster if labels explain them.
 
         For a look decides once and for all, and the next one is surer.
         """
@@ -247,7 +248,7 @@ class LateClusters(MultiModel):
 
 
 def looks_after(rounds: int) -> bool:
-    """Return whether the sums of so many rounds are clustered: twice a doubling.
+    """Return whether sums of so many rounds are clustered: twice a doubling.
 
     >>> [rounds for rounds in range(50) if looks_after(rounds)]
     [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46]
@@ -256,7 +257,7 @@ def looks_after(rounds: int) -> bool:
 
 
 def _lead(state: LateClustersState, updates: RoundUpdates, outcome: Outcome) -> Floats:
-    """Return how far each cluster's clients went beyond the common model, shape ``(M, d)``."""
+    """Return each cluster's distance beyond the common model, shape ``(M, d)``."""
     clients = state.common.clients if state.common else {}
     found = np.zeros(outcome.update.shape)
     for client, weight in zip(updates.sites, outcome.weights, strict=True):
@@ -275,12 +276,12 @@ def _is_certain(found: Clusters, common: CommonModel, label: Mapping[str, int]) 
 
 
 def _agrees(common: CommonModel, label: Mapping[str, int], clients: list[str], looks: int) -> bool:
-    """Return whether each of the last looks had the same clusters of those that it had."""
+    """Return whether the last looks found the same clusters."""
     for look in range(looks):
         both = [name for name in clients if common.clients[name].seen[look] != UNKNOWN]
         now = np.array([label[name] for name in both])
         then = np.array([common.clients[name].seen[look] for name in both])
-        # Who is with whom, not the numbers: another look may number the same clusters otherwise.
+        # Partitions, not numbers: another look may number the same clusters otherwise.
         if not both or not np.array_equal(now[:, None] == now, then[:, None] == then):
             return False
     return True

@@ -1,4 +1,4 @@
-"""Local: every site trains a model of its own; the server averages nothing.
+"""Local: every site trains its own model, without averaging.
 
 The baseline of Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated
 Learning (TMLR 2025): what a site has without the others, under the same privacy. Its model goes
@@ -10,39 +10,14 @@ anything.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.updates import RoundUpdates
-from strategies.core.interface import SiteRequest
-from strategies.core.roster import site_order
 from strategies.multi_model.base import MultiModel
-from strategies.multi_model.groups import UNKNOWN, Assignment, MultiModelState
+from strategies.multi_model.own_models import first_models, models_with_new_sites, own_model
 
 
 class LocalTraining(MultiModel):
-    """A model a site."""
+    """Train a separate model at each site, without averaging."""
 
     name = "local"
-
-    def initial_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
-        """Return a group of its own for each client."""
-        ranks = {site: i for i, site in enumerate(sorted(updates.sites, key=site_order))}
-        return state, Assignment(np.array([ranks[site] for site in updates.sites]), len(ranks))
-
-    def request_training(self, state: MultiModelState, server_round: int, site: str) -> SiteRequest:
-        """Return the site's own model; a newcomer gets the initial one, under the next number."""
-        known = state.group_of(site)
-        return SiteRequest(state.models if known == UNKNOWN else known)
-
-    def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
-        """Return the groups as they are; each newcomer that answered starts a model."""
-        if updates.group is None:
-            raise StrategyError("an update belongs to no model")
-        group, models = updates.group.copy(), state.models
-        # All newcomers were sent the same next number; here each gets one of its own.
-        new = np.flatnonzero(group >= models)
-        group[new] = models + np.arange(len(new))
-        return state, Assignment(group, models + len(new))
+    initial_groups = first_models
+    update_groups = models_with_new_sites
+    request_training = own_model

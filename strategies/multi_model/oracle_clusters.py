@@ -1,4 +1,4 @@
-"""Oracle clusters: the groups of a simulation, known to the server. A bound, no algorithm.
+"""Oracle clusters: a simulation's true groups, as an upper bound.
 
 The baseline of Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated
 Learning (TMLR 2025): what any clustered strategy can reach at most, with a model for each true
@@ -16,7 +16,7 @@ import numpy as np
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import StrategyError
-from hdpfl_flower.simulation.groups import parse_groups
+from hdpfl_flower.scenarios.groups import parse_groups
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core.interface import Disclosed, SiteRequest
 from strategies.multi_model.base import MultiModel
@@ -24,7 +24,7 @@ from strategies.multi_model.groups import UNKNOWN, Assignment, MultiModelState
 
 
 class OracleClusters(MultiModel):
-    """A model a true group."""
+    """Train a model per true group (simulations only)."""
 
     name = "oracle-clusters"
 
@@ -44,7 +44,7 @@ class OracleClusters(MultiModel):
         return state, Assignment(group, len(groups.sizes) if groups else 1)
 
     def request_training(self, state: MultiModelState, server_round: int, site: str) -> SiteRequest:
-        """Return the model of the site's true group, of a newcomer too."""
+        """Return the model of the site's true group, for new sites too."""
         known = state.group_of(site)
         return SiteRequest(self._true_group(site) if known == UNKNOWN else known)
 

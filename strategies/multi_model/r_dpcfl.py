@@ -1,4 +1,4 @@
-"""R-DPCFL: clusters of exact first updates, drawn while uncertain, then chosen privately.
+"""R-DPCFL: clusters of first updates, drawn at random, then chosen privately.
 
 Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025;
 thesis, chapter 4), Algorithm 2, in its order:
@@ -8,7 +8,7 @@ thesis, chapter 4), Algorithm 2, in its order:
 2. *Soft rounds*, 2 to E_c: each client is drawn into a cluster by its probabilities πᵢ, and trains
    that model; E_c = ⌊(1 − MPO)·E/2⌋, earlier the more the clusters overlap.
 3. *Choices* (:meth:`RDPCFL.request_training` has 2 to 4): each client chooses among the models
-   privately in a tenth of the rounds (``selections``).
+   privately in a tenth of the rounds (``choice``).
 4. *Keep*: then it keeps its model (:meth:`RDPCFL.model_of_site`).
 
 ``cluster-map`` is the map that finds the clusters: ``pca`` is the paper's, for sites of equal
@@ -48,6 +48,9 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.updates import RoundUpdates
+from hdpfl_flower.work import Plain
+from hdpfl_flower.work.choice import Gaussian
+from strategies.core.base import table_of
 from strategies.core.interface import Disclosed, SiteRequest
 from strategies.core.roster import site_order
 from strategies.multi_model.base import MultiModel
@@ -64,7 +67,6 @@ from strategies.multi_model.private_choice import (
     ChoiceState,
     count_votes,
     may_choose,
-    plan_choices,
     request_choice,
 )
 
@@ -86,7 +88,7 @@ class RDPCFLState(ChoiceState):
 
 
 class RDPCFLSettings(ClusterSettings):
-    """How many clusters there are, and what finds them."""
+    """Settings of the clusters: their number and their method."""
 
     cluster_map: Literal["mixture", "pca"] = Field(
         "mixture",
@@ -96,18 +98,17 @@ class RDPCFLSettings(ClusterSettings):
 
 
 class RDPCFL(MultiModel):
-    """Clusters by the first updates, soft at first, then chosen."""
+    """Train a model per cluster: clusters from first updates, later chosen by clients."""
 
-    name, chooses = "r-dpcfl", True
+    name, choice = "r-dpcfl", Gaussian()
+    work = Plain.parse({"first-batch": "full"})
     settings_type = RDPCFLSettings
     settings: RDPCFLSettings
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
-        """Return the terms with a full first batch, unless they state one, and the choices."""
-        if terms.first_batch == "auto":
-            terms = terms.updated(first_batch="full")
-        check_clusters(self.settings, self.settings_table(), len(self.roster.eligible()))
-        return plan_choices(super().propose(terms, disclosed))
+        """Return the terms; ``StrategyError`` with fewer sites than clusters."""
+        check_clusters(self.settings, table_of(type(self)), len(self.roster.eligible()))
+        return super().propose(terms, disclosed)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> RDPCFLState:
         """Return no groups, no votes."""
@@ -118,7 +119,7 @@ class RDPCFL(MultiModel):
     def initial_groups(
         self, state: RDPCFLState, updates: RoundUpdates
     ) -> tuple[RDPCFLState, Assignment]:
-        """Return the clusters of the first updates, and each client's probabilities of them.
+        """Return the clusters of the first updates with each client's probabilities.
 
         The journal has the least separation ``clusters_mss``, the largest overlap ``clusters_mpo``,
         whether to trust them, ``clusters_separated``, whether labels explain them,
@@ -153,24 +154,24 @@ class RDPCFL(MultiModel):
     # --- 2. soft rounds, 3. choices, 4. keep ---------------------------------------------------
 
     def request_training(self, state: RDPCFLState, server_round: int, site: str) -> SiteRequest:
-        """Return a drawn cluster's model, then a request to choose, then the model it keeps."""
+        """Return a drawn cluster's model, then a request to choose, then the kept model."""
         shares = state.shares.get(site)
         if shares is not None and server_round <= state.last_soft_round:
             # A function of seed, round and site: a request that is repeated has the same cluster.
             draw = np.random.default_rng([self.simulation.seed, server_round, *site.encode()])
             return SiteRequest(int(draw.choice(len(shares), p=shares)))
-        if may_choose(state, site, self.terms.selections):
+        if may_choose(state, site, self.terms.choices):
             return request_choice(self.model_of_site(state, site))
         return SiteRequest(self.model_of_site(state, site))
 
     def update_groups(self, state: Any, updates: RoundUpdates) -> tuple[Any, Assignment]:
-        """Return the groups that the clients trained; the choices among them count as votes."""
+        """Return the groups as trained; choices count as votes."""
         state, found = super().update_groups(state, updates)
         state, chose = count_votes(state, updates, found.group)
         return state, replace(found, gauges={"chose": chose})
 
     def model_of_site(self, state: RDPCFLState, site: str) -> int:
-        """Return the model with the most votes; before a first choice the likeliest cluster."""
+        """Return the model with the most votes; before any, the likeliest cluster's."""
         voted = state.voted(site)
         if voted != UNKNOWN:
             return voted
@@ -181,7 +182,7 @@ class RDPCFL(MultiModel):
     # --- parts ---------------------------------------------------------------------------------
 
     def _clusters(self, updates: npt.NDArray[np.float32], head: Head | None) -> Clusters | None:
-        """Return the clusters of the first updates; None where there is nothing to cluster.
+        """Return the clusters of the first updates; None if clustering is impossible.
 
         Where their number is given, clusters that labels explain in part stay as many.
         """
@@ -203,7 +204,7 @@ class RDPCFL(MultiModel):
     def _no_clusters(
         self, state: RDPCFLState, updates: RoundUpdates, claim: Gauges
     ) -> tuple[RDPCFLState, Assignment]:
-        """Return one group of all; with a number of clusters given, the clients will choose."""
+        """Return one group of all; clients choose if the number is given."""
         models = max(self.settings.clusters, 1) if len(updates.sites) > 1 else 1
         gauges = {"clusters_separated": 0.0, "last_soft_round": 1.0, **claim}
         group = np.zeros(len(updates.sites), np.int64)
@@ -223,6 +224,6 @@ class RDPCFL(MultiModel):
             found.claim, found.mss, f", {alone} of one site" if alone else "",
             "the sites choose from round 2 on; 'local' or 'mr-mtl' may serve them better"
             if self.settings.clusters else "one model for all, as 'fedavg' has; where there are "
-            f"groups set '{self.settings_table()}.clusters' to their number, or take "
+            f"groups set '{table_of(type(self))}.clusters' to their number, or take "
             "'late-clusters'",
         )  # fmt: skip

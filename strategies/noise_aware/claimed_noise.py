@@ -1,4 +1,4 @@
-"""Least noise of an honest update, from what its site discloses: ε, batch size and records.
+"""Least noise of an honest update, from disclosed facts.
 
 Weights by estimated noise give most to who seems quiet. A site that discloses ε, b and N has
 claimed a noise: with less of it no accountant could grant it that ε. An estimate below the bound is
@@ -18,7 +18,7 @@ disclosed; a profile's is below 1/N (``Profile``), which is used.
 
 Trust: the facts are claims, and nobody checks them. A liar lowers its bound by a large ε or batch,
 or by disclosing nothing. What it loses is the free lunch: a strict ε on paper and quiet updates.
-Rules that take ε for a weight (``weiavg``) grant it that influence in the open.
+Strategies that take ε for a weight (``weiavg``) grant it that influence in the open.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from hdpfl_flower.updates import RoundUpdates
 Floats = npt.NDArray[np.float64]
 
 CLAIMS = frozenset({"batch-size", "declared-records", "epsilon"})
-"""What a site discloses of its noise; with one of them missing there is no bound."""
+"""Facts that bound a site's noise, all needed."""
 LOWEST, HIGHEST = 1e-2, 1e4
 """Range of the multipliers that are tried."""
 _TOLERANCE = 2e-3
-"""The search stops when the bound is within this factor of the best that the events give."""
+"""Factor of the best bound at which the search stops."""
 _MOST_STEPS = 10**7
-"""Steps that are counted at most: with fewer, less noise suffices."""
+"""Most counted steps: fewer need less noise."""
 _MOST_RECORDS = 1e12
-"""No site has more: a disclosed number above it is not true."""
+"""Most records of a site that are believed."""
 _MOST_EPSILON = 500.0
-"""Above it e^ε leaves float64 soon, and there is next to no noise to speak of."""
+"""Largest ε with a bound: beyond it noise is negligible."""
 _SLACK = 1 + 1e-6
-"""Rounding of the probabilities: an event counts as a violation only beyond it."""
+"""Rounding of probabilities, tolerated in every event."""
 _TAILS = np.linspace(-1.5, 4.5, 49)
 """Thresholds, in standard deviations above the mean under P."""
 _HITS = np.linspace(-2.0, 3.0, 11)
-"""Thresholds of one output, in standard deviations around where its likelihood ratio grows."""
+"""Thresholds of one output, in standard deviations."""
 _BLOCKS = 128
 
 
@@ -72,14 +72,14 @@ class Raised:
 
     @property
     def gauges(self) -> dict[str, float | Floats]:
-        """``noise_bound`` and ``noise_raised`` for the journal; none where no site has a bound."""
+        """``noise_bound`` and ``noise_raised`` for the journal, if bounds exist."""
         if not self.bounds.any():
             return {}
         return {"noise_bound": self.bounds, "noise_raised": self.raised.astype(np.float64)}
 
 
 def raise_estimates(variances: Floats, bounds: Floats) -> Raised:
-    """Return ``variances`` raised to the squares of ``bounds``; ∞, no estimate, stays.
+    """Return ``variances`` raised to ``bounds``²; ∞ stays.
 
     >>> raise_estimates(np.array([1.0, 9.0, np.inf]), np.array([2.0, 2.0, 2.0])).variances
     array([ 4.,  9., inf])
@@ -89,7 +89,7 @@ def raise_estimates(variances: Floats, bounds: Floats) -> Raised:
 
 
 def noise_bounds(terms: RunTerms, updates: RoundUpdates) -> Floats:
-    """Return each site's :func:`least_noise_std` from what it disclosed, shape ``(n,)``.
+    """Return each site's :func:`least_noise_std`, shape ``(n,)``.
 
     0 where a fact is missing, and for one number along a direction (``RoundUpdates.projected``),
     which has no noise in most coordinates.
@@ -109,7 +109,7 @@ def noise_bounds(terms: RunTerms, updates: RoundUpdates) -> Floats:
 def least_noise_std(
     terms: RunTerms, server_round: int, epsilon: float, batch_size: float, records: float
 ) -> float:
-    """Return the least noise in a coordinate of an honest site's update, a standard deviation.
+    """Return the least standard deviation of an honest update's noise.
 
     Args:
         terms: the run's.
@@ -119,9 +119,10 @@ def least_noise_std(
         records: declared N, likewise.
 
     Returns:
-        √k·η·z·C/b, and 2z·C with ``noise = client``, z by :func:`least_noise_multiplier`; 0, no
-        bound, where a fact is missing or cannot be true, where the server adds the noise, where a
-        paper's formula makes it, and where a mask excludes coordinates.
+        √k·η·f·z·C/b, f the round's factor (``spend``), and 2z·C with ``noise = client``, z by
+        :func:`least_noise_multiplier`; 0, no bound, where a fact is missing or cannot be true,
+        where the server adds the noise, where a paper's formula makes it, and where a mask excludes
+        coordinates.
 
     Guarantees:
         Not above the noise of a site whose (ε, δ), b and N are as disclosed, δ < 1/N, whatever
@@ -131,14 +132,15 @@ def least_noise_std(
     0.0
     """
     not_ours = terms.calibration != "pld" or terms.noise == "server"
-    of_part = terms.shared_mask != "none"
+    of_part = not terms.work.sends_every_coordinate
     if not_ours or of_part or not 1 <= batch_size <= records <= _MOST_RECORDS:
         return 0.0
     rounds = min(terms.rounds, terms.participations or terms.rounds)
-    of_client, full = terms.noise == "client", terms.first_batch == "full"
+    of_client, full = terms.noise == "client", terms.work.full_first
     steps = terms.local_steps or math.ceil(terms.local_epochs * records / batch_size)
-    # Of round 1 with all records in a batch the later rounds alone are counted.
-    count = rounds if of_client else steps * (rounds - full)
+    # Of round 1 with all records in a batch the later rounds alone are counted, of noise that falls
+    # those of the least.
+    count = rounds if of_client else steps * min(rounds - full, terms.spend.quietest(rounds))
     multiplier = terms.noise_multiplier
     if not multiplier:
         cap = terms.epsilon_cap or math.inf
@@ -152,8 +154,7 @@ def least_noise_std(
         return 2 * multiplier * terms.clip_norm
     if full and server_round == 1:
         steps, batch_size = terms.local_epochs, records
-    if terms.personal_training == "alternate":
-        steps = 1  # at least: the others train what stays at the site
+    steps, multiplier = terms.work.sent_steps(steps), multiplier * terms.noise_factor(server_round)
     decay = 1 - min(1.0, terms.learning_rate * terms.pull)
     return math.sqrt(_geometric(decay**2, steps)) * (
         terms.learning_rate * multiplier * terms.clip_norm / batch_size
@@ -161,13 +162,13 @@ def least_noise_std(
 
 
 def _geometric(ratio: float, count: int) -> float:
-    """Return 1 + r + … + r^(count − 1): a step's noise shrinks with each later pull."""
+    """Return 1 + r + … + r^(count − 1), a pulled step's noise."""
     return float(count) if ratio == 1 else (1 - ratio**count) / (1 - ratio)
 
 
 @lru_cache(maxsize=1 << 16)
 def least_noise_multiplier(sampling_prob: float, steps: int, epsilon: float, delta: float) -> float:
-    """Return a z below that of every (ε, δ)-DP run of so many steps; 0 where none is found.
+    """Return a z below every (ε, δ)-DP run's, or 0.
 
     Args:
         sampling_prob: q, with which a record is in a step's batch, in (0, 1].
@@ -200,7 +201,7 @@ def least_noise_multiplier(sampling_prob: float, steps: int, epsilon: float, del
 
 
 class _Sampled:
-    """In how many of T steps a record takes part, B ~ Bin(T, q), in blocks."""
+    """Steps of T with a given record, B ~ Bin(T, q), in blocks."""
 
     def __init__(self, sampling_prob: float, steps: int) -> None:
         from scipy.special import bdtrc
@@ -215,14 +216,14 @@ class _Sampled:
         self.mean, self.variance = mean, spread**2
 
     def violates(self, multiplier: float, epsilon: float, delta: float) -> bool:
-        """Return whether one of the events shows that this much noise is not (ε, δ)-DP."""
+        """Return whether an event proves this noise not (ε, δ)-DP."""
         grown, delta = math.exp(epsilon), delta * _SLACK
         return bool(
             any((p > grown * q * _SLACK + delta).any() for p, q in self._events(multiplier))
         )
 
     def _events(self, z: float) -> tuple[tuple[Floats, Floats], ...]:
-        """Return P(A) and Q(A) of the events: of the sum, and of the number of large outputs."""
+        """Return P(A) and Q(A) of the events."""
         return self._by_sum(z), self._by_count(z)
 
     def _by_sum(self, z: float) -> tuple[Floats, Floats]:

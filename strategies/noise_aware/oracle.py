@@ -1,4 +1,4 @@
-"""The best weights there are, for a server that receives every site's noise: a yardstick.
+"""Oracle: weights by the true noise, a yardstick.
 
 Malekmohammadi et al., Noise-Aware Algorithm for Heterogeneous Differentially Private Federated
 Learning (ICML 2024), equation for the optimal weights: min Σ wᵢ²σᵢ² with Σ wᵢ = 1 has
@@ -52,8 +52,10 @@ class Oracle(HDPStrategy):
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the mean of the updates, weighted by the inverse of the true noise variance."""
-        noise_std = updates.disclosed["noise-std"]
+        """Return the mean weighted by inverse true noise variances."""
+        # Disclosed is that of round 1.
+        now = self.terms.noise_factor(updates.server_round) / self.terms.noise_factor(1)
+        noise_std = now * updates.disclosed["noise-std"]
         weights = inverse_variance_weights(noise_std**2)
         return state, Outcome(
             weighted_sum(weights, updates.updates), weights, {"noise_std": noise_std}

@@ -1,4 +1,4 @@
-"""Robust-HDP: weights by the noise that the server itself estimates in every update.
+"""Robust-HDP: weights by the estimated noise of every update.
 
 Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially Private Federated
 Learning (ICML 2024), Algorithm 1: wᵢ ∝ 1/σ̂ᵢ². The paper estimates σ̂ᵢ² by robust PCA
@@ -28,6 +28,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from hdpfl_flower.config.settings import Count, Settings
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOptions, track
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
@@ -38,7 +39,7 @@ from strategies.noise_aware.oracle import inverse_variance_weights
 
 @dataclass(frozen=True)
 class RobustHDPState:
-    """The state of Robust-HDP and SNR.
+    """State of strategies that estimate noise.
 
     Attributes:
         uploads: what is kept of the clients' uploads, to estimate their noise.
@@ -51,14 +52,11 @@ StateT = TypeVar("StateT", bound=RobustHDPState)
 
 
 class RobustHDPSettings(Settings):
-    """What finds the noise of an update, and from how many uploads of a site."""
+    """Estimator of noise, and its number of uploads."""
 
-    estimator: Literal[
-        "auto", "factor-analysis", "residual-mad", "rpca", "column-norm", "temporal"
-    ] = Field(
+    estimator: Literal["auto", "rpca"] = Field(
         "auto",
-        description="What finds the noise of an update: factor-analysis, residual-mad, rpca, "
-        "column-norm, temporal (consecutive uploads), or auto.",
+        description="Estimator of an update's noise: rpca (the paper's) or auto (ours).",
     )
     frozen_after: Count = Field(
         0,
@@ -82,32 +80,34 @@ class RobustHDP(HDPStrategy):
         self, state: RobustHDPState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[RobustHDPState, Outcome]:
         """Return Algorithm 1's step: estimate σ̂ᵢ², weigh by 1/σ̂ᵢ², sum."""
-        state, estimate = self.estimate_noise(state, updates)
+        state, estimate = estimate_noise(state, updates, self.settings, self.terms)
         weights = noise_weights(estimate.variances)
         step = weighted_sum(weights, updates.updates)
         return state, Outcome(step, weights, noise_gauges(estimate))
 
-    def estimate_noise(self, state: StateT, updates: RoundUpdates) -> tuple[StateT, NoiseEstimate]:
-        """Return the state after a round and σ̂ᵢ² of its updates; the guard's, where it has them."""
-        if updates.noise is not None:
-            return state, updates.noise
-        settings = self.settings
-        options = TrackOptions(settings.estimator, self.terms.clip_norm, settings.frozen_after)
-        memory, estimate = track(
-            state.uploads,
-            updates.server_round,
-            updates.sites,
-            updates.updates,
-            options,
-            updates.head,
-        )
-        return replace(state, uploads=memory), estimate
+
+def estimate_noise(
+    state: StateT, updates: RoundUpdates, settings: RobustHDPSettings, terms: RunTerms
+) -> tuple[StateT, NoiseEstimate]:
+    """Return the state and σ̂ᵢ² after a round; the guard's σ̂ᵢ², if any."""
+    if updates.noise is not None:
+        return state, updates.noise
+    options = TrackOptions(
+        settings.estimator, terms.clip_norm, settings.frozen_after, terms.noise_factor
+    )
+    memory, estimate = track(
+        state.uploads,
+        updates.server_round,
+        updates.sites,
+        updates.updates,
+        options,
+        updates.head,
+    )
+    return replace(state, uploads=memory), estimate
 
 
-def noise_weights(
-    variances: npt.NDArray[np.float64], signals: npt.NDArray[np.float64] | float = 1.0
-) -> npt.NDArray[np.float64]:
-    """Return weights in proportion to signal / σ̂ᵢ², shape ``(n,)``.
+def noise_weights(variances: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return weights in proportion to 1/σ̂ᵢ², shape ``(n,)``.
 
     An update of zeros has σ̂² = ∞: it holds nothing and would pass for noiseless, so it gets no
     weight. Where all are zeros the weights are equal.
@@ -119,9 +119,7 @@ def noise_weights(
     weights = np.full(len(measured), 1 / len(measured))
     if measured.any():
         weights = np.zeros(len(measured))
-        # Inverse variances of σ̂²/signal are signal/σ̂².
-        of_signal = (variances / signals)[measured]
-        weights[measured] = inverse_variance_weights(of_signal)
+        weights[measured] = inverse_variance_weights(variances[measured])
     return weights
 
 

@@ -1,1 +1,1 @@
-"""Strategies that leave a part of the model, or an offset to it, at each client."""
+"""Strategies with a part of the model at each client."""

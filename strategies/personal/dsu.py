@@ -1,10 +1,10 @@
-"""DP-pFedDSU with masks that are noised or public, and as published: FedRep with a masked body.
+"""DP-pFedDSU: FedRep with a masked body.
 
 Personalized Federated Learning via Dynamic Sparse Updates under differential privacy
 (arXiv:2503.09192; no public code); FedRep is of ICML 2021. The body's steps train and send the
-coordinates of a mask alone (``mask-share`` of them); the others are 0 meanwhile. Heads stay.
+coordinates of a mask alone (``share`` of them); the others are 0 meanwhile. Heads stay.
 
-``dsu`` takes a mask that costs nothing beyond the noisy steps, or pays for it (``shared-mask``):
+``dsu`` takes a mask that costs nothing beyond the noisy steps, or pays for it (``mask``):
 
 =================  ================================================================================
 noisy-updates      the largest of the client's own summed noisy updates: T steps charged (default)
@@ -32,48 +32,19 @@ Threat model: as for ``fedper``; under ``dsu-published`` none.
 
 from __future__ import annotations
 
-from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import TermsError
-from strategies.personal.fedrep import FedRep
+from hdpfl_flower.work import Alternate
+from strategies.averaging.fedavg import FedAvg
 
 
-class DSU(FedRep):
-    """The mean of the masked bodies."""
+class DSU(FedAvg):
+    """Average the masked bodies."""
 
     name = "dsu"
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Set the mask where the terms name none.
-
-        Raises:
-            TermsError: a mask of clean weights.
-        """
-        if terms.shared_mask == "published":
-            raise TermsError(
-                "run config: 'shared-mask' = 'published' violates every private site: take "
-                "'dsu-published', which says so, or 'noisy-updates'"
-            )
-        if terms.shared_mask == "none":
-            terms = terms.updated(shared_mask="noisy-updates")
-        return super().complete_terms(terms)
+    work = Alternate(mask="noisy-updates")
 
 
-class DSUPublished(FedRep):
-    """The mean of bodies under masks of clean weights: not private, for simulations alone."""
+class DSUPublished(FedAvg):
+    """Average bodies under clean masks: not private, simulations only."""
 
     name = "dsu-published"
-
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Set the paper's mask.
-
-        Raises:
-            TermsError: the terms name another one.
-        """
-        if terms.shared_mask not in ("none", "published"):
-            raise TermsError(
-                f"run config: 'shared-mask' is '{terms.shared_mask}', and 'dsu-published' takes "
-                "the paper's: leave it out, or take 'dsu'"
-            )
-        return super().complete_terms(terms.updated(shared_mask="published"))
+    work = Alternate(mask="published")

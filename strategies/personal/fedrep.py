@@ -1,8 +1,8 @@
-"""FedRep with every step charged: each client trains its head, then the shared body.
+"""FedRep, every step charged: heads first, then the body.
 
 Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations for Personalized
 Federated Learning (ICML 2021); with differential privacy CENTAUR (Shen et al., Share Your
-Representation Only, 2023). ``personal-steps`` of a round's steps train the head, the others the
+Representation Only, 2023). ``own-steps`` of a round's steps train the head, the others the
 body, which alone is sent.
 
 The record-level trap: CENTAUR's code trains the head without noise. At the level of a client that
@@ -16,18 +16,13 @@ Threat model: as for ``fedper``.
 
 from __future__ import annotations
 
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.work import Alternate
 from strategies.averaging.fedavg import FedAvg
-from strategies.personal.own_terms import with_training
 
 
 class FedRep(FedAvg):
-    """The mean of the bodies; heads are trained first."""
+    """Average the bodies; heads are trained first."""
 
     name = "fedrep"
 
-    @classmethod
-    def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Set the phases, and the part that stays where the terms name none."""
-        terms = with_training(terms, cls.name, "alternate")
-        return super().complete_terms(terms.updated(personal_part=terms.personal_part or "head"))
+    work = Alternate()

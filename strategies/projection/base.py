@@ -1,4 +1,4 @@
-"""Base of strategies that project the private updates: the weights of any other, and a projection.
+"""Base of projections of the private updates, under the weights of another strategy.
 
 The projection of PFA (Liu et al., VLDB 2021) does not depend on how updates are weighted, so it is
 a part: ``robust-hdp+pfa`` is Robust-HDP's weights with PFA's projection, and ``pfa`` is
@@ -31,7 +31,7 @@ from strategies.core.sampler import Sampler
 log = logging.getLogger("hdpfl.server")
 
 Part = tuple[npt.NDArray[np.float32], int]
-"""A stretch of the aggregate, and how many directions its private part was projected on."""
+"""Stretch of the aggregate, with the number of directions of its projection."""
 
 
 def check_split(config: RunConfig) -> None:
@@ -40,7 +40,7 @@ def check_split(config: RunConfig) -> None:
 
 
 def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool_]:
-    """Return whose updates are public, shape ``(n,)``; an update of zeros shows no direction.
+    """Return a mask of the public updates, shape ``(n,)``; zero updates are excluded.
 
     The split is that of all sites that joined, so that a site is public or not whoever else is
     asked, or answers.
@@ -55,7 +55,7 @@ def public_sites(updates: RoundUpdates, sampler: Sampler) -> npt.NDArray[np.bool
 
 
 class ProjectionSettings(Settings):
-    """On how many directions the private part is projected, and of what."""
+    """Settings of the projection: input and number of directions."""
 
     subspace_rank: AtLeastOne = Field(
         1, description="Directions kept, k; the public updates may have fewer."
@@ -66,7 +66,7 @@ class ProjectionSettings(Settings):
 
 
 class Projected(HDPStrategy):
-    """The weights of ``weighting``, the private part of the aggregate projected.
+    """Weights of ``weighting``, with the private part projected.
 
     Attributes:
         weighting: the strategy that weighs.
@@ -77,14 +77,14 @@ class Projected(HDPStrategy):
     settings: ProjectionSettings
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``; raises ``TermsError`` for an unknown split."""
+        """Prepare the run; raises ``TermsError`` for an unknown split."""
         check_split(config)
         self._weighting = self.weighting(config)
         super().__init__(config)
-        self._weighting.sampler = self.sampler  # who is public is one matter
+        self._weighting.sampler = self.sampler  # one set of public sites for both
 
     def declare(self) -> Declaration:
-        """Declare ε beside the facts of the strategy that weighs; a projection is no sum."""
+        """Declare ε and the facts of the weighting; a projection is no weighted sum."""
         inner = self._weighting.declare()
         return Declaration(
             inner.required_facts | {"epsilon"}, inner.optional_facts,
@@ -107,7 +107,7 @@ class Projected(HDPStrategy):
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the weighted mean of the updates, its private part projected.
+        """Return the weighted mean with its private part projected.
 
         The journal's ``public`` marks the public sites of the round and ``subspace_rank`` the
         directions kept; 0 means that nothing was projected, for want of public or private sites.
@@ -146,7 +146,7 @@ class Projected(HDPStrategy):
         """Return the aggregate's coordinates ``part``, the private sites' share projected."""
 
     def _parts(self, updates: RoundUpdates) -> Iterator[slice]:
-        """Yield the whole update, or each of its tensors where the settings ask for that."""
+        """Yield the whole update, or each tensor if the settings say so."""
         if self.settings.subspace_scope == "vector" or not updates.tensor_sizes:
             yield slice(0, updates.updates.shape[1])
             return

@@ -1,4 +1,4 @@
-"""PFA: private updates projected on the subspace of the public ones.
+"""PFA: private updates projected on the subspace of the public updates.
 
 Liu, Lou, Xiong, Liu and Meng, Projected Federated Averaging with Heterogeneous Differential Privacy
 (VLDB 2021), Algorithms 2 and 3: sites are split by ε into public and private; the private sites'
@@ -44,10 +44,10 @@ class SubspaceSettings(ProjectionSettings):
     )
 
 
-class PublicSubspace(Projected):
-    """Any strategy's weights, the private part projected on the public updates' directions."""
+class PFA(Projected):
+    """Project private updates on the directions of public ones; alone, weights by ε."""
 
-    table = "pfa"
+    name, weighting = "pfa", WeiAvg
     settings_type = SubspaceSettings
     settings: SubspaceSettings
 
@@ -58,7 +58,7 @@ class PublicSubspace(Projected):
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
-        """Return the private part projected on the public directions, plus the public part."""
+        """Return the projected private part plus the public part."""
         settings, rows = self.settings, updates.updates[:, part]
         # A projection of rows on rows is a combination of rows: (n, n) products and n coefficients
         # are enough, and no (d, k) basis is made.
@@ -66,9 +66,3 @@ class PublicSubspace(Projected):
             inner_products(rows), weights, public, settings.subspace_rank, settings.subspace
         )
         return weighted_sum(coefficients, rows), kept
-
-
-class PFA(PublicSubspace):
-    """WeiAvg's weights with PFA's projection."""
-
-    name, weighting = "pfa", WeiAvg

@@ -1,4 +1,4 @@
-"""PFA+: private sites send one number, their update's coordinate along the model's last step.
+"""PFA+: private sites send one number, their coordinate along the last step.
 
 Liu, Lou, Xiong, Liu and Meng, Projected Federated Averaging with Heterogeneous Differential Privacy
 (VLDB 2021), Algorithms 4 and 5: round 1 is PFA's; from then on a private site sends V[t−1]ᵀu, k
@@ -50,11 +50,11 @@ from hdpfl_flower.linalg.step_direction import Direction
 from hdpfl_flower.linalg.sums import inner_products, weighted_sum
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.rounding import FLOAT32
+from hdpfl_flower.quantize import FLOAT32
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.weiavg import WeiAvg, epsilon_weights
 from strategies.core.base import Disclosed
-from strategies.core.interface import RoundPlan, RoundStart, SiteRequest
+from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
 from strategies.core.round_report import RoundReport
 from strategies.projection.base import Part, Projected
 
@@ -63,7 +63,7 @@ log = logging.getLogger("hdpfl.server")
 Row = npt.NDArray[np.float32]
 
 KEPT = 2
-"""Models before the last whose sites can still project; with four fifths of the sites asked in a
+"""Earlier models from which sites can still project; with four fifths of the sites asked in a
 round, one private site in 25 answered about none of them. Each is one more vector of d numbers."""
 
 
@@ -115,7 +115,7 @@ class PFAPlusState:
 
 
 class PFAPlus(Projected):
-    """WeiAvg's weights; private updates projected on the global model's last step, at the sites."""
+    """Weight by ε; each private site sends one number, along the model's last step."""
 
     name, weighting = "pfa-plus", WeiAvg
     settings_type = NoSettings
@@ -135,7 +135,7 @@ class PFAPlus(Projected):
         """Return no models, no answers."""
         return PFAPlusState(weighting=super().initial_state(disclosed))
 
-    def begin_round(self, state: PFAPlusState, start: RoundStart) -> RoundPlan:
+    def begin_round(self, state: PFAPlusState, start: RoundStart) -> RoundSetup:
         """Return the state with the last round's answers and this round's model."""
         answered = dict(state.answered)
         if state.models:
@@ -150,12 +150,12 @@ class PFAPlus(Projected):
             model = flatten(wire.read_own(start.arrays))
         # A site whose model is dropped here sends its whole update next time.
         models = {**dict(list(models.items())[-KEPT:]), digest: model}
-        return RoundPlan(replace(state, models=models, answered=answered), self.terms)
+        return RoundSetup(replace(state, models=models, answered=answered), self.terms)
 
     def request(
         self, state: PFAPlusState, server_round: int, site: str, kind: str = wire.TRAIN
     ) -> SiteRequest:
-        """Return a request for one number to a private site that has an earlier model."""
+        """Request one number of a private site that has an earlier model."""
         if kind != wire.TRAIN:
             return SiteRequest()
         public, lines = self._public(), self._lines_of(state)
@@ -168,7 +168,7 @@ class PFAPlus(Projected):
     def combine(
         self, state: PFAPlusState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[PFAPlusState, Outcome]:
-        """Return PFA's step in a warm-up, then Algorithm 5's along the model's last step.
+        """Return PFA's step in the warm-up, Algorithm 5's later.
 
         The journal's ``warm_up`` is 1 in a round of PFA's, and ``sent_numbers`` marks the sites
         that sent one number.
@@ -226,14 +226,14 @@ class PFAPlus(Projected):
         return self._split[1]
 
     def _lines_of(self, state: PFAPlusState) -> _Lines:
-        """Return the directions of the state's models; they are computed once a round."""
+        """Return the state's directions, computed once a round."""
         if self._lines.models is not state.models:
             self._lines = _Lines(state.models)
         return self._lines
 
 
 class _Lines:
-    """The directions from earlier models to the newest one, each computed once."""
+    """Directions from earlier models to the newest, computed once."""
 
     def __init__(self, models: dict[str, Row]) -> None:
         self.models = models
@@ -245,7 +245,7 @@ class _Lines:
         return self.since(list(self.models)[-2]) if len(self.models) > 1 else None
 
     def since(self, began: str) -> Direction | None:
-        """Return the direction from the model of that digest to the newest, if it is kept."""
+        """Return the direction from the model with this digest, if it is kept."""
         if began not in self._found and began in self.models:
             now = next(reversed(self.models.values()))
             self._found[began] = Direction.between(self.models[began], now)
@@ -253,13 +253,13 @@ class _Lines:
 
 
 def _began(state: PFAPlusState, site: str) -> str:
-    """Return the digest of the newest earlier model that a site answered about; else empty."""
+    """Return the digest of the newest answered model; empty if there is none."""
     earlier = list(state.models)[:-1]
     return next((one for one in reversed(state.answered.get(site, ())) if one in earlier), "")
 
 
 def check_terms(config: RunConfig) -> None:
-    """Refuse a configuration that one direction, or one number a site, cannot satisfy.
+    """Refuse a configuration that one direction or one number cannot satisfy.
 
     Raises:
         TermsError: names the key.

@@ -1,4 +1,4 @@
-"""The public sites alone: what PFA's private sites must improve on.
+"""Public sites only: the baseline that PFA must beat.
 
 The control beside PFA (Liu et al., Projected Federated Averaging with Heterogeneous Differential
 Privacy, VLDB 2021): the updates of the sites with the loosest ε, weighted by ε; the others get no
@@ -24,12 +24,12 @@ from strategies.projection.base import check_split, public_sites
 
 
 class PublicOnly(HDPStrategy):
-    """Weights by disclosed ε among the public sites."""
+    """Average the public sites only (the loosest ε), weighted by ε."""
 
     name = "public-only"
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepare for the run of ``config``; raises ``TermsError`` for an unknown split."""
+        """Prepare the run; raises ``TermsError`` for an unknown split."""
         check_split(config)
         super().__init__(config)
 
@@ -40,7 +40,7 @@ class PublicOnly(HDPStrategy):
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[State, Outcome]:
-        """Return the mean of the public updates, weighted by disclosed ε."""
+        """Return the public updates' mean, weighted by disclosed ε."""
         public = public_sites(updates, self.sampler)
         chosen = public if public.any() else np.ones(len(public), dtype=bool)
         # Weights of zero, not fewer rows: the sum reads every row once and copies none.

@@ -1,4 +1,4 @@
-"""Private updates projected at random: the control that PFA's subspace must beat.
+"""Random projection of private updates: the control for PFA's subspace.
 
 The random projection baseline of PFA (Liu et al., Projected Federated Averaging with Heterogeneous
 Differential Privacy, VLDB 2021): as ``pfa``, with the directions of a Gaussian matrix in place of
@@ -22,10 +22,10 @@ from strategies.averaging.weiavg import WeiAvg
 from strategies.projection.base import Part, Projected
 
 
-class RandomSubspace(Projected):
-    """Any strategy's weights, the private part projected on random directions."""
+class RandomProjection(Projected):
+    """Project private updates on random directions (control for pfa); alone, weights by ε."""
 
-    table = "random-projection"
+    name, weighting = "random-projection", WeiAvg
 
     def project(
         self,
@@ -34,7 +34,7 @@ class RandomSubspace(Projected):
         weights: npt.NDArray[np.float64],
         public: npt.NDArray[np.bool_],
     ) -> Part:
-        """Return the private part projected on random directions, plus the public part."""
+        """Return the private part on random directions, plus the public part."""
         rank, rows = self.settings.subspace_rank, updates.updates[:, part]
         generator = np.random.default_rng(
             [self.simulation.seed, updates.server_round, part.start, *b"random-projection"]
@@ -44,9 +44,3 @@ class RandomSubspace(Projected):
         total = project_at_random(private, rank, generator)
         total += weighted_sum(np.where(public, weights, 0.0), rows)
         return total, min(rank, rows.shape[1])
-
-
-class RandomProjection(RandomSubspace):
-    """WeiAvg's weights with a random projection."""
-
-    name, weighting = "random-projection", WeiAvg

@@ -1,1 +1,1 @@
-"""Server steps: how the model moves by a round's aggregate, a file a step."""
+"""Server steps: one module per step."""

@@ -1,4 +1,4 @@
-"""FedAdam and FedYogi: a rate of its own for every coordinate, from the aggregates so far.
+"""FedAdam and FedYogi: a rate for each coordinate.
 
 Reddi et al., Adaptive Federated Optimization (ICLR 2021), Algorithm 2:
 
@@ -29,11 +29,11 @@ from strategies.server_step.step import ServerStep, moved_by
 Floats = npt.NDArray[np.float64]
 
 BLOCK = 1 << 15
-"""Coordinates of one stretch: m, v and Δ of it stay in the cache, so that each is read once."""
+"""Coordinates per stretch, so that m, v and Δ stay in cache."""
 
 
 class AdaptiveSettings(Settings):
-    """How long the past counts, and what keeps the division from 0."""
+    """Settings of the decay rates and of the division's least denominator."""
 
     beta_1: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="Share of the last direction that is kept, β₁."
@@ -60,7 +60,7 @@ class AdaptiveState:
 
 
 class Adam(ServerStep):
-    """FedAdam's step."""
+    """FedAdam: a step size for each coordinate, from past aggregates."""
 
     name = "adam"
     settings_type = AdaptiveSettings
@@ -102,7 +102,7 @@ class Adam(ServerStep):
 
 
 class Yogi(Adam):
-    """FedYogi's step: v moves by a bounded amount, whatever Δ² is beside it."""
+    """FedYogi: FedAdam with a bounded change of each second moment."""
 
     name = "yogi"
 

@@ -1,4 +1,4 @@
-"""Anderson acceleration at the server: a step from the best affine combination of past rounds.
+"""Anderson acceleration: a step from the best affine combination of rounds.
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021),
 section 5, with the weights of ``linalg/anderson.py``. A round is a map T(x) = x + ηₜΔ(x), whose
@@ -11,7 +11,7 @@ point. At a constant rate the weights are the same.
 
 Under DP such weights average the rounds' noise, and the model lags behind. So there is a gate: the
 step is the plain one, to the bit, unless the mixed Δ̄ = Σ πⱼΔⱼ is less than the present Δ beyond
-what noise explains (``estimators/mixing_gate.py``, once in a thousand rounds by chance). The
+what noise explains (``mixing_gate.py``, once in a thousand rounds by chance). The
 aggregate's noise is d·scale²·Σ wᵢ²σ̂ᵢ², with the strategy's own σ̂ᵢ (``noise_std``) where it has
 some, else with those of ``temporal.py``. A projection leaves at most that noise, and a trimmed mean
 little more, which are both far within what closes the gate.
@@ -36,26 +36,25 @@ from pydantic import Field
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.estimators.aggregate_noise import noise_energy
-from hdpfl_flower.estimators.mixing_gate import is_better
 from hdpfl_flower.estimators.temporal import NoiseMemory, TrackOptions, track
 from hdpfl_flower.linalg.anderson import mixing_weights
 from hdpfl_flower.linalg.sums import exact_sum, inner_products
 from hdpfl_flower.linalg.types import Matrix, Updates, Vector
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from strategies.server_step.mixing_gate import is_better
 from strategies.server_step.step import ServerStep, moved_by
 
+RIDGE = 1e-10
+"""Ridge of the mixing, a share of the largest residual's square."""
 LARGEST = 50
-"""The most models before the present one: the server stores two arrays of the model's size each."""
+"""Most stored models: each takes two arrays of the model's size."""
 
 
 class AndersonSettings(Settings):
-    """How many rounds are mixed, and whether noise may stop it."""
+    """Settings of the number of mixed rounds and of the noise gate."""
 
     memory: Annotated[int, Field(ge=1, le=LARGEST)] = Field(
         3, description="Rounds before the present one that are mixed, τ."
-    )
-    ridge: Annotated[float, Field(gt=0, le=1)] = Field(
-        1e-10, description="Ridge of the mixing, a share of the largest residual's square."
     )
     gate: Literal["noise", "none"] = Field(
         "noise",
@@ -66,7 +65,7 @@ class AndersonSettings(Settings):
 
 @dataclass(frozen=True)
 class AndersonState:
-    """The state of Anderson acceleration: at most ``memory`` rounds, the oldest first.
+    """State of Anderson acceleration: at most ``memory`` rounds, oldest first.
 
     Float32 is what the aggregates and the model's moves are, so that nothing is lost. It takes
     8·τ·d bytes, and beside it what ``track`` keeps where the strategy estimates no noise.
@@ -87,7 +86,7 @@ class AndersonState:
 
 
 class Anderson(ServerStep):
-    """The step by Anderson mixing, with a gate."""
+    """Combine past rounds into a longer step (Anderson acceleration) unless noise dominates."""
 
     name = "anderson"
     settings_type = AndersonSettings
@@ -97,7 +96,7 @@ class Anderson(ServerStep):
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``."""
         super().__init__(config)
-        self._clip_norm = config.terms.clip_norm
+        self._terms = config.terms
 
     def initial_state(self) -> AndersonState:
         """Return no rounds."""
@@ -115,7 +114,7 @@ class Anderson(ServerStep):
         residuals = _appended(state.residuals, outcome.update)
         energies = np.array([*state.noise, noise])
         gram = inner_products(residuals)
-        weights = mixing_weights(gram, self.settings.ridge)
+        weights = mixing_weights(gram, RIDGE)
         rate = self.rate(updates.server_round)
         _, moved = super().move(None, outcome, updates)
         mixed = None
@@ -146,7 +145,7 @@ class Anderson(ServerStep):
     def _mixed(
         self, weights: Vector, rate: float, residuals: Updates, moves: Updates
     ) -> Updates | None:
-        """Return Σ πⱼ(xⱼ − x + ηₜΔⱼ), shape ``(d,)``; None where it would climb, or overflow."""
+        """Return Σ πⱼ(xⱼ − x + ηₜΔⱼ), shape ``(d,)``; None if it climbs or overflows."""
         mean = exact_sum(weights, residuals)
         # xⱼ − x = −Σ_{k ≥ j} moves: each move counts for all πⱼ up to it.
         jump = -exact_sum(np.cumsum(weights)[:-1], moves)
@@ -160,7 +159,7 @@ class Anderson(ServerStep):
     def _measure(
         self, state: AndersonState, outcome: Outcome, updates: RoundUpdates
     ) -> tuple[AndersonState, float]:
-        """Return the state, less what is forgotten, and the energy of the aggregate's noise."""
+        """Return the pruned state and the noise energy of the aggregate."""
         rows, uploads = updates.updates, state.uploads
         if self.settings.gate == "none":
             return state, 0.0
@@ -169,7 +168,9 @@ class Anderson(ServerStep):
         if "noise_std" in outcome.gauges:
             variances = np.square(outcome.gauges["noise_std"])
         else:
-            options = TrackOptions(clip_norm=self._clip_norm)
+            options = TrackOptions(
+                clip_norm=self._terms.clip_norm, noise_factor=self._terms.noise_factor
+            )
             uploads, estimate = track(
                 uploads, updates.server_round, updates.sites, rows, options, updates.head
             )

@@ -1,4 +1,4 @@
-"""Server momentum: the model moves by a decaying sum of the aggregates.
+"""Server momentum: a decaying sum of the aggregates.
 
 Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification (2019), FedAvgM: m ← βm + Δ, x ← x + ηₜm. A constant Δ moves the model by
@@ -38,8 +38,8 @@ class MomentumState:
     momentum: npt.NDArray[np.float64] | None = None
 
 
-class Momentum(ServerStep):
-    """The step by momentum."""
+class ServerMomentum(ServerStep):
+    """Move the model by a decaying sum of past aggregates."""
 
     name = "momentum"
     settings_type = MomentumSettings

@@ -1,4 +1,4 @@
-"""Schedules of a rate over the rounds of a run, as factors of its first value.
+"""Schedules of a rate, as factors of its first value.
 
 Constant, 1/(log₁₀(e + 1) + 1), 1/√(e + 1), 1/(e + 1) and halved every T rounds, e = 0, 1, …, are
 those of operator splitting (``docs/concepts/splitting.md``); ``linear`` is 1 − e/E, of E rounds.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hdpfl_flower.errors import TermsError
 
 LEAST = 1e-9
-"""A factor below this one moves no model of float32 numbers: such a schedule reaches 0."""
+"""Factor that counts as 0: smaller ones move no float32 model."""
 
 _FACTORS: Mapping[str, Callable[[int], float]] = {
     "constant": lambda _: 1.0,
@@ -40,7 +40,7 @@ class Schedule:
     rounds: int
 
     def __call__(self, server_round: int) -> float:
-        """Return the factor of round ``server_round``, from 1; 1 in the first, never above it.
+        """Return the factor of round ``server_round`` (from 1), at most 1.
 
         >>> [Schedule("halved:2", 4)(t) for t in (1, 2, 3, 4)]
         [1.0, 1.0, 0.5, 0.5]

@@ -1,4 +1,4 @@
-"""The server's step: how the model moves by a round's aggregate Δ.
+"""Server step: the move of the model by a round's aggregate Δ.
 
 Reddi et al., Adaptive Federated Optimization (ICLR 2021), Algorithm 1 (FedOpt): the server treats Δ
 as a gradient of its own. This file has its plain form, x ← x + ηₜΔ with ``server-learning-rate``
@@ -27,7 +27,18 @@ from strategies.server_step.schedule import read_schedule
 
 @dataclass(frozen=True)
 class NoPast:
-    """The state of a step that keeps nothing from round to round."""
+    """State of a step without memory."""
+
+
+def table_of(part: type[Any]) -> str:
+    """Return the name before the dot of the settings of a strategy or server step.
+
+    A class that inherits its settings has the table of the class that declares them.
+    """
+    if own := getattr(part, "_table", ""):
+        return str(own)
+    owner = next(each for each in part.__mro__ if "settings_type" in vars(each))
+    return str(vars(owner).get("name", part.name))
 
 
 class ServerStep:
@@ -35,7 +46,7 @@ class ServerStep:
 
     Attributes:
         name: what follows the ``+``; empty: the plain step.
-        settings_type: the class of its settings, whose keys begin with ``name``.
+        settings_type: the class of its settings.
         is_linear: whether a part of Δ moves the model, in the end, by the same multiple in every
             round: then a guard can take out of the model what it put in.
         default_rate: η where ``server-learning-rate`` is ``auto``.
@@ -56,19 +67,13 @@ class ServerStep:
         Raises:
             TermsError: its settings or the schedule are wrong.
         """
-        self.settings = self.settings_type.parse(
-            config.settings.get(self.name, {}), f"{self.name}."
-        )
+        table = table_of(type(self))
+        self.settings = self.settings_type.parse(config.settings.get(table, {}), f"{table}.")
         given = config.server.server_learning_rate
         self._rate = self.default_rate if given in (AUTO, FOUND) else float(given)
         self._schedule = read_schedule(
             config.server.server_schedule, config.terms.rounds, "server-schedule"
         )
-
-    @classmethod
-    def settings_table(cls) -> str:
-        """Return the name before the dot of its settings' keys."""
-        return cls.name
 
     def rate(self, server_round: int) -> float:
         """Return ηₜ of a round, from 1."""
@@ -79,7 +84,7 @@ class ServerStep:
         return NoPast()
 
     def move(self, state: Any, outcome: Outcome, updates: RoundUpdates) -> tuple[Any, Outcome]:
-        """Return the next state, and the outcome with the step in place of the aggregate.
+        """Return the next state, and the outcome with the step as update.
 
         Args:
             state: after the last round; not changed.
@@ -95,7 +100,7 @@ class ServerStep:
 
 
 def moved_by(outcome: Outcome, update: Updates, rate: float) -> Outcome:
-    """Return the outcome with ``update`` as its step, and with the rate for the journal.
+    """Return the outcome with ``update`` as its step and the rate.
 
     A model that the strategy reports beside the broadcast one stays as far from it as it was.
     """
@@ -109,7 +114,7 @@ def moved_by(outcome: Outcome, update: Updates, rate: float) -> Outcome:
 
 
 def scaled(outcome: Outcome, rate: float) -> Outcome:
-    """Return the outcome with ``rate`` times its update, and with the rate for the journal."""
+    """Return the outcome with its update times ``rate``, and the rate."""
     reported = None if outcome.reported is None else np.float32(rate) * outcome.reported
     return replace(
         outcome,

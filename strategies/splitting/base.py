@@ -1,6 +1,6 @@
-"""Base of splittings whose clients all start from one model: any weights, with proximal maps.
+"""Base of splittings with one common start: any weights, with proximal maps.
 
-A client's local steps with ``prox-lambda`` = λ = 1/η, pulled to the model that they start from,
+A client's local steps with the ``pull`` λ = 1/η of ``work``, to the model that they start from,
 compute its proximal map P: z ↦ argmin fᵢ(x) + ‖x − z‖²/(2η), as closely as the steps are many. So a
 client's update is P(u) − u. With β = 1 of ``scheme.py`` all clients agree after every round, and
 the model moves by αγ times the weighted mean of the updates.
@@ -15,45 +15,31 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.settings import Settings
-from hdpfl_flower.config.terms import AUTO, RunTerms
-from hdpfl_flower.errors import TermsError
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.work import Plain, Work
 from strategies.averaging.fedavg import FedAvg
-from strategies.core.base import HDPStrategy
-from strategies.core.interface import Declaration, Disclosed, RoundPlan, RoundStart, State
-from strategies.server_step.schedule import Schedule, read_schedule
+from strategies.core.base import HDPStrategy, table_of
+from strategies.core.interface import Declaration, Disclosed, RoundSetup, RoundStart, State
+from strategies.splitting.pulls import ProximalSettings, Pulls
 from strategies.splitting.scheme import FEDPROX, Scheme
-
-PULL = 0.1
-"""λ where the terms leave it open."""
-
-
-class ProximalSettings(Settings):
-    """How the proximal maps change over the rounds."""
-
-    prox_schedule: str = Field(
-        "constant",
-        description="Factor of eta = 1/prox-lambda in round e + 1: constant, log "
-        "(1/(log10(e + 1) + 1)), sqrt (1/sqrt(e + 1)), inverse (1/(e + 1)), linear (1 - e/E) or "
-        "halved:T (every T rounds); the pull of the round is prox-lambda over it.",
-    )
 
 
 class Splitting(HDPStrategy):
-    """A splitting of the clients of ``weighting``; this class is that of β = 1.
+    """Splitting of the clients of ``weighting``, with β = 1.
 
     Attributes:
         weighting: the strategy whose weights are those of the mean over clients.
-        own_starts: whether every client starts from a model of its own.
+        scheme: the relaxations α, β, γ.
     """
 
     weighting: ClassVar[type[HDPStrategy]] = FedAvg
-    own_starts: ClassVar[bool] = False
+    scheme: ClassVar[Scheme] = FEDPROX
+    work: ClassVar[Work] = Plain(pull=0.1)
     settings_type: ClassVar[type[Settings]] = ProximalSettings
     settings: ProximalSettings
 
@@ -65,30 +51,19 @@ class Splitting(HDPStrategy):
         """
         self._weighting = self.weighting(config)
         super().__init__(config)
-        self._weighting.sampler = self.sampler  # who is public is one matter
-        # Of round 1: later ``self.terms`` holds the pull of the last round.
-        self._pull = self.terms.pull
-        key = f"{self.settings_table()}.prox-schedule"
-        self._schedule = read_schedule(self.settings.prox_schedule, self.terms.rounds, key)
-        check_pulls(self.terms, self._schedule, key)
-
-    @property
-    def scheme(self) -> Scheme:
-        """The relaxations α, β, γ."""
-        return FEDPROX
+        self._weighting.sampler = self.sampler  # one set of public sites for both
+        self._pulls = Pulls.read(self.terms, self.settings.prox_schedule, table_of(type(self)))
 
     # --- the hooks of HDPStrategy --------------------------------------------------------------
 
     def declare(self) -> Declaration:
-        """Declare the facts of the strategy that weighs; a step of αγ ≠ 1 leaves the clients'."""
+        """Declare the weighting's facts; a step with αγ ≠ 1 is not convex."""
         inner = self._weighting.declare()
         return replace(inner, is_convex=inner.is_convex and self._scale == 1)
 
     @classmethod
     def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms with λ, where it is open; an explicit 0 is no pull."""
-        if terms.prox_lambda == AUTO:
-            terms = terms.updated(prox_lambda=PULL)
+        """Return the terms as the strategy that weighs completes them."""
         return super().complete_terms(cls.weighting.complete_terms(terms))
 
     def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
@@ -99,13 +74,9 @@ class Splitting(HDPStrategy):
         """Return the state of the strategy that weighs."""
         return self._weighting.initial_state(disclosed)
 
-    def begin_round(self, state: State, start: RoundStart) -> RoundPlan:
+    def begin_round(self, state: State, start: RoundStart) -> RoundSetup:
         """Return the terms with the round's pull."""
-        pull = self._pull / self._schedule(start.server_round)
-        terms = self.terms
-        if pull != terms.pull:
-            terms = terms.updated(prox_lambda=pull)
-        return RoundPlan(state, terms)
+        return RoundSetup(state, self._pulls.at(self.terms, start.server_round))
 
     def combine(
         self, state: State, updates: RoundUpdates, noise: RandomStream
@@ -120,33 +91,5 @@ class Splitting(HDPStrategy):
 
     @property
     def _scale(self) -> float:
-        """αγ, by which the model moves along the mean of the updates."""
+        """Factor αγ of the model's move along the mean update."""
         return self.scheme.alpha * self.scheme.gamma
-
-
-def check_pulls(terms: RunTerms, schedule: Schedule, key: str) -> None:
-    """Refuse a schedule that makes the pull too long in some round, or has none to change.
-
-    Args:
-        terms: with the pull of round 1.
-        schedule: of η = 1/λ.
-        key: whose value it is, for messages.
-
-    Raises:
-        TermsError: names the first such round.
-    """
-    if schedule.text == "constant":
-        return
-    if not terms.pull:
-        raise TermsError(
-            f"run config: '{key}' is '{schedule.text}', and 'prox-lambda' is 0: there is no pull "
-            "to change; set it, or leave the schedule out"
-        )
-    for server_round in range(1, terms.rounds + 1):
-        pull = terms.pull / schedule(server_round)
-        if pull * terms.learning_rate > 1:
-            raise TermsError(
-                f"run config: '{key}' = '{schedule.text}' makes 'prox-lambda' {pull:g} in round "
-                f"{server_round}, and with 'learning-rate' {terms.learning_rate:g} a step would go "
-                "beyond the model that it is pulled to; lower one of them, or the 'rounds'"
-            )

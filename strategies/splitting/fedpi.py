@@ -11,15 +11,11 @@ Threat model: as ``fedsplit``.
 from __future__ import annotations
 
 from strategies.splitting.own_starts import OwnStarts
-from strategies.splitting.scheme import FEDPI, Scheme
+from strategies.splitting.scheme import FEDPI
 
 
 class FedPi(OwnStarts):
-    """The mean of the identity and of two reflections."""
+    """Average FedSplit's step with the previous start of each client."""
 
     name = "fedpi"
-
-    @property
-    def scheme(self) -> Scheme:
-        """The relaxations 2, 2, ½."""
-        return FEDPI
+    scheme = FEDPI

@@ -1,10 +1,10 @@
-"""FedProx: every client computes its proximal map from the global model, and the server averages.
+"""FedProx: clients compute proximal maps of the global model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, Federated Optimization in Heterogeneous Networks
-(MLSys 2020): a client minimises fᵢ(x) + (λ/2)‖x − w‖² from the global model w; ``prox-lambda`` is
-λ. As a splitting (Malekmohammadi et al., An Operator Splitting View of Federated Learning, 2021)
-α = β = γ = 1, and with a constant λ it solves the Moreau-regularised problem at η = 1/λ, another
-one than Σ wᵢfᵢ; ``prox-schedule = "inverse"`` brings it to that one.
+(MLSys 2020): a client minimises fᵢ(x) + (λ/2)‖x − w‖² from the global model w; the ``pull`` of
+``work`` is λ. As a splitting (Malekmohammadi et al., An Operator Splitting View of Federated
+Learning, 2021) α = β = γ = 1, and with a constant λ it solves the Moreau-regularised
+problem at η = 1/λ, another one than Σ wᵢfᵢ; ``prox-schedule = "inverse"`` brings it to that one.
 
 Threat model: as the strategy that weighs; the pull lies between models that the server knows.
 """
@@ -15,6 +15,6 @@ from strategies.splitting.base import Splitting
 
 
 class FedProx(Splitting):
-    """The mean of the clients' proximal maps."""
+    """Average local minimisers that are pulled to the global model (proximal maps)."""
 
     name = "fedprox"

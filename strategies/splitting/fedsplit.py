@@ -1,8 +1,8 @@
-"""FedSplit: Peaceman–Rachford splitting over clients, each with a start of its own.
+"""FedSplit: Peaceman–Rachford splitting with a start per client.
 
 Pathak and Wainwright, FedSplit: An Algorithmic Framework for Fast Federated Optimization (NeurIPS
 2020), Algorithm 1: a client's proximal map and the mean of all are both reflected, α = β = 2,
-γ = 1. With any constant ``prox-lambda`` its fixed points solve Σ wᵢfᵢ itself, where FedProx's solve
+γ = 1. With any constant ``pull`` its fixed points solve Σ wᵢfᵢ itself, where FedProx's solve
 a regularised problem. It may cycle where fᵢ are not strongly convex (two identical lines).
 
 Threat model: as the strategy that weighs: an untrusted server, which makes the starts of updates
@@ -12,15 +12,11 @@ that it has. A site's own start says nothing of the others but their mean.
 from __future__ import annotations
 
 from strategies.splitting.own_starts import OwnStarts
-from strategies.splitting.scheme import FEDSPLIT, Scheme
+from strategies.splitting.scheme import FEDSPLIT
 
 
 class FedSplit(OwnStarts):
-    """Two reflections."""
+    """Peaceman–Rachford splitting: two reflections, from a start kept for each client."""
 
     name = "fedsplit"
-
-    @property
-    def scheme(self) -> Scheme:
-        """The relaxations 2, 2, 1."""
-        return FEDSPLIT
+    scheme = FEDSPLIT

@@ -1,4 +1,4 @@
-"""Operator splitting with relaxations of one's own: the scheme that has FedProx to FedPi as cases.
+"""Operator splitting with chosen relaxations; FedProx to FedPi are cases.
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021), with
 ``splitting.alpha``, ``beta`` and ``gamma``; the defaults are FedPi's, after Pathak and Wainwright
@@ -31,7 +31,7 @@ class OwnSchemeSettings(OwnStartSettings):
 
 
 class OwnScheme(OwnStarts):
-    """Any α, β and γ."""
+    """Operator splitting with α, β and γ of the run config."""
 
     name = "splitting"
     settings_type = OwnSchemeSettings

@@ -1,4 +1,4 @@
-"""Base of splittings whose clients start from models of their own; ``starts.py`` has the equations.
+"""Base of splittings with a start per client; equations in ``starts.py``.
 
 The server keeps a vector a client, and one more for ``absent = "stale"``, and sends each client its
 own start. Weights must be the same in every round: P_H would be another projection each round.
@@ -9,6 +9,7 @@ The server's rate multiplies γ. The model that a run reports is P_H z.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -16,22 +17,28 @@ import numpy as np
 from pydantic import Field
 
 from hdpfl_flower import wire
-from hdpfl_flower.config.settings import Positive, Settings
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.settings import Settings
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.models.networks import flatten, layout_of
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.work import Plain, Work
+from strategies.averaging.fedavg import FedAvg
+from strategies.core.base import HDPStrategy, table_of
 from strategies.core.interface import (
     Declaration,
     Disclosed,
-    RoundPlan,
+    RoundSetup,
     RoundStart,
     SiteRequest,
     Stateless,
 )
-from strategies.splitting.base import ProximalSettings, Splitting
+from strategies.splitting.pulls import ProximalSettings, Pulls
+from strategies.splitting.scheme import Scheme
 from strategies.splitting.starts import Starts, follow, stale, weights_of, with_shares
 
 log = logging.getLogger("hdpfl.server")
@@ -40,18 +47,13 @@ _STEPS = {"follow": follow, "stale": stale}
 
 
 class OwnStartSettings(ProximalSettings):
-    """What an absent client counts, and how much the server may keep."""
+    """Setting of absent clients."""
 
     absent: Literal["stale", "follow"] = Field(
         "stale",
         description="A site that is absent from a round counts with its last answer (stale), or "
         "as the mean of those present (follow), which keeps two thirds as much at the server "
         "and averages less noise.",
-    )
-    memory_mb: Positive = Field(
-        4000.0,
-        description="Most megabytes that the server keeps of the sites' starts; a run that needs "
-        "more is refused before round 1, a site that joins later for the round.",
     )
 
 
@@ -68,15 +70,47 @@ class OwnStartState:
     weighting: Any = field(default_factory=Stateless)
 
 
-class OwnStarts(Splitting):
-    """A splitting with β ≠ 1."""
+class OwnStarts(HDPStrategy):
+    """Splitting with β ≠ 1.
 
-    own_starts = True
+    Attributes:
+        weighting: the strategy whose weights are those of the mean over clients.
+    """
+
+    weighting: ClassVar[type[HDPStrategy]] = FedAvg
+    work: ClassVar[Work] = Plain(pull=0.1)
     settings_type: ClassVar[type[Settings]] = OwnStartSettings
     settings: OwnStartSettings
 
+    def __init__(self, config: RunConfig) -> None:
+        """Prepare for the run of ``config``.
+
+        Raises:
+            TermsError: a setting is wrong, or the schedule makes the pull too long in some round.
+        """
+        self._weighting = self.weighting(config)
+        super().__init__(config)
+        self._weighting.sampler = self.sampler  # one set of public sites for both
+        self._pulls = Pulls.read(self.terms, self.settings.prox_schedule, table_of(type(self)))
+
+    @property
+    @abstractmethod
+    def scheme(self) -> Scheme:
+        """The relaxations α, β, γ."""
+
+    # --- the hooks of HDPStrategy --------------------------------------------------------------
+
+    @classmethod
+    def complete_terms(cls, terms: RunTerms) -> RunTerms:
+        """Return the terms as the strategy that weighs completes them."""
+        return super().complete_terms(cls.weighting.complete_terms(terms))
+
+    def propose(self, terms: RunTerms, disclosed: Disclosed) -> RunTerms:
+        """Return the terms as the strategy that weighs proposes them."""
+        return self._weighting.propose(terms, disclosed)
+
     def declare(self) -> Declaration:
-        """Declare the facts of the strategy that weighs; the step holds what the server keeps."""
+        """Declare the weighting's facts; the step includes models that the server keeps."""
         inner = self._weighting.declare()
         return Declaration(
             inner.required_facts, inner.optional_facts, is_weighted_sum=False, is_convex=False
@@ -92,18 +126,18 @@ class OwnStarts(Splitting):
             self._check_memory(len(self.roster.eligible()))
         return OwnStartState(weighting=self._weighting.initial_state(disclosed))
 
-    def begin_round(self, state: OwnStartState, start: RoundStart) -> RoundPlan:
+    def begin_round(self, state: OwnStartState, start: RoundStart) -> RoundSetup:
         """Return the round's pull, and refuse new sites that there is no memory for."""
-        plan = super().begin_round(state, start)
+        terms = self._pulls.at(self.terms, start.server_round)
         new = [site for site in start.sites if site not in state.starts.shares]
         room = max(0, self._room() - len(state.starts.shares))
-        why = f"there is no memory for its start: '{self._memory_key}' is used up"
-        return replace(plan, refused=dict.fromkeys(new[room:], why))
+        why = "there is no memory for its start: 'memory-mb' is used up"
+        return RoundSetup(state, terms, refused=dict.fromkeys(new[room:], why))
 
     def request(
         self, state: OwnStartState, server_round: int, site: str, kind: str = wire.TRAIN
     ) -> SiteRequest:
-        """Return the site's own start to train from; before its first answer the broadcast model.
+        """Return the site's start; before its first answer, the broadcast model.
 
         What is tested and what is sent at the end is one model for all.
         """
@@ -116,7 +150,7 @@ class OwnStarts(Splitting):
     def combine(
         self, state: OwnStartState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[OwnStartState, Outcome]:
-        """Return the starts after the round, the step of the broadcast model and P_H z.
+        """Return the starts after the round, the broadcast model's step and P_H z.
 
         The journal's ``dual_norm`` is ‖uᵢ − ū‖ of each site after the round, ``absent`` counts the
         sites with a start that sent no update that could be used.
@@ -150,24 +184,20 @@ class OwnStarts(Splitting):
 
     # --- memory --------------------------------------------------------------------------------
 
-    @property
-    def _memory_key(self) -> str:
-        return f"{self.settings_table()}.memory-mb"
-
     def _megabytes(self, sites: int) -> float:
-        """Return what the starts of so many sites take at most: the last state and the next."""
+        """Return the memory of the starts: the last state and the next."""
         layout = layout_of(self.terms.model, task_for(self.terms))
         bytes_each = 8 + 4 if self.settings.absent == "stale" else 8  # u − ū, and z − ū
         numbers = sites * sum(array.size for array in layout.values())
         return 2 * bytes_each * numbers * 1e-6
 
     def _room(self) -> int:
-        return int(self.settings.memory_mb / self._megabytes(1))
+        return int(self.server.memory_mb / self._megabytes(1))
 
     def _check_memory(self, sites: int) -> None:
         if self._room() < sites:
             raise TermsError(
-                f"run config: '{self._memory_key}' is {self.settings.memory_mb:g}, and the starts "
+                f"run config: 'memory-mb' is {self.server.memory_mb:g}, and the starts "
                 f"of {sites} sites take {self._megabytes(sites):.0f} MB; raise it, set 'absent' = "
                 "'follow', which takes two thirds of 'stale', or take 'fedprox', which keeps none"
             )

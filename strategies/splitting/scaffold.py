@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates against client drift, from the clients' own noisy uploads.
+"""SCAFFOLD: control variates from the clients' noisy uploads.
 
 Karimireddy, Kale, Mohri, Reddi, Stich and Suresh, SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning (ICML 2020), Algorithm 1, option II. A client steps by −η(g(y) − cᵢ + c), so
@@ -48,41 +48,35 @@ from pydantic import Field
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.config.settings import AtLeastOne, Settings
+from hdpfl_flower.config.settings import Settings
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import BLOCK, exact_sum
+from hdpfl_flower.local_steps import disclosed_steps, facts_needed
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.rounding import FLOAT32
+from hdpfl_flower.quantize import FLOAT32
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
-from strategies.core.interface import RoundPlan, RoundStart, SiteRequest
-from strategies.noise_aware.local_steps import facts_needed
-from strategies.noise_aware.snr import disclosed_steps
+from strategies.core.interface import RoundSetup, RoundStart, SiteRequest
 
 Row = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
 
 class ScaffoldSettings(Settings):
-    """Which mean of the control variates is sent, and how much the server may hold."""
+    """Setting of the sent mean."""
 
     mean: Literal["equal", "weighted"] = Field(
         "equal",
         description="The mean of the control variates: of equal shares, or by the weights of the "
         "strategy before the '+'.",
     )
-    memory_mb: AtLeastOne = Field(
-        4096,
-        description="Memory at the server for the sites' control variates, MB: sites x parameters "
-        "x 4 bytes. A round takes up to four times as much beside it.",
-    )
 
 
 @dataclass(frozen=True)
 class Variate:
-    """What is kept of a client's last upload: v = p/k, −η times its control variate.
+    """Last upload of a client: v = p/k, −η times its control variate.
 
     Attributes:
         part: k̄·p/k, its own part as of k̄ steps, float32, shape ``(d,)``.
@@ -112,7 +106,7 @@ class ScaffoldState:
     weighting: Any = None
 
     def displacement(self, site: str) -> Row | None:
-        """Return D = k·(v̄ − v) of a site, shape ``(d,)``; None for 0, before its first upload."""
+        """Return D = k·(v̄ − v), shape ``(d,)``; None before the first upload."""
         variate = self.variates.get(site)
         if variate is None or self.mean is None:
             return None
@@ -123,7 +117,7 @@ class ScaffoldState:
 
 
 def _blocks(size: int) -> Iterator[slice]:
-    """Yield the coordinates in stretches that stay in the processor's cache."""
+    """Yield stretches of coordinates that stay in the processor's cache."""
     return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
 
 
@@ -133,14 +127,14 @@ def _aim(mean: Floats, steps: float) -> Row:
 
 
 def _displaced(aim: Row, variate: Variate, block: slice) -> Row:
-    """Return k·v̄ − k·v of some coordinates; the same bits when it is sent and when it is read."""
+    """Return k·v̄ − k·v of some coordinates; sender and reader get equal bits."""
     part, factor = variate.part[block], variate.steps / variate.middle
     moved: Row = aim - (part if factor == 1 else np.float32(factor) * part)
     return moved
 
 
 class Scaffold(HDPStrategy):
-    """The weights of ``weighting``, of updates along corrected paths.
+    """Correct client drift with control variates (from the last noisy uploads).
 
     The update is a multiple of the weighted sum of the updates: ``Outcome.scale``.
 
@@ -178,7 +172,7 @@ class Scaffold(HDPStrategy):
         return cls.weighting.complete_terms(terms)
 
     def declare(self) -> Declaration:
-        """Declare the facts that show a site's steps; a displacement is in no client's update."""
+        """Declare the facts of a site's steps; no update contains a displacement."""
         inner = self._weighting.declare()
         facts = inner.optional_facts | facts_needed(self.terms)
         return replace(inner, optional_facts=facts, is_convex=False)
@@ -191,7 +185,7 @@ class Scaffold(HDPStrategy):
         """Return no control variates."""
         return ScaffoldState(weighting=self._weighting.initial_state(disclosed))
 
-    def begin_round(self, state: ScaffoldState, start: RoundStart) -> RoundPlan:
+    def begin_round(self, state: ScaffoldState, start: RoundStart) -> RoundSetup:
         """Return the round as it is.
 
         Raises:
@@ -201,7 +195,7 @@ class Scaffold(HDPStrategy):
         if not state.variates and len(start.sites) > self._room(size):
             needed = math.ceil(4e-6 * size * len(start.sites))
             raise TermsError(
-                f"run config: 'scaffold.memory-mb': the control variates of {len(start.sites)} "
+                f"run config: 'memory-mb': the control variates of {len(start.sites)} "
                 f"sites take {needed} MB; set it to that, if the server has so much five times "
                 "over, or take a strategy without '+scaffold'"
             )
@@ -210,7 +204,7 @@ class Scaffold(HDPStrategy):
     def request(
         self, state: ScaffoldState, server_round: int, site: str, kind: str = wire.TRAIN
     ) -> SiteRequest:
-        """Return the model, and for training the displacement of the site."""
+        """Return the model and the displacement of the site for training."""
         offset = state.displacement(site) if kind == wire.TRAIN else None
         if offset is None:
             return SiteRequest()
@@ -219,7 +213,7 @@ class Scaffold(HDPStrategy):
     def combine(
         self, state: ScaffoldState, updates: RoundUpdates, noise: RandomStream
     ) -> tuple[ScaffoldState, Outcome]:
-        """Return the step: own parts, their weights, the sum of the updates by these.
+        """Return the step: own parts, their weights, the weighted sum.
 
         The journal's ``control_variates`` counts the sites that have one after the round, and
         ``displacement`` is ‖Dᵢ‖ of the round.
@@ -251,8 +245,8 @@ class Scaffold(HDPStrategy):
     # --- parts --------------------------------------------------------------------------------
 
     def _room(self, size: int) -> int:
-        """Return of how many sites control variates of a model of ``size`` numbers are kept."""
-        return int(self.settings.memory_mb * 1e6 / (4 * max(size, 1)))
+        """Return the number of sites with control variates of ``size`` numbers."""
+        return int(self.server.memory_mb * 1e6 / (4 * max(size, 1)))
 
     def _with_variates(
         self,
@@ -262,7 +256,7 @@ class Scaffold(HDPStrategy):
         steps: Floats,
         outcome: Outcome,
     ) -> ScaffoldState:
-        """Return the state with what this round's clients uploaded, and the new mean.
+        """Return the state with this round's uploads, and the new mean.
 
         Args:
             state: before.
@@ -346,18 +340,18 @@ def _sum_of(shares: Floats, own: Row, outcome: Outcome) -> Floats:
 
 
 def _add(total: Floats, scale: float, row: Row) -> None:
-    """Add a multiple of a row to ``total``, without a copy of it in float64."""
+    """Add a multiple of a row to ``total`` without a float64 copy."""
     for block in _blocks(len(total)):
         total[block] += scale * row[block].astype(np.float64)
 
 
 def _of_updates(gauges: Mapping[str, float | Floats], factors: Floats) -> dict[str, Floats]:
-    """Return the noise of each client's own part of its update, from that of k̄ steps."""
+    """Return the noise of each client's own part, from k̄ steps' noise."""
     return {"noise_std": factors * gauges["noise_std"]} if "noise_std" in gauges else {}
 
 
 def _as_of_equal_steps(updates: RoundUpdates, own: Row, factors: Floats) -> RoundUpdates:
-    """Return the round with the own parts as updates, as if all clients took k̄ steps.
+    """Return the round with own parts as updates, at k̄ steps each.
 
     The batch sizes are left out, by which a strategy would count the steps a second time.
     """

@@ -1,4 +1,4 @@
-"""One scheme for FedProx, FedSplit, FedPi and FedRP: a step of operator splitting over clients.
+"""Common scheme of FedProx, FedSplit, FedPi and FedRP: operator splitting.
 
 Malekmohammadi, Shaloudegi, Hu and Yu, An Operator Splitting View of Federated Learning (2021), with
 P the clients' proximal maps and H the set where all clients agree:
@@ -34,7 +34,7 @@ class Scheme:
     gamma: float
 
     def effective_step(self, eta: float) -> float:
-        """Return the η of the Moreau-regularised problem that the fixed points solve; 0: none.
+        """Return η of the Moreau-regularised problem at the fixed points; 0: none.
 
         η(α + β − αβ)/β, whatever γ is (ours). At 0 the fixed points solve the original problem.
 

@@ -1,4 +1,4 @@
-"""Splittings with β ≠ 1: every client i starts from a model uᵢ of its own, which the server keeps.
+"""Splittings with β ≠ 1: the server keeps a start uᵢ per client.
 
 The broadcast model is ū = Σ λᵢuᵢ over the clients that answered so far, and the server keeps the
 duals dᵢ = uᵢ − ū, so that client i is sent ū + dᵢ and its update is δᵢ = P(uᵢ) − uᵢ. In terms of
@@ -40,7 +40,7 @@ Rows = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Starts:
-    """Where the clients that answered so far start, beside the broadcast model ū.
+    """Starts of the clients that answered, beside the broadcast model ū.
 
     Attributes:
         shares: site → λ, up to a common factor; it stays as it was at the site's first answer.
@@ -56,7 +56,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Move:
-    """What a round does to the models.
+    """Effect of a round on the models.
 
     Attributes:
         mean: ū⁺ − ū, shape ``(d,)``.
@@ -70,7 +70,7 @@ class Move:
 def with_shares(
     shares: Mapping[str, float], sites: Sequence[str], weights: Floats
 ) -> dict[str, float]:
-    """Return λ of the sites so far, up to a common factor, with those that answer first now.
+    """Return the unnormalised λ of all sites so far, with new ones.
 
     P_H must be one projection in every round, so that a λ that was given stays; a new site's stands
     to those of the others present as its weight does to theirs.
@@ -82,14 +82,14 @@ def with_shares(
     there, given = float(weights[known].sum()), sum(shares[sites[i]] for i in known)
     if there and given:
         factor = given / there
-    else:  # nobody to compare with: as much as the others have on average
+    else:  # none to compare with: as much as the others have on average
         factor = sum(shares.values()) * len(sites) / len(shares) if any(shares.values()) else 1.0
     new = {site: factor * float(w) for site, w in zip(sites, weights, strict=True)}
     return {**new, **shares}
 
 
 def weights_of(shares: Mapping[str, float], sites: Sequence[str]) -> Floats:
-    """Return λ of ``sites``, shape ``(n,)``, sum 1; all the same where all are 0."""
+    """Return λ of ``sites``, shape ``(n,)``, sum 1; equal if all are 0."""
     weights = np.array([shares[site] for site in sites])
     total = float(weights.sum())
     return weights / total if total else np.full(len(sites), 1 / len(sites))
@@ -98,7 +98,7 @@ def weights_of(shares: Mapping[str, float], sites: Sequence[str]) -> Floats:
 def follow(
     scheme: Scheme, starts: Starts, sites: Sequence[str], updates: Rows
 ) -> tuple[Starts, Move]:
-    """Return the starts after a round, and its move; absent sites follow the others.
+    """Return the starts and the move of a round; absent sites follow.
 
     Args:
         scheme: its γ times the server's rate.
@@ -127,7 +127,7 @@ def follow(
 def stale(
     scheme: Scheme, starts: Starts, sites: Sequence[str], updates: Rows
 ) -> tuple[Starts, Move]:
-    """Return the starts after a round, and its move; absent sites count with their last answers.
+    """Return the starts and the move; absent sites keep their last answers.
 
     Args and returns as :func:`follow`.
     """

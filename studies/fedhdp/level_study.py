@@ -1,8 +1,8 @@
-"""Studies of privacy levels: a search for the server's rate, runs with personal models, one table.
+"""Studies of privacy levels: rate search, personal models, one table.
 
-Each row's server learning rate is searched for with a seed of its own, 0, and without personal
-models; the seeds 1, 2, … that are reported run at the rate found. Who is best is said by the
-search, too, so that no number of the table chose itself.
+Each row's server learning rate is searched with a separate seed, 0, and without personal models;
+the reported seeds 1, 2, … run at the rate found. The search also names the best row, so that no
+number of the table selects itself.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ import numpy as np
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.simulation.partitions import split
-from server_app.simulation.comparison import RunJob
+from hdpfl_flower.scenarios.partitions import split
+from server_app.in_process.comparison import RunJob
 from strategies import check_strategy
+from strategies.core.base import table_of
 from studies.fedhdp.level_tables import LevelResult, Place, findings, read_levels
 from studies.framework.kept_runs import with_run_name
 from studies.framework.results import Value, best_rate, value_of
 from studies.framework.study import Findings, Options, Setting, Study, run_jobs, select_or_all
 
 SEARCH_SEED = 0
-"""Of the search for the server's learning rate; no reported run has it."""
+"""Seed of the search for the server's rate, in no reported run."""
 
 SITES, RECORDS = 2000, 30
-"""Clients, and records of each; fewer clients where a data set has fewer records."""
+"""Clients (fewer if a data set has fewer records), and records of each."""
 
 OPT_OUT = 0.05
-"""Share of the clients that opt out."""
+"""Share of clients that opt out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelStudy(Study):
-    """A table of two privacy levels, after FedHDP's Table 1.
+    """Table of two privacy levels, after FedHDP's Table 1.
 
     Attributes:
-        base: run config keys of every run, with ``personal-lambda``; a setting of the row's
-            strategy has no table's name here, for every row has a strategy of its own.
-        rows: strategies and what they are set to, in the same way.
+        base: run config keys of every run, with ``second``; a setting of the row's
+            strategy has no table name here, since every row has its own strategy.
+        rows: strategies and their settings, in the same way.
         quick_rows: labels of the rows of the quick form.
-        columns: settings that get a table each.
+        columns: settings with a table each.
         quick_columns: labels of those of the quick form.
         rates: server learning rates searched over.
-        quick_rates: those of the quick form; one alone is taken without a search.
+        quick_rates: those of the quick form; a single one is used without a search.
         seeds: reported runs of a row in the full form; the quick form has one.
         epsilon: of every client that does not opt out.
-        alike: the class that all opted-out clients hold; None: they are drawn from everybody.
+        alike: the class that all opted-out clients hold; None: they are drawn from all clients.
         paper: row → the paper's numbers, see ``level_tables.PAPER_ORDER``.
     """
 
@@ -69,7 +70,7 @@ class LevelStudy(Study):
     paper: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Search the server's rate of each cell, then run the cells with their rates."""
+        """Search the server's rate of each cell, then run the cells."""
         places = self.places(options)
         rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
         searched = self.search(places, rates, options, folder)
@@ -92,10 +93,11 @@ class LevelStudy(Study):
         return findings(found, paper, self.notes, folder / f"{self.name}.png", self.title)
 
     def places(self, options: Options) -> list[Place]:
-        """Return (column, row) of every row of the tables.
+        """Return (column, row) of all rows of the tables.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
+            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
+                lacks.
         """
         select_or_all(("pld",), options.noises, "--noise")
         rows = tuple(row.label for row in self.rows)
@@ -110,7 +112,9 @@ class LevelStudy(Study):
     def search(
         self, places: Sequence[Place], rates: Sequence[float], options: Options, folder: Path
     ) -> dict[Place, Value]:
-        """Return each row's value at its best server learning rate; at the only one without runs.
+        """Return each row's value at its best server rate.
+
+        A single rate needs no runs.
 
         Raises:
             HDPFLError: from the first run that cannot start; finished runs are kept.
@@ -130,7 +134,7 @@ class LevelStudy(Study):
         }
 
     def job(self, place: Place, rate: float, seed: int, options: Options, folder: Path) -> RunJob:
-        """Return a run, named by everything that changes its result.
+        """Return a run, named by all inputs of its result.
 
         Raises:
             DataError: the data set is missing, or no client holds ``alike``.
@@ -147,10 +151,10 @@ class LevelStudy(Study):
             "runs-dir": str((folder / "runs").absolute()),
         }
         strategy = check_strategy(config["strategy"])
-        table, own = strategy.settings_table(), strategy.settings_type.names()
+        table, own = table_of(strategy), strategy.settings_type.names()
         config = {f"{table}.{key}" if key in own else key: v for key, v in config.items()}
         if seed == SEARCH_SEED:
-            del config["personal-lambda"]
+            del config["second"]
         if options.model and "model" not in row.config:
             config["model"] = options.model
         if options.dataset:
@@ -172,13 +176,13 @@ class LevelStudy(Study):
 def alike_opt_outs(
     dataset: str, data_dir: str, partition: str, sites: int, seed: int, label: int
 ) -> frozenset[int]:
-    """Return the clients that opt out where all of them hold one class.
+    """Return the clients that opt out if all hold one class.
 
     They are drawn among those with more than half of their records in it: ``OPT_OUT`` of all
     clients, or as many as there are.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such client.
     """
     targets = load_dataset(dataset, data_dir).train.targets
     parts = split(targets, None, sites, partition, seed)

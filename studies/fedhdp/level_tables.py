@@ -1,6 +1,6 @@
-"""The tables of a study of privacy levels: FedHDP's Table 1, and what belongs beside it.
+"""Tables of studies of privacy levels, after FedHDP's Table 1.
 
-That is the search for the server's rate, the constant predictor, and what the rows differ by.
+With the search for the server's rate, the constant predictor, and the rows' differences.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.errors import DataError
+from server_app.in_process.comparison import RunJob
 from server_app.plots import plot_columns
-from server_app.simulation.comparison import RunJob
 from studies.framework.results import Value
 from studies.framework.study import Findings, Table
 
@@ -24,7 +24,7 @@ Place = tuple[str, str]
 """(column, row)."""
 
 Levels = Mapping[tuple[str, str], tuple[float, float]]
-"""(level, model) → mean and variance of the accuracy over its clients, as fractions."""
+"""(level, model) → mean and variance of accuracy over clients, as fractions."""
 
 PRIVATE, OPTED_OUT = "private", "opted out"
 GLOBAL, PERSONAL, CONSTANT = "global", "personal", "constant"
@@ -35,18 +35,18 @@ CELLS = {
     "personal: private": (PRIVATE, PERSONAL),
     "personal: opted out": (OPTED_OUT, PERSONAL),
 }
-"""The columns with a mean and a variance over clients, in the order of the paper's table."""
+"""Columns with mean and variance over clients, in the paper's order."""
 
 PAPER_ORDER = ("all", *CELLS)
-"""What a row of the paper's table is here: five accuracies in percent, NaN where it has none."""
+"""Entries of a paper's row: five accuracies in percent, NaN if none."""
 
 SHORT = 1.0
-"""Points below the paper's global accuracy from which a note says so."""
+"""Points below the paper's global accuracy that a note reports."""
 
 
 @dataclass(frozen=True)
 class LevelResult:
-    """What was found of a row.
+    """Results of a row.
 
     Attributes:
         searched: the search's value at the rate chosen, and the means at all of them.
@@ -59,10 +59,10 @@ class LevelResult:
     levels: Sequence[Levels]
 
     def mean(self, level: str, model: str) -> tuple[float, float, float]:
-        """Return mean accuracy and its sd over the seeds, in percent, and the mean variance.
+        """Return mean accuracy, its sd over seeds (percent), and mean variance.
 
-        The variance is over the clients of the level, of the accuracy as a fraction, times 100:
-        so the paper's numbers read. NaN where there is no such model.
+        The variance is over the clients of the level, of the accuracy as a fraction, times 100,
+        as in the paper's numbers. NaN if there is no such model.
         """
         pairs = [one[level, model] for one in self.levels if (level, model) in one]
         if not pairs:
@@ -73,7 +73,7 @@ class LevelResult:
 
 
 def read_levels(job: RunJob) -> Levels:
-    """Return what a finished run says of its levels' models.
+    """Return the accuracies of a finished run's levels and models.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -95,7 +95,7 @@ def findings(
     picture: Path,
     title: str,
 ) -> Findings:
-    """Draw the picture under ``title`` and return tables, numbers and notes."""
+    """Draw the picture under ``title``; return tables, numbers and notes."""
     columns = list(dict.fromkeys(column for column, _ in found))
     tables: list[Table] = []
     said: list[str] = []
@@ -118,7 +118,7 @@ def findings(
 
 
 def best_of(rows: Mapping[str, LevelResult], names: Iterable[str]) -> str:
-    """Return the row among ``names`` that the search liked best; without a search, the report."""
+    """Return the row of ``names`` with the best search (else reported) value."""
     known = [name for name in names if name in rows]
 
     def value(name: str) -> float:
@@ -193,11 +193,11 @@ def _search_table(column: str, rows: Mapping[str, LevelResult]) -> Table:
 
 DP_FEDAVG, AUTO = "dp-fedavg", "fedhdp auto"
 FIXED = "fedhdp r = "
-"""How the rows are called that a comparison reads."""
+"""Names of the rows in a comparison."""
 
 
 def _comparisons(column: str, rows: Mapping[str, LevelResult]) -> list[str]:
-    """Return what the best FedHDP gains on DP-FedAvg, and what ``auto`` loses to the best r."""
+    """Return the best FedHDP's gain over DP-FedAvg, and ``auto``'s loss to r."""
     fixed = [row for row in rows if row.startswith(FIXED)]
     said = []
     best = best_of(rows, [*fixed, AUTO])

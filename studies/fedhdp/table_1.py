@@ -1,4 +1,6 @@
-"""FedHDP's Table 1: privacy levels under a trusted server, one client the unit of privacy.
+"""FedHDP's Table 1: privacy levels under a trusted server.
+
+One client is the unit of privacy.
 
 Aldaghri, Mahdavifar and Beirami, Federated Learning with Heterogeneous Differential Privacy (TMLR;
 arXiv:2110.15252): 2,000 clients of one digit each, 5 % a round, 5 % opted out, ε = 3.6, δ = 1e-4.
@@ -26,14 +28,17 @@ BASE: dict[str, Any] = {
     "batch-sizes": "10",
     "clip-norm": 0.5,
     "server-schedule": "linear",
-    "personal-lambda": "0.005",
+    "second": "kept pull=0.005",
 }
-"""What every run has: one local epoch of 30 records, adaptive clipping to the median, the server's
-rate falling to 0 in a straight line."""
+"""Run config keys of every run.
+
+One local epoch of 30 records, adaptive clipping to the median, the server's rate falling linearly
+to 0.
+"""
 
 
 def fedhdp(ratio: str, label: str = "", **more: object) -> Setting:
-    """Return the row of a ratio r, with more run config written with ``_`` for ``-``."""
+    """Return the row of a ratio r, with further keys (``_`` for ``-``)."""
     keys = {key.replace("_", "-"): value for key, value in more.items()}
     config = {"strategy": "fedhdp", "level-ratio": ratio, **keys}
     return Setting(label or f"{FIXED}{ratio}", config)
@@ -50,10 +55,10 @@ def _rounds(number: int) -> Setting:
 
 
 NON_PRIVATE = Setting("non-private", {"strategy": "non-private"})
-LOCAL = dp_fedavg("local training alone", personal_lambda="0")
+LOCAL = dp_fedavg("local training alone", second="kept pull=0")
 PRECISION = fedhdp("precision", "fedhdp precision")
 CAP = 5
-"""Rounds of a client that noises itself; of 100 rounds at 5 % it is the expected number."""
+"""Rounds of a self-noising client: the expected number at 5 % of 100."""
 
 RATIOS = (
     fedhdp("0.01"),
@@ -70,7 +75,7 @@ CONTROLS = (
     fedhdp("0.01", "logreg: r = 0.01", model="logreg"),
     fedhdp("0.1", "noise = client", noise="client", participations=CAP),
 )
-"""What the gain rests on: the falling rate, a model with a hidden layer, a trusted server."""
+"""Controls of the gain: falling rate, hidden layer, trusted server."""
 
 _NONE = math.nan
 
@@ -102,7 +107,7 @@ FEDHDP_MNIST = LevelStudy(
 
 FEDHDP_SKEWED = LevelStudy(
     name="fedhdp-skewed",
-    title="FedHDP's Table 1, skewed: all who opt out hold the digit 7",
+    title="FedHDP's Table 1, skewed: all opted-out clients hold the digit 7",
     source="FedHDP, Table 1, skewed non-IID MNIST, (3.6, 1e-4)",
     minutes=12,
     base=BASE,
@@ -133,12 +138,12 @@ FEDHDP_PERSONAL = LevelStudy(
     base={**BASE, "partition": "shards:2"},
     rows=(
         LOCAL,
-        *(dp_fedavg(f"dp-fedavg λ = {x}", personal_lambda=x) for x in ("0.005", "0.5", "2")),
+        *(dp_fedavg(f"dp-fedavg λ = {x}", second=f"kept pull={x}") for x in ("0.005", "0.5", "2")),
         *(
-            fedhdp("0.1", f"fedhdp r = 0.1 λ = {x}", personal_lambda=x)
+            fedhdp("0.1", f"fedhdp r = 0.1 λ = {x}", second=f"kept pull={x}")
             for x in ("0.005", "0.5", "2")
         ),
-        Setting("non-private λ = 0.5", {"strategy": "non-private", "personal-lambda": "0.5"}),
+        Setting("non-private λ = 0.5", {"strategy": "non-private", "second": "kept pull=0.5"}),
     ),
     quick_rows=(LOCAL.label, "dp-fedavg λ = 0.5", "fedhdp r = 0.1 λ = 0.005",
                 "fedhdp r = 0.1 λ = 0.5", "fedhdp r = 0.1 λ = 2"),

@@ -1,1 +1,1 @@
-"""FLamby's table of differential privacy on the four heart hospitals, with what each ε is."""
+"""FLamby's privacy table on four heart hospitals, with true ε."""

@@ -1,10 +1,12 @@
-"""A lower bound on what Switzerland's noise of nominal ε = 1 lets a server find of one record.
+"""Lower bound on the leakage of one record under Switzerland's noise.
 
-The server sends the model 0 in every round, which a server may. One record more, or none by coin:
-it alone has a cholesterol, which Switzerland did not measure, and one so large that its gradient is
-clipped at every step that it is in. The score is the sum of all changes of that weight.
-A guess at a threshold that is fixed before bounds ε (``privacy/audit.py``). A larger ε is not
-excluded, for another attack may see more: one that knows the order of the batches does.
+The noise is that of nominal ε = 1.
+
+The server sends the model 0 in every round, which a server may. A coin adds one record or none:
+only it has a cholesterol, which Switzerland did not measure, so large that its gradient is
+clipped at every step that includes it. The score is the sum of all changes of that weight.
+Guesses at a threshold fixed beforehand bound ε (``privacy/audit.py``). A larger ε is not
+excluded, since another attack may see more: one that knows the order of the batches does.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from studies.natural.federation import Split
 
 SWITZERLAND = 2
 LENGTH = 10.0
-"""Of the canary's cholesterol: its gradient is 5 at the model 0, far above the clip norm."""
+"""Cholesterol of the canary, for a gradient of 5 at the model 0."""
 CUT = 2.75
-"""Threshold, in deviations above the mean of the scores without the canary, of other trials."""
+"""Threshold in deviations above other trials' mean without the canary."""
 CHUNK = 2000
-"""Trials at a time: the noise of a round takes 22 MB."""
+"""Trials per chunk; a round's noise takes 22 MB."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The lower bound.
+    """Lower bound of the audit.
 
     Attributes:
         trials: runs of Switzerland, about half of them with the canary.
@@ -49,7 +51,10 @@ class Found:
 
 
 def audit(split: Split, trials: int = 20_000, seed: int = 0) -> Found:
-    """Return a bound on ε at δ = 1e-4 that is above the true ε in at most 5 % of audits."""
+    """Return a bound on ε at δ = 1e-4, valid at 95 %.
+
+    In at most 5 % of audits it is above the true ε.
+    """
     own = split.train.take(np.flatnonzero(split.owners == SWITZERLAND))
     place = int(np.flatnonzero(~own.features.any(0))[0])
     features = np.zeros((1, own.features.shape[1]), dtype=np.float32)
@@ -72,7 +77,7 @@ def audit(split: Split, trials: int = 20_000, seed: int = 0) -> Found:
 
 
 def scores(own: Records, place: int, trials: int, rng: np.random.Generator) -> Floats:
-    """Return the sum over the rounds of the changes of one weight, shape ``(trials,)``."""
+    """Return one weight's changes summed over rounds, shape ``(trials,)``."""
     sigma, found = SIGMAS["1"][SWITZERLAND], []
     for first in range(0, trials, CHUNK):
         runs = min(CHUNK, trials - first)

@@ -1,12 +1,12 @@
-"""FLamby's training under DP, re-implemented from its description, many runs at a time.
+"""FLamby's training under DP, re-implemented for many simultaneous runs.
 
 One linear layer and a sigmoid; 15 rounds in which each hospital takes 100 SGD steps at rate .001 on
 batches of 4; the server averages the changes by records. A step clips each record's gradient to
 1.1, adds N(0, (σ·1.1)²) to the sum and divides by a constant, the batch that Opacus expects.
 
-As published, batches are those of a shuffled pass (each record once a pass, the last batch shorter)
-and every hospital's noise comes from generators of the same seed. :data:`HONEST` does what the
-accounting assumes: Poisson sampling, and noise of each hospital's own.
+As published, batches are those of a shuffled pass (each record once per pass, the last batch
+shorter) and every hospital's noise comes from generators of the same seed. :data:`HONEST` follows
+the accounting: Poisson sampling, and separate noise for each hospital.
 
 References: du Terrail et al., FLamby (NeurIPS 2022, datasets and benchmarks), section on privacy;
 Abadi et al., Deep Learning with Differential Privacy (CCS 2016).
@@ -27,9 +27,9 @@ from studies.natural.federation import Split
 
 Floats = npt.NDArray[np.float64]
 Batch = tuple[Floats, Floats, Floats]
-"""Features with a 1 for the bias, targets, and 1 for a record that is present, else 0."""
+"""Features with bias 1, targets, and presence (1 or 0) of records."""
 Normals = Callable[[tuple[int, ...]], Floats]
-"""Shape → normal numbers."""
+"""Function of a shape to normal numbers."""
 
 ROUNDS = 15
 LOCAL_STEPS = 100
@@ -41,7 +41,7 @@ CLIP_NORM = 1.1
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs between the procedure as published and as accounted.
+    """Differences between the published and the accounted procedure.
 
     Attributes:
         poisson: each record is in a step's batch with probability 1/batches; else shuffled passes.
@@ -67,7 +67,7 @@ def batches_of(records: int) -> int:
 
 
 def divisor_of(records: int) -> int:
-    """Return the batch that Opacus expects: the records over the batches of a pass, rounded down.
+    """Return Opacus' expected batch: records over batches, rounded down.
 
     >>> [divisor_of(n) for n in (199, 172, 30, 85)]
     [3, 4, 3, 3]
@@ -82,7 +82,6 @@ def train(
     runs: int,
     seed: int,
     *,
-    draws: Sequence[Normals] | None = None,
     sent: list[Floats] | None = None,
 ) -> Floats:
     """Return the models of independent runs.
@@ -90,11 +89,10 @@ def train(
     Args:
         split: the hospitals' training records; no test record is read.
         sigmas: noise multiplier of each hospital; 0: none, and no clipping either.
-        recipe: which batches and whose noise.
-        runs: how many.
-        seed: of everything that is drawn.
-        draws: the normal numbers of each hospital in place of those that ``seed`` makes.
-        sent: is given the hospitals' changes of each round, shape ``(sites, runs, d + 1)``.
+        recipe: batches and noise.
+        runs: number of runs.
+        seed: of all draws.
+        sent: receives the hospitals' changes of each round, shape ``(sites, runs, d + 1)``.
 
     Returns:
         weights and bias, shape ``(runs, d + 1)``.
@@ -102,10 +100,9 @@ def train(
     own = [split.train.take(np.flatnonzero(split.owners == site)) for site in range(split.sites)]
     shares = np.bincount(split.owners) / len(split.owners)
     start, *streams = np.random.SeedSequence(seed).spawn(1 + 2 * len(own))
-    if draws is None:
-        # Of equal seeds equal numbers: each hospital asks for as many of the same shape.
-        seeds = [streams[0 if recipe.one_seed else site] for site in range(len(own))]
-        draws = [np.random.default_rng(one).standard_normal for one in seeds]
+    # Equal seeds give equal numbers: each hospital draws as many of the same shape.
+    seeds = [streams[0 if recipe.one_seed else site] for site in range(len(own))]
+    draws = [np.random.default_rng(one).standard_normal for one in seeds]
     orders = [np.random.default_rng(one) for one in streams[len(own) :]]
     batches = [
         local_batches(part, recipe, runs, rng) for part, rng in zip(own, orders, strict=True)
@@ -125,7 +122,7 @@ def train(
 
 
 def initial_models(features: int, runs: int, rng: np.random.Generator) -> Floats:
-    """Return torch's initial linear layers, weights and bias, shape ``(runs, features + 1)``."""
+    """Return torch's initial linear layers with biases, shape ``(runs, features + 1)``."""
     bound = 1 / math.sqrt(features)
     return rng.uniform(-bound, bound, (runs, features + 1))
 
@@ -133,11 +130,11 @@ def initial_models(features: int, runs: int, rng: np.random.Generator) -> Floats
 def local_change(
     models: Floats, batches: Iterator[Batch], sigma: float, divisor: int, normals: Normals
 ) -> Floats:
-    """Return by how much a hospital's :data:`LOCAL_STEPS` change each model.
+    """Return each model's change by a hospital's :data:`LOCAL_STEPS`.
 
     Args:
-        models: that it receives, shape ``(runs, d + 1)``.
-        batches: of its steps; so many are taken from it.
+        models: received models, shape ``(runs, d + 1)``.
+        batches: of its steps; one is taken for each step.
         sigma: noise multiplier; 0: none, and no clipping either.
         divisor: of the sum.
         normals: draws normal numbers of a shape.
@@ -155,14 +152,14 @@ def local_change(
 def _clipped_sum(
     models: Floats, features: Floats, targets: Floats, present: Floats, *, clip: bool
 ) -> Floats:
-    """Return the sum of the clipped gradients of the records that are present.
+    """Return the sum of the present records' clipped gradients.
 
     Args:
         models: shape ``(runs, d + 1)``.
         features: with a 1 for the bias, shape ``(runs or 1, m, d + 1)``.
         targets: shape ``(runs or 1, m)``.
         present: 1 or 0, shape ``(runs or 1, m)``.
-        clip: whether gradients are.
+        clip: whether gradients are clipped.
     """
     errors = expit((features @ models[:, :, None])[:, :, 0]) - targets
     if clip:
@@ -175,7 +172,7 @@ def _clipped_sum(
 def local_batches(
     own: Records, recipe: Recipe, runs: int, rng: np.random.Generator
 ) -> Iterator[Batch]:
-    """Yield features, targets and who is present, one step after another, without end."""
+    """Yield features, targets and presence for each step, endlessly."""
     features = np.hstack([own.features, np.ones((len(own), 1))]).astype(np.float64)
     targets = own.targets.astype(np.float64)
     count = batches_of(len(own))

@@ -1,4 +1,4 @@
-"""FLamby's records of the four heart hospitals: which ones, how they are split, how scaled.
+"""FLamby's records of four heart hospitals: selection, split, scaling.
 
 FLamby (du Terrail et al., NeurIPS 2022, datasets and benchmarks) leaves out the three columns that
 most hospitals lack, then every record with a missing cell. Chest pain and ECG become a feature for
@@ -23,17 +23,17 @@ from studies.natural.federation import Split
 
 Floats = npt.NDArray[np.float64]
 SITE, PUBLIC = "site", "public"
-"""Scalings: by each hospital's own training mean and deviation, or by the bounds of the schema."""
+"""Scalings: each hospital's training statistics, or the schema's bounds."""
 LEFT_OUT = ("slope", "ca", "thal")
 TRAIN_SHARE = 0.66
 SPLIT_SEED = 43
-"""Of FLamby's split; the others begin at :data:`OTHER_SEED`."""
+"""Seed of FLamby's split; others begin at :data:`OTHER_SEED`."""
 OTHER_SEED = 1000
 
 
 @dataclass(frozen=True, repr=False)
 class Hospital:
-    """The records of a hospital, not scaled.
+    """Unscaled records of a hospital.
 
     Attributes:
         numbers: the ten columns that stay, shape ``(n, 10)``.
@@ -46,7 +46,7 @@ class Hospital:
 
 @dataclass(frozen=True, repr=False)
 class Halves:
-    """Which records of a hospital train and which test, by their places."""
+    """Positions of a hospital's training and test records."""
 
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ def read_hospitals(data_dir: str) -> list[Hospital]:
 
 
 def halves(hospital: Hospital, seed: int) -> Halves:
-    """Return a split into 66 % and 34 %, by label where each has more than two records."""
+    """Return a 66 % / 34 % split, by label with more than two each."""
     from sklearn.model_selection import train_test_split
 
     counts = np.bincount(hospital.targets, minlength=2)
@@ -74,18 +74,18 @@ def halves(hospital: Hospital, seed: int) -> Halves:
         random_state=seed,
         stratify=hospital.targets if counts.min() > 2 else None,
     )
-    # In the order of the file: which record comes first says nothing of the split.
+    # In the order of the file: the order of records does not show the split.
     return Halves(np.sort(train), np.sort(test))
 
 
 def split_of(hospitals: list[Hospital], seed: int, scaling: str) -> Split:
-    """Return FLamby's split, or another one, with the 13 features of each record.
+    """Return FLamby's or another split, with 13 features per record.
 
     Args:
         hospitals: the records.
         seed: of the split.
         scaling: ``site``: less the mean of the hospital's training records, over their deviation
-            (n − 1) plus 1e-9, which no ε pays for; ``public``: to [-1, 1], numbers from the bounds
+            (n − 1) plus 1e-9, which no ε covers; ``public``: to [-1, 1], numbers from the bounds
             of the schema ``heart``, clipped.
     """
     trains: list[Records] = []
@@ -129,7 +129,7 @@ def _encode(numbers: Floats, scaling: str) -> Floats:
         if isinstance(column, NumberColumn):
             features.append(column.scale(values) if scaling == PUBLIC else values)
             continue
-        # Of two categories, 0 and 1, the second as well: less the first, as FLamby encodes.
+        # For two categories, 0 and 1, only the second, as FLamby encodes.
         for choice in column.categories[1:]:
             chosen = (values == float(choice[0])).astype(np.float64)
             features.append(2 * chosen - 1 if scaling == PUBLIC else chosen)

@@ -1,6 +1,6 @@
-"""What FLamby's procedure spends: its noise, and the ε of that noise for the steps that are taken.
+"""Spent ε of FLamby's procedure: its noise and true cost.
 
-The noise is what Opacus finds for 15 passes of Poisson-sampled batches: 750, 645, 120 and 330 steps
+The noise is Opacus' result for 15 passes of Poisson-sampled batches: 750, 645, 120 and 330 steps
 at the four hospitals. Each takes 1,500 steps on batches of shuffled passes, so that a record is in
 one batch of each pass.
 """
@@ -27,7 +27,7 @@ SIGMAS: Mapping[str, tuple[float, ...]] = {
     "5": (0.7818603515625, 0.809326171875, 1.35009765625, 0.9661865234375),
     "10": (0.608062744140625, 0.62408447265625, 0.9100341796875, 0.71044921875),
 }
-"""Nominal ε → what ``get_noise_multiplier`` of Opacus 1.6 returns (PRV, 15 epochs, δ = 1e-4).
+"""Nominal ε → Opacus 1.6's ``get_noise_multiplier`` (PRV, 15 epochs, δ = 1e-4).
 
 Its search ends within 0.01 of ε, far from exact at 0.1; a test asks Opacus again.
 """
@@ -35,13 +35,13 @@ Its search ends within 0.01 of ε, far from exact at 0.1; a test asks Opacus aga
 
 @dataclass(frozen=True)
 class Spent:
-    """What a hospital's noise costs.
+    """Cost of a hospital's noise.
 
     Attributes:
-        records: that train.
-        accounted: Poisson-sampled steps that the noise was found for.
-        taken: steps that are taken.
-        passes: in how many of them a record takes part, at most.
+        records: number of training records.
+        accounted: Poisson-sampled steps for which the noise was found.
+        taken: steps actually taken.
+        passes: maximum number of steps that include a record.
         sigma: noise multiplier.
         poisson: ε of the steps taken, had they been Poisson-sampled; rounded up.
         bound: ε of the steps taken, a Gaussian release for each pass; rounded up.
@@ -57,22 +57,22 @@ class Spent:
 
 
 def spent(records: int, sigma: float, nominal: float) -> Spent:
-    """Return what ``sigma`` costs a hospital at δ = 1e-4.
+    """Return the cost of ``sigma`` for a hospital at δ = 1e-4.
 
-    Both ε are of one record's gradient in place of zero, where the order of the others stays; so
+    Both ε compare one record's gradient with zero, with the order of the others fixed; as
     far as noise is secret and means and deviations are public.
 
     Args:
-        records: that train.
+        records: number of training records.
         sigma: noise multiplier.
-        nominal: ε that it was found for; it sets the accountant's grid.
+        nominal: ε for which it was found; it sets the accountant's grid.
     """
     batches = batches_of(records)
     passes = math.ceil(STEPS / batches)
     poisson = epsilon_of(
         event_of([Steps(1 / batches, STEPS)], sigma), DELTA, interval_for(nominal, STEPS)
     )
-    # A record is in one batch of a pass: a Gaussian release of sensitivity C, as a full batch is.
+    # A record is in one batch of a pass: a Gaussian release of sensitivity C, like a full batch.
     bound = epsilon_of(event_of([Steps(1.0, passes)], sigma), DELTA, interval_for(nominal, passes))
     return Spent(records, ROUNDS * batches, STEPS, passes, sigma, poisson, bound)
 
@@ -83,5 +83,5 @@ def honest_sigma(records: int, epsilon: float) -> float:
 
 
 def unamplified_sigma(records: int, epsilon: float) -> float:
-    """Return the noise multiplier of the shuffled passes at (ε, 1e-4), a release for each."""
+    """Return the noise multiplier of shuffled passes, each a release, at (ε, 1e-4)."""
     return calibrate([Steps(1.0, math.ceil(STEPS / batches_of(records)))], epsilon, DELTA)

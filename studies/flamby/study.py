@@ -1,8 +1,10 @@
-"""``hdpfl reproduce flamby-heart``: FLamby's table, what its ε are, and runs at the ε they claim.
+"""``hdpfl reproduce flamby-heart``: FLamby's table and its true ε.
 
-The procedure as published is trained many times at once (``procedure.py``); ours are runs of this
-product, a site for each hospital with a ledger that is recounted. Rates are searched on training
-records alone.
+With runs at the ε that it claims.
+
+The procedure as published is trained many times at once (``procedure.py``); our rows are runs of
+this product, a site for each hospital with a recounted ledger. Rates are searched only on training
+records.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
+from server_app.in_process.comparison import RunJob
+from server_app.in_process.metrics_by_site import best_of, read_site_metrics
 from server_app.plots import plot_differences
 from server_app.run.final_measures import read_final_measures
-from server_app.simulation.comparison import RunJob
-from server_app.simulation.metrics_by_site import best_of, read_site_metrics
 from studies.flamby.canary import Found, audit
-from studies.flamby.one_seed import GUESSES, changes_of_a_run, unmask
 from studies.flamby.procedure import HONEST, PUBLISHED, SECRET_SEEDS, Recipe, train
 from studies.flamby.records import (
     OTHER_SEED,
@@ -33,9 +34,9 @@ from studies.flamby.records import (
     read_hospitals,
     split_of,
 )
-from studies.flamby.scores import Scores, constant_accuracy, joined, score_of_sites, scores_of
+from studies.flamby.scores import TestScores, constant_accuracy, joined, score_of_sites, scores_of
 from studies.flamby.spent import DELTA, SIGMAS, honest_sigma, spent, unamplified_sigma
-from studies.flamby.tables import NONE, Row, above, accuracy_table, numbers_of, spent_table
+from studies.flamby.tables import NONE, AccuracyRow, above, accuracy_table, numbers_of, spent_table
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
 from studies.natural.federation import Split, inner_split, write_split
@@ -43,7 +44,7 @@ from studies.natural.recount import keep_recounted
 from studies.natural.scores import score_of_sites as natural_score
 
 FIRST_SEED = 11
-"""Of the reported runs; the search has seed 0."""
+"""First seed of the reported runs; the search has seed 0."""
 BASE: Mapping[str, Any] = {
     "model": "logreg",
     "clip-norm": 1.0,
@@ -53,14 +54,17 @@ BASE: Mapping[str, Any] = {
     "fedavg.weights": "records",
 }
 ELSEWHERE = "1"
-"""The ε of our runs on the other splits."""
+"""ε of our runs on the other splits."""
 PAPER: Mapping[str, float] = {"0.1": 0.606, "1": 0.685, "5": 0.704, "10": 0.700, NONE: 0.712}
 """FLamby's accuracies at δ = 1e-4 by nominal ε."""
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A row of runs of this product; ``elsewhere``: at ε = 1 on the other splits, too."""
+    """Row of this product's runs.
+
+    ``elsewhere``: also run at ε = 1 on the other splits.
+    """
 
     label: str
     strategy: str
@@ -70,7 +74,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Theirs:
-    """A row of the procedure.
+    """Row of the procedure.
 
     Attributes:
         label: in the table.
@@ -101,8 +105,8 @@ OURS = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run of ours belongs: its row, its ε by label, and the seed of its split."""
+class FlambyPlace:
+    """Place of one of our runs: row, ε label, split seed."""
 
     row: Ours
     epsilon: str
@@ -114,7 +118,7 @@ class FlambyStudy(Study):
     """FLamby's table on Heart.
 
     Attributes:
-        rates: the grid that each of our rows is searched over, on each split.
+        rates: the search grid of each of our rows, on each split.
         repeats: runs of the procedure on FLamby's split; one on each other.
         seeds: reported runs of ours on FLamby's split, and of the quick form.
         others: other splits, and of the quick form; a run of ours on each, at ε = 1.
@@ -128,14 +132,14 @@ class FlambyStudy(Study):
     quick_epsilons: tuple[str, ...] = ("1",)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Train the procedure, search and run ours, draw accuracies."""
+        """Train the procedure, search and run our rows, draw accuracies."""
         epsilons = self.epsilons(options)
         hospitals = read_hospitals(options.data_dir)
         full = 0 if options.full else 1
         splits = [SPLIT_SEED, *range(OTHER_SEED, OTHER_SEED + self.others[full])]
         ours = self.ours(hospitals, epsilons, splits, options, folder)
         rows = [
-            Row("published", {e: (PAPER[e], None) for e in (*epsilons, NONE)}),
+            AccuracyRow("published", {e: (PAPER[e], None) for e in (*epsilons, NONE)}),
             *(self.theirs(one, hospitals, epsilons, splits) for one in THEIRS),
             *ours,
             self.constant(hospitals, epsilons, splits),
@@ -162,14 +166,14 @@ class FlambyStudy(Study):
             *(spent_table(e, costs[e]) for e in epsilons),
             accuracy_table(rows, epsilons),
         )
-        facts = (self.seed_fact(hospitals), _canary_fact(found))
+        facts = (_canary_fact(found),)
         return Findings(tables, numbers_of(rows, costs), (*self.notes, *facts))
 
     def epsilons(self, options: Options) -> tuple[str, ...]:
         """Return the labels of the ε to run.
 
         Raises:
-            TermsError: an option names what the study has not.
+            TermsError: an option names an entry that the study lacks.
         """
         if any((options.model, options.dataset, options.noises, options.strategies,
                 options.rounds)):  # fmt: skip
@@ -187,19 +191,19 @@ class FlambyStudy(Study):
         hospitals: list[Hospital],
         epsilons: Sequence[str],
         splits: Sequence[int],
-    ) -> Row:
+    ) -> AccuracyRow:
         """Return a row of the procedure; without noise only as published."""
-        cells: dict[str, tuple[Scores | float, Scores | float | None]] = {}
+        cells: dict[str, tuple[TestScores | float, TestScores | float | None]] = {}
         for epsilon in (*epsilons, *((NONE,) if one is AS_PUBLISHED else ())):
             sigmas = _sigmas(one.noise, epsilon, _trained(hospitals))
 
-            def run(seed: int, runs: int, sigmas: Sequence[float] = sigmas) -> Scores:
+            def run(seed: int, runs: int, sigmas: Sequence[float] = sigmas) -> TestScores:
                 split = split_of(hospitals, seed, one.scaling)
                 return scores_of(train(split, sigmas, one.recipe, runs, FIRST_SEED + seed), split)
 
             elsewhere = joined([run(seed, 1) for seed in splits[1:]])
             cells[epsilon] = (run(SPLIT_SEED, self.repeats), elsewhere)
-        return Row(one.label, cells)
+        return AccuracyRow(one.label, cells)
 
     def ours(
         self,
@@ -208,12 +212,12 @@ class FlambyStudy(Study):
         splits: Sequence[int],
         options: Options,
         folder: Path,
-    ) -> list[Row]:
-        """Return our rows: rates found on each split's training records, then the runs."""
+    ) -> list[AccuracyRow]:
+        """Return our rows: search rates on each split's training records, then run."""
         outer = {(seed, scaling): split_of(hospitals, seed, scaling)
                  for seed in splits for scaling in (SITE, PUBLIC)}  # fmt: skip
         places = [
-            Place(row, epsilon, seed)
+            FlambyPlace(row, epsilon, seed)
             for seed in splits
             for row in OURS
             for epsilon in epsilons
@@ -221,7 +225,7 @@ class FlambyStudy(Study):
         ]
         rates = self.search(places, outer, options, folder)
         seeds = options.seeds or self.seeds[0 if options.full else 1]
-        jobs: dict[tuple[Place, int], RunJob] = {}
+        jobs: dict[tuple[FlambyPlace, int], RunJob] = {}
         for place in places:
             split = outer[place.split, place.row.scaling]
             terms = write_split(split, folder / f"{place.split}-{place.row.scaling}.npz")
@@ -230,31 +234,31 @@ class FlambyStudy(Study):
                     place, rates[place], FIRST_SEED + seed, split, terms, folder
                 )
         run_jobs(list(jobs.values()), options, self.name, keep_recounted)
-        scores: dict[Place, list[Scores]] = {}
+        scores: dict[FlambyPlace, list[TestScores]] = {}
         for (place, _), job in jobs.items():
             scores.setdefault(place, []).append(_score(place, job))
 
-        def cell(row: Ours, epsilon: str) -> tuple[Scores, Scores | None]:
+        def cell(row: Ours, epsilon: str) -> tuple[TestScores, TestScores | None]:
             own, *others = (
                 joined(scores[place])
                 for seed in splits
-                if (place := Place(row, epsilon, seed)) in scores
+                if (place := FlambyPlace(row, epsilon, seed)) in scores
             )
             return own, joined(others) if others else None
 
-        return [Row(row.label, {e: cell(row, e) for e in epsilons}) for row in OURS]
+        return [AccuracyRow(row.label, {e: cell(row, e) for e in epsilons}) for row in OURS]
 
     def search(
         self,
-        places: Sequence[Place],
+        places: Sequence[FlambyPlace],
         outer: Mapping[tuple[int, str], Split],
         options: Options,
         folder: Path,
-    ) -> dict[Place, float]:
-        """Return the rate of each place: the least loss on every fifth training record."""
+    ) -> dict[FlambyPlace, float]:
+        """Return each place's rate by least loss on every fifth training record."""
         grid = options.learning_rates or self.rates
-        jobs: dict[tuple[Place, float], RunJob] = {}
-        splits: dict[Place, Split] = {}
+        jobs: dict[tuple[FlambyPlace, float], RunJob] = {}
+        splits: dict[FlambyPlace, Split] = {}
         for place in places:
             splits[place] = inner_split(outer[place.split, place.row.scaling])
             path = folder / f"{place.split}-{place.row.scaling}-search.npz"
@@ -262,7 +266,7 @@ class FlambyStudy(Study):
             for rate in grid:
                 jobs[place, rate] = self.job(place, rate, 0, splits[place], terms, folder)
         run_jobs(list(jobs.values()), options, f"{self.name}, search", keep_recounted)
-        found: dict[Place, dict[float, float]] = {}
+        found: dict[FlambyPlace, dict[float, float]] = {}
         for (place, rate), job in jobs.items():
             loss = natural_score(_folder(job), splits[place]).loss
             found.setdefault(place, {})[rate] = loss if math.isfinite(loss) else math.inf
@@ -270,14 +274,14 @@ class FlambyStudy(Study):
 
     def job(
         self,
-        place: Place,
+        place: FlambyPlace,
         rate: float,
         seed: int,
         split: Split,
         terms: Mapping[str, Any],
         folder: Path,
     ) -> RunJob:
-        """Return a run: 40 rounds of one step on all records of a hospital."""
+        """Return a run: 40 rounds, each one step on all records."""
         counts = np.bincount(split.owners)
         config = {
             **BASE,
@@ -295,25 +299,12 @@ class FlambyStudy(Study):
 
     def constant(
         self, hospitals: list[Hospital], epsilons: Sequence[str], splits: Sequence[int]
-    ) -> Row:
-        """Return the row of each hospital's more frequent label."""
+    ) -> AccuracyRow:
+        """Return the row of each hospital's majority label."""
         own, *others = (constant_accuracy(split_of(hospitals, s, PUBLIC)) for s in splits)
         elsewhere = float(np.mean(others)) if others else math.nan
-        return Row("constant of each hospital, no privacy", {e: (own, elsewhere) for e in epsilons})
-
-    def seed_fact(self, hospitals: list[Hospital]) -> str:
-        """Return what an attacker finds who knows the ten minutes in which a run began."""
-        split, clock = split_of(hospitals, SPLIT_SEED, SITE), 1_700_000_123
-        sigmas = SIGMAS["1"]
-        changes = changes_of_a_run(split, sigmas, clock, FIRST_SEED)
-        found = unmask(
-            changes, sigmas, _trained(hospitals), range(clock - 123, clock - 123 + GUESSES)
-        )
-        outcome = "found" if found.seed == clock else "not found"
-        return (
-            f"Noise of every hospital from one seed, the clock's second: the seed was {outcome} "
-            f"among {GUESSES} guesses from two rounds' updates; its noise subtracted leaves the "
-            "sums of clipped gradients as they were."
+        return AccuracyRow(
+            "constant of each hospital, no privacy", {e: (own, elsewhere) for e in epsilons}
         )
 
 
@@ -339,7 +330,7 @@ def _trained(hospitals: list[Hospital]) -> list[int]:
     return [int(n) for n in np.bincount(split.owners)]
 
 
-def _score(place: Place, job: RunJob) -> Scores:
+def _score(place: FlambyPlace, job: RunJob) -> TestScores:
     folder = _folder(job)
     measures = read_final_measures(folder).get("measures", {})
     area = float(measures.get("auroc", {}).get("value", math.nan))

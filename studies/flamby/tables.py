@@ -1,4 +1,4 @@
-"""The tables of FLamby's study: what each ε is, and accuracies by ε."""
+"""Tables of FLamby's study: true ε, and accuracies by ε."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hdpfl_flower.data.datasets import HOSPITALS
-from studies.flamby.scores import Scores
+from studies.flamby.scores import TestScores
 from studies.flamby.spent import Spent
 from studies.framework.study import Table
 
 NONE = "none"
-"""The column without noise."""
-Value = Scores | float | None
+"""Column without noise."""
+Value = TestScores | float | None
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of the accuracies.
+class AccuracyRow:
+    """Row of the accuracies.
 
     Attributes:
-        label: what it is.
+        label: its name.
         cells: ε → on FLamby's split, and on the other splits.
     """
 
@@ -31,7 +31,7 @@ class Row:
 
 
 def spent_table(nominal: str, costs: Sequence[Spent]) -> Table:
-    """Return what the noise of a nominal ε costs each hospital; ε rounded up."""
+    """Return the cost of a nominal ε's noise by hospital, rounded up."""
     head = ("", "train", "steps accounted", "taken", "passes", "σ", "ε if Poisson", "ε bound")
     rows = tuple(
         (
@@ -43,8 +43,8 @@ def spent_table(nominal: str, costs: Sequence[Spent]) -> Table:
     return Table(f"nominal ε = {nominal}, δ = 1e-4: what it is at each hospital", head, rows)
 
 
-def accuracy_table(rows: Sequence[Row], epsilons: Sequence[str]) -> Table:
-    """Return accuracies, % ± sd over runs, those of other splits in brackets, and AUROC."""
+def accuracy_table(rows: Sequence[AccuracyRow], epsilons: Sequence[str]) -> Table:
+    """Return accuracies (% ± sd) and AUROC; other splits in brackets."""
     shown = (*epsilons, NONE)
     at = "1" if "1" in epsilons else epsilons[-1]
     head = ("", *(f"ε {e}" if e != NONE else NONE for e in shown), f"AUROC at ε {at}")
@@ -57,7 +57,7 @@ def accuracy_table(rows: Sequence[Row], epsilons: Sequence[str]) -> Table:
     )
 
 
-def numbers_of(rows: Sequence[Row], costs: Mapping[str, Sequence[Spent]]) -> dict[str, Any]:
+def numbers_of(rows: Sequence[AccuracyRow], costs: Mapping[str, Sequence[Spent]]) -> dict[str, Any]:
     """Return all numbers for ``results.json``."""
     return {
         "spent": {
@@ -77,15 +77,15 @@ def numbers_of(rows: Sequence[Row], costs: Mapping[str, Sequence[Spent]]) -> dic
     }
 
 
-def above(row: Row, constant: Row, epsilon: str) -> tuple[float, float]:
-    """Return by how much a row is above the constant, and its deviation: points; NaN for none."""
+def above(row: AccuracyRow, constant: AccuracyRow, epsilon: str) -> tuple[float, float]:
+    """Return a row's lead over the constant ± deviation, points or NaN."""
     value, base = row.cells[epsilon][0], _mean(constant.cells[epsilon][0])
-    spread = value.spread if isinstance(value, Scores) else math.nan
+    spread = value.spread if isinstance(value, TestScores) else math.nan
     return 100 * (_mean(value) - base), 100 * spread
 
 
 def _mean(value: Value) -> float:
-    if isinstance(value, Scores):
+    if isinstance(value, TestScores):
         return value.accuracy
     return math.nan if value is None else value
 
@@ -98,7 +98,7 @@ def _cell(cell: tuple[Value, Value] | None) -> str:
 
 
 def _text(value: Value) -> str:
-    if isinstance(value, Scores):
+    if isinstance(value, TestScores):
         spread = "" if math.isnan(value.spread) else f" ± {100 * value.spread:.1f}"
         return f"{100 * value.accuracy:.1f}{spread}"
     return "" if value is None or math.isnan(value) else f"{100 * value:.1f}"
@@ -106,13 +106,13 @@ def _text(value: Value) -> str:
 
 def _area(cell: tuple[Value, Value] | None) -> str:
     value = cell[0] if cell else None
-    if not isinstance(value, Scores) or math.isnan(value.auroc):
+    if not isinstance(value, TestScores) or math.isnan(value.auroc):
         return "–"
     return f"{value.auroc:.3f}"
 
 
 def _known(value: Value) -> Any:
-    if not isinstance(value, Scores):
+    if not isinstance(value, TestScores):
         return None if value is None or math.isnan(value) else value
     return {
         "accuracy": value.accuracies.tolist(),
@@ -121,5 +121,5 @@ def _known(value: Value) -> Any:
 
 
 def _up(value: float, digits: int) -> str:
-    """Return ``value`` rounded up: an ε."""
+    """Return the ε ``value`` rounded up."""
     return f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:.{digits}f}"

@@ -1,1 +1,1 @@
-"""What all studies share: runs, kept results, tables."""
+"""Shared parts of all studies: runs, kept results, tables."""

@@ -1,7 +1,7 @@
-"""Runs that outlive their study: each lies under a name that says everything it follows from.
+"""Kept runs, each named by all inputs of its result.
 
-A run is finished when its folder holds ``finished.json``, which is written last. What an
-interruption left has none, counts for nothing and is run again.
+A run is finished when its folder holds ``finished.json``, which is written last. An
+interrupted run has none, does not count and is run again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 
 from hdpfl_flower.errors import DataError, StrategyError
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
-from server_app.simulation.comparison import OnRound, RunJob, run_job
-from server_app.simulation.finished_runs import folder_of, read_finished, store_finished
+from server_app.in_process.comparison import OnRound, RunJob, run_job
+from server_app.in_process.finished_runs import folder_of, read_finished, store_finished
 
 _NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
-"""Terms that say where things lie: a data set is the same wherever it lies."""
+"""Terms of locations, which do not change a result."""
 
 
 def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the run's name: its strategy, its seed, and a hash of all that changes its result.
+    """Return the run's name: strategy, seed, and hash of its inputs.
 
-    That is every term, the number of sites, the round it stops after, what liars do, who
-    is absent, this package's version, and whether the GPU is hidden; not the folders.
+    That is every term, the number of sites, the round it stops after, the liars' attack, the
+    absent sites, this package's version, and whether the GPU is hidden; not the folders.
 
     Guarantees:
         Two jobs with different results have different names, within one version of the code;
@@ -47,39 +47,41 @@ def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
         "devices": environment.get("CUDA_VISIBLE_DEVICES"),
         "version": _version(),
     }
-    # Sorted keys: the name does not follow the order in which a study writes its terms.
+    # Sorted keys: the name does not depend on the order of a study's terms.
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return f"{job.terms.strategy.replace('+', '.')}-seed{job.config.simulation.seed}-{digest[:16]}"
 
 
 def with_run_name(job: RunJob) -> RunJob:
-    """Return the job with :func:`name_of` as its run id, which names its folder."""
+    """Return the job with :func:`name_of` as its run id."""
     return replace(job, config=job.config.updated(run_id=name_of(job)))
 
 
 def finished_run(job: RunJob) -> list[Event] | None:
-    """Return the round events of a job that an earlier call finished; None: it has to run."""
+    """Return the round events of a finished job, or None."""
     return read_finished(folder_of(job))
 
 
 def keep(
     job: RunJob, on_round: OnRound, verify: Callable[[Path], None] = lambda _: None
 ) -> list[Event]:
-    """Run a job and keep it under its name; what an interruption left there goes first.
+    """Run a job and keep its events under its name.
 
-    A run that ends for want of a quorum is a result, too: it keeps the rounds that it had.
+    The rest of an interrupted run there is removed first.
+    A run that ends without a quorum is also a result: it keeps its rounds.
 
     Args:
         job: the run.
         on_round: called after every round.
-        verify: is given the run's folder, with its sites' ledgers; where it raises, the run is not
+        verify: receives the run's folder, with its sites' ledgers; if it raises, the run is not
             kept.
 
     Raises:
         HDPFLError: the job cannot run.
     """
     folder = folder_of(job)
-    # What broke off may have left a journal and ledgers that the new run would read: all goes.
+    # An interrupted run may have left a journal and ledgers that the new run would read: remove
+    # all.
     _remove(folder)
     why = ""
     try:
@@ -91,14 +93,14 @@ def keep(
             raise
         why = str(error)
     verify(folder)
-    _remove(folder / "sites")  # the simulated ledgers: nobody's account
+    _remove(folder / "sites")  # the simulated ledgers: no real account
     store_finished(folder, events, why)
     return events
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the sites that are refused, of which a study has many, to the journals."""
+    """Show refused sites, of which a study has many, only in journals."""
     log = logging.getLogger("hdpfl")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -109,7 +111,7 @@ def quiet() -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove ``folder``, if it is there; raises ``DataError`` where that fails."""
+    """Remove ``folder``, if it exists; raises ``DataError`` on failure."""
     try:
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""A study's findings: on the terminal, as Markdown and as JSON."""
+"""Output of findings: terminal, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def show(findings: Findings) -> None:
 
 
 def _fitted(table: Table) -> RichTable:
-    """Return the table to print: with rows and columns swapped where it is too wide otherwise."""
+    """Return the table to print, transposed if otherwise too wide."""
     shown = _rich(table.title, (table.head, *table.rows))
     wanted = Measurement.get(console, console.options.update(max_width=10_000), shown).maximum
     if wanted > console.width and len(table.head) > len(table.rows) + 1:
@@ -59,7 +59,7 @@ def _rich(title: str, lines: tuple[tuple[str, ...], ...]) -> RichTable:
 
 
 def markdown(table: Table) -> list[str]:
-    """Return the lines of a table in Markdown, its title above it."""
+    """Return a table's Markdown lines, with its title above."""
     return [
         f"**{table.title}**",
         "",

@@ -1,4 +1,4 @@
-"""From the rounds of finished runs to the numbers of a table."""
+"""Table numbers from the rounds of finished runs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy.typing as npt
 from hdpfl_flower.monitoring.journal import Event
 
 LAST = 5
-"""Rounds at the end whose mean accuracy is a run's result."""
+"""Last rounds whose mean accuracy is a run's result."""
 
 PERSONAL = "personal-"
-"""What metrics of personal models begin with; they are tested once, after the last round."""
+"""Prefix of personal models' metrics, tested once after the last round."""
 
 Place = tuple[str, str, str]
-"""A cell: block, row, column."""
+"""Cell: block, row, column."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """Mean results of the runs of a cell.
+    """Mean results of a cell's runs.
 
     Attributes:
         mean: over the seeds, of the mean accuracy of the last rounds, in percent.
         sd: standard deviation over the seeds (n − 1), in percent; NaN for one seed.
-        curves: accuracy after each round, shape ``(seeds, rounds)``, NaN where a run had ended.
-        rates: learning rate → mean, of all that were tried.
-        rate: the one chosen.
+        curves: accuracy after each round, shape ``(seeds, rounds)``, NaN after the end of a run.
+        rates: learning rate → mean, for all tried rates.
+        rate: the chosen rate.
     """
 
     mean: float
@@ -42,12 +42,12 @@ class Value:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best learning rate is the least or largest of several: a better may exist."""
+        """Whether the best of several rates is at the grid's edge."""
         return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
 
 
 def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value:
-    """Return the results of one learning rate's runs, a seed each; of personal models the last."""
+    """Return one rate's results over seeds; personal models: the last test."""
     accuracy = [[float(e["metrics"].get(metric, np.nan)) for e in events] for events in runs]
     last = 1 if metric.startswith(PERSONAL) else LAST
     # In per cent, over each run's own last rounds.
@@ -55,13 +55,13 @@ def value_of(runs: Sequence[Sequence[Event]], metric: str = "accuracy") -> Value
     curves = np.full((len(runs), max(map(len, accuracy))), np.nan)
     for row, line in zip(curves, accuracy, strict=True):
         row[: len(line)] = line
-    # The sample's deviation, n − 1: one seed has none.
+    # The sample's deviation, n − 1: undefined for one seed.
     spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
     return Value(float(np.mean(finals)), spread, curves, {}, math.nan)
 
 
 def best_rate(values: Mapping[float, Value]) -> Value:
-    """Return the value of the learning rate with the best mean; the smallest of equals."""
+    """Return the value of the best learning rate, smallest on ties."""
     means = {rate: values[rate].mean for rate in sorted(values)}
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)} or means
     best = max(known, key=lambda rate: known[rate])
@@ -73,13 +73,13 @@ def grid_values(
     metrics: Mapping[str, str],
     personal: Collection[str],
 ) -> dict[Place, Value]:
-    """Return the values of the cells, one block of the table after another.
+    """Return the cells' values, block by block.
 
     Args:
         cells: (noise, row, column) → learning rate → runs.
-        metrics: what a block is called beside its noise → the metric that it shows; learning rates
+        metrics: a block's name beside its noise → its metric; learning rates
             are chosen by the first.
-        personal: rows whose personal models count, where they were tested.
+        personal: rows whose personal models count, if they were tested.
     """
     blocks: dict[tuple[str, str], dict[Place, Value]] = {}
     for (noise, row, column), rates in cells.items():
@@ -88,7 +88,7 @@ def grid_values(
         chosen = None
         for name, metric in metrics.items():
             values = {rate: value_of(events, own + metric) for rate, events in rates.items()}
-            # The first metric chooses the rate of all: all numbers of a cell are of the same runs.
+            # The first metric chooses the rate: all numbers of a cell come from the same runs.
             chosen = chosen or best_rate(values)
             value = replace(values[chosen.rate], rates=chosen.rates, rate=chosen.rate)
             block = ", ".join(filter(None, (name, noise)))
@@ -97,7 +97,7 @@ def grid_values(
 
 
 def cell_text(value: Value, paper: float | None) -> str:
-    """Return a cell: mean ± sd, ``*`` for a rate at the grid's edge, the paper's in brackets."""
+    """Return a cell's text: mean ± sd, ``*`` at grid edge, (paper)."""
     text = f"{value.mean:.1f}"
     if not math.isnan(value.sd):
         text += f" ± {value.sd:.1f}"
@@ -108,7 +108,7 @@ def cell_text(value: Value, paper: float | None) -> str:
 def grid_tables(
     values: Mapping[Place, Value], paper: Mapping[tuple[str, str], float], unit: str
 ) -> tuple[list[tuple[Any, ...]], dict[str, Any], list[str]]:
-    """Return the tables (title, head, rows) of a grid, its numbers, and notes on reading it."""
+    """Return a grid's tables (title, head, rows), numbers and notes."""
     rows = list(dict.fromkeys(row for _, row, _ in values))
     columns = list(dict.fromkeys(column for _, _, column in values))
     tables: list[tuple[Any, ...]] = []

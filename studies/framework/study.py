@@ -1,8 +1,8 @@
-"""What a study is: a grid of runs, the table that they fill, and a paper's numbers beside it.
+"""Base of studies: a grid of runs, its table, paper numbers.
 
-A study declares rows (strategies), columns (settings) and blocks (whose noise formula); the frame
-crosses them with seeds and learning rates, runs what is missing (``kept_runs.py``) and reads each
-cell (``results.py``). Studies that train nothing make their findings themselves.
+A study declares rows (strategies), columns (settings) and blocks (noise formulas); the framework
+crosses them with seeds and learning rates, runs missing jobs (``kept_runs.py``) and reads each
+cell (``results.py``). Studies without training make their findings themselves.
 """
 
 from __future__ import annotations
@@ -15,36 +15,34 @@ from typing import Any
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.scenarios.attacks import Attack
 from hdpfl_flower.system.paths import available_cores
+from server_app.in_process.comparison import OnRound, RunJob, compare
 from server_app.plots import plot_columns, plot_panels
 from server_app.progress import rounds_bar
-from server_app.simulation.comparison import OnRound, RunJob, compare
 from studies.framework.kept_runs import finished_run, keep, with_run_name
 from studies.framework.results import Value, grid_tables, grid_values
 
 NOISES = {"robust-hdp": "the paper's noise", "pfa": "the paper's noise", "pld": "our accountant"}
-"""What the blocks of a table are called, by the term ``calibration``."""
+"""Names of a table's blocks, by the term ``calibration``."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may change of a study; what is empty or 0 stays the study's own.
+    """User options of a study; empty or 0 keeps its default.
 
     Attributes:
-        full: as published, in place of the quick form.
+        full: as published, instead of the quick form.
         seeds: runs of each cell.
         rounds: rounds after which a run ends; the noise stays that of the planned rounds.
         strategies: the rows to run.
         columns: the columns to run, by their labels; empty: the study's.
-        learning_rates: the grid that each method is tuned over.
-        noises: which noise formulas: ``paper``, ``pld``.
+        learning_rates: the tuning grid of each method.
+        noises: noise formulas: ``paper``, ``pld``.
         model: the network.
         dataset: the data set.
         data_dir: folder of the data sets.
-        processes: runs at a time; 0: a core each.
-        minutes: after which no further column of a leaderboard begins; 0: no end.
-        fewest_records: for training; sites of a natural federation with fewer take no part.
+        processes: simultaneous runs; 0: one per core.
     """
 
     full: bool = False
@@ -58,18 +56,16 @@ class Options:
     dataset: str = ""
     data_dir: str = ""
     processes: int = 0
-    minutes: float = 0
-    fewest_records: int = 0
 
     @property
     def cores(self) -> int:
-        """Runs at a time."""
+        """Simultaneous runs."""
         return self.processes or available_cores()
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text: a title, the head, and rows of as many cells."""
+    """Text table: title, head, and rows of equal length."""
 
     title: str
     head: tuple[str, ...]
@@ -78,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: tables for people, numbers for programs, and what to know of them."""
+    """Findings: tables for people, numbers for programs, notes."""
 
     tables: tuple[Table, ...]
     numbers: Mapping[str, Any]
@@ -87,16 +83,16 @@ class Findings:
 
 @dataclass(frozen=True)
 class Setting:
-    """A row or a column of the grid.
+    """Row or column of the grid.
 
     Attributes:
         label: its head in the table.
         config: run config keys that make it.
-        sites: how many share the records.
-        drawn: seed → more run config keys, for what is drawn anew with each seed.
-        attack: sites that lie, and how; None: nobody does.
+        sites: number of sites that share the records.
+        drawn: seed → more run config keys, for values drawn anew with each seed.
+        attack: lying sites and their attack; None: no site lies.
         absent: sites that take no part, by partition.
-        personal: what counts are the sites' personal models, not what the server sends.
+        personal: whether the sites' personal models count, not the server's model.
     """
 
     label: str
@@ -110,14 +106,14 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Study(ABC):
-    """What ``hdpfl reproduce`` runs.
+    """Base class of the studies of ``hdpfl reproduce``.
 
     Attributes:
         name: as users write it.
-        title: what it shows.
+        title: the result that it shows.
         source: the paper and its figure or table.
         minutes: of the quick form, on two cores.
-        notes: what agrees with the paper, what does not, and why.
+        notes: agreements with the paper, differences, and their reasons.
     """
 
     name: str
@@ -128,7 +124,9 @@ class Study(ABC):
 
     @abstractmethod
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run what is missing, draw ``<name>.png`` into ``folder`` and return what was found.
+        """Run missing jobs, draw ``<name>.png`` and return the findings.
+
+        The picture is written into ``folder``.
 
         Raises:
             HDPFLError: from the first run that cannot start; finished runs are kept.
@@ -137,22 +135,22 @@ class Study(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class GridStudy(Study):
-    """A study that trains.
+    """Study that trains.
 
     Attributes:
-        base: run config keys of every run; ``rounds`` is what the noise is planned for.
+        base: run config keys of every run; the noise is planned for ``rounds``.
         rows: strategies by name, or settings; a column's number of sites counts.
         columns: settings, as published.
         quick_columns: labels of those that the quick form runs; empty: all.
-        noises: values of ``calibration``, a block each; the quick form runs the first alone
+        noises: values of ``calibration``, a block each; the quick form runs only the first
             unless ``quick_noises`` says otherwise.
-        rates: learning rates as published, or the grid tuned over.
+        rates: learning rates as published, or the tuning grid.
         quick_rates: those of the quick form.
         quick_rounds: rounds after which the quick form stops.
         seeds: runs of a cell in the full form; the quick form runs one.
         paper: (row, column) → the paper's number, in the unit of the table.
         picture: accuracy by round (``curves``), or by column (``columns``).
-        metrics: what a block is called beside its noise → the accuracy that it shows.
+        metrics: a block's name beside its noise → its accuracy metric.
     """
 
     base: Mapping[str, Any]
@@ -170,7 +168,7 @@ class GridStudy(Study):
     metrics: Mapping[str, str] = field(default_factory=lambda: {"": "accuracy"})
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run every cell of the grid, read the metric of each, draw the picture."""
+        """Run all cells, read their metrics, draw the picture."""
         jobs = {key: self.job(key, options, folder) for key in self.keys(options)}
         runs = run_jobs(list(jobs.values()), options, self.name)
         values = self.read({key: runs[job.terms.run_id] for key, job in jobs.items()})
@@ -185,7 +183,8 @@ class GridStudy(Study):
         """Return every run's place in the grid.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
+            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
+                lacks.
         """
         rows = select_or_all([_setting(row).label for row in self.rows], options.strategies,
                        "--strategies")  # fmt: skip
@@ -205,7 +204,7 @@ class GridStudy(Study):
         ]
 
     def job(self, key: Key, options: Options, folder: Path) -> RunJob:
-        """Return the run at a place of the grid, named by everything that changes its result."""
+        """Return the run of a grid place, named by its inputs."""
         column = next(c for c in self.columns if c.label == key.column)
         row = next(r for r in map(_setting, self.rows) if r.label == key.row)
         planned = int(self.base["rounds"])
@@ -239,7 +238,7 @@ class GridStudy(Study):
         )
 
     def read(self, runs: Mapping[Key, Sequence[Any]]) -> dict[tuple[str, str, str], Value]:
-        """Return the value of every cell, by (block, row, column), its learning rate chosen."""
+        """Return each cell's value by (block, row, column) at its rate."""
         cells: dict[tuple[str, str, str], dict[float, list[Sequence[Any]]]] = {}
         for key, events in runs.items():
             cell = cells.setdefault((NOISES[key.noise], key.row, key.column), {})
@@ -248,7 +247,7 @@ class GridStudy(Study):
         return grid_values(cells, self.metrics, personal)
 
     def draw(self, values: Mapping[tuple[str, str, str], Value], path: Path) -> None:
-        """Draw the picture: a panel a block, and for curves a panel a column too."""
+        """Draw one panel per block, for curves also per column."""
         if self.picture == "curves":
             curves: dict[str, dict[str, Any]] = {}
             for (block, row, column), value in values.items():
@@ -286,14 +285,14 @@ def run_jobs(
     work: Callable[[RunJob, OnRound], list[Any]] = keep,
     kept: Callable[[RunJob], list[Any] | None] = finished_run,
 ) -> dict[str, list[Any]]:
-    """Return run id → round events, running what no earlier call has finished.
+    """Return run id → round events, running unfinished jobs.
 
     ``work`` runs a job and stores its rounds; ``kept`` reads those of an earlier call, or None.
 
     Raises:
         HDPFLError: from the first job that cannot run; finished ones are kept.
     """
-    # Places of the grid with equal runs share one: the name says all that changes a result.
+    # Grid places with equal runs share one: the name states all inputs of a result.
     unique = {job.terms.run_id: job for job in jobs}
     runs = {name: found for name, job in unique.items() if (found := kept(job)) is not None}
     todo = [job for name, job in unique.items() if name not in runs]
@@ -311,10 +310,10 @@ def _setting(row: str | Setting) -> Setting:
 
 
 def select_or_all(known: Sequence[str], asked: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return what was asked for, or all where nothing was.
+    """Return the requested names, or all if none is requested.
 
     Raises:
-        TermsError: something of what was asked for is not known; ``option`` names it.
+        TermsError: a requested name is unknown; ``option`` names it.
     """
     unknown = [name for name in asked if name not in known]
     if unknown:

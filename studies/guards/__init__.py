@@ -1,1 +1,1 @@
-"""Attacks by clients that lie, and guards against them."""
+"""Attacks by lying clients, and guards against them."""

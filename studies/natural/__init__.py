@@ -1,1 +1,1 @@
-"""Natural federations: rules at sites that nobody drew, beside training alone and a constant."""
+"""Natural federations: strategies at real sites, against local and constant models."""

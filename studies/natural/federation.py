@@ -1,6 +1,8 @@
-"""A federation's records as the leaderboard uses them: for the reported runs, and for the search.
+"""Splits of a federation's records for the leaderboard.
 
-Rates are searched on the training records alone: every fifth of each site's tests them there, and
+One for the reported runs, one for the search.
+
+Rates are searched only on training records: every fifth of each site's is a test record there, and
 no record of the reported test is read.
 """
 
@@ -13,20 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.data.array_targets import Targets
-from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.data.datasets import dataset_of_owners, load_dataset
+from hdpfl_flower.data.stated_task import stated_of
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
+from studies.natural.federations.catalog import FEDERATIONS
+from studies.natural.federations.read import read_federation, schema_of
 
+DEALT, SITES, EACH = ("mnist",), 20, 900
+"""Data sets without sites of their own, dealt to so many of so many training records."""
 INNER = 5
-"""In the search every fifth record of each site tests."""
+"""Stride of test records in the search, within each site."""
 
 
 @dataclass(frozen=True, repr=False)
 class Split:
-    """Records that train and records that test, and whose they are.
+    """Training and test records with their owners.
 
     Attributes:
-        task: what is learned.
+        task: the task.
         train: of all sites.
         owners: site of each, from 0, shape ``(len(train),)``.
         test: of all sites.
@@ -46,15 +53,26 @@ class Split:
 
 
 def outer_split(name: str, data_dir: str) -> Split:
-    """Return the split that is reported; raises ``HDPFLError`` as ``load_dataset`` does."""
-    data = load_dataset(name, data_dir)
+    """Return the reported split: every fifth record of each site tests.
+
+    Raises:
+        HDPFLError: as ``read_federation`` or ``load_dataset``.
+    """
+    if name in FEDERATIONS:
+        data = dataset_of_owners(schema_of(name).task, read_federation(name).records)
+    else:
+        data = load_dataset(name, data_dir)
+    if name in DEALT and data.test is not None:
+        train = data.train.take(np.arange(SITES * EACH))
+        owners = [np.arange(len(part)) % SITES for part in (train, data.test)]
+        return Split(data.task, train, owners[0], data.test, owners[1])
     if data.owners is None or data.test is None or data.test_owners is None:
         raise DataError(f"data set '{name}' has no sites of its own")
     return Split(data.task, data.train, data.owners, data.test, data.test_owners)
 
 
 def inner_split(outer: Split) -> Split:
-    """Return the split that rates are searched on: of the training records alone."""
+    """Return the search split, from training records alone."""
     place = np.zeros(len(outer.owners), dtype=np.int64)
     for site in range(outer.sites):
         own = np.flatnonzero(outer.owners == site)
@@ -71,11 +89,11 @@ def inner_split(outer: Split) -> Split:
 
 
 def write_split(split: Split, path: Path) -> dict[str, str | int]:
-    """Write a split as a data set of one's own; return the terms that name it."""
+    """Write a split as a user data set; return its terms."""
     task = split.task
 
     def column(targets: Targets) -> Targets:
-        # Survival: the last interval and the event, as arrays without a schema have them.
+        # Survival: the last interval and the event, as in arrays without a schema.
         if not task.intervals:
             return targets
         whole = targets.astype(np.int64)
@@ -91,11 +109,4 @@ def write_split(split: Split, path: Path) -> dict[str, str | int]:
             y_test=column(split.test.targets),
             owner_test=split.test_owners,
         )
-    kind = "classification" if task.classes else "survival" if task.intervals else "regression"
-    number = {"classification": "classes", "survival": "intervals"}.get(kind)
-    return {
-        "dataset": f"file:{path.absolute()}",
-        "task": kind,
-        "input-shape": ",".join(map(str, task.input_shape)),
-        **({number: task.classes or task.intervals} if number else {}),
-    }
+    return {"dataset": f"file:{path.absolute()}", "task": stated_of(task)}

@@ -1,8 +1,8 @@
-"""The tables of the results' page, out of ``results.json``: ``python -m studies.natural.page``.
+"""Tables of the results page: ``python -m studies.natural.page``.
 
-``docs/results/tables/natural.json`` and ``school.json`` hold the numbers that are checked in, and
-the tables beside them are functions of these alone. With the paths of further ``results.json``
-the cells in them are added first, or replace those of the same federation, ε and rule.
+``docs/results/tables/natural.json`` and ``school.json`` hold the checked-in numbers, and
+the tables beside them depend only on them. With the paths of further ``results.json``
+their cells are added first, or replace those of the same federation, ε and strategy.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hdpfl_flower.data.federations.catalog import NATURAL
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.system.files import replace_file
 from studies.framework.output import markdown
+from studies.natural.federations.catalog import NATURAL
 from studies.natural.school import SCHOOL
 from studies.natural.study import LEADERBOARD, NaturalStudy
 from studies.natural.tables import ALONE, CONSTANT, cells_of
@@ -39,10 +39,10 @@ def text_of(name: str, content: Mapping[str, Any]) -> str:
 
 
 def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of both, those of ``more`` in place of equal ones, in the catalog's order.
+    """Return the merged cells in catalog order; ``more`` replaces equal ones.
 
-    Where training alone is replaced by runs with other results, the cells that were compared with
-    the earlier ones no longer say who is better off alone.
+    If training alone is replaced by runs with other results, the cells compared with
+    the earlier ones no longer state the share better off alone.
     """
 
     def key(cell: Mapping[str, Any]) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
 
 
 def _rank(cell: tuple[str, ...]) -> tuple[int, bool, float]:
-    """Return where a cell's column stands: as the catalog has the federations, then by ε."""
+    """Return a cell's sort key: catalog order, then ε."""
     federation, epsilon, _ = cell
     names = list(NATURAL)
     return names.index(federation), " " in epsilon, float(epsilon.split()[0])
@@ -88,7 +88,7 @@ def write(paths: Sequence[Path], folder: Path = TABLES) -> None:
     for name, content in contents.items():
         if not content:
             continue
-        text = text_of(name, content)  # before anything is written
+        text = text_of(name, content)  # before any write
         data = json.dumps(content, indent=0, ensure_ascii=False) + "\n"
         replace_file(kept[name], data.encode(), mode=0o644)
         replace_file(folder / f"{name}.md", text.encode(), mode=0o644)

@@ -1,4 +1,7 @@
-"""An entry counts only if its sites' ledgers recount to the ε that it claims."""
+"""Recount of ledgers, required for an entry to count.
+
+The ledgers of its sites must give the ε that it claims.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger.hash_chain import Chain
 from hdpfl_flower.ledger.invariants import check_entries
 from hdpfl_flower.monitoring.journal import Event
-from server_app.simulation.comparison import OnRound, RunJob
+from server_app.in_process.comparison import OnRound, RunJob
 from studies.framework.kept_runs import keep
 
 

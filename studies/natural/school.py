@@ -1,8 +1,8 @@
-"""``hdpfl reproduce school``: MR-MTL's School at ε = 6 beside three published numbers.
+"""``hdpfl reproduce school``: MR-MTL's School at ε = 6 against publications.
 
 Liu, Hu, Wu and Smith, On Privacy and Personalization in Cross-Silo Federated Learning (NeurIPS
-2022, arXiv:2206.07902), Fig. 3c; the numbers are those that the README of its code prints for its
-three commands. Records, model, ε, δ and clip norm are the paper's; what differs is in the notes.
+2022, arXiv:2206.07902), Fig. 3c; the numbers are those printed in the README of its code for its
+three commands. Records, model, ε, δ and clip norm are the paper's; differences are in the notes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from hdpfl_flower.errors import TermsError
 from studies.framework.study import Options, Table
 from studies.natural.scores import Score
 from studies.natural.study import NaturalStudy
-from studies.natural.tables import ALONE, FEDAVG, Cell, Place
+from studies.natural.tables import ALONE, FEDAVG, Cell, NaturalPlace
 from studies.natural.zero_start import LINEAR
 
 MR_MTL = "mr-mtl λ = 1"
 BY_RECORDS = "fedavg by records"
 PUBLISHED: Mapping[str, float] = {BY_RECORDS: 0.02564, ALONE: 0.02628, MR_MTL: 0.02394}
-"""Mean squared error over the pupils that test, 5 repetitions, by that README.
+"""Published mean squared errors over test pupils, 5 repetitions.
+
+From that README.
 
 Its FedAvg weights schools by their training pupils.
 """
@@ -30,12 +32,12 @@ Its FedAvg weights schools by their training pupils.
 
 @dataclass(frozen=True, kw_only=True)
 class SchoolStudy(NaturalStudy):
-    """A leaderboard of mean squared errors."""
+    """Leaderboard of mean squared errors."""
 
     def tables(
-        self, cells: Mapping[Place, Cell], constants: Mapping[str, Score]
+        self, cells: Mapping[NaturalPlace, Cell], constants: Mapping[str, Score]
     ) -> tuple[Table, ...]:
-        """Return one table, the least error first; twice the loss is the squared error."""
+        """Return one table of squared errors (twice the loss), least first."""
         ordered = sorted(cells, key=lambda place: cells[place].mean("loss"))
         rows = [_row(place.rule, cells[place]) for place in ordered]
         constant = constants["school"]
@@ -47,11 +49,11 @@ class SchoolStudy(NaturalStudy):
         title = "mean squared error of marks from 0 to 1, ± standard deviation over seeds"
         return (Table(title, head, tuple(rows)),)
 
-    def places(self, options: Options) -> list[Place]:
-        """Return every cell; there is one column.
+    def places(self, options: Options) -> list[NaturalPlace]:
+        """Return all cells of the single column.
 
         Raises:
-            TermsError: as of any leaderboard, or no folder of the data set.
+            TermsError: as for any leaderboard, or no folder of the data set.
         """
         if not options.data_dir:
             raise TermsError("--data-dir is empty; name the folder that holds school/school.mat")
@@ -85,10 +87,10 @@ SCHOOL = SchoolStudy(
         ALONE: {"strategy": "local"},
         FEDAVG: {"strategy": "fedavg"},
         BY_RECORDS: {"strategy": "fedavg", "fedavg.weights": "records"},
-        MR_MTL: {"strategy": "mr-mtl", "prox-lambda": 1.0},
-        "ditto λ = 1": {"strategy": "ditto", "personal-lambda": "1"},
+        MR_MTL: {"strategy": "mr-mtl", "work": "auto pull=1"},
+        "ditto λ = 1": {"strategy": "ditto", "second": "private pull=1"},
         "mmse": {"strategy": "mmse"},
-        "mmse + shrink": {"strategy": "mmse", "personal-shrink": 0.05},
+        "mmse + shrink": {"strategy": "mmse", "after": "shrink scale=0.05"},
     },
     rates=(0.01, 0.03, 0.1, 0.3, 1.0),
     base={"model": LINEAR, "clip-norm": 1.0, "delta": 1e-3, "rounds": 20},

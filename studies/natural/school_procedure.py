@@ -1,4 +1,4 @@
-"""School as MR-MTL's code trains it: ``python -m studies.natural.school_procedure DATA_DIR``.
+"""MR-MTL's School training: ``python -m studies.natural.school_procedure DATA_DIR``.
 
 Re-implemented in NumPy; ten seeds, each with its own draw of the tests. A linear model that starts
 at zero, half the squared error, 201 passes at rate .01; a pass takes shuffled batches of 32 (a
@@ -7,8 +7,8 @@ record's gradient, the pull to the mean included, to 1 and adds noise N(0, σ²)
 weigh by their training pupils. Each scales features by its own means and deviations, and marks from
 1 to 70 lie from 0 to 1; a fifth of its pupils, drawn, tests.
 
-Noise: σ is that of our accountant (PLD) for ε = 6 under Poisson sampling, as its code accounts
-(RDP) but does not sample. So ε is nominal, and no ε pays for means and deviations.
+Noise: σ is that of our accountant (PLD) for ε = 6 under Poisson sampling, which its code accounts
+(RDP) but does not use. So ε is nominal, and no ε covers means and deviations.
 
 References: Liu, Hu, Wu and Smith (NeurIPS 2022, arXiv:2206.07902) and the README of its code.
 """
@@ -31,13 +31,13 @@ PASSES, BATCH, RATE, CLIP_NORM = 201, 32, 0.01, 1.0
 EPSILON, DELTA = 6.0, 1e-3
 SEEDS = 10
 TOP, LEAST = 70, 1
-"""Marks."""
+"""Best and worst mark."""
 RULES = ("local", "fedavg by records", "mr-mtl λ = 1")
 
 
 @dataclass(frozen=True, repr=False)
 class School:
-    """Features with a 1 for the bias, shape ``(n, d + 1)``, and marks ``(n,)``: train and test."""
+    """Features with bias ``(n, d + 1)`` and marks ``(n,)``: training and test."""
 
     x: Floats
     y: Floats
@@ -56,7 +56,7 @@ class School:
 
 
 def draw_schools(data_dir: str, seed: int) -> list[School]:
-    """Return the schools, a fifth of each drawn for the test; raises as ``outer_split`` does."""
+    """Return the schools, a random fifth for tests; raises as ``outer_split``."""
     split = outer_split("school", data_dir)
     x = np.concatenate([split.train.features, split.test.features]).astype(np.float64)
     y = np.concatenate([split.train.targets, split.test.targets]).astype(np.float64)
@@ -75,7 +75,7 @@ def _school(x: Floats, y: Floats, random: np.random.Generator) -> School:
 
 
 def sigmas_of(schools: list[School]) -> Floats:
-    """Return each school's noise multiplier, shape ``(len(schools),)``: ε as its code accounts."""
+    """Return each school's noise multiplier, as its code accounts, shape ``(len(schools),)``."""
     known: dict[int, float] = {}
     for one in schools:
         if (n := len(one.y)) not in known:
@@ -85,7 +85,7 @@ def sigmas_of(schools: list[School]) -> Floats:
 
 
 def unamplified(sigma: float) -> float:
-    """Return ε of the shuffled passes at δ = 1e-3: a Gaussian release for each, rounded up."""
+    """Return ε of the shuffled passes, each a Gaussian release, rounded up."""
     return epsilon_of(event_of([Steps(1.0, PASSES)], sigma), DELTA, interval_for(EPSILON, PASSES))
 
 
@@ -122,13 +122,16 @@ def _pass(
 
 
 def error_of(schools: list[School], models: Floats) -> float:
-    """Return the mean squared error over the pupils that test, each under its school's model."""
+    """Return the mean squared error of test pupils under their schools' models."""
     errors = [(s.x_test @ model - s.y_test) ** 2 for s, model in zip(schools, models, strict=True)]
     return float(np.concatenate(errors).mean())
 
 
 def main(data_dir: str) -> None:
-    """Print each rule's error over the seeds, less that of local, and ε without amplification."""
+    """Print each strategy's error and its difference to local training.
+
+    Over the seeds; also ε without amplification.
+    """
     found: dict[str, list[float]] = {rule: [] for rule in RULES}
     bounds = (math.inf, -math.inf)
     for seed in range(SEEDS):

@@ -1,4 +1,4 @@
-"""What a rule is worth on a natural federation: over its records, and over its sites."""
+"""Scores of a strategy on a natural federation, by records and sites."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scipy.special import stdtrit
 from hdpfl_flower.models.constant import constant_outputs
 from hdpfl_flower.models.losses import record_losses
 from hdpfl_flower.models.site_summary import PERSONAL, worst_tenth
+from server_app.in_process.metrics_by_site import best_of, better_alone, read_site_metrics
 from server_app.run.final_measures import read_final_measures
-from server_app.simulation.metrics_by_site import best_of, better_alone, read_site_metrics
 from studies.natural.federation import Split
 
 NONE = float("nan")
@@ -23,22 +23,22 @@ NONE = float("nan")
 
 @dataclass(frozen=True)
 class Score:
-    """One run's models on the test records of the sites; NaN for what has no value.
+    """Scores of one run on the sites' test records; NaN if undefined.
 
     Attributes:
         loss: mean over the test records, each under the model of its site, in nats.
         accuracy: likewise, of classes.
         ranking: AUROC, or for survival the concordance, of the one model of all sites on all test
-            records; where each site has its own, the mean over the sites' models on all records.
+            records; if each site has its own, the mean over the sites' models on all records.
         ranking_low: lower end of its interval of 95 % over the test records.
         ranking_high: its upper end.
         slope: of the calibration, likewise; 1 is the best.
         by_site: mean loss over the sites, each with the same weight.
         worst: mean loss of the worst tenth of the sites.
         gain: mean over the test records of the constant's loss less this one.
-        gain_reach: half the width of its interval of 95 %, over sites: whose records test it is
-            chance, too.
-        sites: that take part and are tested.
+        gain_reach: half the width of its interval of 95 %, over sites: the choice of tested sites
+            is also random.
+        sites: number of sites that take part and are tested.
     """
 
     loss: float
@@ -55,17 +55,17 @@ class Score:
 
 
 def score_of_sites(folder: Path, split: Split) -> Score:
-    """Return the score of a finished run, each test record under the model of its site.
+    """Return a finished run's score, each record under its site's model.
 
     Args:
         folder: the run's.
-        split: whose test records it was tested on.
+        split: with the test records of the run.
     """
     found = read_site_metrics(folder)
     losses, right = best_of(found, "loss"), best_of(found, "accuracy")
     counts, constants = np.bincount(split.test_owners), constant_losses(split)
     gains = {site: constants[int(site)] - loss for site, loss in losses.items()}
-    # Personal models are tested at their sites alone, not on all test records.
+    # Personal models are tested only at their sites, not on all test records.
     ranking = {} if found.get(PERSONAL) else _ranking(folder)
     return Score(
         _over_records(losses, counts),
@@ -80,7 +80,7 @@ def score_of_sites(folder: Path, split: Split) -> Score:
 
 
 def score_of_pooled(folder: Path, split: Split) -> Score:
-    """Return the score of a finished run of one site with all records; no site is the worst."""
+    """Return the score of a finished pooled run, without worst site."""
     if split.task.classes:  # a site's own test has the class shares of its training records
         loss, right = (_measure(folder, name) for name in ("log-loss", "accuracy"))
     else:
@@ -90,13 +90,13 @@ def score_of_pooled(folder: Path, split: Split) -> Score:
 
 
 def better_off_alone(alone: Path, joined: Path) -> float:
-    """Return the share of the sites whose loss is less where each trains by itself."""
+    """Return the share of sites with less loss when training alone."""
     sites, compared = better_alone(read_site_metrics(alone), read_site_metrics(joined), "loss")
     return len(sites) / compared
 
 
 def constant_score(split: Split) -> Score:
-    """Return the score of the predictor without features, made without any privacy."""
+    """Return the constant predictor's score, without privacy."""
     losses, task = _constant_by_record(split), split.task
     right = NONE
     if task.classes:
@@ -142,13 +142,13 @@ def _ranking(folder: Path) -> dict[str, float]:
 
 
 def _over_records(values: Mapping[str, float], counts: npt.NDArray[np.int64]) -> float:
-    """Return the mean over the records of a mean by site; a site counts by its test records."""
+    """Return the record mean of site means, weighted by test records."""
     weights = [counts[int(site)] for site in values]
     return float(np.average(list(values.values()), weights=weights))
 
 
 def _reach(values: Mapping[str, float], counts: npt.NDArray[np.int64]) -> float:
-    """Return half the width of the interval of 95 % of the mean above, sites drawn at random.
+    """Return half the 95 % interval of that mean over random sites.
 
     The linearised error of a ratio of sums over clusters, with Student's t of their number less
     one (Cochran, Sampling Techniques, 1977, §6.4).

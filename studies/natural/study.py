@@ -1,14 +1,13 @@
-"""``hdpfl bench NAME``: weight rules, training alone and pooled records on natural federations.
+"""``hdpfl reproduce natural``: strategies on natural federations, against baselines.
 
-Every rule has the rate of one grid with the least loss in the search, whose records are the
-training ones alone; then three seeds are reported. A run whose sites' ledgers do not recount to
-what was charged is not counted. A column (a federation at an ε) is finished before the next begins.
+Every strategy has the rate of one grid with the least loss in the search, on training
+records only; then three seeds are reported. A run whose sites' ledgers do not recount to
+their charge is not counted. A column (a federation at an ε) is finished before the next begins.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +18,9 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
+from server_app.in_process.comparison import RunJob
 from server_app.plots import plot_differences
-from server_app.simulation.comparison import RunJob
-from studies.framework.kept_runs import finished_run, with_run_name
+from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     Findings,
     Options,
@@ -30,7 +29,8 @@ from studies.framework.study import (
     run_jobs,
     select_or_all,
 )
-from studies.natural.federation import Split, inner_split, outer_split, write_split
+from studies.natural.federation import DEALT, Split, inner_split, outer_split, write_split
+from studies.natural.federations.catalog import FEDERATIONS
 from studies.natural.recount import keep_recounted
 from studies.natural.scores import (
     Score,
@@ -44,7 +44,7 @@ from studies.natural.tables import (
     FEDAVG,
     POOLED,
     Cell,
-    Place,
+    NaturalPlace,
     board,
     columns_of,
     numbers,
@@ -52,7 +52,7 @@ from studies.natural.tables import (
 )
 
 FIRST_SEED = 11
-"""Of the reported runs; the search has seed 0."""
+"""First seed of the reported runs; the search has seed 0."""
 BATCHES = 4
 """Batches of a site's records in a round."""
 BASE: Mapping[str, Any] = {
@@ -62,23 +62,24 @@ BASE: Mapping[str, Any] = {
     "rounds": 20,
     "stack": True,
 }
-"""What every run has. Sites train together, which is faster."""
+"""Run config keys of every run; sites train together for speed."""
 POOLED_DELTA = 1e-5
-"""Of pooled records too many for the δ of the sites: a site's policy wants δ below 1 / records."""
+"""δ for many pooled records: a policy requires δ below 1/records."""
 BY_EPSILON = "weiavg"
-"""The rule that is FedAvg where every site has the same ε."""
+"""Strategy equal to FedAvg if every site has the same ε."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalStudy(Study):
-    """A leaderboard.
+    """Leaderboard of strategies.
 
     Attributes:
         federations: by name.
         epsilons: label → the simulated sites' ε, see ``draw_epsilons``.
         quick_epsilons: labels of those of the quick form.
         rules: label → run config keys; ``pooled`` is one site with all records.
-        rates: the grid that each rule is searched over.
+        rates: the search grid of each strategy.
+        grids: column → its own grid.
         base: run config keys of every run.
         seeds: of a cell.
     """
@@ -88,12 +89,13 @@ class NaturalStudy(Study):
     quick_epsilons: tuple[str, ...]
     rules: Mapping[str, Mapping[str, Any]]
     rates: tuple[float, ...]
+    grids: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=lambda: BASE)
     seeds: int = 3
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Search the rates and run the rules, a column at a time; draw the differences."""
-        started, notes, left = time.monotonic(), list[str](), list[str]()
+        """Search rates and run strategies by column; draw the differences."""
+        notes = list[str]()
         splits: dict[str, Split] = {}
         places = self.places(options)
         for name in dict.fromkeys(place.federation for place in places):
@@ -104,31 +106,24 @@ class NaturalStudy(Study):
                     raise
                 notes.append(f"{name} was left out: {reason}")
         places = [place for place in places if place.federation in splits]
-        cells: dict[Place, Cell] = {}
+        cells: dict[NaturalPlace, Cell] = {}
         for column in columns_of(places):
             here = [place for place in places if place.column == column]
-            column_ = Column(self, here, splits[here[0].federation], options, folder)
-            late = options.minutes and time.monotonic() - started > 60 * options.minutes
-            if late and not column_.is_finished():
-                left.append(column)
-                continue
-            cells |= column_.cells()
-        if left:
-            notes.append(f"Not run yet, for the next call with the same folder: {', '.join(left)}.")
-        if not cells:
-            raise TermsError("--minutes: no column is finished; call again with more of them")
+            cells |= FederationColumn(
+                self, here, splits[here[0].federation], options, folder
+            ).cells()
         constants = {name: constant_score(splits[name]) for name in {p.federation for p in cells}}
         self._draw(cells, folder)
         tables = self.tables(cells, constants)
         return Findings(tables, numbers(cells, constants), (*self.notes, *notes))
 
     def tables(
-        self, cells: Mapping[Place, Cell], constants: Mapping[str, Score]
+        self, cells: Mapping[NaturalPlace, Cell], constants: Mapping[str, Score]
     ) -> tuple[Table, ...]:
         """Return the tables of the cells."""
         return board(cells, constants)
 
-    def _draw(self, cells: Mapping[Place, Cell], folder: Path) -> None:
+    def _draw(self, cells: Mapping[NaturalPlace, Cell], folder: Path) -> None:
         gaps = regret(cells, FEDAVG)
         shown = {
             rule: {p.column: (gap.mean, gap.error) for p, gap in gaps.items() if p.rule == rule}
@@ -137,11 +132,11 @@ class NaturalStudy(Study):
         path = folder / f"{self.name}.png"
         plot_differences({"": shown}, path, f"1000 × (loss − {FEDAVG}'s)", self.title)
 
-    def places(self, options: Options) -> list[Place]:
-        """Return every cell.
+    def places(self, options: Options) -> list[NaturalPlace]:
+        """Return all cells.
 
         Raises:
-            TermsError: an option names what the study has not.
+            TermsError: an option names an entry that the study lacks.
         """
         if options.model or options.dataset or options.noises:
             raise TermsError(
@@ -149,33 +144,36 @@ class NaturalStudy(Study):
             )
         shown = tuple(self.epsilons) if options.full else self.quick_epsilons
         every = [(name, label) for name in self.federations for label in self.epsilons]
-        known = [*self.federations, *(Place(name, label, "").column for name, label in every)]
+        known = [
+            *self.federations,
+            *(NaturalPlace(name, label, "").column for name, label in every),
+        ]
         asked = select_or_all(known, options.columns or self.federations, "--columns")
         columns = [
             (name, label)
             for name, label in every
-            if Place(name, label, "").column in asked or (name in asked and label in shown)
+            if NaturalPlace(name, label, "").column in asked or (name in asked and label in shown)
         ]
         return [
-            Place(name, label, rule)
+            NaturalPlace(name, label, rule)
             for name, label in columns
             for rule in options.strategies or self.rules
-            # Pooled records have one ε; by ε all weights are equal where the ε are.
+            # Pooled records have one ε; weights by ε are equal if all ε are.
             if (rule != POOLED or self.epsilons[label] == label)
             and (rule != BY_EPSILON or options.strategies or self.epsilons[label] != label)
         ]
 
     def config_of(self, rule: str) -> Mapping[str, Any]:
-        """Return the run config keys of a rule: of the study's own, or any strategy's name."""
+        """Return the run config keys of a study's or any strategy."""
         return self.rules.get(rule, {"strategy": rule})
 
 
 @dataclass(frozen=True)
-class Column:
-    """A federation at an ε: all rules.
+class FederationColumn:
+    """Federation at an ε, with all strategies.
 
     Attributes:
-        study: whose it is.
+        study: its study.
         places: its cells.
         split: its records.
         options: of the call.
@@ -183,31 +181,25 @@ class Column:
     """
 
     study: NaturalStudy
-    places: list[Place]
+    places: list[NaturalPlace]
     split: Split
     options: Options
     folder: Path
 
     @cached_property
     def inner(self) -> tuple[Split, Mapping[str, Any]]:
-        """The records of the search, written to a file, and the terms that name it."""
+        """Records of the search, written to a file, and their terms."""
         name, split = self.places[0].federation, inner_split(self.split)
         return split, write_split(split, self.folder / f"{name}-search.npz")
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """The rates."""
-        return self.options.learning_rates or self.study.rates
+        """Learning rates of the grid."""
+        column = self.places[0].column
+        return self.options.learning_rates or self.study.grids.get(column, self.study.rates)
 
-    def is_finished(self) -> bool:
-        """Return whether every run is kept from earlier calls."""
-        if any(finished_run(job) is None for job in self._search().values()):
-            return False
-        jobs = self._reported(self._rates())
-        return all(finished_run(job) is not None for job in jobs.values())
-
-    def cells(self) -> dict[Place, Cell]:
-        """Run what is missing and return the cells."""
+    def cells(self) -> dict[NaturalPlace, Cell]:
+        """Run missing jobs and return the cells."""
         title = f"{self.study.name}, {self.places[0].column}"
         run_jobs(list(self._search().values()), self.options, f"{title}, search", keep_recounted)
         rates = self._rates()
@@ -215,7 +207,7 @@ class Column:
         run_jobs(list(jobs.values()), self.options, title, keep_recounted)
         cells = {}
         for place in self.places:
-            alone = Place(place.federation, place.epsilon, ALONE)
+            alone = NaturalPlace(place.federation, place.epsilon, ALONE)
             shares = [
                 better_off_alone(_folder(jobs[alone, seed]), _folder(jobs[place, seed]))
                 for seed in self.seeds
@@ -229,10 +221,10 @@ class Column:
 
     @property
     def seeds(self) -> range:
-        """Of the reported runs."""
+        """Seeds of the reported runs."""
         return range(FIRST_SEED, FIRST_SEED + (self.options.seeds or self.study.seeds))
 
-    def _search(self) -> dict[tuple[Place, float], RunJob]:
+    def _search(self) -> dict[tuple[NaturalPlace, float], RunJob]:
         split, terms = self.inner
         return {
             (place, rate): self.job(place, rate, 0, split, terms)
@@ -240,16 +232,21 @@ class Column:
             for rate in self.grid
         }
 
-    def _rates(self) -> dict[Place, float]:
-        """Return the rate of each place, by the loss on training records that the search tests."""
-        found: dict[Place, dict[float, float]] = {}
+    def _rates(self) -> dict[NaturalPlace, float]:
+        """Return each place's rate by loss on the search's test records."""
+        found: dict[NaturalPlace, dict[float, float]] = {}
         for (place, rate), job in self._search().items():
             loss = _score(place, job, self.inner[0]).loss
             found.setdefault(place, {})[rate] = loss if math.isfinite(loss) else math.inf
         return {place: min(sorted(tried), key=tried.__getitem__) for place, tried in found.items()}
 
-    def _reported(self, rates: Mapping[Place, float]) -> dict[tuple[Place, int], RunJob]:
-        terms = {"dataset": self.places[0].federation}
+    def _reported(
+        self, rates: Mapping[NaturalPlace, float]
+    ) -> dict[tuple[NaturalPlace, int], RunJob]:
+        name = self.places[0].federation
+        terms: Mapping[str, Any] = {"dataset": name}
+        if name in FEDERATIONS or name in DEALT:  # no data set of the product has these sites
+            terms = write_split(self.split, self.folder / f"{name}.npz")
         return {
             (place, seed): self.job(place, rates[place], seed, self.split, terms)
             for place in self.places
@@ -257,9 +254,9 @@ class Column:
         }
 
     def job(
-        self, place: Place, rate: float, seed: int, split: Split, terms: Mapping[str, Any]
+        self, place: NaturalPlace, rate: float, seed: int, split: Split, terms: Mapping[str, Any]
     ) -> RunJob:
-        """Return a run of a cell; sites with too few records for their policy take no part."""
+        """Return a run of a cell."""
         pooled = place.rule == POOLED
         counts = np.array([len(split.train)]) if pooled else np.bincount(split.owners)
         batches = ":".join(str(max(1, round(int(count) / BATCHES))) for count in counts)
@@ -279,14 +276,10 @@ class Column:
             config["delta"] = POOLED_DELTA
         run = RunConfig.parse(config)
         stop = self.options.rounds if self.options.rounds < run.terms.rounds else 0
-        # Of the whole federation's records: search and report have the same sites.
-        of_sites = np.bincount(self.split.owners)
-        small = np.flatnonzero(of_sites < self.options.fewest_records)
-        absent = () if pooled else tuple(map(int, small))
-        return with_run_name(RunJob(run, len(counts), stop, absent=absent))
+        return with_run_name(RunJob(run, len(counts), stop))
 
 
-def _score(place: Place, job: RunJob, split: Split) -> Score:
+def _score(place: NaturalPlace, job: RunJob, split: Split) -> Score:
     if place.rule == POOLED:
         return score_of_pooled(_folder(job), split)
     return score_of_sites(_folder(job), split)
@@ -299,7 +292,7 @@ def _folder(job: RunJob) -> Path:
 LEADERBOARD = NaturalStudy(
     name="natural",
     title="Natural federations: log loss at the sites",
-    source="ours (no paper); the data sets' sources: hdpfl bench --json",
+    source="ours (no paper); the data sets' sources: studies/natural/federations/catalog.py",
     minutes=20,
     federations=("heart", "chem97", "dialysis", "randhie", "medpar", "opt"),
     epsilons={"0.3": "0.3", "1": "1", "3": "3", "0.3 to 8": "uniform:0.3:8"},
@@ -311,7 +304,6 @@ LEADERBOARD = NaturalStudy(
         BY_EPSILON: {"strategy": "weiavg"},
         "mmse": {"strategy": "mmse"},
         "robust-hdp": {"strategy": "robust-hdp"},
-        "robust-hdp-drift": {"strategy": "robust-hdp-drift"},
         "mr-mtl": {"strategy": "mr-mtl"},
         POOLED: {"strategy": "fedavg"},
     },

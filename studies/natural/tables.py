@@ -1,6 +1,6 @@
-"""The tables of the natural federations: a board for each ε, and the regret of each rule.
+"""Tables of natural federations: a board per ε, and regrets.
 
-They are a function of ``results.json`` alone: who changes a number of the page changes it there.
+They depend only on ``results.json``: change a number of the page there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.data.federations.catalog import NATURAL
 from studies.framework.study import Table
+from studies.natural.federations.catalog import NATURAL
 from studies.natural.scores import NONE, Score
 from studies.which_rule.regret import Difference, difference
 
 THOUSANDTHS = 1000.0
-"""Differences of losses are shown in thousandths of a nat."""
+"""Scale of loss differences: thousandths of a nat."""
 ALONE, POOLED, FEDAVG, CONSTANT = "local", "pooled", "fedavg", "constant"
 HEAD = (
     "", "loss", "− constant", "accuracy, %", "AUROC", "slope", "worst", "alone, %", "− fedavg",
@@ -27,8 +27,8 @@ HEAD = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """A cell: federation, ε by its label, rule."""
+class NaturalPlace:
+    """Cell: federation, ε label, strategy."""
 
     federation: str
     epsilon: str
@@ -36,20 +36,20 @@ class Place:
 
     @property
     def column(self) -> str:
-        """What ``--columns`` names."""
+        """Label for ``--columns``."""
         return f"{self.federation} ε {self.epsilon}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A rule on a federation at an ε.
+    """Strategy on a federation at an ε.
 
     Attributes:
         rate: learning rate that the search chose.
         scores: of the reported runs, a seed each.
-        alone: share of the sites that are better off alone, a seed each; empty without ``local``.
+        alone: share of the sites that are better off alone, one per seed; empty without ``local``.
         at_edge: whether the rate is the least or the greatest of the grid.
-        of_sites: number of sites of the federation, those that take no part included.
+        of_sites: number of sites of the federation, including those that take no part.
     """
 
     rate: float
@@ -60,21 +60,21 @@ class Cell:
 
     @property
     def losses(self) -> list[float]:
-        """Of the reported runs, in thousandths of a nat."""
+        """Losses of the reported runs, in thousandths of a nat."""
         return [THOUSANDTHS * score.loss for score in self.scores]
 
     def mean(self, field: str) -> float:
-        """Return the mean over the seeds of a number of the score; NaN where one has none."""
+        """Return the seed mean of a score's number; NaN if any lacks it."""
         return float(np.mean([getattr(score, field) for score in self.scores]))
 
     @property
     def is_better(self) -> bool:
-        """Whether its loss is below the constant's by more than chance over sites, on average."""
+        """Whether its mean loss beats the constant's beyond chance over sites."""
         return self.mean("gain") > self.mean("gain_reach")
 
 
-def regret(cells: Mapping[Place, Cell], rule: str) -> dict[Place, Difference]:
-    """Return the loss of each cell less that of ``rule`` in the same column, seed by seed."""
+def regret(cells: Mapping[NaturalPlace, Cell], rule: str) -> dict[NaturalPlace, Difference]:
+    """Return each cell's loss less that of ``rule``, by column and seed."""
     of_rule = {place.column: cell for place, cell in cells.items() if place.rule == rule}
     return {
         place: difference(cell.losses, of_rule[place.column].losses)
@@ -83,8 +83,8 @@ def regret(cells: Mapping[Place, Cell], rule: str) -> dict[Place, Difference]:
     }
 
 
-def board(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> tuple[Table, ...]:
-    """Return the regret over all columns, then a table for each column, the best loss first."""
+def board(cells: Mapping[NaturalPlace, Cell], constants: Mapping[str, Score]) -> tuple[Table, ...]:
+    """Return the regret over all columns, then each column's ranking."""
     columns = dict.fromkeys(place.column for place in cells)
     tables = [_regret_table(cells)]
     for column in columns:
@@ -94,15 +94,15 @@ def board(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> tuple[
         name = next(iter(here)).federation
         rows = [_row(place.rule, here[place], gaps.get(place)) for place in ordered]
         rows.append(_row(CONSTANT, Cell(NONE, (constants[name],), ()), None))
-        # Survival has no classes to be right about.
+        # Survival has no classes, so no accuracy.
         is_survival = math.isnan(constants[name].accuracy)
         head = tuple("concordance" if is_survival and w == "AUROC" else w for w in HEAD)
         tables.append(Table(f"{column}: {_title(name, here)}", head, tuple(rows)))
     return tuple(tables)
 
 
-def _title(name: str, here: Mapping[Place, Cell]) -> str:
-    """Return who takes part, and for a negative control whether it shows a signal."""
+def _title(name: str, here: Mapping[NaturalPlace, Cell]) -> str:
+    """Return the participation, and for controls whether they show signal."""
     part = [cell for place, cell in here.items() if place.rule != POOLED]
     sites, of_sites = min(cell.scores[0].sites for cell in part), part[0].of_sites
     words = [f"{of_sites} sites, of which {sites} take part and have records for the test"]
@@ -118,7 +118,7 @@ def _title(name: str, here: Mapping[Place, Cell]) -> str:
     return "; ".join(words)
 
 
-def numbers(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> dict[str, Any]:
+def numbers(cells: Mapping[NaturalPlace, Cell], constants: Mapping[str, Score]) -> dict[str, Any]:
     """Return every run's numbers for ``results.json``."""
     return {
         "cells": [
@@ -138,10 +138,10 @@ def numbers(cells: Mapping[Place, Cell], constants: Mapping[str, Score]) -> dict
     }
 
 
-def cells_of(content: Mapping[str, Any]) -> tuple[dict[Place, Cell], dict[str, Score]]:
-    """Return the cells and the constants that :func:`numbers` wrote."""
+def cells_of(content: Mapping[str, Any]) -> tuple[dict[NaturalPlace, Cell], dict[str, Score]]:
+    """Return the cells and constants written by :func:`numbers`."""
     cells = {
-        Place(one["federation"], one["epsilon"], one["rule"]): Cell(
+        NaturalPlace(one["federation"], one["epsilon"], one["rule"]): Cell(
             one["learning-rate"],
             tuple(map(_score, one["runs"])),
             tuple(one["better-off-alone"]),
@@ -153,8 +153,8 @@ def cells_of(content: Mapping[str, Any]) -> tuple[dict[Place, Cell], dict[str, S
     return cells, {name: _score(one) for name, one in content[CONSTANT].items()}
 
 
-def _regret_table(cells: Mapping[Place, Cell]) -> Table:
-    """Return each rule's furthest loss behind FedAvg and behind the best federated rule."""
+def _regret_table(cells: Mapping[NaturalPlace, Cell]) -> Table:
+    """Return each strategy's largest loss behind FedAvg and the best."""
     rows = []
     federated = {p: c for p, c in cells.items() if p.rule not in (ALONE, POOLED)}
     best = {
@@ -176,7 +176,7 @@ def _regret_table(cells: Mapping[Place, Cell]) -> Table:
     return Table("losses, in thousandths of a nat, ± standard error over seeds", head, tuple(rows))
 
 
-def _worst(gaps: Mapping[Place, Difference]) -> str:
+def _worst(gaps: Mapping[NaturalPlace, Difference]) -> str:
     if not gaps:
         return "–"
     place = max(gaps, key=lambda one: gaps[one].mean)
@@ -219,7 +219,7 @@ def _text(gap: Difference) -> str:
 
 
 def _known(score: Score) -> dict[str, float | None]:
-    """Return the numbers of a score, six digits of each: a table shows at most four."""
+    """Return a score's numbers with six digits; tables show four."""
     return {
         key: None if math.isnan(value) else float(f"{value:.6g}")
         for key, value in asdict(score).items()
@@ -231,6 +231,6 @@ def _score(content: Mapping[str, float | None]) -> Score:
     return Score(**{**known, "sites": int(known["sites"])})  # type: ignore[arg-type]
 
 
-def columns_of(cells: Iterable[Place]) -> list[str]:
+def columns_of(cells: Iterable[NaturalPlace]) -> list[str]:
     """Return the columns in their order."""
     return list(dict.fromkeys(place.column for place in cells))

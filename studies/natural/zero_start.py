@@ -1,8 +1,8 @@
-"""A linear layer that starts at zero: the run config's ``model`` of School.
+"""Linear layer that starts at zero: School's ``model``.
 
-A linear model needs no drawn start, and a drawn one costs where targets are small beside it, as
-marks from 0 to 1 are: the noise of a budget leaves few steps, and those that a rare feature takes
-part in do not forget where its weight began.
+A linear model needs no random start, and a random one costs if targets are small beside it, as
+marks from 0 to 1 are: the noise of a budget allows few steps, and the steps that a rare feature
+takes part in do not forget the start of its weight.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 LINEAR = f"{__name__}:linear"
-"""As ``model`` names it."""
+"""Value of ``model`` that names it."""
 
 
 def linear(task: Task) -> nn.Module:
-    """Return one linear layer from the flattened features to the task's outputs, all zeros.
+    """Return a zero linear layer from flattened features to outputs.
 
     >>> from hdpfl_flower.models.task import Task
     >>> [p.abs().sum().item() for p in linear(Task.regression((3,))).parameters()]

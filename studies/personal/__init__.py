@@ -1,1 +1,1 @@
-"""Personal models: what sharing is worth beside local training, and DP-pFedDSU's tables."""
+"""Personal models: DP-pFedDSU's tables, with added controls."""

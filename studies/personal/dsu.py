@@ -1,14 +1,14 @@
-"""DP-pFedDSU's Tables II and III, with the two controls that the paper leaves out, in both units.
+"""DP-pFedDSU's Tables II and III with two controls, in both units.
 
 Personalized federated learning via dynamic sparse updates under differential privacy
-(arXiv:2503.09192; no public code). Only the orders of its tables can be compared: data, model,
-rounds, δ, sampling and batch are other ones here, or are missing in the paper. The controls are
-training alone and a random body that never moves under a head of the client's own: where one of
-them is ahead of the rules, sharing is worth nothing, whatever their order.
+(arXiv:2503.09192; no public code). Only the rankings of its tables can be compared: data, model,
+rounds, δ, sampling and batch differ here, or are missing in the paper. The controls are
+training alone and a random body that never moves under a head of the client's own: if one of
+them is ahead of the strategies, sharing is worthless, for any ranking.
 
 In the paper's unit, the client, heads train without noise at home, and a trusted server noises the
 sum of the clipped bodies (``client_level.py``); in ours every step of every client is DP-SGD's, and
-the server is trusted with nothing.
+the server is not trusted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 
 from server_app.plots import plot_columns
 from studies.framework.study import Findings, Options, Setting, Study, Table
-from studies.personal.tuned_study import Row, TunedStudy, mean_and_deviation
+from studies.personal.tuned_study import TunedRow, TunedStudy, mean_and_deviation
 
 ALONE, FROZEN = "local training alone", "frozen random body"
 FB, PPSGD, PMTL, CENTAUR = "DP-FedAvg-fb", "PPSGD", "PMTL-FT", "CENTAUR"
 PUBLISHED, HONEST = "DSU (published)", "DSU honest"
 
 TABLE_II: Mapping[str, float] = {FB: 49.0, PPSGD: 53.0, PMTL: 48.9, CENTAUR: 53.9, PUBLISHED: 55.8}
-"""The paper's, CIFAR-10, ε = 1, five labels a client; other columns are not compared."""
+"""Paper's Table II, only for CIFAR-10, ε = 1, five labels per client."""
 TABLE_III = (55.71, 55.76, 55.94)
-"""The paper's, DSU alone at three ε: flat."""
+"""Paper's Table III: DSU at three ε, nearly equal."""
 
 FIVE, TWO = "5 labels ε 1", "2 labels ε 1"
 LESS, MORE = "5 labels ε 0.5", "5 labels ε 8"
@@ -43,7 +43,7 @@ BASE: dict[str, Any] = {
     "batch-sizes": "60",
     "delta": 1e-4,
 }
-"""Of both units."""
+"""Run config keys of both units."""
 
 COLUMNS = tuple(
     Setting(
@@ -57,9 +57,9 @@ COLUMNS = tuple(
     )
 )
 
-HEAD: dict[str, Any] = {"personal-part": "head", "personal-training": "alternate"}
+HEAD: dict[str, Any] = {"work": "alternate"}
 STILL = {"clip-norm": 1e-4}
-"""The noise follows the clip norm, so that neither moves the body from where it began."""
+"""Clip norm, and so noise, too small to move the body."""
 
 CLIENT_LEVEL = TunedStudy(
     name="dsu-client",
@@ -74,14 +74,14 @@ CLIENT_LEVEL = TunedStudy(
         "clip-norm": 0.01,
     },
     rows=(
-        Row(ALONE, {"personal-lambda": "0"}),
-        Row(FROZEN, {**HEAD, **STILL}),
-        Row(FB, {"tuning-steps": 40, "tuning-part": "head"}),
-        Row(PPSGD, {"personal-training": "offset"}),
-        Row(PMTL, {"personal-lambda": "0.1"}),
-        Row(CENTAUR, HEAD),
-        Row(PUBLISHED, {**HEAD, "shared-mask": "published"}),
-        Row(HONEST, {**HEAD, "shared-mask": "global-magnitude"}),
+        TunedRow(ALONE, {"second": "kept pull=0"}),
+        TunedRow(FROZEN, {**HEAD, **STILL}),
+        TunedRow(FB, {"after": "tuning steps=40 part=head"}),
+        TunedRow(PPSGD, {"work": "offset"}),
+        TunedRow(PMTL, {"second": "kept pull=0.1"}),
+        TunedRow(CENTAUR, HEAD),
+        TunedRow(PUBLISHED, {"work": "alternate mask=published"}),
+        TunedRow(HONEST, {"work": "alternate mask=global-magnitude"}),
     ),
     columns=COLUMNS,
     quick_columns=(FIVE, TWO),
@@ -96,14 +96,14 @@ RECORD_LEVEL = TunedStudy(
     minutes=4,
     base={**BASE, "clip-norm": 1.0},
     rows=(
-        Row(ALONE, {"strategy": "local"}),
-        Row(FROZEN, {"strategy": "local", "personal-part": "body", "personal-training": "frozen"}),
-        Row(FB, {"strategy": "dp-fedavg-fb"}),
-        Row(PPSGD, {"strategy": "ppsgd"}),
-        Row(PMTL, {"strategy": "pmtl"}),
-        Row(CENTAUR, {"strategy": "fedrep"}),
-        Row(PUBLISHED, {"strategy": "dsu-published"}),
-        Row(HONEST, {"strategy": "dsu"}),
+        TunedRow(ALONE, {"strategy": "local"}),
+        TunedRow(FROZEN, {"strategy": "local", "work": "frozen stays=body"}),
+        TunedRow(FB, {"strategy": "dp-fedavg-fb"}),
+        TunedRow(PPSGD, {"strategy": "ppsgd"}),
+        TunedRow(PMTL, {"strategy": "pmtl"}),
+        TunedRow(CENTAUR, {"strategy": "fedrep"}),
+        TunedRow(PUBLISHED, {"strategy": "dsu-published"}),
+        TunedRow(HONEST, {"strategy": "dsu"}),
     ),
     columns=COLUMNS,
     quick_columns=(FIVE, TWO),
@@ -123,7 +123,7 @@ class DsuStudy(Study):
     units: tuple[TunedStudy, ...]
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run both units, and put the paper's numbers beside them in a table of their own."""
+        """Run both units and tabulate the paper's numbers beside them."""
         tables, numbers, notes = list[Table](), dict[str, Any](), list(self.notes)
         lines: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
         for unit in self.units:
@@ -145,7 +145,7 @@ class DsuStudy(Study):
 
 
 def printed() -> Table:
-    """Return the numbers that the paper prints."""
+    """Return the numbers printed in the paper."""
     rows = [(row, f"{value:g}") for row, value in TABLE_II.items()]
     flat = ", ".join(f"{value:.2f}" for value in TABLE_III)
     return Table(

@@ -1,15 +1,17 @@
-"""Studies of each client's own model: tuned on one seed, reported on others, beside controls.
+"""Studies of personal models: tuned and reported on different seeds.
 
-What counts is the accuracy on records like the client's own: of its personal model where the run
+Controls stand beside the strategies.
+
+The measure is the accuracy on records like the client's own: of its personal model if the run
 makes one, else of the model that it uses, after the last round. Each row's clip norm and learning
-rate are chosen from one grid by runs with a seed of their own, 0, which are not reported.
+rate are chosen from one grid by runs with a separate seed, 0, which are not reported.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.journal import Event
+from server_app.in_process.comparison import RunJob
 from server_app.plots import plot_columns
-from server_app.simulation.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     Findings,
@@ -34,7 +36,7 @@ from studies.framework.study import (
 )
 
 TUNING_SEED = 0
-"""Of the runs that choose clip norm and learning rate; no reported run has it."""
+"""Seed of the tuning runs, in no reported run."""
 
 Place = tuple[str, str]
 """(column, row)."""
@@ -44,24 +46,24 @@ Rates = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Row(Setting):
-    """A row of the grid, in all columns or in some.
+class TunedRow(Setting):
+    """Row of the grid, in all or some columns.
 
     Attributes:
-        columns: labels of the columns that it is run in; empty: all of them.
+        columns: labels of its columns; empty: all of them.
     """
 
     columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What was found of a row in a column, in percent.
+class TunedCell:
+    """Results of a row in a column, in percent.
 
     Attributes:
         means: accuracy over the clients, of each reported seed.
         worsts: of the worst tenth of the clients, of each reported seed.
-        tried: clip norm and learning rate → accuracy with the tuning seed; empty: nothing was
+        tried: clip norm and learning rate → accuracy with the tuning seed; empty: not
             tuned.
         chosen: clip norm and learning rate of the reported runs.
     """
@@ -73,33 +75,14 @@ class Cell:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the chosen rate is the least or largest of those tried at its clip norm."""
+        """Whether the chosen rate is at its clip norm's grid edge."""
         rates = [rate for clip, rate in self.tried if clip == self.chosen[0]]
         return len(rates) > 1 and self.chosen[1] in (min(rates), max(rates))
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A difference of two rows in a column that a study asks for.
-
-    Attributes:
-        column: where.
-        rows: labels of the rows whose best counts; the first where there is one alone.
-        minus: label of the row that it is compared with.
-        least: what the difference must reach, in points.
-        worst: of the worst tenth of the clients, not of their mean.
-    """
-
-    column: str
-    rows: tuple[str, ...]
-    minus: str
-    least: float
-    worst: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class TunedStudy(Study):
-    """A grid of rows and columns, tuned and reported on different seeds.
+    """Grid of rows and columns, tuned and reported on different seeds.
 
     Attributes:
         base: run config keys of every run.
@@ -110,21 +93,19 @@ class TunedStudy(Study):
         rates: learning rates of the grid.
         quick_rates: of the quick form, with the first clip norm alone.
         seeds: reported runs of a cell in the full form; the quick form has one.
-        bars: differences that are asked for.
     """
 
     base: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    rows: tuple[TunedRow, ...]
     columns: tuple[Setting, ...]
     quick_columns: tuple[str, ...] = ()
     clips: tuple[float, ...] = ()
     rates: tuple[float, ...]
     quick_rates: tuple[float, ...]
     seeds: int = 3
-    bars: tuple[Bar, ...] = field(default_factory=tuple)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Tune each cell, run it with what was chosen, and draw the accuracies by column."""
+        """Tune and run each cell, and draw accuracies by column."""
         cells = self.cells(options, folder)
         lines: dict[str, dict[str, tuple[float, float]]] = {}
         for (column, row), cell in cells.items():
@@ -134,8 +115,8 @@ class TunedStudy(Study):
         )
         return self.findings(cells)
 
-    def cells(self, options: Options, folder: Path) -> dict[Place, Cell]:
-        """Return every cell, running what no earlier call has finished.
+    def cells(self, options: Options, folder: Path) -> dict[Place, TunedCell]:
+        """Return all cells, running unfinished jobs.
 
         Raises:
             HDPFLError: from the first run that cannot start; finished ones are kept.
@@ -152,7 +133,7 @@ class TunedStudy(Study):
         runs = run_jobs(list(jobs.values()), options, self.name)
         found = {key: own_accuracy(runs[job.terms.run_id]) for key, job in jobs.items()}
         return {
-            place: Cell(
+            place: TunedCell(
                 tuple(found[place, seed][0] for seed in seeds),
                 tuple(found[place, seed][1] for seed in seeds),
                 tried[place] if len(tried[place]) > 1 else {},
@@ -162,10 +143,11 @@ class TunedStudy(Study):
         }
 
     def places(self, options: Options) -> list[Place]:
-        """Return (column, row) of every cell.
+        """Return (column, row) of all cells.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has not.
+            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
+                lacks.
         """
         select_or_all(("pld",), options.noises, "--noise")
         labels = tuple(column.label for column in self.columns)
@@ -182,7 +164,7 @@ class TunedStudy(Study):
         ]
 
     def job(self, place: Place, rates: Rates, seed: int, options: Options, folder: Path) -> RunJob:
-        """Return a run, named by everything that changes its result."""
+        """Return a run, named by all inputs of its result."""
         column = next(c for c in self.columns if c.label == place[0])
         row = next(r for r in self.rows if r.label == place[1])
         config: dict[str, Any] = {
@@ -206,8 +188,8 @@ class TunedStudy(Study):
         stop = options.rounds if options.rounds < run.terms.rounds else 0
         return with_run_name(RunJob(run, column.sites, stop))
 
-    def findings(self, cells: Mapping[Place, Cell]) -> Findings:
-        """Return the tables of the cells and of the differences that are asked for."""
+    def findings(self, cells: Mapping[Place, TunedCell]) -> Findings:
+        """Return the tables of the cells."""
         columns = list(dict.fromkeys(column for column, _ in cells))
         rows = list(dict.fromkeys(row for _, row in cells))
 
@@ -228,10 +210,6 @@ class TunedStudy(Study):
         if any(cell.tried for cell in cells.values()):
             chosen = {p: _of_rates(cell.chosen) for p, cell in cells.items()}
             tables.append(table("chosen with seed 0: clip norm, learning rate", chosen))
-        met = [line for bar in self.bars if (line := bar_line(bar, cells))]
-        if met:
-            head = ("what is asked for", "least", "found, points", "met")
-            tables.append(Table("differences over the same seeds", head, tuple(met)))
         notes = list(self.notes)
         if any(cell.at_edge for cell in cells.values()):
             notes.append(
@@ -243,7 +221,7 @@ class TunedStudy(Study):
     def _search(
         self, places: Sequence[Place], options: Options, folder: Path
     ) -> dict[Place, dict[Rates, float]]:
-        """Return of each cell the accuracy at each point of the grid; NaN at the only one."""
+        """Return each cell's accuracies on the grid; NaN at a single point."""
         clips = self.clips or (math.nan,)
         rates = options.learning_rates or (self.rates if options.full else self.quick_rates)
         grid = list(product(clips if options.full else clips[:1], rates))
@@ -262,7 +240,7 @@ class TunedStudy(Study):
 
 
 def own_accuracy(events: Sequence[Event]) -> tuple[float, float]:
-    """Return a run's accuracy for its clients, mean and worst tenth, after its last round, in %.
+    """Return a run's final client accuracy, mean and worst tenth, %.
 
     NaN for a run whose clients have neither a personal model nor test records like their own.
     """
@@ -274,7 +252,7 @@ def own_accuracy(events: Sequence[Event]) -> tuple[float, float]:
 
 
 def best_of(tried: Mapping[Rates, float]) -> Rates:
-    """Return the clip norm and rate with the best accuracy; the smallest of equals.
+    """Return the best clip norm and rate, smallest on ties.
 
     >>> best_of({(1.0, 0.5): 80.0, (1.0, 0.25): 80.0, (2.0, 1.0): math.nan})
     (1.0, 0.25)
@@ -284,7 +262,9 @@ def best_of(tried: Mapping[Rates, float]) -> Rates:
 
 
 def fitting(partition: str, most: int) -> str:
-    """Return a partition for ``most`` records a client: without the number that asks for more.
+    """Return a partition that fits ``most`` records per client.
+
+    A number that asks for more is left out.
 
     ``alone``, which needs a number, has nine tenths of ``most`` instead: its class is left out
     elsewhere.
@@ -301,40 +281,22 @@ def fitting(partition: str, most: int) -> str:
     return ":".join((kind, *numbers))
 
 
-def bar_line(bar: Bar, cells: Mapping[Place, Cell]) -> tuple[str, str, str, str] | None:
-    """Return a line of the table of differences; None where a row was not run."""
-    there = {row: cells[bar.column, row] for row in bar.rows if (bar.column, row) in cells}
-    other = cells.get((bar.column, bar.minus))
-    if not there or other is None:
-        return None
-
-    def values(cell: Cell) -> tuple[float, ...]:
-        return cell.worsts if bar.worst else cell.means
-
-    # Of several rows the best by the tuning seed: no reported number chooses itself.
-    row = max(there, key=lambda name: max(there[name].tried.values(), default=0.0))
-    differences = np.subtract(values(there[row]), values(other))
-    what = f"{row} − {bar.minus}, {bar.column}" + (", worst tenth" if bar.worst else "")
-    met = "yes" if differences.mean() >= bar.least else "no"
-    return what, f"{bar.least:+g}", f"{_text(differences.tolist(), '+')}", met
-
-
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation (n − 1), NaN for one value."""
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     return float(np.mean(values)), spread
 
 
-def _text(values: Sequence[float], sign: str = "") -> str:
+def _text(values: Sequence[float]) -> str:
     mean, spread = mean_and_deviation(values)
-    return f"{mean:{sign}.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
+    return f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
 
 
 def _of_rates(rates: Rates) -> str:
     return f"{rates[1]:g}" if math.isnan(rates[0]) else f"{rates[0]:g}, {rates[1]:g}"
 
 
-def _numbers(place: Place, cell: Cell) -> dict[str, Any]:
+def _numbers(place: Place, cell: TunedCell) -> dict[str, Any]:
     clip, rate = cell.chosen
     return {
         "column": place[0],

@@ -1,1 +1,1 @@
-"""The tables of PFA and PFA+."""
+"""Tables of PFA and PFA+."""

@@ -1,8 +1,10 @@
-"""PFA's comparison on its own distributions of ε, once with its noise formula and once with ours.
+"""PFA's comparison on its distributions of ε, under two noise formulas.
+
+PFA's own formula, and our accountant's.
 
 Liu, Lou, Xiong, Liu and Meng, Projected Federated Averaging with Heterogeneous Differential Privacy
 (VLDB 2021): logistic regression on MNIST, M clients with 10 shards each, 100 rounds of 100 steps
-with batches of 8, C = 1, δ = 1e-5, 0.8 of the clients a round. Accuracies are in figures alone.
+with batches of 8, C = 1, δ = 1e-5, 0.8 of the clients a round. Accuracies are only in figures.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hdpfl_flower.simulation.budgets import draw_epsilons
+from hdpfl_flower.scenarios.budgets import draw_epsilons
 from studies.framework.study import GridStudy, Setting
 
 PUBLIC_FROM = 5.0
-"""Sites of a larger ε are public: between the two groups of every MixGauss."""
+"""ε above which sites are public, between MixGauss' two groups."""
 
 ROUNDS, FRACTION = 100, 0.8
 
@@ -32,12 +34,15 @@ BASE: dict[str, Any] = {
     "public-split": f"threshold:{PUBLIC_FROM:g}",
     "require-public": True,
 }
-"""What PFA runs. A site takes part in 80 of 100 rounds, which its noise is planned for; a round
-without a public site is drawn again, whatever the strategy."""
+"""PFA's settings.
+
+The noise is planned for a site's 80 of 100 rounds; a round without a public site is drawn again,
+for every strategy.
+"""
 
 
 def with_public(spec: str, sites: int, seed: int) -> Mapping[str, str]:
-    """Return the ε of ``sites`` sites as a list; drawn again until one of them is public.
+    """Return the ε of ``sites`` sites, redrawn until one is public.
 
     The authors' code draws its lists again in the same way.
     """

@@ -1,8 +1,8 @@
-"""What PFA and PFA+ send: bytes counted from the messages of real rounds, both ways.
+"""Traffic of PFA and PFA+: bytes of real messages, both ways.
 
 Liu, Lou, Xiong, Liu and Meng (VLDB 2021): MNIST, M = 50 sites of which 5 are public, 0.8 of them a
-round, 100 rounds. The paper counts the uplink alone. Sites take one local step here: what a message
-weighs does not depend on what was learned.
+round, 100 rounds. The paper counts only the uplink. Sites take one local step here: the size of a
+message does not depend on the learned model.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
+from server_app.in_process.comparison import RunJob
 from server_app.plots import plot_columns
-from server_app.simulation.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import Findings, Options, Study, Table, run_jobs
 from studies.pfa.mixgauss import BASE, ROUNDS
@@ -35,7 +35,10 @@ PAPER_UPLINK = {
     ("cnn", "pfa"): 377.0,
     ("cnn", "pfa-plus"): 40.0,
 }
-"""Megabytes of 100 rounds, as printed; 40 sites × 100 rounds × 7,850 × 4 bytes are 119.8 MiB."""
+"""Printed megabytes of 100 rounds.
+
+40 sites × 100 rounds × 7,850 × 4 bytes are 119.8 MiB.
+"""
 
 MIB = 2.0**20
 
@@ -44,21 +47,23 @@ Paper = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Mebibytes of a run."""
+    """Mebibytes of a run, by way."""
 
     up: float
     down: float
 
     @property
     def total(self) -> float:
-        """Both ways."""
+        """Total of both ways."""
         return self.up + self.down
 
 
 def traffic(events: Sequence[Event], rounds: int) -> Traffic:
-    """Return what ``rounds`` rounds send, from a run of at least two of them, or of all.
+    """Return the traffic of ``rounds`` rounds, extrapolated from a run.
 
-    Rounds that were not run count as the mean of those after the first, which alone is a warm-up.
+    The run has at least two of them, or all.
+
+    Rounds that were not run count as the mean of those after the first, which is a warm-up.
     """
     up, down = (
         np.array([float(event[way]) for event in events[:rounds]])
@@ -78,7 +83,7 @@ class Megabytes(Study):
     """Uplink, downlink and total of FedAvg, PFA and PFA+."""
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run FedAvg, PFA and PFA+ for some rounds; count the bytes of their messages."""
+        """Run FedAvg, PFA and PFA+ for some rounds; count message bytes."""
         models = (options.model,) if options.model else MODELS
         rules = options.strategies or RULES
         jobs = {(m, r): self.job(m, r, options, folder) for m in models for r in rules}
@@ -95,7 +100,7 @@ class Megabytes(Study):
         )
 
     def job(self, model: str, rule: str, options: Options, folder: Path) -> RunJob:
-        """Return the run that is counted."""
+        """Return the counted run."""
         epsilons = ["10"] * PUBLIC + ["0.1"] * (SITES - PUBLIC)
         config = {
             **BASE,
@@ -117,7 +122,7 @@ class Megabytes(Study):
         return with_run_name(RunJob(RunConfig.parse(config), SITES, stop if stop < ROUNDS else 0))
 
     def draw(self, found: Mapping[tuple[str, str], Traffic], path: Path) -> None:
-        """Draw mebibytes by way, a panel for each model."""
+        """Draw mebibytes by way, a panel per model."""
         panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
         for (model, rule), sent in found.items():
             line = {"uplink": sent.up, "downlink": sent.down, "total": sent.total}

@@ -1,9 +1,9 @@
-"""R-DPCFL's figures: who finds the clusters, and what each strategy makes of them.
+"""R-DPCFL's figures: cluster recovery and strategies' accuracy.
 
 Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning (TMLR 2025;
 thesis, chapter 4): 21 clients in groups of 3, 6, 6, 6 on MNIST, images turned by m·90° or labels
-shifted by m, E = 200, one local epoch, b = 32, C = 1, δ = 1e-4. Its results are in figures alone.
-Beside its equal ε stand clients of unequal ε, and of unequal first batches.
+shifted by m, E = 200, one local epoch, b = 32, C = 1, δ = 1e-4. Its results are only in figures.
+Besides equal ε, clients with unequal ε and with unequal first batches are run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.data.datasets import load_dataset
+from server_app.in_process.comparison import RunJob
 from server_app.plots import plot_positions
-from server_app.simulation.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import (
     Findings,
@@ -37,14 +37,17 @@ from studies.r_dpcfl.first_updates import (
 )
 
 SITES, RECORDS, FEW = 21, 2850, 300
-"""Clients, and records of each, disjoint: 21 × 2,850 of MNIST's 60,000."""
+"""Clients, and records of each, disjoint.
+
+21 × 2,850 of MNIST's 60,000.
+"""
 
 EPSILONS = (0.5, 1.0, 3.0, 5.0, 10.0, 15.0)
 MENU = (0.5, 1.0, 3.0, 10.0)
-"""What clients of unequal ε have, dealt out without regard to groups."""
+"""Unequal ε, dealt out independently of groups."""
 
 FIRST_RATE = 0.05
-"""Of the first rounds: it scales the updates of one step, and no map looks at their scale."""
+"""Rate of first rounds, which scales updates; no map depends on it."""
 
 BASE: dict[str, Any] = {
     "dataset": "mnist",
@@ -55,11 +58,11 @@ BASE: dict[str, Any] = {
     "delta": 1e-4,
     "batch-sizes": "32",
 }
-"""What the paper runs, but for the model, the records and the learning rate."""
+"""Paper's settings, except model, records and learning rate."""
 
 
 def dealt(values: Sequence[float], seed: int, salt: bytes) -> list[str]:
-    """Return a value for each site, each as often as the others, in an order drawn by the seed.
+    """Return a value per site, balanced and shuffled by the seed.
 
     >>> sorted(dealt([1.0, 3.0], 1, b"")).count("3")
     10
@@ -69,12 +72,12 @@ def dealt(values: Sequence[float], seed: int, salt: bytes) -> list[str]:
 
 
 def unequal_budgets(seed: int) -> dict[str, str]:
-    """Return run config of sites with an ε of ``MENU`` each."""
+    """Return run config with an ε of ``MENU`` per site."""
     return {"epsilons": ",".join(dealt(MENU, seed, b"epsilons"))}
 
 
 def unequal_first_batches(seed: int) -> dict[str, str]:
-    """Return run config of sites with ten times the records, or one, and an ε of 1, 3 or 10."""
+    """Return run config with unequal records (10:1) and ε of 1, 3, 10."""
     return {
         "epsilons": ",".join(dealt(MENU[1:], seed, b"epsilons")),
         "partition": "sizes:" + ":".join(dealt((10.0, 1.0), seed, b"records")),
@@ -91,12 +94,15 @@ COLUMNS = (
     ),
     Setting(f"unequal ε N {FEW}", {"partition": f"iid:{FEW}"}, SITES, unequal_budgets),
 )
-"""ε by N. 'unequal ε' is ``MENU``; 'unequal batches' are first batches of 5,000 records or 500."""
+"""Columns: ε by N.
+
+'unequal ε' is ``MENU``; 'unequal batches' are first batches of 5,000 records or 500.
+"""
 
 ROWS = (
     "r-dpcfl",
     Setting("r-dpcfl pca", {"strategy": "r-dpcfl", "r-dpcfl.cluster-map": "pca"}),
-    Setting("r-dpcfl no choices", {"strategy": "r-dpcfl", "selection-share": 0.0}),
+    Setting("r-dpcfl no choices", {"strategy": "r-dpcfl", "choice": "none"}),
     "robust-hdp+r-dpcfl",
     "late-clusters",
     "robust-hdp+late-clusters",
@@ -111,7 +117,7 @@ ROWS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStudy(GridStudy):
-    """Which maps find the clusters in round 1, over all columns; and accuracies.
+    """Cluster recovery of each map in round 1, and accuracies.
 
     Attributes:
         finding_seeds: first rounds of each column, in either form.
@@ -120,7 +126,7 @@ class ClusterStudy(GridStudy):
     finding_seeds: int = 4
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run the study; writes pictures of success and of updates beside its own."""
+        """Run the study; also draw cluster recovery and updates."""
         found = self.find(options, folder)
         plot_found(found, folder / f"{self.name}-found.png", self.title)
         self._draw_updates(found, folder / f"{self.name}-updates.png")
@@ -133,7 +139,7 @@ class ClusterStudy(GridStudy):
         )
 
     def find(self, options: Options, folder: Path) -> Mapping[tuple[str, int], list[MapResult]]:
-        """Return (column, seed) → what the maps found.
+        """Return (column, seed) → results of the maps.
 
         Raises:
             HDPFLError: from the first round that cannot run; finished ones are kept.
@@ -155,14 +161,14 @@ class ClusterStudy(GridStudy):
         }
 
     def first(self, column: str, seed: int, options: Options, folder: Path) -> RunJob:
-        """Return the first round of R-DPCFL in a column, in a folder of its own."""
+        """Return R-DPCFL's first round in a column, in a separate folder."""
         key = Key("pld", "r-dpcfl", column, FIRST_RATE, seed)
         job = self.job(key, options, folder)
         config = job.config.updated(runs_dir=str((folder / "first").absolute()))
         return with_run_name(replace(job, config=config, stop_after=1))
 
     def job(self, key: Key, options: Options, folder: Path) -> RunJob:
-        """Return the job of a cell; a smaller data set is divided as far as it lasts."""
+        """Return the job of a cell, adapted to smaller data sets."""
         job = super().job(key, options, folder)
         kind, _, records = job.config.simulation.partition.partition(":")
         if kind != "iid" or not options.dataset:
@@ -172,7 +178,7 @@ class ClusterStudy(GridStudy):
         return with_run_name(replace(job, config=job.config.updated(partition=split)))
 
     def _draw_updates(self, found: Mapping[tuple[str, int], list[MapResult]], path: Path) -> None:
-        """Draw what the maps saw: of the unequal ε, or of the first column there is."""
+        """Draw the maps' pictures of the unequal ε, or the first column."""
         columns = [column for column, _ in found]
         column = "unequal ε" if "unequal ε" in columns else columns[0]
         panels = {

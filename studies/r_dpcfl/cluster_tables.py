@@ -1,4 +1,4 @@
-"""Tables and pictures of who finds the clusters."""
+"""Tables and pictures of cluster recovery."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from studies.framework.study import Table
 from studies.r_dpcfl.first_updates import MAPS, MapResult
 
 Places = Mapping[tuple[str, int], Sequence[MapResult]]
-"""(column, seed) → what the maps found there."""
+"""(column, seed) → results of the maps."""
 
 EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, math.inf)
-"""Of the classes of MSS; the paper trusts clusters above 2."""
+"""Edges of MSS classes; the paper trusts clusters above 2."""
 
 
 def finding_tables(found: Places) -> tuple[Table, ...]:
-    """Return how many seeds found all groups, and the minority, by column and map."""
+    """Return seed counts with all groups, and the minority, by column, map."""
     columns = list(dict.fromkeys(column for column, _ in found))
     return tuple(
         Table(
@@ -42,7 +42,7 @@ def finding_tables(found: Places) -> tuple[Table, ...]:
 
 
 def mss_table(found: Places) -> Table:
-    """Return how often clusters of a separation are right, and how often they are trusted."""
+    """Return how often clusters are right and trusted, by MSS."""
     bins = list(pairwise(EDGES))
     head = ["", *(f"≤ {high:g}" if high < math.inf else f"> {low:g}" for low, high in bins)]
     rows = []
@@ -62,7 +62,7 @@ def mss_table(found: Places) -> Table:
 
 
 def numbers_of(found: Places) -> list[dict[str, Any]]:
-    """Return every finding, without its picture."""
+    """Return all findings without their pictures."""
     return [
         {
             "column": column,
@@ -81,7 +81,7 @@ def numbers_of(found: Places) -> list[dict[str, Any]]:
 
 
 def plot_found(found: Places, path: Path, title: str) -> None:
-    """Draw the share of first rounds that found all groups, and the minority, by column."""
+    """Draw the shares of recovered groups and minorities, by column."""
     columns = list(dict.fromkeys(column for column, _ in found))
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     for what, attribute in (("all four groups", "all"), ("the minority", "minority")):

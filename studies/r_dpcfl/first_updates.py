@@ -1,8 +1,8 @@
-"""The clusters of first updates: one real first round, and what each map makes of it.
+"""Clusters of first updates: one real round, all maps.
 
-A job is run for one round by its own strategy, and what its sites send is kept on the way, so that
-every map sees the same updates. Each map is asked twice: with the number of clusters, and
-without it. The findings lie in the run's folder; a job that has them is not run again.
+A job runs one round of its own strategy, and its sites' updates are recorded, so that
+every map sees the same updates. Each map runs twice: with the number of clusters, and
+without it. The findings lie in the run's folder; a job with findings is not run again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.privacy.noise import ReleaseStreams
-from hdpfl_flower.simulation.groups import Groups, parse_groups
+from hdpfl_flower.scenarios.groups import Groups, parse_groups
 from hdpfl_flower.system.files import replace_file
+from server_app.in_process.comparison import OnRound, RunJob
+from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
-from server_app.simulation.comparison import OnRound, RunJob
-from server_app.simulation.grid import LocalGrid
 from studies.framework.kept_runs import quiet
 
 MAPS = {"mixture": cluster_by_noise, "pca": cluster_updates}
-"""Values of ``r-dpcfl.cluster-map``, and what finds the clusters."""
+"""Values of ``r-dpcfl.cluster-map``, with their clustering functions."""
 
 FOUND = "first-clusters.json"
 
@@ -44,15 +44,15 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MapResult:
-    """What a map made of a run's first updates.
+    """Result of a map on a run's first updates.
 
     Attributes:
-        map: which, as ``r-dpcfl.cluster-map`` names it.
+        map: its name in ``r-dpcfl.cluster-map``.
         given: whether it received the number of clusters.
         assignment: each site's cluster, shape ``(n,)``.
         truth: each site's group.
         mss: the least separation.
-        separated: whether the map says that its clusters are to be trusted.
+        separated: whether the map trusts its clusters.
         positions: the picture that was clustered, shape ``(n, k)``.
     """
 
@@ -66,7 +66,7 @@ class MapResult:
 
     @property
     def all(self) -> bool:
-        """Whether the clusters are the true groups, whatever their numbers.
+        """Whether the clusters are the true groups, up to numbering.
 
         >>> rows = np.array([1, 1, 0]), np.array([0, 0, 1])
         >>> MapResult("pca", True, *rows, 3.0, True, np.zeros((3, 2))).all
@@ -77,7 +77,7 @@ class MapResult:
 
     @property
     def minority(self) -> bool:
-        """Whether the sites of each smallest group, and no others, share a cluster."""
+        """Whether each smallest group is exactly one cluster."""
         sizes = np.bincount(self.truth)
         smallest = np.flatnonzero(sizes == sizes[sizes > 0].min())
         own = [self.truth == group for group in smallest]
@@ -87,16 +87,16 @@ class MapResult:
 
 
 class FirstGrid(LocalGrid):
-    """A local grid that keeps the updates that go over it, by site."""
+    """Local grid that records the updates of each site."""
 
     def __init__(self, num_sites: int, size: int) -> None:
-        """Make the nodes; ``size`` is the number of a model's parameters."""
+        """Make the nodes; ``size`` is the model's number of parameters."""
         super().__init__(num_sites)
         self._size = size
         self.updates: dict[int, npt.NDArray[np.float32]] = {}
 
     def reply(self, message: Message, context: Context) -> Message:
-        """Return what the node answers."""
+        """Return the node's reply and record its update."""
         reply = super().reply(message, context)
         if message.metadata.message_type == wire.TRAIN and not reply.has_error():
             self.updates[context.node_id - 2] = wire.read_update(reply.content, self._size)
@@ -104,7 +104,7 @@ class FirstGrid(LocalGrid):
 
 
 def first_updates(job: RunJob) -> dict[int, npt.NDArray[np.float32]]:
-    """Return site → the update that it sent in the first round of ``job``.
+    """Return site → its update in the first round of ``job``.
 
     Raises:
         HDPFLError: the job cannot run.
@@ -121,7 +121,9 @@ def first_updates(job: RunJob) -> dict[int, npt.NDArray[np.float32]]:
 
 
 def cluster_first(job: RunJob, on_round: OnRound) -> list[Event]:
-    """Run the first round of ``job`` and return what each map found, an event each; they are kept.
+    """Run the first round of ``job`` and keep each map's result.
+
+    Returns one event per map.
 
     Raises:
         HDPFLError: the job cannot run.
@@ -130,7 +132,7 @@ def cluster_first(job: RunJob, on_round: OnRound) -> list[Event]:
     shutil.rmtree(folder, ignore_errors=True)
     with quiet():
         updates = first_updates(job)
-    shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: nobody's account
+    shutil.rmtree(folder / "sites", ignore_errors=True)  # the simulated ledgers: no real account
     sites = sorted(updates)
     rows = np.stack([updates[site] for site in sites])
     groups = _groups(job.config)
@@ -155,7 +157,7 @@ def cluster_first(job: RunJob, on_round: OnRound) -> list[Event]:
 
 
 def clustered(job: RunJob) -> list[Event] | None:
-    """Return what :func:`cluster_first` left of a job; None: it has to run."""
+    """Return the kept results of :func:`cluster_first`, or None."""
     try:
         found = json.loads((_folder(job) / FOUND).read_text())
     except (OSError, ValueError):
@@ -164,7 +166,7 @@ def clustered(job: RunJob) -> list[Event] | None:
 
 
 def read_found(job: RunJob, events: Sequence[Mapping[str, Any]]) -> list[MapResult]:
-    """Return the findings of a job that ran."""
+    """Return the findings of a finished job."""
     groups = _groups(job.config)
     return [
         MapResult(

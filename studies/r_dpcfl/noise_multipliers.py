@@ -1,4 +1,6 @@
-"""R-DPCFL's noise multipliers without training: the paper's accountant, and ours.
+"""R-DPCFL's noise multipliers without training, by two accountants.
+
+The paper's, and ours.
 
 N = 6,600 records, E = 200, one local epoch, δ = 1e-4; z is the same in the first round, of batch
 b¹, and the later ones, of batch b. The variance of the first update is K·N·η²·p·C²·z²/b¹³ (Lemma
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from hdpfl_flower.privacy.accounting import calibrate
 from hdpfl_flower.privacy.noisy_max import calibrate_with_selections, two_stage_steps
-from hdpfl_flower.simulation.paper_formulas import r_dpcfl_multiplier
+from hdpfl_flower.scenarios.paper_formulas import r_dpcfl_multiplier
 from server_app.plots import plot_columns
 from server_app.progress import rounds_bar
 from studies.framework.study import Findings, Options, Study, Table, select_or_all
@@ -21,7 +23,7 @@ from studies.framework.study import Findings, Options, Study, Table, select_or_a
 RECORDS, ROUNDS, DELTA = 6600, 200, 1e-4
 RATE, CLIP_NORM, PARAMETERS = 5e-4, 3.0, 11_181_642
 SELECTIONS, SHARE = 20, 0.3
-"""Choices of a client, and the share of ε that they alone would cost: as in the authors' code."""
+"""Choices of a client, and their share of ε, as in the authors' code."""
 
 EXPECTED = {
     (5.0, 16, 16): (0.932, 35.2),
@@ -33,11 +35,11 @@ EXPECTED = {
     (10.0, 32, 32): (0.811, 3.33),
     (10.0, 32, RECORDS): (0.903, 4.7e-7),
 }
-"""(ε, b, b¹) → z and the first update's variance, found with the authors' orders and conversion."""
+"""(ε, b, b¹) → z and first variance, by the authors' orders and conversion."""
 
 
 def paper_multiplier(epsilon: float, batch: int, first: int) -> float:
-    """Return z by the paper's accountant, whose steps need not be whole."""
+    """Return z by the paper's accountant, which allows fractional steps."""
     stages = (
         (first / RECORDS, RECORDS / first),
         (batch / RECORDS, (ROUNDS - 1) * RECORDS / batch),
@@ -46,7 +48,7 @@ def paper_multiplier(epsilon: float, batch: int, first: int) -> float:
 
 
 def first_variance(multiplier: float, first: int) -> float:
-    """Return the variance of the first update, summed over its coordinates.
+    """Return the first update's variance, summed over its coordinates.
 
     >>> f"{first_variance(1.444, 6600):.3g}"
     '1.2e-06'
@@ -60,7 +62,7 @@ class ClusterNoise(Study):
     """R-DPCFL's noise multipliers."""
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Compute the noise multipliers; ``--columns`` takes labels of the first column."""
+        """Compute noise multipliers; ``--columns`` takes labels of the first column."""
         labels = {_label(place): place for place in EXPECTED}
         places = [
             labels[label] for label in select_or_all(tuple(labels), options.columns, "--columns")

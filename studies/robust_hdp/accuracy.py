@@ -1,4 +1,4 @@
-"""The figures of Robust-HDP that train a model.
+"""Robust-HDP's figures that train a model.
 
 Malekmohammadi, Yu and Cao, Noise-Aware Algorithm for Heterogeneous Differentially Private Federated
 Learning (ICML 2024), and chapter 3 of the first author's thesis: 20, 40 or 60 clients, one local
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hdpfl_flower.simulation.attacks import Attack
+from hdpfl_flower.scenarios.attacks import Attack
 from studies.framework.study import GridStudy, Setting
 
 BASE: dict[str, Any] = {
@@ -22,7 +22,7 @@ BASE: dict[str, Any] = {
     "delta": 1e-4,
     "batch-sizes": "published",
 }
-"""What the paper runs, but for the model: logistic regression in place of its small CNN."""
+"""Paper's settings with logistic regression for its small CNN."""
 
 DISTS = tuple(f"Dist{number}" for number in range(1, 10))
 
@@ -38,7 +38,7 @@ ALIKE = (
 
 
 def published(dist: str) -> dict[str, str]:
-    """Return the run config keys of a distribution's published list of ε."""
+    """Return the run config keys of a published list of ε."""
     return {"epsilons": f"{dist.lower()}-published"}
 
 
@@ -48,7 +48,7 @@ CONVERGENCE = GridStudy(
     source="Robust-HDP, RQ2 and its convergence figure",
     minutes=10,
     base=BASE,
-    rows=("robust-hdp", "robust-hdp-drift", "weiavg", "pfa", "fedavg", "minimum", "oracle"),
+    rows=("robust-hdp", "weiavg", "pfa", "fedavg", "minimum", "oracle"),
     columns=(Setting("Dist6", published("Dist6")),),
     quick_noises=2,
     quick_rates=(0.003, 0.01, 0.03),
@@ -89,8 +89,10 @@ CLIENTS = GridStudy(
 )
 
 LIAR = 0
-"""Partition of the liar: "client 12" in the paper's text. The 12th to 14th of Dist5's ε in
-ascending order are 0.95; partition 0 is the first of them."""
+"""Partition of the liar: "client 12" in the paper's text.
+
+The 12th to 14th of Dist5's ε in ascending order are 0.95; partition 0 is the first of them.
+"""
 
 FALSIFIED = GridStudy(
     name="robust-hdp-liar",
@@ -118,7 +120,7 @@ _TABLE = {
     "fedavg": (82.61, 74.32, 83.12, 70.8, 81.34, 66.51, 76.10, 65.16, 73.03),
     "robust-hdp": (84.84, 82.78, 80.78, 78.91, 81.66, 72.30, 79.32, 70.68, 73.82),
 }
-"""Thesis, Table 3.5: accuracy in percent, Dist1 to Dist9; no deviations are printed."""
+"""Thesis, Table 3.5: accuracy in percent, Dist1 to Dist9, without deviations."""
 
 LABEL_SKEW = GridStudy(
     name="robust-hdp-label-skew",
@@ -126,7 +128,7 @@ LABEL_SKEW = GridStudy(
     source="Thesis, Table 3.5",
     minutes=7,
     base={**BASE, "partition": "shards:8", "batch-sizes": "128"},
-    rows=("robust-hdp", "robust-hdp-drift", "weiavg", "pfa", "fedavg"),
+    rows=("robust-hdp", "weiavg", "pfa", "fedavg"),
     columns=tuple(Setting(dist, published(dist), sites=60) for dist in DISTS),
     quick_rates=(0.03,),
     rates=(0.01, 0.03, 0.1),

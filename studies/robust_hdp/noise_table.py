@@ -1,9 +1,9 @@
-"""Robust-HDP's Table 2 without training: the noise of the aggregate in round 1, rule by rule.
+"""Robust-HDP's Table 2 without training: aggregate noise in round 1.
 
 Σ wᵢ²σᵢ² / (p·η²) on 20 clients of N = 2,400 records, C = 3, one local epoch, 200 rounds, δ = 1e-4,
 with σᵢ²/p = (N/b)·(η·C·z/b)². Source: Malekmohammadi, Yu and Cao (ICML 2024), Table 2; thesis,
 Table 3.4. The ε and batch sizes are the authors' own lists
-(``hdpfl_flower/simulation/published_budgets.py``).
+(``hdpfl_flower/scenarios/published_budgets.py``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.privacy.accounting import Steps, calibrate
-from hdpfl_flower.simulation.paper_formulas import robust_hdp_multiplier
-from hdpfl_flower.simulation.published_budgets import batch_sizes, epsilons
+from hdpfl_flower.scenarios.paper_formulas import robust_hdp_multiplier
+from hdpfl_flower.scenarios.published_budgets import batch_sizes, epsilons
+from server_app.in_process.comparison import RunJob
+from server_app.in_process.worker_pool import make_pool
 from server_app.plots import plot_columns
 from server_app.progress import rounds_bar
-from server_app.simulation.comparison import RunJob
-from server_app.simulation.worker_pool import make_pool
 from strategies.averaging.weiavg import epsilon_weights
 from strategies.noise_aware.oracle import inverse_variance_weights
 from studies.framework.kept_runs import with_run_name
@@ -49,8 +49,10 @@ PAPER = {
 """Thesis, Table 3.4, Dist1 to Dist9; ``fedavg`` is its DPFedAvg."""
 
 ILL_CONDITIONED = frozenset({("weiavg", 6), ("fedavg", 6), ("minimum", 6), ("minimum", 8)})
-"""Cells ruled by clients of ε ≤ 0.19: near the formula's floor of 0.146 a change of ε in the third
-decimal moves z by a tenth."""
+"""Cells dominated by clients of ε ≤ 0.19.
+
+Near the formula's floor of 0.146 a change of ε in the third decimal moves z by a tenth.
+"""
 
 
 def paper_multiplier(epsilon: float, batch: int) -> float:
@@ -59,25 +61,25 @@ def paper_multiplier(epsilon: float, batch: int) -> float:
 
 
 def our_multiplier(epsilon: float, batch: int) -> float:
-    """Return the noise multiplier of our accountant for the same steps, rounded up."""
+    """Return our accountant's noise multiplier for these steps, rounded up."""
     steps = Steps(batch / RECORDS, math.ceil(ROUNDS * RECORDS / batch))
     return calibrate((steps,), epsilon, DELTA)
 
 
 def variances(dist: int, multiplier: Multiplier, *, least: bool = False) -> npt.NDArray[np.float64]:
-    """Return σᵢ²/(p·η²) of the 20 clients of ``Dist<dist>``, shape ``(20,)``.
+    """Return σᵢ²/(p·η²) of ``Dist<dist>``'s 20 clients, shape ``(20,)``.
 
     Args:
         dist: 1 to 9.
-        multiplier: whose noise.
-        least: everybody at the strictest ε of all.
+        multiplier: noise formula.
+        least: all clients at the strictest ε.
     """
     pairs = clients(dist, least=least)
     return np.array([(RECORDS / b) * (CLIP_NORM * multiplier(e, b) / b) ** 2 for e, b in pairs])
 
 
 def clients(dist: int, *, least: bool = False) -> list[tuple[float, int]]:
-    """Return (ε, batch size) of the clients; ``least``: all at the strictest ε."""
+    """Return the clients' (ε, batch size); ``least``: the strictest ε."""
     budgets = epsilons(dist, SITES)
     if least:
         budgets = [min(budgets)] * SITES
@@ -85,7 +87,7 @@ def clients(dist: int, *, least: bool = False) -> list[tuple[float, int]]:
 
 
 def told_weights(rule: str, dist: int, sigma: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the weights of a rule that needs no updates, shape ``(20,)``."""
+    """Return the weights of a strategy without updates, shape ``(20,)``."""
     if rule == "weiavg":
         return epsilon_weights(np.array(epsilons(dist, SITES)))
     if rule == "oracle":
@@ -94,13 +96,13 @@ def told_weights(rule: str, dist: int, sigma: npt.NDArray[np.float64]) -> npt.ND
 
 
 def aggregated_noise(rule: str, dist: int, multiplier: Multiplier) -> float:
-    """Return Σ wᵢ²σᵢ²/(p·η²) of a rule that needs no updates."""
+    """Return Σ wᵢ²σᵢ²/(p·η²) of a strategy that needs no updates."""
     sigma = variances(dist, multiplier, least=rule == "minimum")
     return float((told_weights(rule, dist, sigma) ** 2 * sigma).sum())
 
 
 def excess(weights: npt.NDArray[np.float64], oracle: npt.NDArray[np.float64]) -> float:
-    """Return q: a rule's aggregated noise over the oracle's, which has w ∝ 1/σ².
+    """Return q: aggregated noise over the oracle's with w ∝ 1/σ².
 
     >>> excess(np.array([0.5, 0.5]), np.array([0.75, 0.25]))
     1.3333333333333333
@@ -113,7 +115,7 @@ class NoiseTable(Study):
     """Robust-HDP's noise table."""
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Compute the noise of each aggregate from first updates; no further round is run."""
+        """Compute each aggregate's noise from first updates only."""
         dists = [1 + DISTS.index(d) for d in select_or_all(DISTS, options.columns, "--columns")]
         multipliers = {"robust-hdp": paper_multiplier, "pld": _looked_up(dists, options)}
         measured, data = _measured(dists, options, folder)
@@ -128,13 +130,13 @@ class NoiseTable(Study):
         return Findings(tuple(_tables(values, dists)), {"cells": _numbers(values)}, notes)
 
     def cell(self, rule: str, dist: int, multiplier: Multiplier, measured: float) -> float:
-        """Return a cell; Robust-HDP's is the oracle's noise times what its weights lose to it."""
+        """Return a cell's noise; Robust-HDP's is measured against the oracle."""
         if rule == "robust-hdp":
             return measured * aggregated_noise("oracle", dist, multiplier)
         return aggregated_noise(rule, dist, multiplier)
 
     def draw(self, values: Mapping[tuple[str, str, int], float], path: Path) -> None:
-        """Draw the cells by distribution, a panel for each accountant."""
+        """Draw the cells by distribution, a panel per accountant."""
         panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
         for (noise, rule, dist), value in values.items():
             line = panels.setdefault(NOISES[noise], {}).setdefault(rule, {})
@@ -145,7 +147,7 @@ class NoiseTable(Study):
 
 NOISE_TABLE = NoiseTable(
     name="robust-hdp-noise",
-    title="Noise of the aggregate in round 1, by rule and distribution of ε",
+    title="Noise of the aggregate in round 1, by strategy and distribution of ε",
     source="Robust-HDP, Table 2 (thesis, Table 3.4)",
     minutes=6,
     notes=(
@@ -161,7 +163,7 @@ NOISE_TABLE = NoiseTable(
 
 
 def _looked_up(dists: Sequence[int], options: Options) -> Multiplier:
-    """Return our multiplier, after all of the table's were computed, a core each."""
+    """Return our multiplier from a table computed on all cores."""
     todo = sorted({p for d in dists for p in (*clients(d), *clients(d, least=True))})
     found: dict[tuple[float, int], float] = {}
     with rounds_bar(len(todo), "our accountant") as tick, _mapping(options.cores) as over:
@@ -173,7 +175,7 @@ def _looked_up(dists: Sequence[int], options: Options) -> Multiplier:
 
 @contextmanager
 def _mapping(cores: int) -> Iterator[Callable[..., Iterable[float]]]:
-    """Yield ``map`` over the cores, or in this process where one is asked for."""
+    """Yield a ``map`` over the cores; the built-in one for one core."""
     if cores <= 1:
         yield map
         return
@@ -191,7 +193,7 @@ def _ours(pair: tuple[float, int]) -> float:
 def _measured(
     dists: Sequence[int], options: Options, folder: Path
 ) -> tuple[dict[tuple[str, int], float], str]:
-    """Return (noise, Dist) → q of Robust-HDP's weights in a real first round, and on which data."""
+    """Return (noise, Dist) → q of Robust-HDP's first weights, and the data."""
     dataset = options.dataset or _best_data(options.data_dir)
     jobs = {
         (noise, dist, rule): _first_round(noise, dist, rule, dataset, options, folder)

@@ -1,1 +1,1 @@
-"""Operator splitting (thesis, chapter 2) on convex problems, without DP and in float64."""
+"""Operator splitting (thesis, chapter 2) on convex problems, float64, without DP."""

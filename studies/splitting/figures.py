@@ -1,7 +1,9 @@
-"""Figures 2.4 to 2.8 of the thesis (operator splitting): least squares and logistic regression.
+"""Thesis' Figures 2.4 to 2.8 of operator splitting.
+
+Least squares and logistic regression.
 
 Sizes are the thesis's: 25 clients × 5,000 × 100 and η = 1e-5 for 605 rounds, 10 × 1,000 × 100 and
-η = .01 for 805. Assumed, as it does not say: FedSplit's law of the data, f a sum of halved squares
+η = .01 for 805. Assumed, as it is not stated: FedSplit's law of the data, f a sum of halved squares
 over all clients, u = 0 at the start, η₀ of the schedules a hundred times the constant η, and
 Anderson acceleration from the second round on. These reproduce the expected numbers, which are
 those of a prototype of ours on other draws.
@@ -15,25 +17,27 @@ from dataclasses import replace
 from strategies.splitting.scheme import FEDPI, FEDRP, FEDSPLIT, Scheme
 from studies.splitting.methods import INVERSE_SQUARE, Method
 from studies.splitting.problems import Data
-from studies.splitting.study import Claim, Curves, Panel, Setting, SplittingStudy, rounds_to
+from studies.splitting.study import Claim, Curves, Panel, ProblemSetting, SplittingStudy, rounds_to
 
 LS = "std {:g}"
 LOGISTIC = "logistic"
 SMALL = 0.25
-"""Standard deviation of the noise in the figures with one."""
+"""Standard deviation of the noise in single-noise figures."""
 
 
 def least_squares(noise: float, rate: float = 1.0, rounds: int = 605) -> Panel:
-    """Return the panel of a noise, η being ``rate`` times the figures' constant one."""
-    full = Setting(Data(25, 5000, 100, noise), 1e-5 * rate, rounds, seeds=3)
-    quick = Setting(Data(10, 500, 20, noise), 1e-4 * rate, rounds)
+    """Return the panel of a noise, with η scaled by ``rate``."""
+    full = ProblemSetting(Data(25, 5000, 100, noise), 1e-5 * rate, rounds, seeds=3)
+    quick = ProblemSetting(Data(10, 500, 20, noise), 1e-4 * rate, rounds)
     return Panel(LS.format(noise), full, quick)
 
 
 def logistic(rate: float = 1.0) -> Panel:
-    """Return the logistic panel, η being ``rate`` times the figures' constant one."""
-    full = Setting(Data(10, 1000, 100), 0.01 * rate, 805, target=(10.0, 1e-8))
-    return Panel(LOGISTIC, full, Setting(Data(5, 400, 20), 0.01 * rate, 300, target=(1.0, 1e-8)))
+    """Return the logistic panel, with η scaled by ``rate``."""
+    full = ProblemSetting(Data(10, 1000, 100), 0.01 * rate, 805, target=(10.0, 1e-8))
+    return Panel(
+        LOGISTIC, full, ProblemSetting(Data(5, 400, 20), 0.01 * rate, 300, target=(1.0, 1e-8))
+    )
 
 
 AVERAGING = tuple(Method(f"FedAvg k={k}", gradient_steps=k) for k in (1, 5, 20))
@@ -48,7 +52,7 @@ SCHEDULES = ("log", "sqrt", "inverse", INVERSE_SQUARE, "halved:60")
 
 
 def final(curves: Curves, method: str, panel: str) -> float:
-    """Return the gap after the last round, mean over the seeds."""
+    """Return the mean gap after the last round over the seeds."""
     return float(curves[method, panel][:, -1].mean())
 
 
@@ -63,7 +67,7 @@ def ratio(curves: Curves, method: str, other: str, panel: str) -> float:
 
 
 def _ordered(curves: Curves, server_round: int) -> bool:
-    """Return whether gaps fall with k after that round; −1 is the last, where they rise."""
+    """Return whether gaps fall with k after a round (−1: rise)."""
     at = server_round - 1 if server_round > 0 else -1
     found = [
         [curves[m, panel][:, at].mean() for m in (AVG_1, AVG_5, AVG_20)] for panel in panels(curves)
@@ -73,7 +77,7 @@ def _ordered(curves: Curves, server_round: int) -> bool:
 
 FEDAVG_STEPS = SplittingStudy(
     name="splitting-fedavg-steps",
-    title="FedAvg with k local gradient steps: fast first, and where it ends",
+    title="FedAvg with k local gradient steps: first speed and end point",
     source="thesis, Figure 2.4 (least squares, logistic regression)",
     minutes=1,
     panels=(least_squares(SMALL), least_squares(10), logistic()),
@@ -104,7 +108,7 @@ CONSTANT, SLOW = "constant", "constant η₀/100"
 
 
 def _stalls(curves: Curves, method: str, panel: str) -> bool:
-    """Return whether the second half of the rounds removes less than a fifth of the gap."""
+    """Return whether the second half of rounds removes under a fifth."""
     mean = curves[method, panel].mean(0)
     return bool(mean[-1] > 0.8 * mean[len(mean) // 2])
 
@@ -188,7 +192,7 @@ RELAXED = {"α 1.5 β 1.5 γ 1": Scheme(1.5, 1.5, 1), "α 1 β 0.5 γ 1": Scheme
 
 
 def _closed_form(curves: Curves) -> bool:
-    """Return whether gaps are to FedProx's as η_eff² says, within 15 %."""
+    """Return whether gaps follow η_eff² relative to FedProx within 15 %."""
     schemes: Mapping[str, Scheme] = {**RELAXED, HALF_R: Scheme(1, 2, 1), "FedRP": FEDRP}
     return all(
         0.85 < ratio(curves, label, "FedProx", p) / scheme.effective_step(1.0) ** 2 < 1.15
@@ -250,7 +254,7 @@ ACCELERATED = (*BASIC, AVERAGING[0])
 
 
 def _fewer(curves: Curves, kind: str) -> bool:
-    """Return whether acceleration needs fewer rounds in all that was run.
+    """Return whether acceleration needs fewer rounds in all lines.
 
     Rounds are those to 1e-8, or to 1.5 times the gap at which the plain method ends.
     """

@@ -1,7 +1,7 @@
-"""The methods of the thesis on stacked points u, shape ``(n, d)``, in float64.
+"""Methods of the thesis on points u ``(n, d)``, in float64.
 
 A method is a scheme (α, β, γ), a map of the clients (their proximal maps, or k gradient steps in
-FedAvg), a schedule of η and, where asked for, ergodic averages or Anderson acceleration of memory
+FedAvg), a schedule of η and, optionally, ergodic averages or Anderson acceleration of memory
 τ at the server.
 """
 
@@ -21,7 +21,10 @@ from studies.splitting.problems import Problem
 Floats = npt.NDArray[np.float64]
 
 INVERSE_SQUARE = "inverse-square"
-"""η₀/(e + 1)², whose sum is finite; beside those of ``strategies/server_step/schedule.py``."""
+"""Schedule η₀/(e + 1)² with a finite sum.
+
+Beside those of ``strategies/server_step/schedule.py``.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,13 @@ class Method:
 
     @property
     def regularised(self) -> bool:
-        """Whether a constant η leaves another minimiser than f's: the closed form, and k > 1."""
+        """Whether a constant η leads to another minimiser than f's, or k > 1."""
         if self.gradient_steps:
             return self.gradient_steps > 1
         return self.scheme.effective_step(1.0) > 0
 
     def eta(self, eta: float, server_round: int, rounds: int) -> float:
-        """Return η of a round, from 1, where the panel's is ``eta``."""
+        """Return η of a round, from 1, for the panel's ``eta``."""
         if self.schedule == INVERSE_SQUARE:
             return eta * self.rate / server_round**2
         return eta * self.rate * Schedule(self.schedule, rounds)(server_round)
@@ -65,7 +68,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Iterate:
-    """A round's result.
+    """Result of a round.
 
     Attributes:
         points: u⁺, shape ``(n, d)``.
@@ -79,7 +82,7 @@ class Iterate:
 def iterate(
     method: Method, problem: Problem, eta: float, rounds: int, start: Floats | None = None
 ) -> Iterator[Iterate]:
-    """Yield the iterates of ``rounds`` rounds from ``start``, shape ``(n, d)``, or from 0."""
+    """Yield the iterates of ``rounds`` rounds from ``start`` ``(n, d)`` or 0."""
     points = np.zeros(problem.shape) if start is None else start
     weights = np.full(problem.shape[0], 1 / problem.shape[0])
     last: list[Floats] = []
@@ -105,7 +108,7 @@ def gaps(
     rounds: int,
     on_round: Callable[[], None] = lambda: None,
 ) -> Floats:
-    """Return f(model) − f(x*) after each round, shape ``(rounds,)``; inf once it diverged."""
+    """Return f(model) − f(x*) after each round, shape ``(rounds,)``; inf after divergence."""
     found = np.full(rounds, np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         for number, one in enumerate(iterate(method, problem, eta, rounds)):

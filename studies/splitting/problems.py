@@ -1,7 +1,9 @@
-"""The convex problems of the thesis: f = Σ fᵢ over clients, with proximal maps to float64.
+"""Convex problems of the thesis: f = Σ fᵢ with proximal maps.
+
+In float64.
 
 The data are those of FedSplit (Pathak and Wainwright, NeurIPS 2020): features and the true
-parameters from N(0, 1); the thesis names their sizes alone.
+parameters from N(0, 1); the thesis states only their sizes.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from hdpfl_flower.errors import TermsError
 Floats = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-11
-"""Of a proximal map by Newton's method: the last step's norm, relative to 1 + the point's."""
+"""Tolerance of Newton's last step, relative to 1 + the point's norm."""
 ITERATIONS = 100
-"""Newton steps after which a proximal map is given up."""
+"""Maximum Newton steps of a proximal map."""
 HELD = 0.1
-"""A Hessian is used again while a step leaves at most this share of the gradient."""
+"""Largest gradient share left by a step that reuses a Hessian."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What records are drawn: those of all clients, anew with each seed.
+    """Distribution of all clients' records, drawn anew per seed.
 
     Attributes:
         clients: n.
@@ -57,7 +59,7 @@ class Data:
     def _least_squares(self, rng: np.random.Generator, truth: Floats, noise: float) -> Problem:
         hessians = np.empty((self.clients, self.features, self.features))
         linear = np.empty((self.clients, self.features))
-        for client in range(self.clients):  # one after another: their records fill no memory
+        for client in range(self.clients):  # one after another, to save memory
             features = rng.standard_normal((self.records, self.features))
             targets = features @ truth + noise * rng.standard_normal(self.records)
             hessians[client] = features.T @ features
@@ -66,7 +68,7 @@ class Data:
 
 
 class Problem(ABC):
-    """f = Σ fᵢ; every method takes a point a client, shape ``(n, d)``."""
+    """f = Σ fᵢ; methods take a point per client, shape ``(n, d)``."""
 
     @property
     @abstractmethod
@@ -76,7 +78,7 @@ class Problem(ABC):
     @property
     @abstractmethod
     def solution(self) -> Floats:
-        """The minimiser x* of f, shape ``(d,)``."""
+        """Minimiser x* of f, shape ``(d,)``."""
 
     @abstractmethod
     def gradient(self, points: Floats) -> Floats:
@@ -84,7 +86,7 @@ class Problem(ABC):
 
     @abstractmethod
     def prox(self, points: Floats, eta: float, start: Floats | None = None) -> Floats:
-        """Return argmin fᵢ(x) + ‖x − uᵢ‖²/(2η) for each client's point uᵢ, shape ``(n, d)``.
+        """Return argmin fᵢ(x) + ‖x − uᵢ‖²/(2η) per client, shape ``(n, d)``.
 
         Args:
             points: u, shape ``(n, d)``.
@@ -94,7 +96,7 @@ class Problem(ABC):
 
     @abstractmethod
     def gap(self, model: Floats) -> float:
-        """Return f(x) − f(x*) ≥ 0 at one model, shape ``(d,)``, without cancellation."""
+        """Return f(x) − f(x*) ≥ 0 at a model ``(d,)``, without cancellation."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class LeastSquares(Problem):
 
     @cached_property
     def solution(self) -> Floats:
-        """Of the normal equations."""
+        """Solution of the normal equations."""
         found: Floats = np.linalg.solve(self._hessian, self.linear.sum(0))
         return found
 
@@ -126,7 +128,7 @@ class LeastSquares(Problem):
         return _times(self.hessians, points) - self.linear
 
     def prox(self, points: Floats, eta: float, start: Floats | None = None) -> Floats:  # noqa: ARG002
-        """Return (I + ηAᵢᵀ Aᵢ)⁻¹(uᵢ + ηAᵢᵀ bᵢ), from one factorisation for all η."""
+        """Return (I + ηAᵢᵀ Aᵢ)⁻¹(uᵢ + ηAᵢᵀ bᵢ), with one factorisation."""
         values, vectors = self._factors
         inside = _times(vectors.transpose(0, 2, 1), points + eta * self.linear)
         return _times(vectors, inside / (1 + eta * values))
@@ -167,7 +169,7 @@ class Logistic(Problem):
 
     @cached_property
     def solution(self) -> Floats:
-        """By Newton's method on all records as one client's."""
+        """Solution by Newton's method on all pooled records."""
         parameters = self.features.shape[2]
         pooled = Logistic(self.features.reshape(1, -1, parameters), self.labels.reshape(1, -1))
         nowhere = np.zeros((1, parameters))
@@ -188,15 +190,15 @@ class Logistic(Problem):
         return self._newton(points, 1 / eta, points if start is None else start)
 
     def gap(self, model: Floats) -> float:
-        """Return f(x) − f(x*) as a sum of Bregman divergences, a record each."""
+        """Return f(x) − f(x*) as a sum of Bregman divergences, one per record."""
         best, margins = self.features @ self.solution, self.features @ model
         first = _sigmoid(best) * (margins - best)
-        # The gradient at x* is 0: what it adds is left out, and with it the cancellation.
+        # The gradient at x* is 0: its term is left out, and with it the cancellation.
         apart = np.logaddexp(0, margins) - np.logaddexp(0, best) - first
         return max(float(apart.sum()), 0.0)  # below 0 it is rounding
 
     def _newton(self, centre: Floats, pull: float, start: Floats) -> Floats:
-        """Return argmin fᵢ(x) + pull·‖x − centreᵢ‖²/2 for each client, shape ``(n, d)``."""
+        """Return argmin fᵢ(x) + pull·‖x − centreᵢ‖²/2 per client, shape ``(n, d)``."""
         points = start.copy()
         gradient = self.gradient(points) + pull * (points - centre)
         norms, held = _norms(gradient), self._inverse(points, pull)
@@ -208,7 +210,7 @@ class Logistic(Problem):
                 gradient = self.gradient(there) + pull * (there - centre)
                 later = _norms(gradient)
                 small = _norms(steps) <= TOLERANCE * (1 + _norms(there))
-                # Below the tolerance a norm is rounding, which need not fall.
+                # Below the tolerance a norm is rounding error, which need not fall.
                 worse = (later > norms) & ~small
                 if not worse.any():
                     break

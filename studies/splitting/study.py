@@ -1,4 +1,4 @@
-"""What a figure of operator splitting is: panels of problems, lines of methods, gaps by round."""
+"""Figures of operator splitting: panels, methods and gaps by round."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Curves = Mapping[tuple[str, str], Floats]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A problem and how long it is solved.
+class ProblemSetting:
+    """Problem and number of rounds.
 
     Attributes:
         data: its records; the seed is that of the run.
         eta: η₀, of proximal maps and of gradient steps.
         rounds: of the run.
         seeds: draws of the records.
-        target: the gap that regularised methods are to reach, and the one for all others.
+        target: target gap of regularised methods, and of all others.
     """
 
     data: Data
@@ -48,20 +48,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Panel:
-    """A column of the table and a panel of the picture: as published, and the quick form."""
+    """Table column and picture panel: published and quick form."""
 
     label: str
-    full: Setting
-    quick: Setting
+    full: ProblemSetting
+    quick: ProblemSetting
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the thesis, or of ours, that the gaps hold or refute.
+    """Claim of the thesis or ours, tested on the gaps.
 
     Attributes:
         text: the statement, with its source.
-        holds: reads the curves; a KeyError or an IndexError says that a line or a
+        holds: reads the curves; a KeyError or an IndexError means that a line or a
             round was not run.
         expected: whether it holds by our measurements.
     """
@@ -73,14 +73,14 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class SplittingStudy(Study):
-    """A figure.
+    """Figure of operator splitting.
 
     Attributes:
         panels: the problems.
         methods: the lines.
         rounds_to_target: whether the table shows rounds to the target in place of final gaps.
         expected: (method, panel) → the number expected in the full form.
-        claims: what the figure is to show.
+        claims: claims that the figure tests.
     """
 
     panels: tuple[Panel, ...]
@@ -90,7 +90,7 @@ class SplittingStudy(Study):
     claims: tuple[Claim, ...] = ()
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Run the lines that are missing; draw gaps by round."""
+        """Run missing lines; draw gaps by round."""
         settings = self._settings(options)
         methods = self._methods(options)
         runs = [
@@ -106,11 +106,12 @@ class SplittingStudy(Study):
                     curves.setdefault((method, label), []).append(found)
         return self._findings({key: np.array(c) for key, c in curves.items()}, options, folder)
 
-    def _settings(self, options: Options) -> dict[str, Setting]:
+    def _settings(self, options: Options) -> dict[str, ProblemSetting]:
         """Return the panels' settings by label.
 
         Raises:
-            TermsError: ``--columns`` names what the study has not, or an option does nothing here.
+            TermsError: ``--columns`` names an entry that the study lacks, or an option has no
+                effect here.
         """
         if options.learning_rates or options.noises or options.model or options.dataset:
             raise TermsError(
@@ -151,7 +152,7 @@ class SplittingStudy(Study):
         return Findings(tuple(tables), numbers, self.notes)
 
     def _cell(
-        self, key: tuple[str, str], curve: Floats, setting: Setting, expected: float | None
+        self, key: tuple[str, str], curve: Floats, setting: ProblemSetting, expected: float | None
     ) -> dict[str, Any]:
         method = next(m for m in self.methods if m.label == key[0])
         target = setting.target[0] if method.regularised else setting.target[1]
@@ -195,7 +196,7 @@ def mean_gap(curve: Floats) -> Floats:
 
 
 def rounds_to(curve: Floats, target: float) -> float | None:
-    """Return the rounds to a gap of at most ``target``, mean over the seeds; None: not reached.
+    """Return the mean rounds to a gap of ``target``; None: not reached.
 
     >>> rounds_to(np.array([[4.0, 2.0, 1.0], [4.0, 1.0, 2.0]]), 2.0)
     2.0
@@ -207,9 +208,9 @@ def rounds_to(curve: Floats, target: float) -> float | None:
 
 
 def _lines(
-    methods: tuple[Method, ...], setting: Setting, folder: Path, tick: Callable[[], None]
+    methods: tuple[Method, ...], setting: ProblemSetting, folder: Path, tick: Callable[[], None]
 ) -> list[tuple[str, Floats]]:
-    """Return the gaps of every method, reading those that an earlier call stored."""
+    """Return every method's gaps, reading stored ones."""
     problem: Problem | None = None
     lines = []
     for method in methods:
@@ -227,8 +228,8 @@ def _lines(
     return lines
 
 
-def _name(method: Method, setting: Setting) -> str:
-    """Return a name made of all that changes the result, within one version of the code."""
+def _name(method: Method, setting: ProblemSetting) -> str:
+    """Return a name of all result inputs, within one code version."""
     facts = {
         "method": {k: v for k, v in asdict(method).items() if k != "label"},
         "data": asdict(setting.data),

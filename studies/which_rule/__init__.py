@@ -1,1 +1,1 @@
-"""Which rule to take: every weight rule on one battery of cases, and how far behind it falls."""
+"""Battery of all weight strategies, with each one's largest deficit."""

@@ -1,4 +1,4 @@
-"""The battery: in which cases the rules are compared, and at which learning rates."""
+"""Battery of compared cases, with learning rates."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from studies.framework.study import Setting
 
 SAFE = "mmse"
-"""The rule to take where nothing is known of the case."""
+"""Safe strategy if the case is unknown."""
 
 FEDAVG = "fedavg"
 
-RULES = ("fedavg", "weiavg", "robust-hdp", "robust-hdp-drift", "mmse", "oracle")
-"""Those compared; ``weiavg`` receives every ε and ``oracle`` the noise."""
+RULES = ("fedavg", "weiavg", "robust-hdp", "mmse", "oracle")
+"""Compared strategies; ``weiavg`` receives all ε, ``oracle`` the noise."""
 
 BASE: Mapping[str, Any] = {
     "clip-norm": 1.0,
@@ -22,18 +22,18 @@ BASE: Mapping[str, Any] = {
     "batch-sizes": "32,64,128",
     "stack": True,
 }
-"""What every run has, but for what a case changes. Clients train together, which is faster."""
+"""Run config keys of every run, unless changed; clients train together."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is learned, and at which rates.
+class RatedTask:
+    """Task with its learning rates.
 
     Attributes:
         config: run config keys.
-        fixed: one learning rate for every rule and case.
-        grid: the rates of which each rule has its best in each case.
-        searches: how many runs choose it, of seeds 0, 1, …
+        fixed: one learning rate for every strategy and case.
+        grid: the rates from which each strategy gets its best in each case.
+        searches: number of runs that choose it, of seeds 0, 1, …
         seeds: reported runs of a cell in the full form.
         quick_seeds: those of the quick form.
     """
@@ -47,14 +47,14 @@ class Task:
 
 
 TASKS = {
-    "logreg": Task({"dataset": "mnist", "model": "logreg"}, 0.1, (0.03, 0.1, 0.3)),
-    "mlp": Task(
-        # Fewer steps than the others: its runs are half of the study's hours.
+    "logreg": RatedTask({"dataset": "mnist", "model": "logreg"}, 0.1, (0.03, 0.1, 0.3)),
+    "mlp": RatedTask(
+        # Fewer steps than the others: its runs take half of the study's hours.
         {"dataset": "mnist", "model": "mlp:32", "batch-sizes": "64,128"},
         0.1,
         (0.03, 0.1, 0.3),
     ),
-    "heart": Task(
+    "heart": RatedTask(
         {"dataset": "heart", "model": "logreg", "partition": "natural"},
         0.3,
         (0.1, 0.3, 1.0),
@@ -63,17 +63,19 @@ TASKS = {
         quick_seeds=20,
     ),
 }
-"""Task by its name. ``fixed`` is FedAvg's best of the grid with the search's seed. Heart's test has
-184 records, of which one is half a point: it has more seeds, which cost little."""
+"""Tasks by name; ``fixed`` is FedAvg's best search rate.
+
+Heart's test has 184 records, each half a point: so it has more seeds, which cost little.
+"""
 
 
 @dataclass(frozen=True)
 class Case(Setting):
-    """A case of the battery.
+    """Case of the battery.
 
     Attributes:
         task: name in ``TASKS``.
-        tuned: whether each rule has its best rate here, too.
+        tuned: whether each strategy also has its best rate here.
     """
 
     task: str = "logreg"
@@ -81,7 +83,7 @@ class Case(Setting):
 
 
 RECORDS = 900
-"""Records of a client, on average where the split is uneven."""
+"""Records of a client, on average for uneven splits."""
 
 ROUNDS = (12, 30)
 
@@ -97,7 +99,7 @@ _HOSPITALS = {
     "loose to strict": "8,3,1,0.3",
     "equal ε": "1",
 }
-"""ε of Cleveland, Hungary, Switzerland and the VA: the range of the default ``uniform:0.3:8``."""
+"""ε of Cleveland, Hungary, Switzerland, VA: the range of ``uniform:0.3:8``."""
 
 _OTHERS = {
     "ten times the steps": Setting(
@@ -114,6 +116,38 @@ _OTHERS = {
     "rotations": Setting(
         "",
         {"partition": SPLITS["iid"], "groups": "rotation:5:5:5:5", "epsilons": "dist4"},
+    ),
+    "quiet turned": Setting(
+        "",
+        {
+            "partition": SPLITS["iid"],
+            "groups": "rotation:17:3",
+            "epsilons": 17 * "0.5," + "8,8,8",
+        },
+    ),
+    "quiet mislabelled": Setting(
+        "",
+        {
+            "partition": SPLITS["iid"],
+            "groups": "label-shift:14:6",
+            "epsilons": 14 * "0.5," + "8,8,8,8,8,8",
+        },
+    ),
+    "few strict": Setting(
+        "",
+        {"partition": SPLITS["≤ 2 labels"], "epsilons": 4 * "0.05," + 15 * "8," + "8"},
+    ),
+    "40 % a round": Setting(
+        "",
+        {"partition": SPLITS["Dirichlet .3"], "epsilons": "dist4", "fraction": 0.4},
+    ),
+    "3 clients": Setting("", {"partition": SPLITS["Dirichlet .3"], "epsilons": "0.3,1,8"}, 3),
+    "records with ε": Setting(
+        "",
+        {
+            "partition": "sizes:" + 10 * "10:" + 9 * "1:" + "1",
+            "epsilons": 10 * "8," + 9 * "0.3," + "0.3",
+        },
     ),
 }
 

@@ -1,4 +1,4 @@
-"""How far one rule falls behind another: differences over the same seeds, and the worst case."""
+"""Deficits between strategies: seed-by-seed differences and the worst case."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 Accuracies = Mapping[str, Sequence[float]]
-"""Rule → accuracy in percent, a seed each; all rules have the same seeds in the same order."""
+"""Strategy → accuracy in percent, one per seed.
+
+All strategies have the same seeds in the same order.
+"""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference of two rules over the same seeds, in points.
+    """Mean difference of two strategies over the same seeds, in points.
 
     Attributes:
         mean: over the seeds.
@@ -26,9 +29,11 @@ class Difference:
 
     @property
     def is_established(self) -> bool:
-        """Whether it is at least two standard errors from 0; never for one seed.
+        """Whether it is at least two standard errors from 0.
 
-        By Student's t, equal rules with normal differences pass to one side by chance with
+        Never for one seed.
+
+        By Student's t, equal strategies with normal differences pass to one side by chance with
         probability .148 for 2 seeds, .092 for 3 and .030 for 20.
 
         >>> Difference(1.0, 0.4).is_established, Difference(-1.0, 0.6).is_established
@@ -41,12 +46,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Worst:
-    """The case in which a rule is furthest behind.
+    """Case in which a strategy is furthest behind.
 
     Attributes:
         case: its label.
-        difference: the rule less the other one.
-        other: the rule that it is behind.
+        difference: the strategy less the other one.
+        other: the leading strategy.
     """
 
     case: str
@@ -58,7 +63,7 @@ def difference(values: Sequence[float], others: Sequence[float]) -> Difference:
     """Return ``values`` less ``others``, seed by seed.
 
     Raises:
-        ValueError: they have not the same seeds.
+        ValueError: they do not have the same seeds.
 
     >>> difference([81.0, 83.0], [80.0, 81.0])
     Difference(mean=1.5, error=0.5)
@@ -69,7 +74,7 @@ def difference(values: Sequence[float], others: Sequence[float]) -> Difference:
 
 
 def best_other(accuracies: Accuracies, rule: str) -> str | None:
-    """Return the rule with the best mean of all but ``rule``; None where there is no other.
+    """Return the strategy other than ``rule`` with the best mean, or None.
 
     >>> best_other({"a": [80.0], "b": [82.0], "c": [81.0]}, "b")
     'c'
@@ -79,13 +84,15 @@ def best_other(accuracies: Accuracies, rule: str) -> str | None:
 
 
 def to_best(accuracies: Accuracies, rule: str) -> tuple[str, Difference] | None:
-    """Return the best of the other rules, and ``rule`` less it."""
+    """Return the best other strategy, and ``rule`` less it."""
     other = best_other(accuracies, rule)
     return None if other is None else (other, difference(accuracies[rule], accuracies[other]))
 
 
 def to_rule(accuracies: Accuracies, rule: str, other: str) -> tuple[str, Difference] | None:
-    """Return ``other``, and ``rule`` less it; None where one of them is not there, or both are one.
+    """Return ``other``, and ``rule`` less it, or None.
+
+    None: one of them is missing, or both are the same.
 
     >>> to_rule({"a": [80.0], "b": [82.0]}, "b", "a")
     ('a', Difference(mean=2.0, error=nan))
@@ -96,10 +103,10 @@ def to_rule(accuracies: Accuracies, rule: str, other: str) -> tuple[str, Differe
 
 
 def worst(found: Mapping[str, tuple[str, Difference] | None]) -> Worst | None:
-    """Return the case with the least difference of the mean; None where there is none.
+    """Return the case with the least mean difference, or None.
 
     Args:
-        found: case → the other rule and the difference to it.
+        found: case → the other strategy and the difference to it.
 
     >>> worst({"x": ("b", Difference(0.5, 0.1)), "y": ("c", Difference(-2.0, 0.1)), "z": None})
     Worst(case='y', difference=Difference(mean=-2.0, error=0.1), other='c')
@@ -112,7 +119,9 @@ def worst(found: Mapping[str, tuple[str, Difference] | None]) -> Worst | None:
 
 
 def established(found: Mapping[str, tuple[str, Difference] | None], points: float) -> int:
-    """Return in how many cases a rule is more than ``points`` behind, by two standard errors.
+    """Return the cases with an established deficit of over ``points``.
+
+    Their number, by two standard errors.
 
     The two standard errors are of the difference from 0.
 

@@ -1,14 +1,14 @@
-"""``hdpfl reproduce which-rule``: every weight rule in every case of the battery, and its regret.
+"""``hdpfl reproduce which-rule``: every weight strategy in every case, with regrets.
 
-Twice: at one learning rate for all, and with the best of one grid for each rule in each case, which
-runs with seeds of their own choose. Reported seeds begin at 31; with a seed every rule has the same
+Twice: at one learning rate for all, and with the best of one grid for each strategy and case, which
+runs with other seeds choose. Reported seeds begin at 31; for a seed every strategy has the same
 sites, budgets, batches and noise, so that differences are taken seed by seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.monitoring.journal import Event
+from server_app.in_process.comparison import RunJob
 from server_app.plots import plot_differences
-from server_app.simulation.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
 from studies.personal.tuned_study import fitting
-from studies.server_step.steps import result_of
 from studies.which_rule.battery import (
     BASE,
     BATTERY,
@@ -31,11 +31,11 @@ from studies.which_rule.battery import (
     SAFE,
     TASKS,
     Case,
-    Task,
+    RatedTask,
 )
 from studies.which_rule.regret import to_rule
 from studies.which_rule.tables import (
-    Cell,
+    CaseCell,
     Place,
     accuracies,
     by_case,
@@ -46,32 +46,32 @@ from studies.which_rule.tables import (
 )
 
 FIRST_SEED = 31
-"""Of the reported runs."""
+"""First seed of the reported runs."""
 
 FIXED, BEST = "one rate for all", "best of a grid for each"
-"""The two parts of the study."""
+"""Two parts of the study."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhichRuleStudy(Study):
-    """Rules on a battery of cases.
+    """Strategies on a battery of cases.
 
     Attributes:
         cases: the battery.
         quick: labels of the cases of the quick form.
-        rules: strategies that are compared.
-        safe: the one whose differences stand beside the accuracies.
-        tasks: what the cases' names of tasks mean.
+        rules: compared strategies.
+        safe: the strategy with differences beside its accuracies.
+        tasks: the tasks by the names in the cases.
     """
 
     cases: tuple[Case, ...]
     quick: tuple[str, ...]
     rules: tuple[str, ...]
     safe: str
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, RatedTask]
 
     def conduct(self, options: Options, folder: Path) -> Findings:
-        """Search the rates, run the cases with them, and draw the differences to FedAvg."""
+        """Search rates, run the cases, draw differences to FedAvg."""
         parts = self.parts(options, folder)
         panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
         for part, cells in parts.items():
@@ -89,11 +89,11 @@ class WhichRuleStudy(Study):
         plot_differences(panels, path, f"points ahead of {FEDAVG}", self.title)
         return self.findings(parts)
 
-    def parts(self, options: Options, folder: Path) -> dict[str, dict[Place, Cell]]:
-        """Return the cells of each part, running what no earlier call has finished.
+    def parts(self, options: Options, folder: Path) -> dict[str, dict[Place, CaseCell]]:
+        """Return each part's cells, running unfinished jobs.
 
         Raises:
-            TermsError: an option names what the study has not.
+            TermsError: an option names an entry that the study lacks.
             HDPFLError: from the first run that cannot start; finished ones are kept.
         """
         places = self.places(options)
@@ -126,22 +126,24 @@ class WhichRuleStudy(Study):
             for seed in self.seeds(place, options)
         }
         runs = run_jobs(list(jobs.values()), options, self.name)
-        found: dict[str, dict[Place, Cell]] = {}
+        found: dict[str, dict[Place, CaseCell]] = {}
         for (part, place), rate in chosen.items():
             accuracy = tuple(
                 result_of(runs[jobs[part, place, seed].terms.run_id])
                 for seed in self.seeds(place, options)
             )
             known = means[place] if part == BEST else {}
-            found.setdefault(part, {})[place] = Cell(rate, accuracy, known)
+            found.setdefault(part, {})[place] = CaseCell(rate, accuracy, known)
         return found
 
     def places(self, options: Options) -> list[Place]:
-        """Return (case, rule) of every cell; a column may be the first words of several cases.
+        """Return (case, rule) of all cells.
+
+        A column may be the first words of several cases.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names what the study has
-                not; or ``--model`` is given.
+            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
+                lacks; or ``--model`` is given.
         """
         select_or_all(("pld",), options.noises, "--noise")
         if options.model:
@@ -161,7 +163,9 @@ class WhichRuleStudy(Study):
         return [(case, rule) for case in cases for rule in rules]
 
     def rates(self, options: Options) -> dict[str, dict[str, tuple[float, ...]]]:
-        """Return part → task → learning rates; of the first part one each, of the other the grid.
+        """Return part → task → learning rates.
+
+        One each in the first part, the grid in the other.
 
         The quick form has the first part alone. ``--learning-rate`` with one rate is the first
         part with it, with several the second part with these.
@@ -190,7 +194,7 @@ class WhichRuleStudy(Study):
         return next(case for case in self.cases if case.label == place[0])
 
     def job(self, place: Place, rate: float, seed: int, options: Options, folder: Path) -> RunJob:
-        """Return a run, named by everything that changes its result.
+        """Return a run, named by all inputs of its result.
 
         ``--dataset`` takes MNIST's place, with as many records a client as it has.
         """
@@ -213,8 +217,8 @@ class WhichRuleStudy(Study):
         stop = options.rounds if options.rounds < run.terms.rounds else 0
         return with_run_name(RunJob(run, case.sites, stop))
 
-    def findings(self, parts: Mapping[str, Mapping[Place, Cell]]) -> Findings:
-        """Return worst cases, accuracies and rates of each part, and the numbers."""
+    def findings(self, parts: Mapping[str, Mapping[Place, CaseCell]]) -> Findings:
+        """Return worst cases, accuracies and rates of parts, and numbers."""
         found = [summary(part, cells) for part, cells in parts.items()]
         found += [accuracies(part, cells, self.safe) for part, cells in parts.items()]
         if BEST in parts:
@@ -224,7 +228,9 @@ class WhichRuleStudy(Study):
 
 
 def best_rate(tried: Mapping[float, float]) -> float:
-    """Return the rate with the best accuracy; the smallest of equals, never one without a number.
+    """Return the rate with the best accuracy, smallest on ties.
+
+    Never one without a number.
 
     >>> best_rate({0.3: 80.0, 0.1: 80.0, 0.03: math.nan})
     0.1
@@ -235,7 +241,7 @@ def best_rate(tried: Mapping[float, float]) -> float:
 
 WHICH_RULE = WhichRuleStudy(
     name="which-rule",
-    title="Which rule to take: weight rules in a battery of cases",
+    title="Which strategy to take: weight strategies in a battery of cases",
     source="ours (no paper)",
     minutes=3,
     cases=BATTERY,
@@ -255,3 +261,10 @@ WHICH_RULE = WhichRuleStudy(
         "with seed 0 (Heart: 0, 1, 2), which are not reported. Reported seeds begin at 31.",
     ),
 )
+
+
+def result_of(events: Sequence[Event]) -> float:
+    """Return the mean accuracy of the last tenth (≥ 1) of rounds, percent."""
+    last = events[-max(1, len(events) // 10) :]
+    values = [float(event["metrics"].get("accuracy", math.nan)) for event in last]
+    return 100 * sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""The tables of ``which-rule``: worst cases, accuracies with differences, and rates."""
+"""Tables of ``which-rule``: worst cases, accuracies and rates."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 from studies.framework.study import Table
 from studies.personal.tuned_study import mean_and_deviation
-from studies.which_rule.battery import FEDAVG, Task
+from studies.which_rule.battery import FEDAVG, RatedTask
 from studies.which_rule.regret import Difference, established, to_best, to_rule, worst
 
 Place = tuple[str, str]
 """(case, rule)."""
 
 Found = Mapping[str, tuple[str, Difference] | None]
-"""Case → another rule and the difference to it."""
+"""Case → other strategy and the difference to it."""
 
 
 LIMITS = (0.5, 1.0)
-"""Points that the safe rule may be behind FedAvg, and behind the best of the others."""
+"""Points that the safe strategy may trail FedAvg and the best."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What was found of a rule in a case, in percent.
+class CaseCell:
+    """Results of a strategy in a case, in percent.
 
     Attributes:
         rate: learning rate of the reported runs.
-        accuracy: of the reported runs, a seed each.
-        tried: learning rate → mean accuracy with the search's seeds; empty: none was searched for.
+        accuracy: of the reported runs, one per seed.
+        tried: learning rate → mean accuracy with the search's seeds; empty: not searched.
     """
 
     rate: float
@@ -39,11 +39,11 @@ class Cell:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the rate is the least or largest of several that were tried."""
+        """Whether the rate is at the edge of several tried."""
         return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
 
 
-def by_case(cells: Mapping[Place, Cell]) -> dict[str, dict[str, tuple[float, ...]]]:
+def by_case(cells: Mapping[Place, CaseCell]) -> dict[str, dict[str, tuple[float, ...]]]:
     """Return case → rule → accuracies."""
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for (case, rule), cell in cells.items():
@@ -51,8 +51,8 @@ def by_case(cells: Mapping[Place, Cell]) -> dict[str, dict[str, tuple[float, ...
     return found
 
 
-def summary(part: str, cells: Mapping[Place, Cell]) -> Table:
-    """Return each rule's worst case, against FedAvg and against the best of the others."""
+def summary(part: str, cells: Mapping[Place, CaseCell]) -> Table:
+    """Return each strategy's worst case against FedAvg and the best other."""
     lines = []
     for rule, found in _differences(cells).items():
         line = [rule]
@@ -73,8 +73,8 @@ def summary(part: str, cells: Mapping[Place, Cell]) -> Table:
     return Table(f"worst of {count} cases; {part}", head, tuple(lines))
 
 
-def accuracies(part: str, cells: Mapping[Place, Cell], safe: str) -> Table:
-    """Return the accuracies by case, and the safe rule's differences beside them."""
+def accuracies(part: str, cells: Mapping[Place, CaseCell], safe: str) -> Table:
+    """Return accuracies by case, with the safe strategy's differences."""
     rules = list(dict.fromkeys(rule for _, rule in cells))
     has_safe = safe in rules and len(rules) > 1
     lines = []
@@ -91,12 +91,12 @@ def accuracies(part: str, cells: Mapping[Place, Cell], safe: str) -> Table:
     return Table(title, ("", *rules, *beside), tuple(lines))
 
 
-def rates(cells: Mapping[Place, Cell]) -> Table:
-    """Return the rate that the search chose for each rule and case."""
+def rates(cells: Mapping[Place, CaseCell]) -> Table:
+    """Return the search's rate for each strategy and case."""
     rules = list(dict.fromkeys(rule for _, rule in cells))
     cases = dict.fromkeys(case for case, _ in cells)
 
-    def text(cell: Cell) -> str:
+    def text(cell: CaseCell) -> str:
         return f"{cell.rate:g}" + "*" * cell.at_edge
 
     lines = tuple((case, *(text(cells[case, rule]) for rule in rules)) for case in cases)
@@ -104,12 +104,14 @@ def rates(cells: Mapping[Place, Cell]) -> Table:
 
 
 def search_of_fedavg(
-    cells: Mapping[Place, Cell], task_of: Mapping[str, str], tasks: Mapping[str, Task]
+    cells: Mapping[Place, CaseCell], task_of: Mapping[str, str], tasks: Mapping[str, RatedTask]
 ) -> Table:
-    """Return FedAvg's accuracy by rate with the search's seeds: what ``fixed`` is chosen from.
+    """Return FedAvg's accuracy by rate, from which ``fixed`` is chosen.
+
+    With the search's seeds.
 
     Args:
-        cells: of the part whose rates were searched for.
+        cells: of the part with searched rates.
         task_of: case → the name of its task.
         tasks: by their names.
     """
@@ -129,8 +131,8 @@ def search_of_fedavg(
     return Table(title, ("", "rate: accuracy, %", "the one rate for all"), tuple(lines))
 
 
-def numbers(parts: Mapping[str, Mapping[Place, Cell]]) -> dict[str, Any]:
-    """Return the cells of all parts, and each rule's worst cases, for ``results.json``."""
+def numbers(parts: Mapping[str, Mapping[Place, CaseCell]]) -> dict[str, Any]:
+    """Return all cells and worst cases for ``results.json``."""
     return {
         "cells": [
             {
@@ -150,8 +152,8 @@ def numbers(parts: Mapping[str, Mapping[Place, Cell]]) -> dict[str, Any]:
     }
 
 
-def _differences(cells: Mapping[Place, Cell]) -> dict[str, tuple[Found, Found]]:
-    """Return rule → its differences to FedAvg, and to the best of the others, by case."""
+def _differences(cells: Mapping[Place, CaseCell]) -> dict[str, tuple[Found, Found]]:
+    """Return rule → differences to FedAvg and to the best, by case."""
     cases = by_case(cells)
     return {
         rule: (
@@ -162,7 +164,7 @@ def _differences(cells: Mapping[Place, Cell]) -> dict[str, tuple[Found, Found]]:
     }
 
 
-def _worst_numbers(cells: Mapping[Place, Cell]) -> list[dict[str, Any]]:
+def _worst_numbers(cells: Mapping[Place, CaseCell]) -> list[dict[str, Any]]:
     numbers = []
     for rule, found in _differences(cells).items():
         for to, differences in zip((FEDAVG, "best other"), found, strict=True):
@@ -187,7 +189,7 @@ def _mean_text(values: Sequence[float]) -> str:
 
 
 def _text(one: Difference) -> str:
-    """Return a difference, with ``≈`` before it where it is under two standard errors.
+    """Return a difference, marked ``≈`` below two standard errors.
 
     >>> _text(Difference(-1.5, 0.25)), _text(Difference(0.2, 0.25)), _text(Difference(1, math.nan))
     ('-1.5 ± 0.2', '≈ +0.2 ± 0.2', '≈ +1.0')

@@ -37,6 +37,7 @@ disclose = {disclose}
 [budget]
 epsilon = 2.4691356
 delta = 1e-5
+exact-answers = 20
 [run]
 epsilon = 1.2345678
 delta = 1e-6
@@ -126,8 +127,14 @@ def send(
     return app(message, make(1, 5, node_config, RecordDict() if memory is None else memory, drawn))
 
 
+def terms_with_test(**more: Any) -> RunTerms:
+    """Return the terms of a run whose models are tested at the sites."""
+    return terms_of(**{"evaluation": "sites", **more})
+
+
 def ask(profile: Path, terms: RunTerms, server_round: int = 1, kind: str = wire.TRAIN) -> Message:
-    """Send one well-formed instruction to the site of ``profile``."""
+    """Send one well-formed instruction to the site of ``profile``; it joins before round 1."""
+    server_round = 0 if kind == wire.JOIN else server_round
     content = wire.write_instructions(terms, server_round, model_of(terms))
     return send({"profile": str(profile)}, kind, content)
 

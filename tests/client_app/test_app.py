@@ -17,7 +17,16 @@ from client_app.site.site import Site, node_profile, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.ledger import Ledger
-from tests.client_app.messages import UNKNOWN, ask, config_of, make_site, model_of, send, terms_of
+from tests.client_app.messages import (
+    UNKNOWN,
+    ask,
+    config_of,
+    make_site,
+    model_of,
+    send,
+    terms_of,
+    terms_with_test,
+)
 
 SECRETS = ("1.2345678", "2.4691356", "PATIENT-123", "2345678")
 
@@ -165,13 +174,19 @@ def test_a_broken_site_says_nothing_but_a_constant(
 HOSTILE: dict[str, Callable[[], RecordDict]] = {
     "nothing": RecordDict,
     "no terms": lambda: RecordDict(
-        {"instructions": ConfigRecord({"round": 1}), "model": ArrayRecord()}
+        {"instructions": ConfigRecord({"format": 1, "round": 1}), "model": ArrayRecord()}
     ),
     "terms of nonsense": lambda: RecordDict(
-        {"instructions": ConfigRecord({"terms": "{" * 100_000, "round": 1}), "model": ArrayRecord()}
+        {
+            "instructions": ConfigRecord({"format": 1, "terms": "{" * 100_000, "round": 1}),
+            "model": ArrayRecord(),
+        }
     ),
     "an unknown term": lambda: RecordDict(
-        {"instructions": ConfigRecord({"terms": '{"x": 1}', "round": 1}), "model": ArrayRecord()}
+        {
+            "instructions": ConfigRecord({"format": 1, "terms": '{"x": 1}', "round": 1}),
+            "model": ArrayRecord(),
+        }
     ),
     "no model": lambda: wire.write_instructions(terms_of(), 1, ArrayRecord()),
     "a NaN model": lambda: wire.write_instructions(
@@ -308,12 +323,14 @@ def _message(tmp_path: Path) -> Message:
 
 def test_metrics_leave_only_where_the_profile_discloses_them(tmp_path: Path) -> None:
     silent = make_site(tmp_path / "silent", holdout=0.5)
-    assert code(ask(silent, terms_of(), kind=wire.EVALUATE)) == wire.DECLINED
-    assert statuses(tmp_path / "silent") == {}
     open_site = make_site(tmp_path / "open", holdout=0.5, disclose='["metrics"]')
-    metrics = wire.read_metrics(ask(open_site, terms_of(), kind=wire.EVALUATE).content)
+    for profile in (silent, open_site):
+        assert ask(profile, terms_with_test()).has_content()
+    assert code(ask(silent, terms_with_test(), kind=wire.EVALUATE)) == wire.DECLINED
+    assert statuses(tmp_path / "silent") == {(1, "update"): "sent"}
+    metrics = wire.read_metrics(ask(open_site, terms_with_test(), kind=wire.EVALUATE).content)
     assert set(metrics) == {"accuracy", "loss"}
-    assert statuses(tmp_path / "open") == {(1, "metrics"): "sent"}
+    assert statuses(tmp_path / "open") == {(1, "update"): "sent", (1, "metrics"): "sent"}
 
 
 @pytest.mark.parametrize(
@@ -332,7 +349,7 @@ def test_a_site_says_of_itself_only_what_it_discloses(
 
 
 def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
-    from client_app.personal.final_model import load_final_model
+    from client_app.after_run.final_model import load_final_model
 
     profile, terms = make_site(tmp_path), terms_of()
     ask(profile, terms)
@@ -347,17 +364,19 @@ def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:
 
 def kept_run(folder: Path) -> str:
     """Return the run whose final model a site keeps; empty: none."""
-    from client_app.personal.final_model import load_final_model
+    from client_app.after_run.final_model import load_final_model
 
     there = (folder / "state" / "model.safetensors").exists()
     return load_final_model(folder / "state").terms.run_id if there else ""
 
 
 def test_a_run_that_the_site_took_no_part_in_leaves_no_model(tmp_path: Path) -> None:
-    profile, mine = make_site(tmp_path, disclose='["metrics"]', holdout=0.5), terms_of()
+    profile, mine = make_site(tmp_path), terms_of()
     other = terms_of(**{"run-id": "other"})
     assert code(ask(profile, mine, kind=wire.FINISH)) == wire.DECLINED
-    ask(profile, other, kind=wire.EVALUATE)  # metrics are no part in a run
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    with ledger.reserve(Request("other", 1, "metrics", "d"), None):
+        pass  # metrics are no part in a run
     assert code(ask(profile, other, kind=wire.FINISH)) == wire.DECLINED
     assert kept_run(tmp_path) == ""
     ask(profile, mine)
@@ -440,7 +459,7 @@ def test_data_that_cannot_be_read_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_simulated_sites_test_where_the_terms_say(tmp_path: Path) -> None:
-    from server_app.simulation.in_process_run import run_in_process
+    from server_app.in_process.in_process_run import run_in_process
 
     config = {"evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path), "epsilons": "4"}
     result = run_in_process(config_of(dataset="digits", schema="", **config), 3)

@@ -28,7 +28,7 @@ for model in ("logreg", "mlp:16"):
 print(*sorted(set(sys.modules) - before))
 """
 SMALL = {
-    "encodings.cp437", "hdpfl_flower.data.image_folder", "hdpfl_flower.simulation.paper_formulas",
+    "encodings.cp437", "hdpfl_flower.data.image_folder", "hdpfl_flower.scenarios.paper_formulas",
     "torch.utils._device",
 }  # fmt: skip
 """Modules of milliseconds: of some sites' records or terms, or a private one of torch, whose

@@ -10,15 +10,15 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from client_app import in_process as together
-from client_app.personal.ditto import load_personal_model, simulated_personal_path
 from client_app.site.simulated import InProcessContext
 from client_app.site.site import _LEDGERS, node_profile, open_site
 from client_app.training import plain_sgd
+from client_app.training.ditto import load_personal_model, simulated_personal_path
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import DataError
+from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import finalize_terms
-from server_app.simulation.grid import LocalGrid
 from tests.client_app.messages import make_site
 from tests.federation import first_updates
 
@@ -75,7 +75,7 @@ def test_personal_models_are_stacked_too(tmp_path: Path, monkeypatch: pytest.Mon
     for stacked in (False, True):
         if stacked:
             monkeypatch.setattr(plain_sgd.Network, "train", no_training_alone)
-        config = config_of(tmp_path / str(stacked), **{"personal-lambda": "0.5,0.05"})
+        config = config_of(tmp_path / str(stacked), **{"second": "kept pull=0.5 opted-out=0.05"})
         _, grid = one_round(config, stacked=stacked)
         grid.close()
         paths = [simulated_personal_path(config, i) for i in range(SITES)]
@@ -98,7 +98,7 @@ def test_a_personal_model_costs_one_more_epoch(
         return train(network, job, rate)
 
     monkeypatch.setattr(plain_sgd.Network, "train", counted)
-    _, grid = one_round(config_of(tmp_path, **{"personal-lambda": "0.5"}), stacked=False)
+    _, grid = one_round(config_of(tmp_path, **{"second": "kept pull=0.5"}), stacked=False)
     grid.close()
     assert len(steps) == 2 * SITES
     assert steps[::2] == steps[1::2]  # a site's update, then its personal model

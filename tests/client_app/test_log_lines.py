@@ -11,9 +11,10 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from hdpfl_flower import wire
+from hdpfl_flower.config import terms as terms_module
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.system.printable import printable
-from tests.client_app.messages import SCHEMA, ask, make_site, model_of, send, terms_of
+from hdpfl_flower.system.printable import site_log
+from tests.client_app.messages import SCHEMA, make_site, model_of, send, terms_of
 
 ROOT = Path(__file__).parents[2]
 FORGED = "declined: budget: all is well"
@@ -22,10 +23,16 @@ TEXTS = [name for name, info in RunTerms.model_fields.items() if info.annotation
 """Every term that is any text."""
 
 
+@pytest.fixture(autouse=True)
+def any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take texts of any characters, as older ledgers hold them: what is shown rests on no limit."""
+    monkeypatch.setattr(terms_module._one_line, "__code__", (lambda value: value).__code__)
+
+
 def instructions(text: str, server_round: int = 1) -> RecordDict:
     """Return a message whose terms are ``text``, as the wire has it."""
     return RecordDict({
-        "instructions": ConfigRecord({"terms": text, "round": server_round}),
+        "instructions": ConfigRecord({"format": 1, "terms": text, "round": server_round}),
         "model": model_of(terms_of()),
     })  # fmt: skip
 
@@ -37,7 +44,7 @@ def evil_messages() -> dict[str, RecordDict]:
     found = {f"{name} = …": instructions(json.dumps(config | {keys[name]: EVIL})) for name in TEXTS}
     found |= {
         f"{key} = … by type": instructions(json.dumps(config | {key: EVIL}))
-        for key in ("rounds", "noise", "clip-norm", "prox-lambda")
+        for key in ("rounds", "noise", "clip-norm", "work")
     }
     schemas = {
         "no TOML": EVIL,
@@ -90,16 +97,14 @@ def test_the_texts_do_get_as_far_as_the_log(
         send(node, wire.TRAIN, message)
         if FORGED in caplog.text:
             reached.add(name)
-    assert reached >= {"an unknown key", "model = …", "schema: key"}
+    assert reached >= {"an unknown key", "schema: key"}
 
 
-def test_a_personal_models_trouble_is_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    terms = terms_of(**{"personal-lambda": EVIL})
-    assert ask(make_site(tmp_path), terms).has_content()
-    assert f"'personal-lambda' is '{printable(EVIL.strip())}'" in caplog.text
+def test_a_text_that_nothing_escaped_before_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    site_log().warning("the server says %s", f"a\r\n{FORGED}\x1b[2K")
+    (record,) = caplog.records
     check(caplog)
+    assert record.getMessage().startswith("the server says a")
 
 
 def test_nobody_else_opens_the_sites_log() -> None:
@@ -127,33 +132,14 @@ def run_tool(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     return 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("ledger", "show"),
-        ("report",),
-        ("report", "--markdown"),
-        ("model", "show"),
-        ("model", "show", "--personal"),
-        ("plan", "--terms", "evil.toml"),
-        ("plan", "--terms", "wrong.toml"),
-    ],
-    ids=" ".join,
-)
-def test_what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
+def test_a_key_of_the_run_config_writes_no_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """No other text of a server's reaches a report: the terms are printable."""
     profile = make_site(tmp_path)
-    terms = terms_of(**{"run-id": EVIL, "strategy": EVIL})
-    for kind in (wire.TRAIN, wire.FINISH):
-        assert ask(profile, terms, kind=kind).has_content()
-    write(tmp_path / "evil.toml", terms.as_config())
-    write(tmp_path / "wrong.toml", terms.as_config() | {EVIL: 1})
+    write(tmp_path / "wrong.toml", terms_of().as_config() | {EVIL: 1})
     monkeypatch.chdir(tmp_path)
-    run_tool(monkeypatch, *words, "--profile", profile)
+    run_tool(monkeypatch, "plan", "--terms", "wrong.toml", "--profile", profile)
     printed = capsys.readouterr()
     text = printed.out + printed.err
     assert FORGED in text, "it is shown"

@@ -14,7 +14,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.own_data import source
 from tests.client_app.messages import ask, make_site, model_of, send, terms_of
 
-STATED = {"schema": "", "input-shape": "1,4,4", "classes": 3}
+STATED = {"schema": "", "task": "classification shape=1,4,4 classes=3"}
 SECRET = 0.123456789
 
 

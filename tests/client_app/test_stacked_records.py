@@ -18,9 +18,9 @@ from client_app.training import trainer
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.ledger.ledger import Ledger
+from server_app.in_process.grid import LocalGrid
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import finalize_terms
-from server_app.simulation.grid import LocalGrid
-from server_app.simulation.in_process_run import run_in_process
 from strategies.core.checks import NoAnswerError
 from tests.federation import first_updates
 
@@ -272,7 +272,7 @@ def test_a_site_that_is_no_simulation_is_never_stacked(
     expected = alone(tmp_path / "a")
     monkeypatch.setattr(together, "train_stacked", not_together)
     monkeypatch.setattr(Site, "simulated", property(lambda _: False))
-    monkeypatch.setattr(together, "check_consent", lambda _: None)
+    monkeypatch.setattr(together, "check_consent", lambda *_, **__: None)
     monkeypatch.setattr(client, "check_consent", lambda *_, **__: None)
     found, grid = one_round(config_of(tmp_path / "b"))
     assert set(found) == set(expected)

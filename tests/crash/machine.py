@@ -93,7 +93,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if known is not None and known.digest != request.digest:
             return "another request"
         if known is not None and known.status == "reserved":
-            return "worked on" if known.held is not None else "lost"
+            return "in progress" if known.held is not None else "lost"
         if known is not None and known.status == "lost":
             return "lost"
         if known is not None:

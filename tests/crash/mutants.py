@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hdpfl_flower.ledger import account as accounts
 from hdpfl_flower.ledger import ledger as module
 from hdpfl_flower.ledger.account import Account, ChargedPlan, Request
 from hdpfl_flower.ledger.hash_chain import Chain
@@ -54,23 +55,26 @@ def charged_after_the_work(release: Release, note: Note) -> None:
         seal(self, key, seq, payload)
         with self._current():
             if key[0] not in self._account.plans:
-                self._charge(key[0], waiting[key[0]], 0, (1e9, 1e9))
+                self._account.check_fits(waiting[key[0]], (1e9, 1e9))
+                self._append("plan", waiting[key[0]].entry(key[0]))
 
     Ledger.reserve, Ledger.seal = reserve, charge  # type: ignore[method-assign]
 
 
 def a_lost_release_is_refunded(release: Release, note: Note) -> None:
     """A run with a lost release does not count."""
-    charge = Ledger._charge
+    check = Account.check_fits
 
-    def refund(self: Ledger, *args: Any) -> None:
-        every = self._account.plans
-        lost = {key[0] for key, r in self._account.releases.items() if r.status == "lost"}
-        self._account.plans = {run: plan for run, plan in every.items() if run not in lost}
-        charge(self, *args)
-        self._account.plans = {**every, **self._account.plans}
+    def refund(self: Account, *args: Any) -> None:
+        every = self.plans
+        lost = {key[0] for key, r in self.releases.items() if r.status == "lost"}
+        self.plans = {run: plan for run, plan in every.items() if run not in lost}
+        try:
+            check(self, *args)
+        finally:
+            self.plans = every
 
-    Ledger._charge = refund  # type: ignore[method-assign,assignment]
+    Account.check_fits = refund  # type: ignore[method-assign]
 
 
 def a_lost_release_is_worked_on_again(release: Release, note: Note) -> None:
@@ -83,12 +87,12 @@ def a_lost_release_is_worked_on_again(release: Release, note: Note) -> None:
 
 
 def charges_are_not_summed(release: Release, note: Note) -> None:
-    module.sum_within = lambda values, limit: values[-1] <= limit  # type: ignore[attr-defined]
+    accounts.sum_within = lambda values, limit: values[-1] <= limit  # type: ignore[assignment]
 
 
 def charges_are_summed_as_floats(release: Release, note: Note) -> None:
     """Ten runs of 0.1 would not fit into 1."""
-    module.sum_within = lambda values, limit: sum(values) <= limit  # type: ignore[attr-defined]
+    accounts.sum_within = lambda values, limit: sum(values) <= limit  # type: ignore[assignment]
 
 
 def handed_out_before_the_commit(release: Release, note: Note) -> None:

@@ -178,7 +178,7 @@ def reserve_that_keeps_the_lock(
     """The mutant: a reservation that did not become durable is still locked."""
     with self._current():
         try:
-            return self._take(request, plan, 0, (9.0, 9.0), again=False)
+            return self._take(request, plan, 0, 0, (9.0, 9.0), again=False)
         except Declined as decision:
             declined = decision
     raise declined

@@ -57,7 +57,7 @@ RULES: dict[str, dict[str, Any]] = {
     "robust-hdp": {},
     "pfa-plus": {"strategy": "pfa-plus", "public-split": "threshold:4"},
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.7},
-    "personal": {"strategy": "fedhdp", "personal-lambda": "0.5", "evaluation": "sites"},
+    "personal": {"strategy": "fedhdp", "second": "kept pull=0.5", "evaluation": "sites"},
 }
 
 
@@ -170,7 +170,7 @@ def test_every_other_phase_with_production_sites(folder: Path, point: str) -> No
 def test_a_histogram_of_scores_is_sent_again_bit_by_bit(folder: Path, point: str) -> None:
     """The server dies after one site, or all, released theirs; nobody releases a second one."""
     more = {"dataset": "heart", "data-dir": str(HEART), "partition": "natural",
-            "epsilons": "12", "score-share": 0.5, "strategy": "fedavg"}  # fmt: skip
+            "epsilons": "12", "after": "scores share=0.5", "strategy": "fedavg"}  # fmt: skip
     found = []
     for name, at in (("whole", ""), ("killed", point)):
         runs = folder / name

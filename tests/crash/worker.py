@@ -99,6 +99,7 @@ def release_of_the_site() -> Callable[..., bytes]:
         "STAYS": frozenset(),
         "Released": lambda payload, replayed: payload,
         "log": log,
+        "math": math,
     }
     exec(
         compile(ast.Module([*functions], []), "client_app/app.py", "exec"), names
@@ -137,7 +138,7 @@ def answer(folder: Path, ask: dict[str, Any], release: Callable[..., bytes]) -> 
         return payload
 
     profile = SimpleNamespace(
-        budget=SimpleNamespace(epsilon=math.inf, delta=math.inf),
+        budget=SimpleNamespace(epsilon=math.inf, delta=math.inf, exact_answers=0),
         policy=SimpleNamespace(runs=0),
     )
     site = SimpleNamespace(profile=profile, simulated=False, taken={})
@@ -153,8 +154,8 @@ def answer(folder: Path, ask: dict[str, Any], release: Callable[..., bytes]) -> 
     now.stage = "open"
     limit_files(ask.get("limit"))
     try:
-        ledger = Ledger(folder / "ledger.sqlite", folder / "anchor")
-        payload = release(site, ledger, instructions, "update", plan, work)
+        site.ledger = Ledger(folder / "ledger.sqlite", folder / "anchor")
+        payload = release(site, instructions, "update", plan, work)
     except Declined as reason:
         return {"declined": str(reason)}
     except LedgerError as reason:

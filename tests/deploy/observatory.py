@@ -26,9 +26,9 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.in_process.grid import LocalGrid
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import run
-from server_app.simulation.grid import LocalGrid
-from server_app.simulation.in_process_run import run_in_process
 
 ROOT = Path(__file__).parents[2]
 BINARIES = ("prometheus", "promtool")
@@ -167,12 +167,13 @@ def prometheus(folder: Path, config: str = "") -> Iterator[str]:
         yield url
 
 
-def config_of(coordinator: str, site: str) -> str:
+def config_of(coordinator: str, site: str, token: Path) -> str:
     """Return the committed configurations as one, asking these two, every second."""
     jobs = "".join(
         f"  - job_name: {job}\n    static_configs: [{{targets: ['{target}']}}]\n"
         for job, target in (("hdpfl", coordinator), ("hdpfl-site", site))
     )
+    jobs += f"    authorization: {{credentials_file: '{token}'}}\n"  # of the last, the site's
     rules = [f"'{ROOT}/docker/prometheus/rules/{name}.yml'" for name in ("coordinator", "site")]
     return (
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
@@ -217,7 +218,10 @@ def watched(folder: Path) -> Iterator[Watched]:
     with (
         exporter("server_app.commands", "--runs-dir", runs, log=folder / "exporter.log") as ours,
         exporter("client_app.commands", "--profile", profile, log=folder / "site.log") as theirs,
-        prometheus(folder / "prometheus", config_of(ours, theirs)) as url,
+        prometheus(
+            folder / "prometheus",
+            config_of(ours, theirs, sites[WATCHED] / "ledger.sqlite.token"),
+        ) as url,
     ):
         watched = Watched(url, runs, sites)
         wait_for(lambda: watched.ask("hdpfl_ledger_intact_bool"))
@@ -242,7 +246,8 @@ def run_all(here: Watched, rounds: int, pause: float) -> None:
     with contextlib.suppress(StrategyError):  # 5,000 rounds are more than the sites' policy allows
         run(grid, terms_of(here.runs, rounds=5000, **{"run-id": REFUSED}))
     grid.close()
-    last = read_journal(here.runs / FEDERATION / "journal.jsonl")[-2]["metrics"]["accuracy"]
+    events = read_journal(here.runs / FEDERATION / "journal.jsonl")
+    last = [event["metrics"]["accuracy"] for event in events if "metrics" in event][-1]
     wait_for(lambda: any(
         float(sample["value"][1]) == last
         for sample in here.ask(f'hdpfl_model_accuracy_ratio{{run="{FEDERATION}"}}')

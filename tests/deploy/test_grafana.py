@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,19 @@ def test_prometheus_asks_where_the_exporters_answer(place: str, port: int) -> No
     text = (DOCKER / "prometheus" / f"{place}.yml").read_text()
     assert f'"127.0.0.1:{port}"' in text
     assert f"rules/{place}.yml" in text
+    assert ("authorization:" in text) == (place == "site")
+
+
+def test_in_containers_the_exporters_have_a_name_and_need_no_token(tmp_path: Path) -> None:
+    """The token's file is of a machine with other users; a scrape without that file would fail."""
+    (tmp_path / "federation" / "certs").mkdir(parents=True)
+    (tmp_path / "federation" / "certs" / "ca.crt").touch()
+    (tmp_path / "public").mkdir()
+    subprocess.run(
+        [sys.executable, "-c", "import containers; containers.publish([])"],
+        cwd=DOCKER.parent / "deploy", env={**os.environ, "HDPFL_HOME": str(tmp_path)}, check=True,
+    )  # fmt: skip
+    for place, port in (("coordinator", COORDINATOR_PORT), ("site", SITE_PORT)):
+        text = (tmp_path / "public" / "prometheus" / f"{place}.yml").read_text()
+        assert f'"exporter:{port}"' in text
+        assert "authorization" not in text

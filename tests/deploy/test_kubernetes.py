@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 from tests.deploy.test_systemd import PARSERS
 from tests.docker.test_compose_file import COMPOSE, options, programs
 
@@ -88,7 +88,7 @@ def check_sealed(all_: Manifests) -> None:
         }, (pod_name, name)  # fmt: skip
         assert "memory" in one["resources"]["limits"], (pod_name, name)
         assert re.fullmatch(r".*:\d+\.\d+\.\d+", one["image"]), name
-        assert "hdpfl" not in one["image"] or one["image"] == f"hdpfl-flower:{VERSION}", name
+        assert "hdpfl" not in one["image"] or one["image"] == f"hdpfl-flower:{__version__}", name
 
 
 def check_single(all_: Manifests) -> None:

@@ -68,6 +68,20 @@ def test_when_one_is_killed_the_other_is_ended(pair: Pair, ended: str) -> None:
     assert not command_of(pair.node) + command_of(pair.tasks)
 
 
+def test_one_that_is_to_be_started_again_is_and_the_other_goes_on(tmp_path: Path) -> None:
+    """As ``hdpfl-patient`` ends; then it ends otherwise, and the other one with it."""
+    deaf = f"import os; os._exit({os.EX_TEMPFAIL})"
+    once = f"import pathlib; p = pathlib.Path({str(tmp_path / 'was')!r})\nif not p.exists():\n"
+    node = [sys.executable, "-c", f"{once}  p.touch(); {deaf}\nraise SystemExit(3)"]
+    tasks = [sys.executable, "-c", PROGRAM, str(tmp_path / "tasks")]
+    script = str(ROOT / "deploy" / "run_pair.py")
+    done = subprocess.run(
+        [sys.executable, script, "--", *node, "--", *tasks], check=False, timeout=40
+    )
+    assert done.returncode == 3
+    assert (tmp_path / "tasks").read_text().splitlines()[1:] == ["signal"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
 def test_both_end_with_what_started_them(pair: Pair) -> None:
     pair.process.kill()

@@ -26,7 +26,13 @@ PARSERS = {
 def commands(unit: Path) -> list[list[str]]:
     """Return the command lines that a unit starts."""
     text = unit.read_text().replace("\\\n", " ")
-    return [line.split() for line in re.findall(r"^Exec\w+=(.*)$", text, re.M)]
+    return [program_of(line.split()) for line in re.findall(r"^Exec\w+=(.*)$", text, re.M)]
+
+
+def program_of(words: list[str]) -> list[str]:
+    """Return the program that runs, by its name, and its words."""
+    patient = Path(words[0]).name == "hdpfl-patient"
+    return [Path(words[patient]).name, *words[1 + patient :]]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
@@ -62,6 +68,15 @@ def test_tasks_of_a_site_find_the_launcher_alone_and_talk_to_nobody() -> None:
     text = next(unit for unit in TASKS if "supernode" in unit.name).read_text()
     assert re.search(r"^Environment=PATH=/srv/hdpfl/approved/bin HOME", text, re.M)
     assert "IPAddressDeny=any\nIPAddressAllow=localhost\n" in text
+
+
+def test_what_talks_to_the_superlink_outlasts_its_busy_database() -> None:
+    """A node that hears nothing ends, or systemd ends it; both are started again."""
+    for name in ("hdpfl-supernode", "hdpfl-superlink-tasks"):
+        text = (UNITS[0].parent / f"{name}.service").read_text()
+        assert "ExecStart=/srv/hdpfl/venv/bin/hdpfl-patient flower-" in text
+        assert "Restart=always" in text
+    assert "WatchdogSec=180\n" in (UNITS[0].parent / "hdpfl-supernode.service").read_text()
 
 
 def test_no_secret_is_an_argument() -> None:

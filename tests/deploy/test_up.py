@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import shutil
@@ -174,10 +175,11 @@ def test_a_site_that_was_there_and_one_that_started_stay(tmp_path: Path, sources
 
 def named(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
     """Write the copy of ``terms`` that ``run`` submits, in a process of its own."""
+    home.mkdir(exist_ok=True)
     script = (
         f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation; "
-        "from pathlib import Path; federation.FOLDER.mkdir(parents=True)\n"
-        f"print(federation._named_terms(Path({str(terms)!r}))[0])"
+        "from pathlib import Path\n"
+        f"print(federation._named_terms(Path({str(terms)!r}), Path({str(home)!r}))[0])"
     )
     return subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(home)},
@@ -207,12 +209,87 @@ def test_a_schemas_path_starts_at_the_terms_that_name_it(tmp_path: Path) -> None
     assert RunConfig.load(Path(done.stdout.strip())).terms.schema_text == text
 
 
-def test_a_misspelled_setting_of_a_strategy_is_named_before_a_run(tmp_path: Path) -> None:
-    terms = tmp_path / "terms.toml"
-    terms.write_text("[r-dpcfl]\nclustres = 2\n")
-    done = named(tmp_path, terms)
-    assert done.returncode == 1
-    assert (
-        "'r-dpcfl.clustres' is not a key of the run config; did you mean 'r-dpcfl.clusters'?"
-        in (done.stderr)
+def test_weights_start_at_the_terms_that_name_them_too(tmp_path: Path) -> None:
+    """The same digests as of the file itself, which begins with a byte-order mark."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "w.safetensors").write_bytes(b"public")
+    lines = '\ufeffstart = "w.safetensors"\nbackbone = "resnet18 weights=w.safetensors"\n'
+    (tmp_path / "mine" / "run.toml").write_text(lines)
+    done = named(tmp_path / "home", tmp_path / "mine" / "run.toml")
+    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HDPFL_HOME", str(tmp_path / "home"))
+        copy = RunConfig.load(Path(done.stdout.strip())).terms
+        given = RunConfig.load(tmp_path / "mine" / "run.toml").terms
+    assert copy.start == given.start == f"sha256:{hashlib.sha256(b'public').hexdigest()}"
+    assert copy.backbone == given.backbone is not None
+
+
+def submitted(home: Path, terms: Path) -> subprocess.CompletedProcess[str]:
+    """Submit ``terms``, with a Flower that only prints what it would do."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation\n"
+        "federation.processes.find = lambda *_: 1\n"
+        "federation.flwr = lambda *words: sys.exit(words[-1])\n"
+        f"sys.argv = ['federation.py', 'run', {str(terms)!r}]\nsys.exit(federation.main())"
     )
+    return subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(home)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[r-dpcfl]\nclustres = 2\n", "'r-dpcfl.clustres' is not a key of the run config; did you "
+         "mean 'r-dpcfl.clusters'?"),
+        ("roundz = 2\n", "'roundz' is not a known key; did you mean 'rounds'?"),
+        ('strategy = "mmsee"\n', "mmse"),
+        ("rounds = \n", "are not valid TOML"),
+    ],
+)  # fmt: skip
+def test_what_flower_would_call_code_15_is_named_before_a_run(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    terms = tmp_path / "terms.toml"
+    terms.write_text(text)
+    done = submitted(tmp_path, terms)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_each_call_submits_a_file_of_its_own(tmp_path: Path) -> None:
+    """Two at once shared one file: the first was submitted with the second one's terms."""
+    terms = tmp_path / "terms.toml"
+    terms.write_text("rounds = 2\n")
+    first, second = (submitted(tmp_path, terms).stderr.strip() for _ in range(2))
+    assert first != second
+    assert first.endswith("run.toml")
+    assert str(tmp_path) not in first
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_run_whose_superlink_died_says_by_which_command_it_goes_on(
+    tmp_path: Path, checkpoint: bool
+) -> None:
+    folder = tmp_path / "runs" / "r"
+    folder.mkdir(parents=True)
+    if checkpoint:
+        (folder / "checkpoint.safetensors").touch()
+    script = (
+        f"import sys; sys.path.insert(0, {str(DEPLOY)!r}); import federation\n"
+        "from pathlib import Path\n"
+        "def dead(*words): raise federation.ProblemError('Connection to the SuperLink')\n"
+        f"federation.flwr = dead\nfederation._end_of('1', Path({str(folder)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "HDPFL_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = done.stderr.strip().splitlines()[-1]
+    link = tmp_path / "federation" / "superlink"
+    command = f"FLWR_HOME={link} {Path(sys.executable).parent}/hdpfl resume {folder} hdpfl --app"
+    assert "Connection to the SuperLink" in said
+    assert (f"; to resume it, with the SuperLink running: {command} {ROOT}" in said) == checkpoint

@@ -19,9 +19,9 @@ import typer.main
 import yaml
 
 from client_app.commands import app as site_app
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 from server_app.commands import app as coordinator_app
-from tests.deploy.test_systemd import PARSERS
+from tests.deploy.test_systemd import PARSERS, program_of
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yml").read_text())
@@ -57,7 +57,7 @@ def check_pinned(compose: Compose) -> None:
         tag = service["image"].split(":", 1)[1]
         assert re.fullmatch(r"v?\d+\.\d+\.\d+|\$\{HDPFL_VERSION:-\d+\.\d+\.\d+\}", tag), name
     app = compose["services"]["superlink"]["image"]
-    assert app == f"hdpfl-flower:${{HDPFL_VERSION:-{VERSION}}}"
+    assert app == f"hdpfl-flower:${{HDPFL_VERSION:-{__version__}}}"
 
 
 def check_watched(compose: Compose) -> None:
@@ -148,8 +148,8 @@ def programs(command: list[str]) -> list[list[str]]:
     """Return the programs of a command, each with its words; those of a shell, too."""
     if command[:2] == ["/bin/sh", "-c"]:
         lines = re.split(r"&&", re.sub(r"\bexec ", "", command[2]))
-        return [[Path(w[0]).name, *w[1:]] for w in map(shlex.split, lines)]
-    return [[Path(command[0]).name, *command[1:]]] if command else []
+        return [program_of(words) for words in map(shlex.split, lines)]
+    return [program_of(command)] if command else []
 
 
 def options(program: str, words: list[str]) -> set[str]:

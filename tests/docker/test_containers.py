@@ -51,7 +51,7 @@ def ended(stack: Stack) -> Done:
 
 
 def verified(stack: Stack, site: str) -> str:
-    done = stack.execute(f"{site}-exporter", "hdpfl-site", "ledger", "verify")
+    done = stack.execute(f"{site}-exporter", "hdpfl-site", "ledger", "show")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -101,8 +101,8 @@ def test_every_exporter_is_scraped(stack: Stack, ended: Done) -> None:
         assert stack.wait_for(site, 'up{job="hdpfl-site"} == 1') == 1
         assert stack.wait_for(site, "hdpfl_ledger_intact_bool") == 1
         profile = tomllib.loads((ROOT / "deploy" / "demo" / site / "profile.toml").read_text())
-        spent = stack.wait_for(site, "hdpfl_budget_spent_epsilon > 0")
-        assert spent == pytest.approx(profile["run"]["epsilon"])
+        charged = stack.wait_for(site, "hdpfl_run_charged_epsilon > 0")
+        assert charged == pytest.approx(profile["run"]["epsilon"])
 
 
 def named(text: str) -> set[str]:
@@ -119,7 +119,7 @@ def test_no_epsilon_is_at_the_coordinator(stack: Stack, ended: Done) -> None:
     assert "epsilon" not in there
     assert stack.ask("coordinator", "{__name__=~'hdpfl_(budget|plan|ledger|run_charged).*'}") == []
     for site in SITES:  # or nothing would have been looked for
-        assert "hdpfl_budget_spent_epsilon" in named(stack.metrics(site))
+        assert "hdpfl_budget_taken_ratio" in named(stack.metrics(site))
         assert named(stack.metrics(site)) <= private
 
 

@@ -167,7 +167,7 @@ class Sampler:
         if self.mark not in arguments and self.mark not in environment:
             return
         words = [word for word in arguments.split(b"\0") if not word.startswith(b"-")]
-        for word in words[:2]:  # a script's name stands behind its Python's
+        for word in words[:3]:  # a script's name stands behind its Python's and hdpfl-patient
             self.commands.add(Path(word.decode(errors="replace")).name)
         self._note(f"arguments of {process.name}", arguments)
         self._note(f"environment of {process.name}", environment)

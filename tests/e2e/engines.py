@@ -101,6 +101,8 @@ class Federation:
 
     home: Path
     port: int
+    python: str = sys.executable
+    """Of the environment from which it starts what does not run."""
 
     @property
     def folder(self) -> Path:
@@ -116,7 +118,7 @@ class Federation:
         return {**os.environ, **own}
 
     def command(self, *words: str | Path) -> list[str]:
-        return [sys.executable, str(ROOT / "deploy" / "federation.py"), *map(str, words)]
+        return [self.python, str(ROOT / "deploy" / "federation.py"), *map(str, words)]
 
     def call(self, *words: str | Path) -> Done:
         return subprocess.run(

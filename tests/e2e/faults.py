@@ -146,13 +146,14 @@ def check_books(profile: Path, ledger: Path, run_id: str, accepted: set[int]) ->
         run_id: the run.
         accepted: the rounds in which the server used its update.
     """
-    assert "entries verified" in site_says(profile, "ledger", "verify")
+    assert "entries verified" in site_says(profile, "ledger", "show")
     report = json.loads(site_says(profile, "report", "--json"))
     assert [run["run-id"] for run in report["runs"]] == [run_id]
     facts = facts_of(ledger)
     (plan,) = [fact for fact in facts if fact.kind == "plan"]
-    assert report["spent"]["epsilon"] >= plan.body["epsilon"]
-    assert report["spent"]["delta"] >= plan.body["delta"]
+    (run,) = report["runs"]
+    assert (run["epsilon"], run["delta"]) == (plan.body["epsilon"], plan.body["delta"])
+    assert report["full"] > 0
     released = {n for n, kinds in histories(facts, run_id).items() if "sealed" in kinds}
     assert accepted <= released
     assert len(released) <= json.loads(plan.body["plan"])["last_round"]

@@ -107,17 +107,12 @@ class Ended:
     def own_files(self, site: str) -> list[Path]:
         """Return the files of a site that hold what it keeps to itself, and why that is right.
 
-        Its profile and its records; its ledger, which says what was charged, and keeps payloads;
-        the noise multipliers that it once computed, named by ε and δ. Nothing else: not its logs,
-        its Flower home, its state folder, its node's configuration.
+        Its profile and its records; its ledger, which says what was charged, and keeps payloads.
+        Nothing else: not its logs, its Flower home, its state folder, its node's configuration.
         """
         home = self.federation.folder / "sites" / site
-        cached = (home / "home" / "cache" / "noise-multipliers").glob("*.json")
-        return [
-            path
-            for path in (home / "profile.toml", home / RECORDS, home / "ledger.sqlite", *cached)
-            if path.exists()
-        ]
+        files = (home / "profile.toml", home / RECORDS, home / "ledger.sqlite")
+        return [path for path in files if path.exists()]
 
 
 def of_the_plan(ended: Ended, site: str) -> dict[str, Canary]:
@@ -249,7 +244,7 @@ def test_what_holds_canaries_is_for_its_owner_alone(ended: Ended) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
             others = {f"epsilon of {other}" for other in EPSILONS if other != site}
             assert not mine & others, path
-    assert len(ended.own_files("alpha")) == len(ended.own_files("beta")) == 4
+    assert len(ended.own_files("alpha")) == len(ended.own_files("beta")) == 3
 
 
 # The search can fail.

@@ -36,7 +36,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
         assert started.returncode == 0, started.stderr
         terms = toml_of(ROOT / "deploy" / "demo" / "run.toml") | {
             "rounds": ROUNDS,
-            "score-share": 0.25,
+            "after": "scores share=0.25",
         }
         yield federation, federation.call("run", federation.write(terms))
     finally:
@@ -79,13 +79,14 @@ def test_each_ledger_holds_exactly_the_releases_of_the_run(
     demo: tuple[Federation, Done], site: str
 ) -> None:
     federation, _ = demo
-    assert "entries verified" in hdpfl_site(federation, site, "ledger", "verify")
+    assert "entries verified" in hdpfl_site(federation, site, "ledger", "show")
     report = json.loads(hdpfl_site(federation, site, "report", "--json"))
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
     assert report["metrics-released"] == 0
     assert report["scores-released"] == 1
-    assert report["spent"] == pytest.approx(profile["run"])
+    (run,) = report["runs"]
+    assert {"epsilon": run["epsilon"], "delta": run["delta"]} == pytest.approx(profile["run"])
     assert report["cap"] == pytest.approx(profile["budget"])
     assert [run["run-id"] for run in report["runs"]] == [folder_of(federation).name]
     assert not report["simulation"]
@@ -101,7 +102,7 @@ def test_each_site_keeps_the_final_model_and_tests_it(
     assert kept.keys() == final.keys()
     for name, array in final.items():
         np.testing.assert_array_equal(kept[name], array)
-    assert "held-out records: accuracy" in hdpfl_site(federation, site, "model", "show")
+    assert "held out of training: accuracy" in hdpfl_site(federation, site, "model", "show")
 
 
 def test_every_histogram_of_scores_arrived_with_the_noise_of_its_plan(
@@ -149,7 +150,7 @@ def test_down_stops_everything_and_keeps_what_was_done(demo: tuple[Federation, D
     assert federation.call("down").stdout == f"stopped {', '.join(HOSPITALS)}, superlink\n"
     assert federation.call("down").stdout == "nothing was running\n"
     assert "runs, pid" not in federation.call("status").stdout
-    command = [str(BIN / "hdpfl-site"), "ledger", "verify", "--profile"]
+    command = [str(BIN / "hdpfl-site"), "ledger", "show", "--profile"]
     done = subprocess.run(
         [*command, federation.profile("va")], capture_output=True, text=True, check=False
     )

@@ -111,17 +111,25 @@ def test_without_a_federation_run_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_ends_with_its_reason_and_another_status(federation: Federation) -> None:
-    terms = seeded_terms().as_config() | {"strategy": "nope"}
+    """Whether a run can be resumed is on the SuperLink's machine: the check before cannot know."""
+    terms = seeded_terms().as_config() | {"resume-from": "absent"}
     done = federation.call("run", federation.write(terms))
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]  # after the run's own log
     assert last.startswith("error: the run ended as finished:failed: ")
-    assert "'nope' is not known; choose one of" in last
+    assert "absent" in last
+
+
+def test_a_wrong_strategy_is_refused_before_the_run_is_sent(federation: Federation) -> None:
+    terms = seeded_terms().as_config() | {"strategy": "nope"}
+    done = federation.call("run", federation.write(terms))
+    assert done.returncode == 1
+    assert "error: 'strategy': 'nope' is not known; choose one of" in done.stderr
 
 
 def test_a_key_that_no_term_has_is_named(federation: Federation) -> None:
     terms = seeded_terms().as_config() | {"roundz": 3}
-    words = "'roundz' is not a key of the run config; did you mean 'rounds'?"
+    words = "'roundz' is not a known key; did you mean 'rounds'?"
     one_error_line(federation.call("run", federation.write(terms)), words)
 
 
@@ -170,7 +178,7 @@ def test_who_has_no_profile_and_who_has_spent_it_decline_alike_and_the_run_goes_
     log = (tmp_path / "stranger" / "log").read_text()
     assert "declined: the node config names no 'profile': a deployed site needs one" in log
     log = (tmp_path / "spent" / "log").read_text()
-    assert "declined: budget: the run does not fit into what is left" in log
+    assert "declined: budget: the run does not fit into the remaining budget" in log
     assert Ledger(profile.parent / "ledger").account() == before
     assert read_refusals(profile.parent / "ledger").counts["declined", "budget"] == 1
 

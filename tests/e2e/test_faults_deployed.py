@@ -1,4 +1,4 @@
-"""Real SuperNodes with real ledgers, killed, stopped and full, as in docs/how-to/faults.md.
+"""Real SuperNodes with real ledgers, killed, stopped and full, as in docs/how-to/resume.md.
 
 One run under which one fault comes after the other; the tests look at what it left.
 """
@@ -26,7 +26,6 @@ from tests.e2e.faults import (
     family,
     histories,
     lines_with,
-    pid_of,
     signal_site,
     started_by,
     wait_for_round,
@@ -92,6 +91,7 @@ class Story:
 
     def note(self, what: str, site: str) -> None:
         """Note in which round the site is at work, and what its ledger says."""
+        wait_until(lambda: histories(facts_of(self.ledger(site)), RUN))  # the lock comes before
         self.seen[what] = facts_of(self.ledger(site))
         self.at[what] = max(histories(self.seen[what], RUN))
 
@@ -99,9 +99,12 @@ class Story:
         wait_until(lambda: max(self.accepted(site), default=0) > after)
 
     def kill(self, what: str, name: str) -> None:
-        """Kill one process with -9; those that it started must end by themselves."""
+        """Kill Flower's own process with -9; those around it must end by themselves."""
         below = family(self.federation, name)
-        os.kill(pid_of(self.federation, name), signal.SIGKILL)
+        program = "flower-superlink" if name == "superlink" else "flower-supernode"
+        lines = {pid: command_of(pid) for pid in below}
+        (own,) = (p for p, line in lines.items() if program in line and "run_pair" not in line)
+        os.kill(own, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: not any(map(command_of, below)), 90)
         self.left[what] = [line for line in map(command_of, below) if line]

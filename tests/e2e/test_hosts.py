@@ -99,7 +99,7 @@ class Consortium:
             words = ["ledger", "init", "--profile", self.profile(site)]
             created = self.host(site).call("hdpfl-site", *words)
             assert created.returncode == 0, created.stderr
-        connect = ["connect", self.link, "--root-certificates", certs / "ca.crt"]
+        connect = ["health", self.link, "--root-certificates", certs / "ca.crt"]
         wait_until(lambda: self.host(STEADY).call("hdpfl-site", *connect).returncode == 0)
         for site in SITES:
             key = certs / "sites" / f"{site}.pub"

@@ -77,7 +77,8 @@ def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
             for site, decision in zip(SITES, ("approve", "approve", "refuse"), strict=True):
                 shown = requests_at(federation, site)
                 assert "Which dose is safe" in shown and "ε 1.235" in shown, shown
-                done = operator(federation, site, decision, "inbox", "--yes", "--by", "Dr. Who")
+                named = "inbox" if decision == "refuse" else "1"
+                done = operator(federation, site, decision, named, "--yes", "--by", "Dr. Who")
                 assert done.returncode == 0, done.stderr
             output, _ = coordinator.communicate(timeout=200)
         finally:

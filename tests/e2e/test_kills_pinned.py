@@ -83,7 +83,8 @@ def programs(federation: Federation, site: str) -> dict[str, int]:
 
 def _program(words: list[str]) -> str:
     """Return the name of the Python program in a command line."""
-    return next((Path(word).name for word in words[1:] if not word.startswith("-")), "")
+    names = [Path(word).name for word in words[1:] if not word.startswith("-")]
+    return next((name for name in names if name != "hdpfl-patient"), "")
 
 
 @dataclass

@@ -104,7 +104,7 @@ def test_connect_goes_through_the_proxy_and_names_it_where_that_refuses(
 
 def connect(federation: Federation, more: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [
-        sys.executable, str(BIN / "hdpfl-site"), "connect", f"localhost:{federation.port}",
+        sys.executable, str(BIN / "hdpfl-site"), "health", f"localhost:{federation.port}",
         "--root-certificates", str(federation.folder / "certs" / "ca.crt"),
     ]  # fmt: skip
     environment = {**os.environ, **more}

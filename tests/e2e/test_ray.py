@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 from tests.e2e.engines import SITES, Ray, digest, rounds_of, seeded_terms
 
 pytestmark = [pytest.mark.engines]
@@ -26,7 +26,7 @@ def test_opted_out_and_private_sites_end_with_the_same_bits(ray: Ray, tmp_path: 
     """``flwr run .`` with fedhdp: the global model, and each site's own."""
     terms = seeded_terms(
         strategy="fedhdp", epsilons="1,2,4,inf", noise="client", rounds=2,
-        **{"personal-lambda": "0.1", "run-id": "opt-out-ray"},
+        **{"second": "kept pull=0.1", "run-id": "opt-out-ray"},
     )  # fmt: skip
     here = run_in_process(terms.updated(runs_dir=str(tmp_path)), SITES).folder
     there, streamed = ray.run(terms, SITES)

@@ -25,6 +25,8 @@ from tests.e2e.engines import Done, Federation, free_ports, rounds_of
 pytestmark = [pytest.mark.engines, pytest.mark.deadline]
 
 AFTER = 4.0
+CLOCK = 0.01
+"""Seconds by which the SuperLink's clock may be off: SQLite's now has milliseconds."""
 BATCHES = {"quick": 251, "slow": 1, "broken": 37}
 """Expected batch size of each site; a round has K·251/b steps."""
 TERMS = RunConfig.parse({
@@ -137,7 +139,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 
 def test_the_run_is_one_worth_looking_at(ended: Ended) -> None:
-    """Two sites trained, one failed; some work took a second longer than other work."""
+    """Two sites trained, one failed; times of work differ by far more than is tolerated."""
     assert ended.done.returncode == 0, ended.done.stdout + ended.done.stderr
     (event,) = rounds_of(ended.folder)
     assert event["rejected"] == {"broken": "failed"}
@@ -147,7 +149,7 @@ def test_the_run_is_one_worth_looking_at(ended: Ended) -> None:
     errors = sorted(reply.type for reply in ended.replies if reply.is_error)
     assert errors == [wire.FINISH, wire.TRAIN], "the broken site took no part in the run"
     work = [ended.noted[reply.request]["work"] for reply in ended.replies]
-    assert max(work) - min(work) > 1
+    assert max(work) - min(work) > 10 * CLOCK
 
 
 def test_every_reply_bears_a_whole_multiple_of_reply_after(ended: Ended) -> None:
@@ -168,4 +170,4 @@ def test_the_time_to_live_says_nothing_else(ended: Ended) -> None:
 
 def test_no_reply_is_there_before_the_time_that_it_bears(ended: Ended) -> None:
     for reply in ended.replies:
-        assert reply.seen >= reply.created_at - 0.01
+        assert reply.seen >= reply.created_at - CLOCK

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.monitoring.journal import read_journal
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 from tests.e2e.engines import (
     ROOT,
     SITES,
@@ -54,7 +54,7 @@ def test_a_killed_server_app_goes_on_and_nobody_pays_twice(federation: Federatio
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     done = len(rounds_of(folder))
-    resumed = federation.hdpfl("resume", "again", "hdpfl", "--app", ROOT)
+    resumed = federation.hdpfl("resume", "again", "--app", ROOT)  # at the one connection
     told, _ = begun.communicate(timeout=PATIENCE)  # Flower notices it within a minute
     assert found, told
     assert begun.returncode != 0, told

@@ -10,12 +10,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from hdpfl_flower.config.run_config import RunConfig
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 from tests.e2e.engines import MODULES, SITES, digest, rounds_of, seeded_terms
 
 pytestmark = pytest.mark.engines
 
-FEDREP = {"model": "mlp:8", "personal-part": "head", "personal-training": "alternate"}
+FEDREP = {"model": "mlp:8", "work": "alternate"}
 """What the name ``fedrep`` stands for, here with the weights of Robust-HDP."""
 
 
@@ -26,9 +26,9 @@ FEDREP = {"model": "mlp:8", "personal-part": "head", "personal-training": "alter
             "own_strategies:FirstTwice+adam",
             {"groups": "rotation:1:3", "evaluation": "server", "average": "ergodic"},
         ),
-        ("robust-hdp", {**FEDREP, "upload": "int8", "download": "bfloat16"}),
+        ("robust-hdp", {**FEDREP, "upload": "int8", "download": "bfloat16", "spend": "late"}),
         pytest.param("scaffold", {}, marks=pytest.mark.wards),
-        pytest.param("ppsgd", {"model": "mlp:8", "personal-part": "head"}, marks=pytest.mark.wards),
+        pytest.param("ppsgd", {"model": "mlp:8", "work": "auto of=head"}, marks=pytest.mark.wards),
     ],
 )
 def test_three_engines_give_the_same_bits(

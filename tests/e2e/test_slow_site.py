@@ -18,8 +18,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.monitoring.journal import Event, read_journal
+from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
-from server_app.simulation.grid import LocalGrid
 from tests.e2e.engines import SITES, Done, Federation, digest, rounds_of, seeded_terms
 
 pytestmark = pytest.mark.engines

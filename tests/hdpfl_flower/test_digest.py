@@ -58,7 +58,7 @@ def test_whatever_is_asked_differently_has_another_digest() -> None:
 @pytest.mark.parametrize("first", [wire.CHOOSE, wire.PULL, wire.OFFSET])
 def test_the_same_models_for_another_use_are_another_request(tmp_path: Path, first: str) -> None:
     """A site that answered one does not answer the other: one request, one payload."""
-    terms, profile = terms_of(selections=1), make_site(tmp_path)
+    terms, profile = terms_of(choice="gaussian times=1"), make_site(tmp_path)
     replies = []
     uses = [wire.CHOOSE, wire.PULL, wire.OFFSET]
     for use in (first, first, uses[uses.index(first) - 1]):

@@ -199,21 +199,32 @@ def test_the_same_builder_makes_a_good_update() -> None:
     "content",
     [
         RecordDict(),
-        RecordDict({"instructions": ConfigRecord({"terms": "{}", "round": 1})}),
-        RecordDict({"instructions": ConfigRecord({"terms": "{}"}), "model": ArrayRecord()}),
+        RecordDict({"instructions": ConfigRecord({"format": 1, "terms": "{}", "round": 1})}),
         RecordDict(
-            {"instructions": ConfigRecord({"terms": "{}", "round": 1.0}), "model": ArrayRecord()}
+            {"instructions": ConfigRecord({"format": 1, "terms": "{}"}), "model": ArrayRecord()}
         ),
         RecordDict(
-            {"instructions": ConfigRecord({"terms": "{}", "round": True}), "model": ArrayRecord()}
+            {
+                "instructions": ConfigRecord({"format": 1, "terms": "{}", "round": 1.0}),
+                "model": ArrayRecord(),
+            }
         ),
         RecordDict(
-            {"instructions": ConfigRecord({"terms": b"{}", "round": 1}), "model": ArrayRecord()}
+            {
+                "instructions": ConfigRecord({"format": 1, "terms": "{}", "round": True}),
+                "model": ArrayRecord(),
+            }
+        ),
+        RecordDict(
+            {
+                "instructions": ConfigRecord({"format": 1, "terms": b"{}", "round": 1}),
+                "model": ArrayRecord(),
+            }
         ),
         RecordDict({"instructions": ArrayRecord(), "model": ArrayRecord()}),
         RecordDict(
             {
-                "instructions": ConfigRecord({"terms": "{}", "round": 1, "x": 1}),
+                "instructions": ConfigRecord({"format": 1, "terms": "{}", "round": 1, "x": 1}),
                 "model": ArrayRecord(),
             }
         ),

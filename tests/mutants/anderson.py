@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 WEIGHTS = "hdpfl_flower/linalg/test_anderson.py::test_"
-GATE = "hdpfl_flower/estimators/test_mixing_gate.py::test_"
+GATE = "strategies/server_step/test_mixing_gate.py::test_"
 STEP = "strategies/server_step/test_anderson.py::test_"
 
 MUTANTS = (
@@ -32,14 +32,14 @@ MUTANTS = (
     ),
     Mutant(
         "mixing where chance alone is better",
-        "hdpfl_flower/estimators/mixing_gate.py",
+        "strategies/server_step/mixing_gate.py",
         "> math.sqrt(chdtri(len(gram) - 1, ALARM)) * error",
         "> 0",
         GATE + "of_a_constant_signal_no_weights_are_better[10000.0]",
     ),
     Mutant(
         "the noise that past models carry left out",
-        "hdpfl_flower/estimators/mixing_gate.py",
+        "strategies/server_step/mixing_gate.py",
         "weights**2 @ noise + carried)",
         "weights**2 @ noise)",
         GATE + "what_noise_explains_holds_what_the_models_carry",

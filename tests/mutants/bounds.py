@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "steps of one model where a run trains two",
         "hdpfl_flower/privacy/plan.py",
-        "    return _models(terms) * (rounds * of_a_round + first) + terms.tuning_steps\n",
+        "    return models_of(terms) * (rounds * of_a_round + first) + terms.tuning_steps\n",
         "    return rounds * of_a_round + first + terms.tuning_steps\n",
         WORK + "a_plan_has_no_more_steps_than_were_counted",
     ),

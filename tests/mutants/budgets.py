@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "one release more than the plan pays for",
         "client_app/app.py",
-        "0 if plan is None else plan.rounds,\n",
-        "0 if plan is None else plan.rounds + 1,\n",
+        "if plan is None else plan.rounds,\n",
+        "if plan is None else plan.rounds + 1,\n",
         SITE + "a_site_takes_part_as_often_as_it_planned_and_no_more",
     ),
     Mutant(

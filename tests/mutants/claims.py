@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "the rule that weighs has public sites of its own",
         "strategies/projection/base.py",
-        "        self._weighting.sampler = self.sampler  # who is public is one matter\n",
+        "        self._weighting.sampler = self.sampler  # one set of public sites for both\n",
         "",
         PUBLIC + "the_rule_that_weighs_has_the_same_public_sites",
     ),

@@ -8,8 +8,8 @@ CLUSTERS = "hdpfl_flower/clustering/test_clusters.py::test_"
 CHOICE = "hdpfl_flower/privacy/test_noisy_max.py::test_"
 GUMBEL = "hdpfl_flower/privacy/test_exponential_mechanism.py::test_"
 PULL = "client_app/training/test_dpsgd_pull.py::test_"
-GROUPS = "hdpfl_flower/simulation/test_groups.py::test_"
-PERSONAL = "client_app/personal/test_private_ditto.py::test_"
+GROUPS = "hdpfl_flower/scenarios/test_groups.py::test_"
+PERSONAL = "client_app/after_run/test_private_ditto.py::test_"
 
 SITE = "client_app/training/test_private_choice.py::test_"
 PLAN = "hdpfl_flower/privacy/test_plan_extras.py::test_"
@@ -26,9 +26,7 @@ MUTANTS = (
         "a choice that nothing pays for",
         "client_app/app.py",
         "    if choices is None or not choices.count:\n"
-        "        raise Declined(\n"
-        "            Reason.TERMS, \"no 'selections' are planned, and the server asks for a choice\"\n"
-        "        )\n",
+        "        raise Declined(Reason.TERMS, \"no 'choice' is planned, and the server asks for one\")\n",
         "    from hdpfl_flower.privacy.accounting import Gaussians\n\n"
         "    choices = choices or Gaussians(1.0, 0)\n",
         SITE + "a_choice_that_nothing_pays_for_is_declined",
@@ -43,7 +41,7 @@ MUTANTS = (
     Mutant(
         "a choice that is not sealed",
         "client_app/app.py",
-        '    return _release(\n        site, site.ledger, instructions, "choice", charged,\n'
+        '    return _release(\n        site, instructions, "choice", charged,\n'
         "        lambda: choose_privately(site, instructions.server_round, models, choices), "
         "choices.count,\n    ).payload  # fmt: skip\n",
         "    return choose_privately(site, instructions.server_round, models, choices)\n",
@@ -66,8 +64,8 @@ MUTANTS = (
     Mutant(
         "a choice of one record's worth under client-level noise",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_equal_steps(terms)\n",
-        "",
+        "        check_up_front(terms)\n",
+        "        pass\n",
         PLAN + "what_counts_equal_steps_alone_is_declined_with_more",
     ),
     Mutant(
@@ -80,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         "a private personal model without its noise",
-        "client_app/personal/ditto.py",
+        "client_app/training/ditto.py",
         "        engine, own, records, plan, learning_rate,",
         "        engine, own, records, type(plan)(plan.steps, plan.clip_norm, 0.0, plan.divisor),"
         " learning_rate,",
@@ -97,14 +95,14 @@ MUTANTS = (
     ),
     Mutant(
         "every group is tested as the first one sees it",
-        "hdpfl_flower/simulation/groups.py",
+        "hdpfl_flower/scenarios/groups.py",
         "views[group] = seen_by(records, groups, group, task)",
         "views[group] = seen_by(records, groups, 0, task)",
         GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
     ),
     Mutant(
         "groups count alike in the test, whatever their size",
-        "hdpfl_flower/simulation/groups.py",
+        "hdpfl_flower/scenarios/groups.py",
         '"accuracy": float(np.average(accuracies, weights=groups.sizes)),',
         '"accuracy": float(np.average(accuracies)),',
         GROUPS + "the_test_weighs_groups_by_their_sites_and_names_the_smallest",
@@ -150,13 +148,6 @@ MUTANTS = (
         "DiscreteLaplaceDpEvent(one.epsilon, sensitivity=1)",
         "DiscreteLaplaceDpEvent(one.epsilon / 2, sensitivity=1)",
         GUMBEL + "one_choice_costs_its_epsilon[0.37]",
-    ),
-    Mutant(
-        "the cache takes a pure choice for a Gaussian one",
-        "hdpfl_flower/privacy/accounting.py",
-        'else ("pure", one.epsilon)',
-        "else (one.epsilon,)",
-        GUMBEL + "pure_and_gaussian_choices_of_one_number_are_told_apart",
     ),
     Mutant(
         "the first round's large batches taken for small ones",

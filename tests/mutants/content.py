@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-_GUARD, _HEAD = "strategies/guards/content.py", "hdpfl_flower/estimators/head_content.py"
-_CORE = "strategies/core/guard.py"
+_GUARD, _HEAD = "strategies/guards/content.py", "strategies/guards/head_content.py"
+_CORE, _BASE = "strategies/guards/by_content.py", "strategies/guards/guard.py"
 _TESTS = "strategies/guards/test_content.py::"
 _RUNS = "strategies/core/test_content_guard.py::"
 _HONEST = _TESTS + "test_honest_sites_stay_whatever_labels_they_hold"
@@ -36,7 +36,7 @@ MUTANTS = (
         _HEAD,
         "outside + sure * further < most * (inside - sure * doubt)",
         "outside - 9 * sure * further < most * (inside + 9 * sure * doubt)",
-        "hdpfl_flower/estimators/test_head_content.py"
+        "strategies/guards/test_head_content.py"
         "::test_public_means_explain_records_of_their_kind_alone",
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS = (
         _HEAD,
         "np.sum(np.square(inverse), axis=0)",
         "np.sum(np.square(inverse), axis=0) ** 0.5",
-        "hdpfl_flower/estimators/test_head_content.py"
+        "strategies/guards/test_head_content.py"
         "::test_content_of_pure_noise_has_the_stated_variance",
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS = (
         _HEAD,
         "np.concatenate([-rows, rows], axis=1) / math.sqrt(2)",
         "np.concatenate([-rows, rows], axis=1)",
-        "hdpfl_flower/estimators/test_head_content.py::test_a_logit_has_two_rows_of_half_the_noise",
+        "strategies/guards/test_head_content.py::test_a_logit_has_two_rows_of_half_the_noise",
     ),
     Mutant(
         "the guard's facts weigh",
@@ -197,7 +197,7 @@ MUTANTS = (
     ),
     Mutant(
         "the noise of the refused stays",
-        _CORE,
+        _BASE,
         "noise=updates.noise and _noise_of(updates.noise, stay),",
         "noise=updates.noise,",
         _RUNS + "test_who_is_refused_is_out_of_the_rows_and_of_their_noise",
@@ -232,9 +232,9 @@ MUTANTS = (
     ),
     Mutant(
         "content without a floor",
-        _CORE,
-        "Floor(settings.rounds, settings.noise_floor, settings.rounding)",
-        "Floor(settings.rounds, 0.0, settings.rounding)",
+        _BASE,
+        "Floor(config.terms.rounds, config.server.noise_floor, LARGEST_ERROR[form])",
+        "Floor(config.terms.rounds, 0.0, LARGEST_ERROR[form])",
         _RUNS + "test_an_upload_without_new_noise_is_refused",
     ),
     Mutant(

@@ -190,6 +190,13 @@ MUTANTS = (
         "a_factor_of_ones_own_in_the_differences_does_not_pass_for_silence",
     ),
     Mutant(
+        "a bound of one round replaces what the rounds before showed",
+        "hdpfl_flower/estimators/temporal.py",
+        "        moving &= found.identified\n",
+        "",
+        "hdpfl_flower/estimators/test_temporal.py::test_a_bound_replaces_no_estimate[3]",
+    ),
+    Mutant(
         "a drift that nobody shows taken for none",
         "hdpfl_flower/estimators/upload_gaps.py",
         "np.where(known, _UNSURE * drift, _UNKNOWN)",

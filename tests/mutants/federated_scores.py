@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-_SITE = "client_app/personal/test_score_histogram.py::test_"
+_SITE = "client_app/after_run/test_score_histogram.py::test_"
 _CELLS = "hdpfl_flower/measures/test_score_cells.py::test_"
 _FROM = "hdpfl_flower/measures/test_from_cells.py::test_"
 _RUN = "server_app/run/test_federated_measures.py::test_"
-_HISTOGRAM = "client_app/personal/score_histogram.py"
+_HISTOGRAM = "client_app/after_run/score_histogram.py"
 _ESTIMATE = "hdpfl_flower/measures/from_cells.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -51,9 +51,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "two records of a person counted",
         "hdpfl_flower/data/site_data.py",
-        "    table = read_table(source.path, source.format, schema, own, "
-        "every_record=every_record)\n",
-        "    table = read_table(source.path, source.format, schema, own, every_record=True)\n",
+        "schema, own, every_record=every_record, digests",
+        "schema, own, every_record=True, digests",
         _SITE + "of_a_person_one_record_counts",
     ),
     Mutant(
@@ -83,10 +82,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "client_app/app.py",
         "    once = replace(instructions, server_round=terms.rounds)\n"
         "    payload = _release(\n"
-        "        site, site.ledger, once, SCORES, charged,\n"
+        "        site, once, SCORES, charged,\n"
         "        lambda: count_scores(site, arrays, noise), noise.count,\n",
         "    payload = _release(\n"
-        "        site, site.ledger, instructions, SCORES, charged,\n"
+        "        site, instructions, SCORES, charged,\n"
         "        lambda: count_scores(site, arrays, noise),\n",
         _SITE + "it_is_charged_sealed_and_sent_once",
     ),
@@ -107,8 +106,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "scores that a policy cannot forbid",
         "hdpfl_flower/privacy/policy.py",
-        '        "score-share": terms.score_share > 0,\n        "tuning-steps"',
-        '        "tuning-steps"',
+        "for each in terms.kinds if each.is_charged]",
+        'for each in terms.kinds if each.is_charged and each.kind != "scores"]',
         _SITE + "a_policy_can_forbid_it",
     ),
     Mutant(
@@ -121,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "simulated sites that hold out no record for scores",
         "client_app/site/simulated.py",
-        'config.terms.evaluation == "sites" or config.terms.score_share > 0',
+        'config.terms.evaluation == "sites" or config.terms.after.scores is not None',
         'config.terms.evaluation == "sites"',
         _RUN + "without_noise_it_is_exact_and_every_site_released_it_once",
     ),
@@ -168,10 +167,10 @@ MUTANTS: tuple[Mutant, ...] = (
         _FROM + "noise_that_hides_a_class_leaves_no_measure",
     ),
     Mutant(
-        "score-share for many classes",
+        "scores of many classes",
         "server_app/run/rounds.py",
-        "    check_score_share(terms)\n",
-        "",
+        "            each.check_task(task_for(terms))\n",
+        "            pass\n",
         _RUN + "what_cannot_be_is_refused_up_front",
     ),
 )

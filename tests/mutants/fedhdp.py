@@ -10,7 +10,7 @@ _LEVELS = "strategies/fedhdp/test_levels.py::test_"
 _DRIFT = "strategies/fedhdp/test_level_gaps.py::test_"
 _FEDHDP = "strategies/fedhdp/test_fedhdp.py::test_"
 _CLIENT = "client_app/training/test_client_level.py::test_"
-_PERSONAL = "client_app/personal/test_personal_model.py::test_"
+_PERSONAL = "client_app/after_run/test_personal_model.py::test_"
 
 MUTANTS = (
     Mutant(
@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "clipping by another row's norm",
-        "strategies/core/base.py",
+        "strategies/core/round_messages.py",
         "            squares=squares[stay],\n            projected",
         "            squares=squares[: len(stay)],\n            projected",
         "strategies/core/test_guard.py::test_the_squares_stay_with_their_rows",
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "a personal model that costs a round",
-        "client_app/personal/ditto.py",
+        "client_app/training/ditto.py",
         '        log.error("no personal model in this round: %s", reason)\n',
         "        raise\n",
         _PERSONAL + "a_damaged_personal_model_costs_no_round",
@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "a personal model trained before the seal",
         "client_app/app.py",
-        "        lambda: trainer.run(plan), 0 if",
-        "        lambda: _train_personal(site, instructions, trainer.start) or trainer.run(plan), 0 if",
+        "        lambda: trainer.run(plan), rounds_asked",
+        "        lambda: _train_personal(site, instructions, trainer.start) or trainer.run(plan), rounds_asked",
         _PERSONAL + "a_site_that_dies_over_its_personal_model_has_sealed_its_update",
     ),
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "a trusted server that refuses one client for another's update",
-        "strategies/core/guard.py",
+        "strategies/guards/guard.py",
         'self._screens = config.terms.noise != "server"',
         "self._screens = True",
         _FEDHDP + "a_trusted_server_counts_copies_too",
@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "metrics of the personal model that nobody disclosed",
-        "client_app/personal/held_out.py",
+        "client_app/after_run/held_out.py",
         'shows_own = "personal-metrics" in site.profile.disclose',
         "shows_own = True",
         _PERSONAL + "its_metrics_leave_only_where_the_profile_discloses_them[listed0]",

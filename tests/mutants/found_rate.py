@@ -24,16 +24,16 @@ MUTANTS = (
     Mutant(
         "a first step that does not know how large the aggregate is",
         "strategies/server_step/found.py",
-        "DISTANCE / (math.sqrt(self._rounds) * norm)",
-        "DISTANCE / math.sqrt(self._rounds)",
+        "distance(len(delta)) / (math.sqrt(self._rounds) * norm)",
+        "distance(len(delta)) / math.sqrt(self._rounds)",
         FOUND + "the_moves_do_not_depend_on_the_unit_of_the_aggregate[0.001]",
     ),
     Mutant(
         "a rate of the sites that does not know the clip norm",
         "hdpfl_flower/config/run_config.py",
-        "clip if is_clip and is_of_records else 1.0",
+        'self.terms.clip_norm if self.terms.noise == "records" else 1.0',
         "1.0",
-        FOUND + "sites_are_sent_a_number[{'clip-norm': 4}-0.025]",
+        FOUND + "sites_are_sent_a_number[{'clip-norm': 4}-0.075]",
     ),
     Mutant(
         "a guard that takes out a part at a rate that was not known",
@@ -41,5 +41,19 @@ MUTANTS = (
         "    is_linear = False\n",
         "",
         FOUND + "no_guard_takes_out_what_moved_at_a_rate_that_was_not_known",
+    ),
+    Mutant(
+        "a default that leaves a guard nothing to take out",
+        "strategies/composition.py",
+        'if config.server.guard == "content":',
+        "if False:",
+        FOUND + "where_no_rate_can_be_found_the_default_is_a_stated_one[{'guard': 'content'}-0.1]",
+    ),
+    Mutant(
+        "a default by which the parts of a model move at different rates",
+        "strategies/composition.py",
+        "return not (terms.has_personal_state or terms.second)",
+        "return True",
+        FOUND + "where_no_rate_can_be_found_the_default_is_a_stated_one[{'strategy': 'ditto'}-0.1]",
     ),
 )

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 FILES: dict[str, tuple[str, ...]] = {
     "hdpfl_flower/formats.py": ("test_formats.py",),
-    "hdpfl_flower/config/recorded_terms.py": (
-        "test_formats.py",
-        "hdpfl_flower/config/test_owners.py",
-    ),
     "hdpfl_flower/monitoring/rejection.py": (
         "test_formats.py",
         "hdpfl_flower/monitoring/test_journal.py",
@@ -18,7 +14,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "hdpfl_flower/ledger/test_ledger_rules.py",
         "hdpfl_flower/ledger/test_ledger_budget.py",
         "hdpfl_flower/ledger/test_ledger_machine.py",
+        "hdpfl_flower/ledger/test_filter_ledger.py",
+        "hdpfl_flower/ledger/test_filter_machine.py",
     ),
+    "hdpfl_flower/ledger/renyi.py": ("hdpfl_flower/ledger/test_renyi.py",),
     "hdpfl_flower/privacy/accounting.py": (
         "hdpfl_flower/privacy/test_accounting_rules.py",
         "hdpfl_flower/privacy/test_accounting.py",
@@ -101,7 +100,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "client_app/test_app.py",
         "client_app/site/test_budgets.py",
         "client_app/training/test_private_choice.py",
-        "client_app/personal/test_personal_model.py",
+        "client_app/after_run/test_personal_model.py",
         "client_app/training/test_client_level.py",
         "client_app/site/test_refusals.py",
         "privacy/test_disclosure.py",
@@ -132,23 +131,51 @@ FILES: dict[str, tuple[str, ...]] = {
         "client_app/training/test_engines.py",
         "client_app/training/test_dpsgd.py",
     ),
-    "client_app/training/personal_round.py": (
+    "client_app/work/base.py": (
         "client_app/training/test_personal_round.py",
         "client_app/training/test_dpsgd_phases.py",
-        "client_app/personal/test_personal_site.py",
+        "client_app/after_run/test_personal_site.py",
     ),
     "client_app/site/personal_state.py": (
-        "client_app/personal/test_personal_files.py",
-        "client_app/personal/test_personal_site.py",
+        "client_app/after_run/test_personal_files.py",
+        "client_app/after_run/test_personal_site.py",
     ),
-    "client_app/personal/end_of_run.py": (
-        "client_app/personal/test_prior.py",
-        "client_app/personal/test_personal_site.py",
+    "client_app/after_run/end_of_run.py": (
+        "client_app/after_run/test_prior.py",
+        "client_app/after_run/test_personal_site.py",
+        "client_app/after_run/test_shrinkage.py",
+        "client_app/after_run/test_tuned_place.py",
+        "client_app/training/test_client_level_parts.py",
     ),
     "hdpfl_flower/models/parts.py": ("hdpfl_flower/models/test_parts.py",),
-    "client_app/personal/held_out.py": (
+    "client_app/after_run/held_out.py": (
         "client_app/test_app.py",
-        "client_app/personal/test_personal_model.py",
+        "client_app/test_beyond_approval.py",
+        "client_app/test_in_process.py",
+        "client_app/after_run/test_held_out.py",
+        "client_app/after_run/test_personal_model.py",
+    ),
+    "client_app/approval/fab.py": (
+        "client_app/approval/test_fab.py",
+        "client_app/commands/test_approve.py",
+    ),
+    "client_app/site/consent.py": (
+        "client_app/site/test_consent.py",
+        "client_app/test_app.py",
+    ),
+    "client_app/site/inbox.py": (
+        "client_app/site/test_consent.py",
+        "client_app/commands/test_requests.py",
+    ),
+    "hdpfl_flower/privacy/pld.py": (
+        "hdpfl_flower/privacy/test_pld.py",
+        "hdpfl_flower/privacy/test_trade_off.py",
+    ),
+    "hdpfl_flower/privacy/plan_table.py": ("hdpfl_flower/privacy/test_plan_table.py",),
+    "hdpfl_flower/quantize.py": (
+        "hdpfl_flower/test_quantize.py",
+        "client_app/training/test_upload.py",
+        "test_formats.py",
     ),
     "client_app/site/reply_time.py": ("client_app/site/test_reply_time.py",),
     "client_app/training/trainer.py": (

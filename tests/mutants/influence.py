@@ -37,7 +37,7 @@ MUTANTS = (
         CLAIMED,
         "    if full and server_round == 1:\n",
         "    if full and server_round == 0:\n",
-        HONEST + "[first-batch]",
+        HONEST + "[work]",
     ),
     Mutant(
         "bound without the pull",
@@ -48,9 +48,9 @@ MUTANTS = (
     ),
     Mutant(
         "bound of steps that train what stays",
-        CLAIMED,
-        "        steps = 1  # at least",
-        "        steps = steps  # at least",
+        "hdpfl_flower/work/parted.py",
+        "return min(steps, 1)",
+        "return steps",
         BOUNDS + "given_noise_is_its_own_bound_and_needs_no_epsilon",
     ),
     Mutant(
@@ -68,12 +68,11 @@ MUTANTS = (
         BOUNDS + "estimates_below_are_raised_and_no_others",
     ),
     Mutant(
-        "drift weighs what was not raised",
-        "strategies/noise_aware/snr.py",
+        "weights are of what was not raised",
+        "strategies/noise_aware/mmse.py",
         "NoiseAndSteps(raised.variances,",
         "NoiseAndSteps(variances,",
-        BOUNDS + "a_quiet_site_that_claims_a_strict_epsilon_gets_no_more_than_its_claim"
-        "[robust-hdp-drift]",
+        BOUNDS + "a_quiet_site_that_claims_a_strict_epsilon_gets_no_more_than_its_claim",
     ),
     Mutant(
         "only who has all of a model decides it",
@@ -99,14 +98,14 @@ MUTANTS = (
     Mutant(
         "shares without the server's rate",
         SHARES,
-        'float(gauges.get("server_rate", 1.0)) * _scale(event, gauges)',
-        "_scale(event, gauges)",
+        'float(gauges.get("server_rate", 1.0)) * float(event.get("scale", 1.0))',
+        'float(event.get("scale", 1.0))',
         SHARED + "parts_are_the_coefficients_of_the_updates_in_the_model",
     ),
     Mutant(
         "shares without the scale",
         SHARES,
-        'float(event.get("scale", gauges.get("step_scale", 1.0)))',
+        'float(event.get("scale", 1.0))',
         "1.0",
         SHARED + "parts_are_the_coefficients_of_the_updates_in_the_model",
     ),
@@ -126,10 +125,10 @@ MUTANTS = (
     ),
     Mutant(
         "coefficients of the last round alone",
-        "strategies/core/guard.py",
+        "strategies/guards/by_content.py",
         "before.get(site, 0.0) + of_round.get(site, 0.0)",
         "of_round.get(site, 0.0)",
-        "strategies/core/test_guard.py::test_what_a_liar_gave_before_it_was_found_is_taken_out",
+        "strategies/core/test_content_guard.py::test_what_a_liar_gave_is_taken_out_at_the_rates_of_its_rounds",
     ),
     Mutant(
         "the log says who took part where the server adds the noise",

@@ -6,6 +6,7 @@ from tests.mutants.runner import Mutant
 
 GUARD = "privacy/test_guard.py::test_"
 APP = "client_app/test_app.py::test_"
+BEYOND = "client_app/test_beyond_approval.py::test_"
 PLD = "hdpfl_flower/privacy/test_pld.py::test_"
 ACCOUNTING = "hdpfl_flower/privacy/test_accounting.py::test_"
 FORMATS = "test_formats.py::test_"
@@ -15,16 +16,118 @@ MUTANTS = (
     Mutant(
         "terms that change in mid-run",
         "hdpfl_flower/privacy/policy.py",
-        "    if changed:\n",
+        "    if changed := changed_terms(frozen, proposed):\n",
         "    if False:\n",
         APP + "rounds_beyond_the_plan_and_terms_that_change_are_declined",
     ),
     Mutant(
-        "more rounds than were paid for",
-        "client_app/app.py",
-        "    if not plan.covers(instructions.server_round):\n",
+        "rounds that no run has",
+        "hdpfl_flower/privacy/policy.py",
+        "    if not first <= server_round <= last:\n",
         "    if False:\n",
         APP + "rounds_beyond_the_plan_and_terms_that_change_are_declined",
+    ),
+    Mutant(
+        "an un-noised update for a round beyond the approval",
+        "hdpfl_flower/privacy/policy.py",
+        "    if not first <= server_round <= last:\n",
+        '    if terms.noise != "server" and not first <= server_round <= last:\n',
+        BEYOND + "no_round_outside_of_the_approved_ones_is_answered[train-server]",
+    ),
+    Mutant(
+        "a round more than was approved",
+        "hdpfl_flower/privacy/policy.py",
+        "(0, 0) if joins else (1, terms.rounds)",
+        "(0, 0) if joins else (1, terms.rounds + 1)",
+        BEYOND + "no_round_outside_of_the_approved_ones_is_answered[train-server]",
+    ),
+    Mutant(
+        "a round before the first",
+        "hdpfl_flower/privacy/policy.py",
+        "(0, 0) if joins else (1, terms.rounds)",
+        "(0, 0) if joins else (0, terms.rounds)",
+        BEYOND + "no_round_outside_of_the_approved_ones_is_answered[train-server]",
+    ),
+    Mutant(
+        "a site that joins in whichever round",
+        "hdpfl_flower/privacy/policy.py",
+        "(0, 0) if joins else (1, terms.rounds)",
+        "(server_round, server_round) if joins else (1, terms.rounds)",
+        BEYOND + "a_site_joins_in_round_0_and_no_other[3]",
+    ),
+    Mutant(
+        "un-noised updates beyond the participations",
+        "client_app/app.py",
+        "rounds_asked(terms) if plan is None",
+        "0 if plan is None",
+        BEYOND + "a_trusted_server_gets_no_more_updates_than_participations",
+    ),
+    Mutant(
+        "runs of a trusted server that the policy does not count",
+        "hdpfl_flower/ledger/ledger.py",
+        "        if plan is not None or request.epsilon is not None:\n",
+        "        if plan is not None:\n",
+        BEYOND + "runs_of_a_trusted_server_count_among_the_runs_of_the_policy",
+    ),
+    Mutant(
+        "a trusted server's runs that a noisy one does not count",
+        "hdpfl_flower/ledger/account.py",
+        "        return self.plans.keys() | self.declared.keys()\n",
+        "        return set(self.plans)\n",
+        BEYOND + "runs_of_a_trusted_server_count_among_the_runs_of_the_policy",
+    ),
+    Mutant(
+        "exact answers without a bound",
+        "hdpfl_flower/ledger/ledger.py",
+        "        self._account.check_exact(request, max_exact)\n",
+        "",
+        BEYOND + "exact_answers_are_bounded_over_all_runs",
+    ),
+    Mutant(
+        "exact answers without a bound, seen by the attack",
+        "hdpfl_flower/ledger/ledger.py",
+        "        self._account.check_exact(request, max_exact)\n",
+        "",
+        "client_app/audits/test_answers.py"
+        "::test_answers_show_fewer_labels_than_the_profile_has_answers",
+    ),
+    Mutant(
+        "one exact answer more than the profile states",
+        "hdpfl_flower/ledger/account.py",
+        "self.exact_answers + request.exact > most",
+        "self.exact_answers >= most + 1",
+        BEYOND + "exact_answers_are_bounded_over_all_runs",
+    ),
+    Mutant(
+        "exact answers that count where they were sent alone",
+        "hdpfl_flower/ledger/account.py",
+        "sum(release.exact for release in self.releases.values())",
+        "sum(r.exact for r in self.releases.values() if r.status in ('sealed', 'sent'))",
+        BEYOND + "a_lost_answer_counts",
+    ),
+    Mutant(
+        "exact answers counted by the run",
+        "hdpfl_flower/ledger/account.py",
+        "self.exact_answers + request.exact > most",
+        "request.exact + sum(r.exact for k, r in self.releases.items() "
+        "if k[0] == request.run_id) > most",
+        BEYOND + "exact_answers_are_bounded_over_all_runs",
+    ),
+    Mutant(
+        "exact answers held against the account of before",
+        "hdpfl_flower/ledger/ledger.py",
+        '        taken: Reservation | bytes | Declined = b""\n',
+        '        taken: Reservation | bytes | Declined = b""\n'
+        "        self._account.check_exact(request, max_exact)\n"
+        "        max_exact = math.inf\n",
+        BEYOND + "the_bound_is_checked_by_what_another_process_wrote",
+    ),
+    Mutant(
+        "exact answers that the chain does not hold",
+        "hdpfl_flower/ledger/account.py",
+        '{"exact": self.exact} if self.exact else {}',
+        "{}",
+        BEYOND + "exact_answers_are_bounded_over_all_runs",
     ),
     Mutant(
         "a plan made anew each round",
@@ -36,8 +139,8 @@ MUTANTS = (
     Mutant(
         "work under a plan that was not charged",
         "hdpfl_flower/ledger/ledger.py",
-        "            elif frozen != plan:",
-        "            elif False:",
+        "        if frozen is not None and frozen != plan:",
+        "        if False:",
         LEDGER + "work_follows_the_plan_that_was_charged_and_no_other",
     ),
     Mutant(
@@ -76,6 +179,13 @@ MUTANTS = (
         PLD + "the_distribution_of_a_step_and_of_many_is_the_librarys",
     ),
     Mutant(
+        "losses without a bound that do not add up over the steps",
+        "hdpfl_flower/privacy/pld.py",
+        "math.log1p(-self._infinity_mass)",
+        "math.log1p(self._infinity_mass)",
+        PLD + "what_any_of_many_losses_may_exceed_without_bound_adds_up",
+    ),
+    Mutant(
         "the kinder of the two neighbours",
         "hdpfl_flower/privacy/pld.py",
         "return max(_epsilon(pmf, target_delta)",
@@ -91,8 +201,8 @@ MUTANTS = (
     ),
     Mutant(
         "an accountant that forgets earlier runs",
-        "hdpfl_flower/ledger/ledger.py",
-        "charges = [*account.plans.values(), plan]",
+        "hdpfl_flower/ledger/account.py",
+        "charges = [*self.plans.values(), plan]",
         "charges = [plan]",
         APP + "the_lifetime_budget_pays_for_two_runs_and_not_for_three",
     ),
@@ -144,7 +254,7 @@ MUTANTS = (
     Mutant(
         "a release given to two workers",
         "hdpfl_flower/ledger/ledger.py",
-        '            raise Declined(Reason.REPLAY, "the release is being worked on") from None\n',
+        '            raise Declined(Reason.REPLAY, "the release is in progress") from None\n',
         "            return\n",
         LEDGER + "a_release_being_worked_on_is_not_given_twice",
     ),
@@ -186,44 +296,22 @@ MUTANTS = (
     Mutant(
         "a plan of a newer version that is trained by",
         "hdpfl_flower/privacy/plan.py",
-        "    return formats.PLAN.check(number)\n",
-        "    return number or 0\n",
+        '        formats.PLAN.check(data.pop("format", None))  # before other keys, which may be newer\n',
+        '        data.pop("format", None)\n',
         FORMATS + "a_newer_plan_is_never_trained_by",
     ),
     Mutant(
-        "a plan's unknown field that is passed over",
+        "a plan's missing field that is a default",
         "hdpfl_flower/privacy/plan.py",
-        "        return Plan(**data)\n",
-        "        return Plan(**{k: v for k, v in data.items() if k in Plan.__dataclass_fields__})\n",
-        FORMATS + "a_field_that_no_format_has_is_refused",
-    ),
-    Mutant(
-        "a server's key that comes back to the sites",
-        "hdpfl_flower/config/recorded_terms.py",
-        "    if number > 0:\n",
-        "    if number > 1:\n",
-        FORMATS + "a_retired_key_is_ignored_in_records_of_format_0_alone",
-    ),
-    Mutant(
-        "old terms that stop a run",
-        "hdpfl_flower/config/recorded_terms.py",
-        "    return RunTerms.from_json(_without_retired(text))\n",
-        "    return RunTerms.from_json(text)\n",
-        FORMATS + "a_site_answers_an_earlier_server_whose_terms_hold_a_retired_key",
+        "        if data.keys() != {each.name for each in fields(Plan)}:\n",
+        "        if data.keys() - {each.name for each in fields(Plan)}:\n",
+        "hdpfl_flower/privacy/test_plan_rules.py::test_a_plan_that_lacks_a_field_is_none",
     ),
     Mutant(
         "a journal of a newer version that is half shown",
         "server_app/monitoring/run_series.py",
         "            formats.JOURNAL.check(self._format)",
         '            formats.JOURNAL.check(event.get("format"))',
-        FORMATS + "a_newer_journal_is_refused_and_not_shown",
-    ),
-    Mutant(
-        "rejections that are read from words",
-        "hdpfl_flower/monitoring/rejection.py",
-        '    if "rejections" not in event:\n',
-        "    if words:\n",
-        "server_app/monitoring/test_exporter.py::"
-        "test_a_rejection_is_counted_by_its_code_whatever_its_words",
+        FORMATS + "a_journal_of_another_number_is_refused_and_not_shown",
     ),
 )

@@ -29,17 +29,17 @@ MUTANTS = (
     ),
     Mutant(
         "every site tested on the pooled test set",
-        "hdpfl_flower/simulation/site_tests.py",
+        "hdpfl_flower/scenarios/site_tests.py",
         "(shares * means).sum(1).tolist() for name, means in known.items()}",
         "(shares * 0 + means).mean(1).tolist() for name, means in known.items()}",
-        "hdpfl_flower/simulation/test_site_tests.py::test_a_drawn_sites_test_has_the_sites_shares_of_the_classes",
+        "hdpfl_flower/scenarios/test_site_tests.py::test_a_drawn_sites_test_has_the_sites_shares_of_the_classes",
     ),
     Mutant(
         "a natural site tested by its classes",
-        "hdpfl_flower/simulation/site_tests.py",
+        "hdpfl_flower/scenarios/site_tests.py",
         '_KEEPS_OWNERS = ("natural", "contiguous")',
         "_KEEPS_OWNERS = ()",
-        "hdpfl_flower/simulation/test_site_tests.py::test_a_site_of_one_owner_is_tested_on_that_owners_records_alone",
+        "hdpfl_flower/scenarios/test_site_tests.py::test_a_site_of_one_owner_is_tested_on_that_owners_records_alone",
     ),
     Mutant(
         "sites missing from a mean go unnamed",

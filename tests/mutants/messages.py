@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
+BEYOND = "client_app/test_beyond_approval.py::test_"
 APP = "client_app/test_app.py::test_"
 TIMING = "client_app/site/test_reply_time.py::test_"
-NAMES = "client_app/personal/test_personal_names.py::test_"
+NAMES = "client_app/after_run/test_personal_names.py::test_"
 LINES = "client_app/test_log_lines.py::test_"
 CHECKS = "client_app/commands/test_report_checks.py::test_"
-HELD_OUT = "client_app/personal/test_held_out.py::test_"
+HELD_OUT = "client_app/after_run/test_held_out.py::test_"
 ONCE = "client_app/site/test_opened_once.py::test_"
 DIGEST = "hdpfl_flower/test_digest.py::test_"
+EXPORT = (
+    "hdpfl_flower/monitoring/test_prometheus.py::"
+    "test_a_name_that_no_encoding_holds_and_a_long_one_end_no_exporter"
+)
 _ANSWER = "        return guarded(_HANDLERS.get(message.metadata.message_type))(message, context)"
 MUTANTS = (
     Mutant(
@@ -66,24 +71,24 @@ MUTANTS = (
     ),
     Mutant(
         "a private personal model started from an un-noised one",
-        "client_app/personal/ditto.py",
-        "    own = load_personal_model(path, len(shared), _noise_of(terms))\n"
+        "client_app/training/ditto.py",
+        "    own = load_personal_model(path, len(shared), _kind_of(terms))\n"
         "    return train_personal_privately(",
         "    own = load_personal_model(path, len(shared))\n    return train_personal_privately(",
         NAMES + "an_unnoised_model_in_the_place_of_a_private_one_is_not_gone_on_with",
     ),
     Mutant(
         "a private personal model and an un-noised one share a file",
-        "client_app/personal/ditto.py",
-        "json.dumps([terms.run_id, _noise_of(terms)])",
+        "client_app/training/ditto.py",
+        "json.dumps([terms.run_id, _kind_of(terms)])",
         "json.dumps([terms.run_id])",
         NAMES + "a_private_model_of_a_run_that_was_an_unnoised_one_before",
     ),
     Mutant(
         "runs of like names share a personal model",
-        "client_app/personal/ditto.py",
-        "json.dumps([terms.run_id, _noise_of(terms)])",
-        "json.dumps([terms.run_id.replace('/', '.'), _noise_of(terms)])",
+        "client_app/training/ditto.py",
+        "json.dumps([terms.run_id, _kind_of(terms)])",
+        "json.dumps([terms.run_id.replace('/', '.'), _kind_of(terms)])",
         NAMES + "no_two_runs_share_a_file_and_no_two_noises",
     ),
     Mutant(
@@ -96,7 +101,7 @@ MUTANTS = (
     Mutant(
         "a private personal model that nobody holds against the plan",
         "hdpfl_flower/ledger/invariants.py",
-        "    return 2 if private else 1\n",
+        '    return 2 if str(second).split(" ")[0] == "private" else 1\n',
         "    return 1\n",
         CHECKS + "a_ledger_that_contradicts_its_promise",
     ),
@@ -105,21 +110,42 @@ MUTANTS = (
         "hdpfl_flower/system/printable.py",
         "        record.msg, record.args = _one_line(record.getMessage()), None\n",
         "",
-        LINES + "a_record_of_the_log_is_one_line_whatever_the_server_sends",
+        LINES + "a_text_that_nothing_escaped_before_is_one_line",
+    ),
+    Mutant(
+        "a cell of a CSV that a spreadsheet runs",
+        "hdpfl_flower/system/printable.py",
+        """return f"'{printable(value)}" if formula else printable(value)""",
+        "return printable(value)",
+        "hdpfl_flower/system/test_printable.py::test_no_cell_of_a_csv_is_a_formula",
+    ),
+    Mutant(
+        "a class predicted as a formula",
+        "client_app/commands/model.py",
+        "    return csv_text([header, ",
+        "    return '\\n'.join(','.join(map(str, row)) for row in [header, ",
+        "client_app/commands/test_predict.py::test_no_class_that_is_predicted_is_a_formula",
+    ),
+    Mutant(
+        "a server's text unescaped in JSON",
+        "client_app/reports/facts.py",
+        "indent=2, allow_nan=False",
+        "indent=2, ensure_ascii=False, allow_nan=False",
+        "client_app/commands/test_report_forms.py::test_the_name_of_a_run_cannot_forge_the_report",
     ),
     Mutant(
         "a server's text unescaped in an error",
         "hdpfl_flower/system/terminal.py",
         "{printable(str(error))}",
         "{error}",
-        LINES + "what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own",
+        LINES + "a_key_of_the_run_config_writes_no_line_of_its_own",
     ),
     Mutant(
         "a server's text unescaped in a table",
         "client_app/reports/formatting.py",
         "[printable(cell) for cell in row]",
         "[*row]",
-        LINES + "what_the_tool_prints_of_a_run_with_an_evil_name_has_no_line_of_its_own",
+        "client_app/commands/test_report_forms.py::test_the_name_of_a_run_cannot_forge_the_report",
     ),
     Mutant(
         "a site's name that is markup of the report's page",
@@ -131,24 +157,97 @@ MUTANTS = (
     ),
     Mutant(
         "a final model of a run that the site took no part in",
-        "client_app/app.py",
-        "        check_may_keep(site, site.profile.state.path)\n",
+        "client_app/after_run/final_model.py",
+        "            check_may_keep(site, folder, model)\n",
         "",
         APP + "a_run_that_the_site_took_no_part_in_leaves_no_model",
     ),
     Mutant(
         "metrics that count as a part in a run",
-        "client_app/personal/final_model.py",
+        "client_app/after_run/final_model.py",
         '        if clipped or (run in account.plans and kind != "metrics"):\n',
         "        if clipped or kind:\n",
         APP + "a_run_that_the_site_took_no_part_in_leaves_no_model",
     ),
     Mutant(
         "an old run's model in the place of a later one's",
-        "client_app/personal/final_model.py",
-        "    if begun.get(kept, 0) > begun[run]:\n",
+        "client_app/after_run/final_model.py",
+        "    if begun.get(kept.terms.run_id, 0) > begun[run]:\n",
         "    if False:\n",
         APP + "an_older_run_leaves_no_model_in_a_later_ones_place",
+    ),
+    Mutant(
+        "the model of an ended run replaced by its server",
+        "client_app/after_run/final_model.py",
+        "    if kept.terms.run_id == run and not _is_same(kept, model):\n",
+        "    if False:\n",
+        BEYOND + "the_end_of_an_ended_run_changes_nothing[]",
+    ),
+    Mutant(
+        "the terms of an ended run replaced by its server",
+        "client_app/after_run/final_model.py",
+        "    return not changed_terms(kept.terms, sent.terms) and (\n",
+        "    return (\n",
+        BEYOND + "the_same_model_under_other_terms_is_another_end",
+    ),
+    Mutant(
+        "a personal model made again before the final one is held against the kept",
+        "client_app/app.py",
+        "    if site.profile.state is not None:\n        # Before",
+        "    if has_personal_model(instructions.terms):\n"
+        "        _end_run(site, instructions)\n"
+        "    if site.profile.state is not None:\n        # Before",
+        BEYOND + "the_end_of_an_ended_run_changes_nothing[prior]",
+    ),
+    Mutant(
+        "two ends at once of which the last one counts",
+        "client_app/after_run/final_model.py",
+        "        with alone_in(folder, _PATIENCE):\n",
+        "        if True:\n",
+        BEYOND + "two_ends_at_once_leave_the_first_model",
+    ),
+    Mutant(
+        "tests that the approved terms do not ask for",
+        "client_app/after_run/held_out.py",
+        '    if site.terms.evaluation != "sites":\n',
+        "    if False:\n",
+        BEYOND + "no_test_is_answered_that_the_approved_terms_do_not_ask_for[none]",
+    ),
+    Mutant(
+        "tests under terms that changed after the charge",
+        "client_app/after_run/held_out.py",
+        "        _ = site.plan  # declines terms that changed\n",
+        "        pass\n",
+        BEYOND + "no_test_is_answered_under_terms_that_changed_after_the_charge",
+    ),
+    Mutant(
+        "tests of rounds that the site took no part in",
+        "client_app/after_run/held_out.py",
+        "    if not any(release and",
+        "    if releases and not any(release is None or",
+        BEYOND + "a_test_belongs_to_a_round_that_the_site_answered[server]",
+    ),
+    Mutant(
+        "tests of rounds whose update was lost",
+        "client_app/after_run/held_out.py",
+        'release.status in ("sealed", "sent")',
+        "release.status",
+        BEYOND + "a_test_belongs_to_a_round_that_the_site_answered[server]",
+    ),
+    Mutant(
+        "two models tested in one answer",
+        "client_app/after_run/held_out.py",
+        "    return max(1, (not site.terms.work.sent_part) + has_personal_model(site.terms) + second)\n",
+        "    return 1\n",
+        "client_app/after_run/test_personal_model.py::test_its_metrics_leave_only_where_the_profile_"
+        "discloses_them[listed1]",
+    ),
+    Mutant(
+        "a model read only after its test is counted",
+        "client_app/app.py",
+        "    tests = local_metrics(site, instructions)\n",
+        "    tests = lambda: local_metrics(site, instructions)()  # noqa: E731\n",
+        BEYOND + "a_test_that_cannot_be_done_is_not_counted",
     ),
     Mutant(
         "a digest that omits the use of the other models",
@@ -206,5 +305,35 @@ MUTANTS = (
         "            from client_app.site.site import node_profile\n\n"
         "            site = open_site(context, instructions.terms, node_profile(context))\n",
         ONCE + "a_refusal_parses_the_profile_once_and_reads_no_record",
+    ),
+    Mutant(
+        "a message of any size digested before the policy is asked",
+        "client_app/app.py",
+        "            check_sizes(message.content, profile)\n",
+        "",
+        "client_app/site/test_model_bounds.py::"
+        "test_a_message_above_the_policy_is_declined_before_a_byte_of_it_is_read",
+    ),
+    Mutant(
+        "arrays without end",
+        "client_app/site/site.py",
+        "len(arrays) > MOST_ARRAYS or any(",
+        "any(",
+        "client_app/site/test_model_bounds.py::"
+        "test_a_message_has_so_many_arrays_and_short_names_before_any_is_read",
+    ),
+    Mutant(
+        "an exporter that ends over a name",
+        "hdpfl_flower/monitoring/prometheus.py",
+        'label[:LONGEST].encode(errors="backslashreplace").decode()',
+        "label[:LONGEST]",
+        EXPORT,
+    ),
+    Mutant(
+        "a label of any length",
+        "hdpfl_flower/monitoring/prometheus.py",
+        "label[:LONGEST].encode",
+        "label.encode",
+        EXPORT,
     ),
 )

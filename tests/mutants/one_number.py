@@ -8,19 +8,19 @@ MUTANTS = (
     Mutant(
         "a projection of the noiseless update",
         "client_app/training/trainer.py",
-        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            update = self._train(round_plan, UPDATE, course)\n",
         "            if self._direction:\n"
         "                round_plan = replace(round_plan, noise_std=0.0)\n"
-        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            update = self._train(round_plan, UPDATE, course)\n",
         "client_app/training/test_last_step.py::test_the_number_is_of_the_noisy_update",
     ),
     Mutant(
         "one number without noise, seen in the sums",
         "client_app/training/trainer.py",
-        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            update = self._train(round_plan, UPDATE, course)\n",
         "            if self._direction:\n"
         "                round_plan = replace(round_plan, noise_std=0.0)\n"
-        "            update = self._train(round_plan, UPDATE, phases, self._pull)\n",
+        "            update = self._train(round_plan, UPDATE, course)\n",
         "privacy/test_wire_proof.py::test_neither_epsilon_nor_records_move_the_number_but_through_the_noisy_sums",
     ),
     Mutant(
@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "one number from whom it was not asked",
-        "strategies/core/base.py",
+        "strategies/core/round_messages.py",
         "may_be_projected=request.along is not None",
         "may_be_projected=True",
         "strategies/projection/test_pfa_plus.py::test_a_number_is_taken_only_from_whom_it_is_asked",

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-_SHRINK = "client_app/personal/test_shrinkage.py::test_"
+_SHRINK = "client_app/after_run/test_shrinkage.py::test_"
 _CLOSED = "hdpfl_flower/ledger/test_closed_runs.py::test_"
 _MODEL = "client_app/commands/test_model.py::test_"
-_PRIOR = "client_app/personal/test_prior.py::test_"
+_PRIOR = "client_app/after_run/test_prior.py::test_"
 MUTANTS = (
     Mutant(
         "a prior from exact counts",
-        "client_app/personal/end_of_run.py",
+        "client_app/after_run/end_of_run.py",
         "        return count_labels(site.task, records, noise.noise_multiplier, stream)\n",
         "        return count_labels(site.task, records, 0.0, stream)\n",
         _PRIOR + "the_noise_is_that_of_the_plan",
     ),
     Mutant(
         "half the noise on the counts",
-        "client_app/personal/prior.py",
+        "client_app/after_run/prior.py",
         "    return wire.encode_update(add_noise(exact, noise_multiplier, stream).numpy())\n\n\n"
         "def sum_residuals(",
         "    return wire.encode_update(add_noise(exact, noise_multiplier / 2, stream).numpy())\n\n\n"
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "residuals that are not clipped",
-        "client_app/personal/prior.py",
+        "client_app/after_run/prior.py",
         "np.clip((records.targets - outputs) / BOUND, -1, 1)",
         "(records.targets - outputs) / BOUND",
         _PRIOR + "one_record_changes_one_count_by_one_and_a_sum_by_at_most_one",
@@ -75,19 +75,76 @@ MUTANTS = (
         "hdpfl_flower/privacy/test_plan_extras.py::test_counts_are_charged_beside_the_steps",
     ),
     Mutant(
+        "the personal prior divided by the true number of records",
+        "client_app/after_run/end_of_run.py",
+        "        declared = site.profile.training.declared_records\n",
+        "        declared = len(site.training_records())\n",
+        _PRIOR + "what_a_prior_adds_is_a_function_of_the_sealed_numbers_and_constants"
+        "[regression-20]",
+    ),
+    Mutant(
+        "a prior smoothed by the true number of records",
+        "client_app/after_run/end_of_run.py",
+        "log_prior(task, found, z)",
+        "log_prior(task, found + np.float32(len(site.training_records())), z)",
+        _PRIOR + "what_a_prior_adds_is_a_function_of_the_sealed_numbers_and_constants[classes-20]",
+    ),
+    Mutant(
+        "an un-noised Ditto model labelled private",
+        "client_app/after_run/personal_model.py",
+        '    plain = terms.second is not None and terms.second.kind != "private"\n',
+        "    plain = False\n",
+        _MODEL + "a_ditto_model_without_noise_is_never_called_private[kept-terms1-kept]",
+    ),
+    Mutant(
+        "a Ditto model that the tool calls private",
+        "client_app/commands/model.py",
+        "np.float32), kind_of(terms)), task\n",
+        'np.float32), "private"), task\n',
+        _MODEL + "a_ditto_model_without_noise_is_never_called_private[kept-terms1-kept]",
+    ),
+    Mutant(
+        "a Ditto model that the comparison calls private",
+        "client_app/worth/candidates.py",
+        '        kind = noisy if kind_of(terms) == "private" else "kept"\n',
+        "        kind = noisy\n",
+        _MODEL + "a_ditto_model_without_noise_is_never_called_private[kept-terms1-kept]",
+    ),
+    Mutant(
+        "a kept model that the comparison calls private",
+        "client_app/worth/candidates.py",
+        '        kind = noisy if personal.kind == "private" else "kept"\n',
+        "        kind = noisy\n",
+        _MODEL + "a_ditto_model_without_noise_is_never_called_private[kept-terms1-kept]",
+    ),
+    Mutant(
+        "a kept model stored as private",
+        "client_app/after_run/end_of_run.py",
+        "arrays, added, kind_of(site.terms))",
+        'arrays, added, "private")',
+        _MODEL + "a_ditto_model_without_noise_is_never_called_private[kept-terms1-kept]",
+    ),
+    Mutant(
+        "a model of no known kind read as private",
+        "client_app/after_run/personal_model.py",
+        '"private" if metadata[_KIND] == "private" else "kept"',
+        '"kept" if metadata[_KIND] == "kept" else "private"',
+        _MODEL + "a_file_that_does_not_say_private_is_not[unknown]",
+    ),
+    Mutant(
         "shrinkage that keeps the noise",
-        "client_app/personal/shrinkage.py",
+        "client_app/after_run/shrinkage.py",
         "max(0.0, 1 - size * state.variance / energy)",
         "max(0.0, 1 - 0 * state.variance / energy)",
         _SHRINK + "noise_alone_leaves_next_to_nothing_and_a_smaller_variance_much_of_it",
     ),
     Mutant(
         "shrinkage under models of the sites' own",
-        "server_app/run/rounds.py",
-        "    if terms.personal_shrink and strategy.several_models:\n",
-        "    if False:\n",
-        _SHRINK + "what_has_no_global_path_or_no_noise_of_steps_is_refused[more0-'personal-shrink' "
-        "does not go with 'local']",
+        "strategies/composition.py",
+        "strategy.several_models and config.terms.after.shrink is not None",
+        "False",
+        _SHRINK + "what_has_no_global_path_or_no_noise_of_steps_is_refused[more0-does not go with "
+        "'local']",
     ),
     Mutant(
         "a release after the run was closed",
@@ -105,25 +162,25 @@ MUTANTS = (
     ),
     Mutant(
         "a model tuned without noise before the run is closed",
-        "client_app/personal/home_tuning.py",
-        "    ledger.close_run(model.terms.run_id)\n",
+        "client_app/after_run/home_tuning.py",
+        "    ledger.close_run(model.terms.run_id, tuned=True)\n",
         "",
         _MODEL + "tuning_closes_the_run_and_keeps_the_model_apart",
     ),
     Mutant(
         "a kept model called private",
-        "client_app/personal/home_tuning.py",
+        "client_app/after_run/home_tuning.py",
         'added=none, kind="kept")',
         'added=none, kind="private")',
         _MODEL + "tuning_closes_the_run_and_keeps_the_model_apart",
     ),
     Mutant(
         "a kept model in the place that a run reads",
-        "client_app/personal/home_tuning.py",
+        "client_app/after_run/home_tuning.py",
         "    save_personal_model(home_tuned_path(folder, model.terms.run_id), tuned)\n",
-        "    from client_app.personal.personal_model import kept_model_path\n"
+        "    from client_app.after_run.personal_model import personal_model_file\n"
         "    save_personal_model(home_tuned_path(folder, model.terms.run_id), tuned)\n"
-        "    save_personal_model(kept_model_path(folder, model.terms.run_id), tuned)\n",
+        "    save_personal_model(personal_model_file(folder, model.terms.run_id), tuned)\n",
         _MODEL + "tuning_closes_the_run_and_keeps_the_model_apart",
     ),
 )

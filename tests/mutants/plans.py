@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "a table shared by other deltas",
         _TABLE,
-        'cache_key(schedule, "by table", delta)',
-        'cache_key(schedule, "by table", 0.0)',
+        'cached_in_book(_key("table", schedule, delta), epsilon, compute)',
+        'cached_in_book(_key("table", schedule, 0.0), epsilon, compute)',
         TABLE + "every_delta_has_a_table_of_its_own",
     ),
     Mutant(
@@ -66,11 +66,70 @@ MUTANTS = (
         CACHE + "a_damaged_line_is_computed_again",
     ),
     Mutant(
+        "a site's noise read from disk",
+        "hdpfl_flower/privacy/accounting.py",
+        "    return _search(schedule, epsilon, delta, beside)\n",
+        "    from hdpfl_flower.privacy import calibration_cache\n\n"
+        "    search = lambda: _search(schedule, epsilon, delta, beside)\n"
+        "    return calibration_cache.cached_in_book(str((schedule, delta)), epsilon, search)\n",
+        CACHE + "no_site_reads_its_noise_from_disk",
+    ),
+    Mutant(
+        "a deployed site planned as a simulated one",
+        "hdpfl_flower/privacy/plan.py",
+        "        if profile.simulated:\n            find",
+        "        if True:\n            find",
+        CACHE + "no_site_reads_its_noise_from_disk",
+    ),
+    Mutant(
+        "a planted file written to in the place of a new one",
+        "hdpfl_flower/system/files.py",
+        "        part.unlink(missing_ok=True)\n        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL ",
+        "        with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC ",
+        "hdpfl_flower/system/test_files.py::"
+        "test_what_lies_in_the_place_of_the_part_is_not_written_to",
+    ),
+    Mutant(
+        "a cache that another user owns",
+        _BOOK,
+        "return found.st_uid == os.geteuid() and not found",
+        "return not found",
+        CACHE + "a_number_that_another_user_could_have_written_is_computed",
+    ),
+    Mutant(
+        "a cache that another user may write to",
+        _BOOK,
+        "found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)",
+        "found.st_mode & 0",
+        CACHE + "a_number_that_another_user_could_have_written_is_computed",
+    ),
+    Mutant(
+        "a link in the place of the cache",
+        _BOOK,
+        "found = folder.lstat()",
+        "found = folder.stat()",
+        CACHE + "a_number_that_another_user_could_have_written_is_computed",
+    ),
+    Mutant(
+        "a link in the place of a file of the cache",
+        _BOOK,
+        "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
+        "os.O_RDONLY | os.O_NONBLOCK",
+        CACHE + "a_number_that_another_user_could_have_written_is_computed",
+    ),
+    Mutant(
+        "a file of the cache believed, whoever owns it",
+        _BOOK,
+        "if not _is_own(os.fstat(opened)):",
+        "if False:",
+        CACHE + "a_number_that_another_user_could_have_written_is_computed",
+    ),
+    Mutant(
         "a plan for every client that joins",
         "client_app/app.py",
         'noise = "noise-std" in disclose and (site.asked is None or "noise-std" in site.asked)',
         'noise = "noise-std" in disclose',
-        "server_app/simulation/test_many_clients.py::"
+        "server_app/in_process/test_many_clients.py::"
         "test_only_sampled_clients_are_planned_and_built",
     ),
 )

@@ -50,7 +50,7 @@ MUTANTS = (
         "strategies/core/strategy_state.py",
         'load_state(Any, facts["guard"], arrays, strategy.guard.state)\n',
         'load_state(Any, {**facts["guard"], "given": {}}, arrays, strategy.guard.state)\n',
-        RESUME + "nothing_that_a_rule_remembers_is_forgotten[evidence]",
+        RESUME + "nothing_that_a_rule_remembers_is_forgotten[content]",
     ),
     Mutant(
         "noise used before the crash is used again",
@@ -75,9 +75,9 @@ MUTANTS = (
     ),
     Mutant(
         "a personal model trained twice for one round",
-        "client_app/personal/ditto.py",
+        "client_app/training/ditto.py",
         "    if site.simulated and kept_round(path) == instructions.server_round:\n",
         "    if False:\n",
-        "client_app/personal/test_personal_model.py::test_a_round_done_again_trains_no_second_time",
+        "client_app/after_run/test_personal_model.py::test_a_round_done_again_trains_no_second_time",
     ),
 )

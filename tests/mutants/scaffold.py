@@ -11,7 +11,7 @@ SCAFFOLD = "strategies/splitting/scaffold.py"
 _ADDED = "                        engine.theta.add_(drift.to(device))\n"
 _APART = SITE + "clipping_and_noise_do_not_touch_the_offset"
 _DECLINED = SITE + "what_cannot_follow_an_offset_is_declined_before_a_release"
-_ESTIMATE = SERVER + "a_full_round_moves_by_the_control_variate_estimate[snr+scaffold]"
+_ESTIMATE = SERVER + "a_full_round_moves_by_the_control_variate_estimate[mmse+scaffold]"
 
 MUTANTS = (
     Mutant("an offset dropped", DPSGD, _ADDED, "                        pass\n", _APART),

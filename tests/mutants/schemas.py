@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from tests.mutants.runner import Mutant
 
-SCHEMA, FILE, DRAFT, CHECK, OWN, READER, COLUMNS, PLACES = (
+SCHEMA, FILE, DRAFT, CHECK, OWN, READER, COLUMNS, PLACES, TOML, LOSSES = (
     "hdpfl_flower/data/schema.py",
-    "hdpfl_flower/config/schema_file.py",
+    "hdpfl_flower/config/named_files.py",
     "hdpfl_flower/data/schema_draft.py",
     "hdpfl_flower/data/site_check.py",
     "hdpfl_flower/data/own_table.py",
     "hdpfl_flower/data/table_reader.py",
     "hdpfl_flower/data/columns.py",
     "hdpfl_flower/data/placeholders.py",
+    "hdpfl_flower/config/toml_text.py",
+    "hdpfl_flower/data/screen/losses.py",
 )
+PROJECTS = "hdpfl_flower/config/test_toml_text.py::test_"
 DATA = "hdpfl_flower/data"
+TWICE = f"{DATA}/test_schema.py::test_a_text_of_twice_the_size_takes_twice_the_work"
+LIMITS = f"{DATA}/test_schema.py::test_what_a_schema_may_have_is_read_and_what_is_beyond_is_refused"
 
 MUTANTS = (
     Mutant(
@@ -34,10 +39,10 @@ MUTANTS = (
     ),
     Mutant(
         "a rehearsal asks no operator",
-        "server_app/simulation/profile_grid.py",
+        "server_app/in_process/profile_grid.py",
         '    engine = "rehearsal"',
         '    engine = "in-process"',
-        "server_app/simulation/test_profile_grid.py::"
+        "server_app/in_process/test_profile_grid.py::"
         "test_a_run_waits_for_the_operator_and_then_charges_the_sites_ledger",
     ),
     Mutant(
@@ -46,14 +51,14 @@ MUTANTS = (
         '    if "=" in name_or_text or "\\n" in name_or_text:\n        return name_or_text\n',
         '    if "=" in name_or_text or "\\n" in name_or_text:\n        return name_or_text\n'
         "    if Path(name_or_text).is_file():\n        return Path(name_or_text).read_text()\n",
-        "hdpfl_flower/config/test_schema_file.py::test_terms_of_a_server_open_no_file",
+        "hdpfl_flower/config/test_named_files.py::test_terms_of_a_server_open_no_file",
     ),
     Mutant(
         "a schema's path starts at the process's folder",
         "hdpfl_flower/config/run_config.py",
-        "with_schema_text(given, path.absolute().parent)",
-        "with_schema_text(given, Path.cwd())",
-        "hdpfl_flower/config/test_schema_file.py::test_a_run_config_holds_the_text_of_the_file_beside_it",
+        "with_files(given, path.absolute().parent)",
+        "with_files(given, Path.cwd())",
+        "hdpfl_flower/config/test_named_files.py::test_a_run_config_holds_the_text_of_the_file_beside_it",
     ),
     Mutant(
         "a site opens the file that terms name",
@@ -66,8 +71,8 @@ MUTANTS = (
     Mutant(
         "the ServerApp sends a path",
         "server_app/app.py",
-        "RunConfig.parse(with_schema_text(config, Path.cwd()))",
-        "RunConfig.parse(with_schema_text(config, Path.cwd()) and config)",
+        "RunConfig.parse(with_files(config, Path.cwd()))",
+        "RunConfig.parse(with_files(config, Path.cwd()) and config)",
         "server_app/run/test_schema_path.py::test_the_serverapp_sends_the_text_of_a_schemas_file",
     ),
     Mutant(
@@ -110,14 +115,14 @@ MUTANTS = (
     Mutant(
         "a record becomes the names of a draft",
         DRAFT,
-        "        if isinstance(value_key(name), float) or _is_number_or_date(name.encode()):",
-        "        if False:",
+        "    if _is_number_or_date(name) and not _is_year(name, texts):",
+        "    if False:",
         f"{DATA}/test_schema_draft.py::test_what_is_no_table_with_a_header_is_refused",
     ),
     Mutant(
         "a draft's refusal shows the cell",
         DRAFT,
-        'f"cell {number} of the first line names a column twice; rename one"',
+        'f"cell {at + 1} of the first line names a column twice; rename one"',
         'f"{name} of the first line names a column twice; rename one"',
         f"{DATA}/test_schema_draft.py::test_what_is_no_table_with_a_header_is_refused",
     ),
@@ -222,17 +227,47 @@ MUTANTS = (
     ),
     Mutant(
         "a column of nonsense is well",
-        CHECK,
-        "        if summary.unreadable[name] > MOST_UNREADABLE * held:",
-        "        if summary.unreadable[name] > 1.1 * held:",
-        f"{DATA}/test_site_check.py::test_more_than_a_fifth_unreadable_is_an_error_with_the_texts",
+        LOSSES,
+        "if self.lost and (self.lost >= MOST * self.held or",
+        "if self.lost and (self.lost >= 1.1 * self.held or",
+        f"{DATA}/test_site_check.py::test_a_fifth_unreadable_is_an_error_with_the_texts",
     ),
     Mutant(
         "missing cells hide those that cannot be read",
-        CHECK,
-        "    return rows - gone\n",
-        "    return rows\n",
-        f"{DATA}/test_site_check.py::test_more_than_a_fifth_unreadable_is_an_error_with_the_texts",
+        LOSSES,
+        "return loss(bad, ~missing, labels, texts)",
+        "return loss(bad, bad | ~bad, labels, texts)",
+        f"{DATA}/test_site_check.py::test_a_fifth_unreadable_is_an_error_with_the_texts",
+    ),
+    Mutant(
+        "a loss that depends on the label is a small one",
+        LOSSES,
+        "return self.p * tests < FALSE_ALARM",
+        "return False",
+        f"{DATA}/test_losses.py::test_a_loss_that_depends_on_the_label_is_an_error",
+    ),
+    Mutant(
+        "rows between damaged quotes are lost in silence",
+        READER,
+        "pieces = rows_in(line, self._delimiter, self._least) if is_unpaired else [cells]",
+        "pieces = [cells]",
+        f"{DATA}/test_losses.py::"
+        "test_rows_between_quotes_that_close_in_another_column_are_lost_rows",
+    ),
+    Mutant(
+        "a lost row's label is what stands in its place",
+        "hdpfl_flower/data/screen/lost_rows.py",
+        "agreed = np.where((first == last) | (last < 0), first, -1)",
+        "agreed = first",
+        f"{DATA}/test_losses.py::test_a_lost_row_with_two_possible_labels_is_told_by_neither",
+    ),
+    Mutant(
+        "a backslash reads what RFC 4180 reads otherwise",
+        READER,
+        "for escaped in (False, True):",
+        "for escaped in (True, False):",
+        f"{DATA}/test_field_forms.py::"
+        "test_a_backslash_before_a_quote_is_one_where_rfc_4180_reads_the_row",
     ),
     Mutant(
         "labels of no use are a warning",
@@ -240,13 +275,6 @@ MUTANTS = (
         '"error: no record can be used',
         '"warning: no record can be used',
         f"{DATA}/test_site_check.py::test_arrays_without_a_label_are_an_error",
-    ),
-    Mutant(
-        "every column of a check shows its texts",
-        CHECK,
-        "bad = filled & ~missing",
-        "bad = filled | ~missing",
-        f"{DATA}/test_site_check.py::test_more_than_a_fifth_unreadable_is_an_error_with_the_texts",
     ),
     Mutant(
         "a run that does not fit is planned with status 0",
@@ -262,5 +290,96 @@ MUTANTS = (
         '        findings.error(\n            "ledger: another run does not fit',
         '        findings.warning(\n            "ledger: another run does not fit',
         "client_app/commands/test_profile.py::test_a_budget_that_is_used_up",
+    ),
+    Mutant(
+        "the form of a schema looked at after it was parsed",
+        SCHEMA,
+        "    _check_form(text)\n    try:\n        data = tomllib.loads(text)\n",
+        "    try:\n        data = tomllib.loads(text)\n        _check_form(text)\n",
+        f"{TWICE}[a key of many parts]",
+    ),
+    Mutant(
+        "a schema's file of any length",
+        SCHEMA,
+        "    if fault := schema_fault(text):\n",
+        '    if fault := "":\n',
+        LIMITS,
+    ),
+    Mutant(
+        "brackets in brackets without end",
+        TOML,
+        "        if depth > DEEPEST:",
+        "        if False:",
+        LIMITS,
+    ),
+    Mutant(
+        "a key of parts without end",
+        TOML,
+        "        if dots >= most_parts:",
+        "        if False:",
+        f"{TWICE}[a quoted key of many parts]",
+    ),
+    Mutant(
+        "a run config of any key's length",
+        "hdpfl_flower/config/run_config.py",
+        "    if fault := form_fault(text):\n",
+        '    if fault := "":\n',
+        PROJECTS + "a_run_config_costs_no_more_than_its_size[a key of many parts]",
+    ),
+    Mutant(
+        "an app's project of any key's length",
+        "client_app/approval/fab.py",
+        "or form_fault(text, most_parts=_MOST_PARTS)",
+        "",
+        PROJECTS + "an_app_s_project_costs_no_more_than_its_size[a key of many parts]",
+    ),
+    Mutant(
+        "an app's project of any length",
+        "client_app/approval/fab.py",
+        "len(text) > _MOST_PROJECT or ",
+        "",
+        PROJECTS + "an_app_s_project_costs_no_more_than_its_size[long]",
+    ),
+    Mutant(
+        "the nearest keys of all mistakes",
+        "hdpfl_flower/config/run_config.py",
+        " if len(wrong) < _MOST_HINTS else []",
+        "",
+        PROJECTS + "a_nearest_key_is_searched_for_the_first_mistakes",
+    ),
+    Mutant(
+        "the marks of all columns read again for each",
+        SCHEMA,
+        "own = frozenset(map(value_key, column.missing))",
+        "own = frozenset(map(value_key, (*self.missing, *column.missing)))",
+        f"{TWICE}[marks and columns]",
+    ),
+    Mutant(
+        "a name of any length before each of its categories",
+        SCHEMA,
+        "Field(pattern=_PLAIN.pattern, max_length=MOST_CHARACTERS)",
+        "Field(pattern=_PLAIN.pattern)",
+        LIMITS,
+    ),
+    Mutant(
+        "a long number in a schema is another error",
+        SCHEMA,
+        "    except (ValueError, RecursionError):",
+        "    except (tomllib.TOMLDecodeError, RecursionError):",
+        LIMITS,
+    ),
+    Mutant(
+        "digits of a value read again and again",
+        COLUMNS,
+        r"[0-9]+(\.[0-9]*)?|",
+        r"[0-9]+\.?[0-9]*|",
+        f"{DATA}/test_schema.py::test_no_digit_of_a_value_is_read_twice",
+    ),
+    Mutant(
+        "a table's long name before each of its keys",
+        PLACES,
+        "            shown = name[:_SHOWN] if",
+        "            shown = name if",
+        f"{TWICE}[values still to be chosen]",
     ),
 )

@@ -68,13 +68,13 @@ MUTANTS = (
     Mutant(
         "sites that join later take any memory",
         _OWN,
-        "return replace(plan, refused=dict.fromkeys(new[room:], why))",
-        "return plan",
+        "return RoundSetup(state, terms, refused=dict.fromkeys(new[room:], why))",
+        "return RoundSetup(state, terms)",
         _RUNS + "memory_is_refused_before_round_1_and_to_sites_that_join_later",
     ),
     Mutant(
         "a pull that grows too long late in the run",
-        "strategies/splitting/base.py",
+        "strategies/splitting/pulls.py",
         "if pull * terms.learning_rate > 1:",
         "if False:",
         _RUNS + "what_cannot_be_is_refused_by_name_before_any_site_is_asked",
@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "a site that declines another pull in the middle of a run",
         "hdpfl_flower/privacy/policy.py",
-        'FREE_TERMS = frozenset({"clip-norm", "prox-lambda"})',
-        'FREE_TERMS = frozenset({"clip-norm"})',
+        'terms.work.model_copy(update={"pull": AUTO}).to_text()',
+        "terms.work.to_text()",
         _RUNS + "a_deployed_site_takes_a_pull_that_changes_between_rounds",
     ),
     Mutant(
@@ -92,12 +92,5 @@ MUTANTS = (
         "return replace(job, pull=(pull, job.first)) if pull else job",
         "return job",
         _RUNS + "the_pull_shortens_the_updates_of_every_unit",
-    ),
-    Mutant(
-        "a pull that is too long found after the charge, where a client is the unit",
-        "client_app/training/client_level.py",
-        "pull_share((terms.pull, self.start), terms.learning_rate)",
-        "del terms",
-        _RUNS + "a_pull_that_is_too_long_costs_a_site_no_release",
     ),
 )

@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "noise of std z, whatever C",
         "hdpfl_flower/privacy/plan.py",
-        "return self.noise_multiplier * (self.sensitivity * clip_norm)",
+        "return self.noise_multiplier * steps.noise_factor * (self.sensitivity * clip_norm)",
         "return self.noise_multiplier * (self.sensitivity * min(clip_norm, 0.05))",
         REPLAY + _NOISE,
     ),

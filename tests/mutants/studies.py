@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants.runner import Mutant
 
 STUDIES = "studies/framework/test_studies.py::test_"
-FINISHED = "server_app/simulation/test_finished_runs.py::test_"
-PAPER = "hdpfl_flower/simulation/test_paper_formulas.py::test_"
-SPLIT = "hdpfl_flower/simulation/test_partitions.py::test_"
+FINISHED = "server_app/in_process/test_finished_runs.py::test_"
+PAPER = "hdpfl_flower/scenarios/test_paper_formulas.py::test_"
+SPLIT = "hdpfl_flower/scenarios/test_partitions.py::test_"
 NATURAL = "studies/natural/test_natural.py::test_"
 FLAMBY = "studies/flamby/test_flamby.py::test_"
 WHICH = "studies/which_rule/test_which_rule.py::test_"
@@ -30,21 +30,21 @@ MUTANTS = (
     ),
     Mutant(
         "a half-finished run taken for a whole one",
-        "server_app/simulation/finished_runs.py",
+        "server_app/in_process/finished_runs.py",
         "return events if len(events) == rounds else None",
         "return events",
         STUDIES + "a_run_that_was_interrupted_is_made_again",
     ),
     Mutant(
         "a comparison does not resume its runs",
-        "server_app/simulation/finished_runs.py",
+        "server_app/in_process/finished_runs.py",
         "if (folder / CHECKPOINT).exists():",
         "if False:",
         FINISHED + "a_comparison_that_resumes_ends_as_one_that_was_never_interrupted",
     ),
     Mutant(
         "a run that another process is at removed",
-        "server_app/simulation/finished_runs.py",
+        "server_app/in_process/finished_runs.py",
         "    if is_locked(folder):",
         "    if False:",
         FINISHED + "a_run_of_another_process_is_left_alone",
@@ -58,14 +58,14 @@ MUTANTS = (
     ),
     Mutant(
         "a run begun anew is resumed where an earlier one was",
-        "server_app/simulation/finished_runs.py",
+        "server_app/in_process/finished_runs.py",
         "for name in (FINISHED, CHECKPOINT):",
         "for name in (FINISHED,):",
         FINISHED + "a_run_begun_anew_is_not_resumed_where_an_earlier_one_was",
     ),
     Mutant(
         "a run begun anew still marked as finished",
-        "server_app/simulation/finished_runs.py",
+        "server_app/in_process/finished_runs.py",
         "for name in (FINISHED, CHECKPOINT):",
         "for name in (CHECKPOINT,):",
         FINISHED + "a_run_begun_anew_is_not_finished_before_its_end",
@@ -79,45 +79,45 @@ MUTANTS = (
     ),
     Mutant(
         "a paper's noise rounded down",
-        "hdpfl_flower/simulation/paper_formulas.py",
+        "hdpfl_flower/scenarios/paper_formulas.py",
         "return round(found, 2)",
         "return round(found * 0.97, 2)",
         PAPER + _COST,
     ),
     Mutant(
         "the paper's conversion left out",
-        "hdpfl_flower/simulation/paper_formulas.py",
+        "hdpfl_flower/scenarios/paper_formulas.py",
         "found = math.log(1 / delta) / (np.asarray(orders) - 1) + zcdp",
         "found = zcdp",
         PAPER + _COST,
     ),
     Mutant(
         "the class of the site that alone holds it at other sites, too",
-        "hdpfl_flower/simulation/partitions.py",
+        "hdpfl_flower/scenarios/partitions.py",
         "(labels == label, labels != label)",
         "(labels == label, labels >= 0)",
         SPLIT + "the_first_site_alone_holds_its_class",
     ),
     Mutant(
         "a site with fewer records of its class than it is said to have",
-        "hdpfl_flower/simulation/partitions.py",
+        "hdpfl_flower/scenarios/partitions.py",
         "min(2 * len(own) + 1,",
         "min(2 * len(own) + 2,",
         SPLIT + "a_class_alone_takes_no_more_than_there_is",
     ),
     Mutant(
         "drawn records of a Dirichlet split with the labels of others",
-        "hdpfl_flower/simulation/partitions.py",
+        "hdpfl_flower/scenarios/partitions.py",
         "labels = labels[rows]",
         "labels = labels[: len(rows)]",
         SPLIT + "dirichlet_takes_so_many_records_for_each_site_on_average",
     ),
     Mutant(
         "more batch sizes than sites",
-        "hdpfl_flower/simulation/budgets.py",
+        "hdpfl_flower/scenarios/budgets.py",
         "if is_each and len(choices) != num_sites:",
         "if is_each and len(choices) < num_sites:",
-        "hdpfl_flower/simulation/test_budgets.py::test_each_site_has_its_own_batch_size",
+        "hdpfl_flower/scenarios/test_budgets.py::test_each_site_has_its_own_batch_size",
     ),
     Mutant(
         "rules compared by the spread of their accuracies, not of the differences",
@@ -230,13 +230,6 @@ MUTANTS = (
         "streams[0 if recipe.one_seed else site]",
         "streams[site]",
         FLAMBY + "hospitals_share_their_numbers_as_published_and_no_others",
-    ),
-    Mutant(
-        "a site that declines is counted as one that takes part",
-        "studies/natural/study.py",
-        "of_sites < self.options.fewest_records",
-        "of_sites < 0",
-        NATURAL + "small_sites_take_no_part_and_the_table_says_how_many_do",
     ),
     Mutant(
         "a negative control is said to show nothing, whatever it shows",

@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "a sensitivity that is planned and not used",
         "hdpfl_flower/privacy/plan.py",
-        "return self.noise_multiplier * (self.sensitivity * clip_norm)",
+        "return self.noise_multiplier * steps.noise_factor * (self.sensitivity * clip_norm)",
         "return self.noise_multiplier * clip_norm",
         _CLIENT + "the_noise_a_client_adds_is_that_of_its_plan",
     ),
@@ -42,14 +42,14 @@ MUTANTS = (
     ),
     Mutant(
         "a real site's part that trains without noise",
-        "client_app/training/personal_round.py",
+        "client_app/work/base.py",
         '        if terms.noise != "records" and not site.simulated:\n',
         "        if False:\n",
         _PARTS + "a_real_site_declines_a_part_that_trains_without_noise[digits-client]",
     ),
     Mutant(
         "a personal model of a part without noise shown as a private one",
-        "client_app/personal/end_of_run.py",
+        "client_app/after_run/personal_model.py",
         '"private" if terms.noise == "records" and not plain else "kept"',
         '"private" if not plain else "kept"',
         _PARTS + "tuning_steps_are_plain_and_stay_at_home[server]",
@@ -60,13 +60,6 @@ MUTANTS = (
         "        if self.sensitivity != OF_A_RECORD:\n",
         "        if False:\n",
         _CLIENT + "the_plan_of_a_client_that_noises_itself_claims_no_sampling",
-    ),
-    Mutant(
-        "an earlier version's plan goes on with half the noise",
-        "hdpfl_flower/privacy/policy.py",
-        '    if frozen.noise == "client" and plan.sensitivity != OF_AN_UPDATE:\n',
-        "    if False:\n",
-        _CLIENT + "a_run_charged_with_half_the_noise_does_not_go_on",
     ),
     Mutant(
         "a plan with less sensitivity than a record's",
@@ -107,22 +100,22 @@ MUTANTS = (
     Mutant(
         "no policy under a trusted server",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_personal(profile, terms)\n    if policy",
-        '    if terms.noise == "server":\n        return\n    _check_personal(profile, terms)\n    if policy',
+        "    _check_extras(profile, terms)\n    if policy",
+        '    if terms.noise == "server":\n        return\n    _check_extras(profile, terms)\n    if policy',
         _FORBIDS + "[max-clip-norm-server-dp-fedavg]",
     ),
     Mutant(
         "no policy where a client noises its update",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_personal(profile, terms)\n    if policy",
-        '    if terms.noise == "client":\n        return\n    _check_personal(profile, terms)\n    if policy',
+        "    _check_extras(profile, terms)\n    if policy",
+        '    if terms.noise == "client":\n        return\n    _check_extras(profile, terms)\n    if policy',
         _FORBIDS + "[strategies-client-dp-fedavg]",
     ),
     Mutant(
         "no policy where levels are given",
         "hdpfl_flower/privacy/policy.py",
-        "    _check_personal(profile, terms)\n    if policy",
-        "    if terms.strategy == 'fedhdp':\n        return\n    _check_personal(profile, terms)\n    if policy",
+        "    _check_extras(profile, terms)\n    if policy",
+        "    if terms.strategy == 'fedhdp':\n        return\n    _check_extras(profile, terms)\n    if policy",
         _FORBIDS + "[max-rounds-records-fedhdp]",
     ),
     Mutant(
@@ -134,9 +127,9 @@ MUTANTS = (
     ),
     Mutant(
         "rounds of a client's own noise that nobody paid for",
-        "client_app/app.py",
-        "    if not plan.covers(instructions.server_round):\n",
-        "    if not plan.covers(instructions.server_round) and trainer_of is Trainer:\n",
+        "hdpfl_flower/privacy/policy.py",
+        "    if not first <= server_round <= last:\n",
+        '    if terms.noise != "client" and not first <= server_round <= last:\n',
         _GUARDS + "a_round_that_is_not_paid_for_is_declined[client-dp-fedavg]",
     ),
     # The trusted server's own noise.
@@ -221,13 +214,6 @@ MUTANTS = (
         "            **_amount(own),\n",
         "            **_amount([*own, *(whole if unit == RECORD else [])]),\n",
         _REPORT + "a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them",
-    ),
-    Mutant(
-        "noise for one clip norm counted as for two",
-        "client_app/reports/units.py",
-        "plan and plan.sensitivity >= OF_AN_UPDATE else",
-        "plan else",
-        _REPORT + "noise_that_was_made_for_less_is_never_counted_as_more",
     ),
     Mutant(
         "a report before the first run that forgets the id",

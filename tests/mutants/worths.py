@@ -79,7 +79,7 @@ MUTANTS = (
         "client_app/worth/expectation.py",
         "            plan.round(server_round, terms.clip_norm),\n",
         "            replace(plan, noise_multiplier=0.0).round(server_round, terms.clip_norm),\n",
-        "client_app/commands/test_plan_expect.py::test_the_simulation_is_that_of_the_plan",
+        "client_app/commands/test_expectation.py::test_the_simulation_is_that_of_the_plan",
     ),
     Mutant(
         "every record of a person in training",

@@ -20,8 +20,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, Reason, StrategyError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
-from server_app.simulation.grid import LocalGrid
 from strategies import STRATEGIES
 from tests.client_app import messages
 from tests.client_app.messages import ask, model_of, send
@@ -38,18 +38,19 @@ LISTS = [c for n in range(4) for c in combinations([*FACTS, "metrics"], n)]
 
 def check_disclosure(folder: Path, listed: Iterable[str]) -> None:
     """Fail where a site that lists ``listed`` says more or less than that."""
-    listed, terms = list(listed), messages.terms_of()
+    listed, terms = list(listed), messages.terms_with_test()
     profile = messages.make_site(folder, disclose=json.dumps(listed), holdout=0.5)
     joined = ask(profile, terms, 0, wire.JOIN)
     facts = {fact: FACTS[fact] for fact in listed if fact in FACTS}
     assert wire.read_site(joined.content) == facts
+    silent = messages.make_site(folder / "silent", holdout=0.5)
+    assert form(ask(profile, terms)) == form(ask(silent, terms))
     tested = ask(profile, terms, kind=wire.EVALUATE)
     assert tested.has_content() == ("metrics" in listed)
     if "metrics" in listed:
         assert set(wire.read_metrics(tested.content)) == {"accuracy", "loss"}
     else:
         assert tested.error.code == wire.DECLINED
-    silent = messages.make_site(folder / "silent", holdout=0.5)
     for kind in (wire.TRAIN, wire.FINISH):
         assert form(ask(profile, terms, kind=kind)) == form(ask(silent, terms, kind=kind))
 

@@ -26,7 +26,7 @@ from client_app import app as app_module
 from client_app.training.trainer import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.errors import ModelError
-from tests.client_app.messages import make_site, model_of, send, terms_of
+from tests.client_app.messages import make_site, model_of, send, terms_with_test
 from tests.privacy.failures import SECRET, SECRETS, Call, calls_of, failing, forget, is_planted
 
 CONSTANTS = {wire.DECLINED: "declined", wire.FAILED: "failed"}
@@ -53,10 +53,10 @@ def prepare(tmp_path: Path) -> Prepare:
         text = profile.read_text()  # no empty batch, and no other engine where this one fails
         text = text.replace("batch-size = 7", "batch-size = 61")
         profile.write_text(text.replace('device = "cpu"', 'device = "cpu"\nengine = "linear"'))
-        share = {"score-share": 0.2} if kind == wire.SCORES else {}
-        terms = terms_of(**{"run-id": f"run-{kind}", "local-steps": 1, **share})
-        content = wire.write_instructions(terms, 1, model_of(terms))
-        if kind in (wire.SCORES, wire.FINISH):  # of a run that the site took part in
+        share = {"after": "scores share=0.2"} if kind == wire.SCORES else {}
+        terms = terms_with_test(**{"run-id": f"run-{kind}", "local-steps": 1, **share})
+        content = wire.write_instructions(terms, int(kind != wire.JOIN), model_of(terms))
+        if kind in (wire.EVALUATE, wire.SCORES, wire.FINISH):  # of a run that the site took part in
             assert send({"profile": str(profile)}, wire.TRAIN, content).has_content()
         return folder, content
 
@@ -132,7 +132,7 @@ def check_silence(call: Call, number: int, work: Ask, watch: Watch) -> bool:
     if reply.has_error():
         assert reply.error.reason == CONSTANTS[reply.error.code]
         assert watch.log.records, "the site's own log says that something failed"
-    survived_by_design = "client_app/personal/ditto.py" in call.behalf  # it costs no round
+    survived_by_design = "client_app/training/ditto.py" in call.behalf  # it costs no round
     return reply.has_error() or survived_by_design
 
 

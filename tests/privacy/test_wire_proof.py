@@ -22,7 +22,7 @@ from client_app.training.trainer import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.rounding import round_vector
+from hdpfl_flower.quantize import round_vector
 from tests.client_app.messages import Projecting, ask
 from tests.privacy.replay import Rows, check_noise, observe
 from tests.privacy.sites import BATCH, DECLARED, EPSILON, digits, make_site, terms_of

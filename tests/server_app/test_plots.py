@@ -103,6 +103,7 @@ def test_the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit(
     rounds = [
         {
             "event": "round", "round": number, "asked": ["a", "b"], "accepted": ["a"],
+            "rejections": {},
             "weights": [1.0], "metrics": {"accuracy": 0.5, "site-accuracy": 0.25, "loss": 9.0},
         }
         for number in (1, 2, 3)

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_app.approval.fab import read_bundle
+from client_app.commands.approve import TOOLS
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
 from server_app.commands import app
@@ -69,6 +70,7 @@ def test_its_bundle_is_the_app_with_the_users_modules(project: Path, tmp_path: P
     own = {f"heart_risk/{module}.py" for module in ("__init__", "data", "model", "strategy")}
     assert own <= bundle.files.keys()
     apps = {p.relative_to(ROOT).as_posix() for name in APP for p in (ROOT / name).rglob("*.py")}
+    apps = {name for name in apps if not name.startswith(TOOLS)}
     assert apps <= bundle.files.keys()
     assert "hdpfl_flower/data/schemas/heart.toml" in bundle.files
     others = {name for name in bundle.files.keys() - own - apps if "/" not in name}

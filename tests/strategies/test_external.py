@@ -15,8 +15,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.networks import flatten
 from server_app.commands import app
-from server_app.simulation.comparison import jobs_of
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.comparison import jobs_of
+from server_app.in_process.in_process_run import run_in_process
 from strategies import check_strategy, make_strategy
 
 MEDIAN = """
@@ -150,7 +150,7 @@ def test_a_federation_runs_it_under_a_name_that_a_folder_may_have(
 def test_the_command_prints_a_line_a_check_and_fails_with_the_first_that_does(
     module: str, kind: str, failed: str
 ) -> None:
-    done = CliRunner().invoke(app, ["contract", f"{module}:{kind}"])
+    done = CliRunner().invoke(app, ["check", f"{module}:{kind}"])
     lines = done.output.splitlines()
     assert len(lines) == 7
     assert (done.exit_code, [line for line in lines if line.startswith("FAILED")] == []) == (

@@ -10,8 +10,8 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
+from hdpfl_flower.weights import record_weights
 from strategies.averaging.minimum import Minimum
-from strategies.core.weights import record_weights
 from strategies.noise_aware.oracle import inverse_variance_weights
 from strategies.noise_aware.robust_hdp import RobustHDP
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from hdpfl_flower.config.run_config import MOVED, RunConfig
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from strategies import SETTINGS_OWNERS, STRATEGIES, check_strategy, make_strategy
+from strategies.averaging.fedavg import FedAvg
+from strategies.core.base import table_of
 from strategies.noise_aware.robust_hdp import RobustHDPSettings
+from strategies.server_step.adaptive import Yogi
 from strategies.settings import setting_rows, with_own_settings
 
 ROWS = {row.key: row for row in setting_rows(SETTINGS_OWNERS)}
@@ -57,15 +60,6 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, Any], words: str) -
         make_strategy(config_of("robust-hdp", **given))
 
 
-@pytest.mark.parametrize(("old", "new"), MOVED.items())
-def test_the_old_flat_name_is_refused_with_the_new_one(old: str, new: str) -> None:
-    with pytest.raises(
-        TermsError, match=f"'{old}' is a strategy's: write its name before it, as '{new}'"
-    ):
-        RunConfig.parse({old: 1})
-    assert new in ROWS
-
-
 def test_a_setting_of_a_strategy_that_does_not_run_is_refused_but_at_its_default() -> None:
     """Flower's run config always holds every declared key."""
     every = {row.key: row.default for row in ROWS.values()}
@@ -74,8 +68,8 @@ def test_a_setting_of_a_strategy_that_does_not_run_is_refused_but_at_its_default
             make_strategy(config_of(name, **every))
     with pytest.raises(TermsError, match=r"'robust-hdp\.estimator' is a setting .* 'fedavg' runs"):
         make_strategy(config_of("fedavg", **{**every, "robust-hdp.estimator": "rpca"}))
-    with pytest.raises(TermsError, match=r"'robust-hdp\.estimator' is a setting .* 'snr' runs"):
-        make_strategy(config_of("snr", **{"robust-hdp.estimator": "rpca"}))
+    with pytest.raises(TermsError, match=r"'robust-hdp\.estimator' is a setting .* 'mmse' runs"):
+        make_strategy(config_of("mmse", **{"robust-hdp.estimator": "rpca"}))
 
 
 @pytest.mark.parametrize("name", ["robust-hdp+pfa", "robust-hdp+random", "robust-hdp+r-dpcfl"])
@@ -85,8 +79,30 @@ def test_a_composed_strategy_has_the_settings_of_each_part(name: str) -> None:
     assert strategy._weighting.settings.estimator == "rpca"
     own = with_own_settings(config, check_strategy(name)).settings
     assert own["robust-hdp"] == {"estimator": "rpca", "frozen-after": 0}
-    with pytest.raises(TermsError, match=r"'snr\.estimator'"):
-        make_strategy(config_of(name, **{"snr.estimator": "rpca"}))
+    with pytest.raises(TermsError, match=r"'mmse\.estimator'"):
+        make_strategy(config_of(name, **{"mmse.estimator": "rpca"}))
+
+
+@pytest.mark.parametrize("name", ["fedrep", "minimum", "fedper+momentum"])
+def test_a_family_has_one_table(name: str) -> None:
+    config = config_of(name, model="mlp:8", **{"fedavg.weights": "records"})
+    strategy: Any = make_strategy(config)
+    assert "declared-records" in strategy.needs
+    assert with_own_settings(config, check_strategy(name)).settings["fedavg"] == {
+        "weights": "records"
+    }
+    with pytest.raises(
+        TermsError, match=rf"'{name}\.weights' is not a known key".replace("+", ".")
+    ):
+        make_strategy(config_of(name, **{f"{name}.weights": "records"}))
+
+
+def test_a_class_of_ones_own_has_its_own_table() -> None:
+    class Mine(FedAvg):
+        name = "mine"
+        settings_type = RobustHDPSettings
+
+    assert (table_of(Mine), table_of(FedAvg), table_of(Yogi)) == ("mine", "fedavg", "adam")
 
 
 def test_every_setting_is_described_and_has_one_table() -> None:

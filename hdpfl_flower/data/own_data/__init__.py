@@ -1,1 +1,1 @@
-"""A user's own data set in a simulation."""
+"""User data sets for simulations."""

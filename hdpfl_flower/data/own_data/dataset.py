@@ -1,8 +1,8 @@
-"""A user's own data set in a simulation: ``file:PATH.npz``, or ``module:function``.
+"""User data set in a simulation: ``file:PATH.npz`` or ``module:function``.
 
-Only the process of whoever starts a simulation reads it: for ``dataset`` a deployed site opens no
-path and imports no module (``client_app/site/site.py``). What is learned is found once, where the
-run config is read, and stands in the terms from then on (``stated_task.py``).
+Only the process that starts a simulation reads it: for ``dataset`` a deployed site opens no path
+and imports no module (``client_app/site/site.py``). The task is found once, when the run config is
+read, and stands in the terms from then on (``stated_task.py``).
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.terms import AUTO, RunTerms
+from hdpfl_flower.config.tasks import Classification, Regression, StatedTask, Survival
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in, targets_wanted
 from hdpfl_flower.data.datasets import Dataset, load_dataset, task_for
 from hdpfl_flower.data.own_data.source import OwnArrays, call_function, read_file
-from hdpfl_flower.data.stated_task import is_own, states_task
+from hdpfl_flower.data.stated_task import is_own, stated_of, task_of_stated
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.backbones import over
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.work.backbone import Backbone
 
 FILE = "file:"
 HELD_OUT = 5
-"""Where there is no test set, every 5th record of each owner, if any, is for the test."""
+"""Without a test set, every 5th record of each owner tests."""
 
 
 @dataclass(frozen=True)
 class OwnSource:
-    """What names a user's own data set.
+    """Source of a user's data set.
 
     Attributes:
         name: the value of ``dataset``.
@@ -45,32 +48,50 @@ class OwnSource:
 
 
 def own_source(terms: RunTerms) -> OwnSource | None:
-    """Return what names the data set of ``terms``; None where it is no user's own.
+    """Return the source of a user's data set; None for others.
 
     Raises:
         DataError: the file is not there, or the terms do not state what is learned.
     """
     if not is_own(terms.dataset):
         return None
-    return OwnSource(terms.dataset, task_for(terms), _stamp(terms.dataset))
+    return OwnSource(terms.dataset, task_for(terms).of_records, _stamp(terms.dataset))
 
 
 def dataset_of(terms: RunTerms, data_dir: str) -> Dataset:
-    """Return the data set of ``terms``, a user's own or a named one; do not write into it.
+    """Return the data set of ``terms`` as the model reads it; do not modify it.
 
     Raises:
-        DataError, ModelError: as :func:`load_own_dataset` or ``load_dataset``.
+        DataError, ModelError: as :func:`load_own_dataset`, ``load_dataset`` or the backbone.
     """
-    own = own_source(terms)
-    return load_dataset(terms.dataset, data_dir) if own is None else load_own_dataset(own)
+    return read_dataset(terms.dataset, data_dir, own_source(terms), terms.backbone)
+
+
+@lru_cache(maxsize=2)
+def read_dataset(
+    name: str, data_dir: str, own: OwnSource | None, backbone: Backbone | None
+) -> Dataset:
+    """Return a data set, named or a user's, under a backbone if any; raises as above."""
+    data = load_dataset(name, data_dir) if own is None else load_own_dataset(own)
+    if backbone is None:
+        return data
+    task = over(backbone, data.task)
+
+    def read(records: Records) -> Records:
+        return replace(records, features=task.embed(records.features))
+
+    return replace(
+        data, task=task, train=read(data.train), test=read(data.test) if data.test else None
+    )
 
 
 def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return ``run_config`` with what its own data set says of the task; nothing for other sets.
+    """Add the task of a user's data set to ``run_config``.
+
+    Other data sets add no key.
 
     Args:
-        run_config: keys as their user wrote them; ``task``, ``input-shape``, ``classes`` and
-            ``intervals`` that are given stay.
+        run_config: keys as their user wrote them; what ``task`` states stays.
         folder: where a relative path starts.
 
     Raises:
@@ -84,75 +105,63 @@ def with_own_task(run_config: Mapping[str, Any], folder: Path) -> dict[str, Any]
         raise DataError(f"'dataset' '{name}' has no 'schema'; remove one of them")
     if name.startswith(FILE):
         name = f"{FILE}{(folder / Path(name.removeprefix(FILE)).expanduser()).absolute()}"
-    keys = ("task", "input-shape", "classes", "intervals")
-    given = {key: run_config[key] for key in keys if run_config.get(key) not in {None, "", 0, AUTO}}
-    terms = RunTerms.parse({"dataset": name, **given})
+    stated = RunTerms.parse({"task": run_config.get("task", "")}).task
     found = _arrays(name, _stamp(name))
-    if found.task is not None and not states_task(terms):
+    if found.task is not None and stated is None:
         return _checked(run_config, name, found.task)
     where = f"'dataset' '{name}'"
     x, y = _numbers(found.x, f"{where}: 'x'"), _numbers(found.y, f"{where}: 'y'")
     if x.ndim < 2 or not x.size:
         raise DataError(
-            f"{where}: 'x' has the shape {x.shape}, and must have a row a record, of at least one "
-            "number each"
+            f"{where}: 'x' has the shape {x.shape}, and must have a row per record, of at least "
+            "one number each"
         )
     if y.ndim and len(y) != len(x):
         wanted = (len(x), *y.shape[1:])
         raise DataError(f"{where}: 'y' has the shape {y.shape}, and must have {wanted}")
-    shape = ",".join(map(str, x.shape[1:]))
-    stated: dict[str, Any] = {**_kind(terms, y, found, where), "input-shape": shape, **given}
-    stated = {"task": AUTO, "classes": 0, "intervals": 0, **stated}
-    return _checked(run_config, name, task_for(RunTerms.parse({"dataset": name, **stated})))
+    full = _filled_in(stated or _kind(y, found), y, found, where)
+    shape = full.shape or ",".join(map(str, x.shape[1:]))
+    return _checked(run_config, name, task_of_stated(full.updated(shape=shape)))
 
 
 def _checked(run_config: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
-    """Return the keys with ``task`` in them, once all the records have been read as its."""
+    """Return the keys with ``task``, after reading all records as its."""
     load_own_dataset(OwnSource(name, task, _stamp(name)))
-    kind = "survival" if task.intervals else "classification" if task.classes else "regression"
-    return {
-        **run_config,
-        "dataset": name,
-        "task": kind,
-        "input-shape": ",".join(map(str, task.input_shape)),
-        "classes": task.classes,
-        "intervals": task.intervals,
-    }
+    return {**run_config, "dataset": name, "task": stated_of(task)}
 
 
-def _kind(
-    terms: RunTerms, y: npt.NDArray[Any], found: OwnArrays, where: str
-) -> dict[str, str | int]:
-    """Return the kind of task, and the number of classes or intervals that the targets have."""
-    kind: str = terms.task
-    if kind == AUTO and (terms.classes or terms.intervals):
-        kind = "classification" if terms.classes else "survival"
-    if kind == AUTO:
-        integers = found.y.dtype.kind in "biu"
-        kind = "survival" if y.ndim == 2 else "classification" if integers else "regression"
-    if kind == "regression":
-        return {"task": kind}
-    if kind == "survival":
+def _kind(y: npt.NDArray[Any], found: OwnArrays) -> StatedTask:
+    """Return the kind that the targets show, with open settings."""
+    if y.ndim == 2:
+        return Survival()
+    return Classification() if found.y.dtype.kind in "biu" else Regression()
+
+
+def _filled_in(stated: StatedTask, y: npt.NDArray[Any], found: OwnArrays, where: str) -> StatedTask:
+    """Return the task with its number of classes or intervals."""
+    if isinstance(stated, Survival):
         if y.ndim != 2 or y.shape[1] != 2:
             raise DataError(
                 f"{where}: for survival 'y' must be of shape (n, 2): the last interval observed, "
                 "from 0, and 1 where the event occurred in it, else 0"
             )
-        return {"task": kind, "intervals": terms.intervals or _most(found, where, column=0)}
-    classes = terms.classes or _most(found, where)
+        return stated.updated(intervals=stated.intervals or _most(found, where, column=0))
+    if not isinstance(stated, Classification):
+        return stated
+    classes = stated.classes or _most(found, where)
     seen = {one for part in (found.y, found.y_test) if part is not None for one in part.ravel()}
     if classes < 2 and min(seen, default=0) < 0:
         raise DataError(f"{where}: 'y' holds numbers below 0; classes are counted from 0")
-    # Of one record alone the error about a test set says more.
-    if classes < 2 or (not terms.classes and len(seen) < 2 <= len(found.y)):
+    # For a single record the error about a test set is clearer.
+    if classes < 2 or (not stated.classes and len(seen) < 2 <= len(found.y)):
         raise DataError(
-            f"{where}: 'y' holds one class alone; give records of two, or set 'classes'"
+            f"{where}: 'y' holds only one class; give records of two, or set classes in 'task'"
         )
-    return {"task": kind, "classes": classes}
+    return stated.updated(classes=classes)
 
 
 def _most(found: OwnArrays, where: str, column: int | None = None) -> int:
-    """Return one more than the largest class, or interval, of training and test."""
+    """Return the largest class or interval of training and test, plus 1."""
     largest = 0
     for name, array in (("y", found.y), ("y_test", found.y_test)):
         if array is not None and array.size:
@@ -166,7 +175,7 @@ def _most(found: OwnArrays, where: str, column: int | None = None) -> int:
 
 @lru_cache(maxsize=2)
 def load_own_dataset(source: OwnSource) -> Dataset:
-    """Return a user's own data set, the same object for the same source; do not write into it.
+    """Return a user's data set, cached by source; do not modify it.
 
     Raises:
         DataError: it is not there; its arrays do not fit the task: shapes, labels outside of the
@@ -196,7 +205,7 @@ def load_own_dataset(source: OwnSource) -> Dataset:
 
 
 def _place_in(owners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the place of each record among those of its owner, from 0, shape ``(n,)``."""
+    """Return each record's position within its owner, from 0, shape ``(n,)``."""
     order = np.argsort(owners, kind="stable")
     starts = np.searchsorted(owners[order], owners[order])
     places = np.empty(len(owners), np.int64)
@@ -207,7 +216,7 @@ def _place_in(owners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _records(
     x: npt.NDArray[Any], y: npt.NDArray[Any], task: Task, where: str, which: str
 ) -> Records:
-    """Return arrays as records of ``task``; raises ``DataError`` where one record is none."""
+    """Return arrays as records of ``task``; raises ``DataError`` on an invalid record."""
     named_x, named_y = f"{where}: 'x{which}'", f"{where}: 'y{which}'"
     features, targets = _numbers(x, named_x), _numbers(y, named_y)
     shape = ", ".join(map(str, task.input_shape))
@@ -229,7 +238,7 @@ def _records(
     encoded, known = targets_in(targets, task)
     if not known.all():
         raise DataError(
-            f"{named_y} has {int((~known).sum())} of {len(known)} targets that are none: "
+            f"{named_y} has {int((~known).sum())} of {len(known)} invalid targets: "
             f"they must be {targets_wanted(task)}"
         )
     return Records(features, encoded)
@@ -238,7 +247,7 @@ def _records(
 def _owners(
     array: npt.NDArray[Any] | None, count: int, where: str
 ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[Any]]:
-    """Return the owner of each record, from 0, and the names in that order."""
+    """Return each record's owner, from 0, and the names in that order."""
     if array is None:
         return None, np.array([])
     if array.shape != (count,):

@@ -1,6 +1,6 @@
-"""The arrays of a user's own data set: out of an ``.npz`` file, or of a user's function.
+"""Arrays of a user data set, from ``.npz`` or a user function.
 
-Runs in the process of whoever starts a simulation, and nowhere else (``dataset.py``).
+Runs only in the process that starts a simulation (``dataset.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.own_code import load_own
 
 KNOWN = ("x", "y", "x_test", "y_test", "owner", "owner_test")
-"""The arrays of an ``.npz`` file; the first two must be there."""
+"""Arrays of an ``.npz`` file; the first two are required."""
 RETURNS = (
     "a torch Dataset of (features, target), a pair of them (train, test), Records, or a Dataset of "
     "hdpfl_flower.data.datasets"
@@ -27,7 +27,7 @@ RETURNS = (
 
 @dataclass(frozen=True, repr=False)
 class OwnArrays:
-    """Arrays as their user has them, not checked.
+    """Unchecked arrays of a user data set.
 
     Attributes:
         x: features, a row a record.
@@ -36,7 +36,7 @@ class OwnArrays:
         y_test: targets of the test set; None without one.
         owner: natural owner of each record, of any type; None where there is none.
         owner_test: natural owner of each test record; None likewise.
-        task: what is learned, where a user's function says so; else None.
+        task: the task, if a user's function states it; else None.
     """
 
     x: npt.NDArray[Any]
@@ -55,7 +55,7 @@ def read_file(path: Path) -> OwnArrays:
         DataError: it is not there or damaged, or lacks an array.
     """
     try:
-        # A pickle runs code of whoever wrote it.
+        # A pickle can run its author's code.
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in KNOWN if name in file.files}
             names = sorted(file.files)
@@ -77,7 +77,7 @@ def read_file(path: Path) -> OwnArrays:
 
 
 def call_function(name: str) -> OwnArrays:
-    """Return what the function ``module:function`` returns, read once.
+    """Return the result of the function ``module:function``, read once.
 
     Raises:
         DataError: the module or the function is not there, or it returns something else. Where the
@@ -107,7 +107,7 @@ def _read(returned: object, name: str) -> OwnArrays:
 
 
 def _of_ours(data: Dataset) -> OwnArrays:
-    """Return the arrays of a data set of our own class, whose task is stated."""
+    """Return the arrays of a ``Dataset`` instance with a stated task."""
     x_test, y_test = (None, None) if data.test is None else _arrays_of(data.test, data.task)
     x, y = _arrays_of(data.train, data.task)
     return OwnArrays(x, y, x_test, y_test, data.owners, data.test_owners, data.task)

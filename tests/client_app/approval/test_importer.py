@@ -377,7 +377,46 @@ def test_an_event_of_a_child_that_ended_is_nobodys(site: Site) -> None:
     gone.kill()
     gone.wait(10)
     os.kill(own, signal.SIGCONT)
-    time.sleep(0.1)
+    time.sleep(0.5)
     os.kill(second, signal.SIGKILL)
     until(lambda: other.poll() is not None)
     assert other.returncode == 128 + 9
+
+
+def test_an_importer_ends_at_once_where_its_parent_is_another_process(tmp_path: Path) -> None:
+    """The process that started the launcher has ended, and another one got its number."""
+    place = importer.find_place(str(tmp_path), "app")
+    assert place is not None
+    for born, fails in ((place.born, False), (f"{place.born}1", True)):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = [place.name, str(place.parent), born, str(place.folder), str(listener.detach())]
+        if fails:
+            with pytest.raises(ProcessLookupError):
+                importer.Importer(words, lambda: True)
+        else:
+            importer.Importer(words, lambda: True)
+
+
+def test_each_thing_that_an_importer_depends_on_is_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher of another parent, app, environment or Python has another importer."""
+
+    def name(approved: str = "app") -> str:
+        place = importer.find_place(str(tmp_path), approved)
+        assert place is not None
+        os.close(place.folder)
+        return place.name
+
+    names, born = [name(), name("other")], importer._born(os.getppid())
+    assert name() == names[0]
+    for module, attribute, value in (
+        (importer.os, "getppid", os.getpid), (importer, "_born", lambda pid: "1"),
+        (importer.sys, "executable", "/other"), (importer.os, "environ", {"A": "b"}),
+    ):  # fmt: skip
+        with monkeypatch.context() as change:
+            if attribute == "getppid":  # born at the same time
+                change.setattr(importer, "_born", lambda pid: born)
+            change.setattr(module, attribute, value)
+            names.append(name())
+    assert len(set(names)) == len(names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +85,11 @@ class Result:
         return self.err
 
 
+def page_text(page: str) -> str:
+    """Return the words of a page, without its elements and styles."""
+    return " ".join(html.unescape(re.sub(r"(?s)<style.*?</style>|<[^>]+>", " ", page)).split())
+
+
 @dataclass
 class SiteFolder:
     """A site's files, and its tool."""
@@ -151,15 +158,22 @@ class SiteFolder:
         text = self.capsys.readouterr()
         return Result(int(end.value.code or 0), text.out, text.err)
 
+    def whole_report(self, *more: object) -> str:
+        """Return the words of the whole report; with options, of what these name."""
+        result = (self.bare if more else self)("report", "--html", *more)
+        assert result.code == 0, result.err
+        return page_text(result.out)
+
     def charge(self, run_id: str = "run-1", rounds: int = 2, kind: str = "update") -> None:
         """Charge a run and release ``rounds`` of it, as a round would."""
-        site, terms = self.profile, self.terms.updated(run_id=run_id)
+        # Not validated: a ledger of an older version may hold any name.
+        site, terms = self.profile, self.terms.model_copy(update={"run_id": run_id})
         assert site.ledger is not None
         made = make_plan(site, terms)
         frozen = ChargedPlan(made.to_json(), terms.to_json(), made.epsilon, made.delta)
         ledger = Ledger(site.ledger.path, site.ledger.anchor)
         for server_round in range(1, rounds + 1):
-            request = Request(run_id, server_round, kind, "digest")
+            request = Request(run_id, server_round, kind, "digest", exact=int(kind == "metrics"))
             taken = ledger.reserve(request, frozen if kind == "update" else None)
             assert isinstance(taken, Reservation)
             with taken:
@@ -182,6 +196,6 @@ def site(
 
 @pytest.fixture
 def opened(site: SiteFolder) -> SiteFolder:
-    """The same, with its ledger."""
-    assert site("ledger", "init").code == 0
+    """The same, with its ledger, in which ε and δ add up."""
+    assert site("ledger", "init", "--composition", "sum").code == 0
     return site

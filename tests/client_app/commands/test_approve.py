@@ -9,11 +9,12 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp.utils import get_load_client_app_fn
 
 from client_app.approval import fab as bundles
@@ -23,9 +24,12 @@ from hdpfl_flower.errors import DeploymentError
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.commands.fabs import (
     CODE,
+    MODULE,
     MODULES,
     bundle,
+    install_bundle,
     pack,
+    pyproject,
     run_what_is_sent,
     supernode_runtime,
 )
@@ -39,6 +43,11 @@ def written(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.fixture(name="this_app", scope="module")
+def bundle_of_this_app() -> bytes:
+    return build_fab_from_disk(Path(launcher.__file__).parents[2])
+
+
 @pytest.fixture
 def pinned(
     tmp_path: Path, site: SiteFolder, monkeypatch: pytest.MonkeyPatch
@@ -50,9 +59,7 @@ def pinned(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     monkeypatch.setattr(launcher, "APPROVED", tmp_path / "approved")
-    app = written(tmp_path, bundle("own_app", VERSION))
-    done = site.bare("approve", app, "--to", tmp_path / "approved", "--yes")
-    assert done.code == 0, done.err
+    install_bundle(bundle("own_app", VERSION), tmp_path / "approved")
     launcher.pin(runtime)
     yield runtime
     for name in MODULES:
@@ -71,7 +78,7 @@ def test_the_launcher_looks_for_apps_where_approve_puts_them(
     tmp_path: Path, site: SiteFolder
 ) -> None:
     """From the file itself, in its place; the other tests name the folder to it."""
-    fab, folder = bundle("own_app", VERSION), tmp_path / "approved"
+    fab, folder = bundle(MODULE, VERSION), tmp_path / "approved"
     assert site.bare("approve", written(tmp_path, fab), "--to", folder, "--yes").code == 0
     own = runpy.run_path(str(folder / "bin" / "flwr-clientapp"), run_name="launcher")
     assert own["APPROVED"] == folder.resolve()
@@ -84,7 +91,7 @@ def test_a_second_app_is_approved_with_what_it_costs(tmp_path: Path, site: SiteF
     """The importer holds the imports of one (``client_app/approval/importer.py``)."""
     folder, costs = tmp_path / "approved", "each message imports its app anew"
     for version, others in (("1.0", None), ("1.0", None), ("2.0", 1), ("3.0", 2)):
-        app = written(tmp_path, bundle("own_app", version))
+        app = written(tmp_path, bundle(MODULE, version))
         said = site.bare("approve", app, "--to", folder, "--yes")
         assert said.code == 0
         assert (costs in said.out) == (others is not None)
@@ -200,8 +207,8 @@ def test_a_process_that_has_an_apps_modules_runs_no_other_app(
 ) -> None:
     """Approved while a child of the importer was on its way: Python would take the old modules."""
     mine, other = bundle("own_app", VERSION), bundle("sent_app", VERSION)
-    app, folder = written(tmp_path, other), tmp_path / "approved"
-    assert site.bare("approve", app, "--to", folder, "--yes").code == 0
+    folder = tmp_path / "approved"
+    install_bundle(other, folder)
     pinned.get_load_client_app_fn = get_load_client_app_fn  # Flower's own again
     launcher.pin(pinned, folder / "apps" / hashlib.sha256(mine).hexdigest())
     with pytest.raises(pinned.LoadClientAppError, match=r"^not approved$"):
@@ -218,16 +225,50 @@ def test_imports_are_held_of_the_only_app(
     assert launcher.only_app() == app
     (folder / "apps" / f".{app.name}.17").mkdir()  # an approval that broke off
     assert launcher.only_app() == app
-    more = written(tmp_path, bundle("sent_app", VERSION))
-    assert site.bare("approve", more, "--to", folder, "--yes").code == 0
+    install_bundle(bundle("sent_app", VERSION), folder)
     assert launcher.only_app() is None
+
+
+@pytest.mark.parametrize("fault", ["", "writable", "second", "none"])
+def test_an_importer_holds_what_may_run_and_no_longer(
+    pinned: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Its imports are code of the app, and run at once."""
+    folder, approved = tmp_path / "approved", list[Callable[[], bool]]()
+    (app,) = (folder / "apps").iterdir()
+
+    def start(words: list[str], still_approved: Callable[[], bool]) -> None:
+        if fault:
+            pytest.fail("it starts")
+        approved.append(still_approved)
+        raise ConnectionAbortedError
+
+    if fault == "writable":
+        app.chmod(0o775)
+    elif fault == "second":
+        install_bundle(bundle("sent_app", VERSION), folder)
+    elif fault == "none":
+        app.rename(tmp_path / "elsewhere")
+    monkeypatch.setattr(launcher, "_import_flower", lambda: pytest.fail("it imports"))
+    stub = SimpleNamespace(Importer=start)
+    if fault:
+        launcher.hold_imports(stub, [])
+        assert approved == []
+        return
+    with pytest.raises(ConnectionAbortedError):
+        launcher.hold_imports(stub, [])
+    assert approved[0]()
+    install_bundle(bundle("sent_app", VERSION), folder)
+    assert not approved[0]()
+    app.rename(tmp_path / "elsewhere")
+    assert not approved[0](), "another one is not the same one"
 
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
     root = Path(launcher.__file__).parents[2]
     name = "client_app/approval/launcher.py"
     files = {
-        "pyproject.toml": b'[project]\nname = "x"\nversion = "1"\n[tool.flwr.app]\npublisher="p"\n',
+        "pyproject.toml": pyproject(MODULE, VERSION).encode(),
         name: (root / name).read_bytes() + b"# more\n",
         "client_app/new.py": b"",
         "client_app/site/site.py": (root / "client_app/site/site.py").read_bytes(),
@@ -247,12 +288,13 @@ def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None
 def test_the_digest_that_the_coordinator_told_is_held_against_it(
     site: SiteFolder, tmp_path: Path
 ) -> None:
-    fab = bundle("own_app", VERSION)
+    fab = bundle(MODULE, VERSION)
     app, folder = written(tmp_path, fab), tmp_path / "approved"
-    wrong = site.bare("approve", app, "--to", folder, "--yes", "--sha256", "00")
-    assert "is another app: its SHA-256 is" in wrong.error()
-    assert not folder.exists()
     digest = hashlib.sha256(fab).hexdigest()
+    for other in ("00", digest[:8], digest[:-1], f"{digest}0"):
+        wrong = site.bare("approve", app, "--to", folder, "--yes", "--sha256", other)
+        assert "is another app: its SHA-256 is" in wrong.error()
+    assert not folder.exists()
     right = site.bare("approve", app, "--to", folder, "--yes", "--sha256", digest.upper())
     assert right.code == 0, right.err
     again = site.bare("approve", app, "--to", folder, "--yes")
@@ -264,10 +306,8 @@ def test_the_digest_that_the_coordinator_told_is_held_against_it(
     ("content", "words"),
     [
         (b"no zip", "is no app of Flower's"),
-        (pack({"../x.py": b""}), "is no app of Flower's"),
-        (pack({"/x.py": b""}), "is no app of Flower's"),
         (pack({"x.py": b""}), "is no app of Flower's"),
-        (bundle("own_app", VERSION)[:-30], "is no app of Flower's"),
+        (bundle(MODULE, VERSION)[:-30], "is no app of Flower's"),
         (
             pack({"pyproject.toml": b"", "a.py": b"1"}, {"pyproject.toml": b"", "a.py": b"2"}),
             "is no app of Flower's",
@@ -283,11 +323,11 @@ def test_what_is_no_app_is_one_clear_line(
 
 
 def test_files_that_are_not_those_listed_are_refused(tmp_path: Path) -> None:
-    good = bundles.read_bundle(written(tmp_path, bundle("own_app", VERSION))).files
+    good = bundles.read_bundle(written(tmp_path, bundle(MODULE, VERSION))).files
     for files, listed in (
-        ({**good, "own_app.py": b"other"}, good),
-        ({**good, "unlisted.py": b""}, good),
-        (good, {**good, "unshipped.py": b""}),
+        ({**good, "client_app/app.py": b"other"}, good),
+        ({**good, "client_app/unlisted.py": b""}, good),
+        (good, {**good, "client_app/unshipped.py": b""}),
     ):
         with pytest.raises(DeploymentError, match="not those that it lists"):
             bundles.read_bundle(written(tmp_path, pack(files, listed)))
@@ -297,17 +337,12 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(
     site: SiteFolder, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    app = written(tmp_path, bundle("own_app", VERSION))
+    app = written(tmp_path, bundle(MODULE, VERSION))
     done = site.bare("approve", app, "--to", tmp_path / "file" / "x", "--yes")
     assert "cannot be written" in done.error()
 
 
-def test_the_app_of_this_very_package_differs_in_nothing() -> None:
-    root = Path(bundles.__file__).parents[2]
-    files = {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for package in ("hdpfl_flower", "strategies", "client_app", "server_app")
-        for path in (root / package).rglob("*")
-        if path.suffix in (".py", ".toml")
-    }
-    assert not list(differences(bundles.Bundle("p/x", "1", "", {**files, "README.md": b""})))
+def test_the_app_of_this_very_package_differs_in_nothing(this_app: bytes, tmp_path: Path) -> None:
+    found = differences(bundles.read_bundle(written(tmp_path, this_app)))
+    # The installed copy of the README is as old as the installation.
+    assert [line for line in found if "README.md" not in line] == []

@@ -29,7 +29,11 @@ def test_the_example_is_a_profile(tmp_path: Path) -> None:
 def test_the_plan_of_the_example_is_as_the_guide_says(tmp_path: Path) -> None:
     terms = RunTerms.parse({"rounds": 20, "learning-rate": 0.3, "dataset": "site"})
     plan = make_plan(example(tmp_path), terms)
-    found = re.search(r"q = ([\d.]+), (\d+) noisy\s+steps, z = ([\d.]+)", TEXT)
+    found = re.search(
+        r"probability q +([\d.]+) .*?, (\d+) steps in all\nnoise multiplier z +([\d.]+)",
+        TEXT,
+        re.DOTALL,
+    )
     assert found
     assert {f"{steps.sampling_prob:.4f}" for steps in plan.schedule} == {found[1]}
     assert sum(steps.count for steps in plan.schedule) == int(found[2])

@@ -64,7 +64,7 @@ def test_a_wrong_profile(site, old: str, new: str, words: str) -> None:
     assert words in site("profile", "check").error()
 
 
-@pytest.mark.parametrize("command", [("show",), ("verify",), ("raise-cap", "--yes")])
+@pytest.mark.parametrize("command", [("show",), ("raise-cap", "--yes")])
 def test_no_ledger(site, command) -> None:
     assert "hdpfl-site ledger init" in site("ledger", *command).error()
     assert not site.ledger_path.exists()
@@ -80,11 +80,11 @@ def test_no_ledger_section(site) -> None:
 
 def test_a_ledger_that_exists_is_not_overwritten(opened) -> None:
     before = opened.ledger_path.read_bytes()
-    assert "never made a second time" in opened("ledger", "init").error()
+    assert "created only once" in opened("ledger", "init").error()
     assert opened.ledger_path.read_bytes() == before
 
 
-@pytest.mark.parametrize("command", [("ledger", "show"), ("ledger", "verify"), ("report",)])
+@pytest.mark.parametrize("command", [("ledger", "show"), ("report",)])
 def test_a_ledger_with_a_changed_byte(opened, command) -> None:
     opened.charge()
     data = opened.ledger_path.read_bytes()
@@ -108,7 +108,7 @@ def test_an_older_ledger_put_back(opened) -> None:
     for rest in opened.ledger_path.parent.glob("ledger.sqlite-*"):
         rest.unlink()
     shutil.copy(opened.folder / "copy", opened.ledger_path)
-    for command in (("ledger", "show"), ("ledger", "verify"), ("report",), ("profile", "check")):
+    for command in (("ledger", "show"), ("report",), ("profile", "check")):
         result = opened(*command)
         assert result.code == 1
         assert "older than its anchor" in result.err + result.out

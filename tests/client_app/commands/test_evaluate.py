@@ -11,7 +11,8 @@ from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.measures.concordance import concordance, risk_of
 from hdpfl_flower.models.evaluation import predict
-from tests.client_app.commands.test_model import keep, without_schema
+from tests.client_app.commands.test_model import keep
+from tests.client_app.commands.test_predict import without_schema
 
 HELD_OUT = ('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5')
 
@@ -63,7 +64,7 @@ def test_survival_has_concordance_with_an_interval(site) -> None:
     site.write_profile(
         ('format = "csv"', 'format = "npz"'), (HELD_OUT[0], 'path = "records.npz"\nholdout = 0.5')
     )
-    task, arrays = without_schema(site, input_shape="2", task="survival", intervals=3)
+    task, arrays = without_schema(site, task="survival shape=2 intervals=3")
     test = read_site_data(site.profile.data, task, "").test
     found = asked(site)
     assert set(found["measures"]) == {"concordance", "log-loss"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import sqlite3
 import ssl
 import stat
@@ -11,6 +13,7 @@ import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from cryptography import x509
@@ -19,12 +22,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from client_app.commands import exporter as command
 from client_app.commands import site_series as readings
-from client_app.commands.exporter import check_private
+from client_app.commands.exporter import check_private, read_token
 from client_app.commands.site_series import SiteSeries
+from client_app.site.inbox import file_request
 from client_app.site.refusals import count_refusal, refusals_path
 from hdpfl_flower.errors import DeploymentError, ProfileError
+from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.hash_chain import Chain
+from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.prometheus import Address, Exporter, serve
 from tests.client_app.commands.conftest import SiteFolder
@@ -209,6 +216,70 @@ def test_the_site_answers_this_machine_alone_unless_clients_show_who_they_are(
         check_private(Address("10.0.0.1", 0), insecure=False)
 
 
+@pytest.mark.parametrize(
+    ("words", "token", "names"),
+    [
+        ([], True, ()),
+        (["--token-file", "own.token", "--name", "a", "--name", "b"], True, ("a", "b")),
+        (["--insecure"], False, ()),
+        (["--insecure", "--token-file", "own.token"], True, ()),
+    ],
+)
+def test_a_token_is_asked_for_unless_the_operator_says_otherwise(
+    opened: SiteFolder, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], token: bool, names: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Every user of a machine reaches its loopback."""
+    served: list[Address] = []
+    monkeypatch.setattr(command, "serve_until_ended", lambda _, at, report: served.append(at))
+    monkeypatch.chdir(opened.folder)
+    assert opened("exporter", *words).code == 0
+    (address,) = served
+    assert address.names == names
+    file = opened.folder / "own.token"
+    if "--token-file" not in words:
+        file = opened.ledger_path.with_name(f"{opened.ledger_path.name}.token")
+    assert file.exists() == token == bool(address.token)
+    if token:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert len(address.token) > 40 and file.read_text() == address.token
+        assert read_token(file) == address.token
+
+
+def test_a_token_that_others_know_or_set_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef\n")
+    for mode, fits in (
+        (0o600, True),
+        (0o640, True),
+        (0o644, False),
+        (0o660, False),
+        (0o602, False),
+    ):
+        path.chmod(mode)
+        if fits:
+            assert read_token(path) == "0123456789abcdef"
+            continue
+        with pytest.raises(DeploymentError, match="other users can"):
+            read_token(path)
+    path.chmod(0o600)
+    if os.getuid():
+        other = mock.patch.object(os, "geteuid", lambda: os.getuid() + 1)
+    else:
+        other = contextlib.nullcontext()
+        os.chown(path, 65534, -1)
+    with other, pytest.raises(DeploymentError, match="other users can"):
+        read_token(path)
+    os.chown(path, os.getuid(), -1)
+    for text in ("", "short", "with blanks 0123456789", "0" * 1001, "ü" * 20):
+        path.write_text(text)
+        with pytest.raises(DeploymentError, match="holds no token") as refused:
+            read_token(path)
+        assert not text or text not in str(refused.value)
+    with pytest.raises(DeploymentError, match="--token-file"):
+        read_token(tmp_path / "nowhere" / "token")
+
+
 def test_the_command_says_what_another_address_needs(opened: SiteFolder) -> None:
     line = opened("exporter", "--host", "0.0.0.0", "--port", "0").error()
     assert "--certificate, --key and --clients" in line
@@ -245,3 +316,41 @@ def test_what_is_wrong_at_the_start_is_one_line(opened: SiteFolder, change: str)
     assert "profile" in opened("exporter", "--textfile", "/nowhere/x.prom").error()
     with pytest.raises(ProfileError):
         SiteSeries(opened.profile_path)
+
+
+def test_an_older_ledgers_names_are_shown_as_far_as_they_can_be(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    for run in ("\ud800", "r" * 10_000, "two\nlines"):
+        request = Request(run, 1, "metrics", "0" * 64, None)
+        with ledger.reserve(request, None, max_runs=0, max_releases=0, cap=(9, 1e-4)) as taken:
+            taken.seal(b"x")
+    ledger.close()
+    text = Exporter("site", SiteSeries(profile).readings).text().decode()
+    shown = {s.labels["run"] for f in parse(text) for s in f.samples if "run" in s.labels}
+    assert shown == {"\\ud800", "r" * 200, "two\nlines"}
+
+
+def test_what_waits_and_whether_a_run_like_the_last_fits_is_shown_and_told(tmp_path: Path) -> None:
+    """No ε is in a notice, and each is sent once."""
+    profile = make_site(tmp_path)
+    site = SiteSeries(profile)
+    at_rest = command.state_of(site.readings(), (0, True))
+    assert at_rest == (0, True)
+    ledger = site.ledger
+    assert file_request(ledger, terms_of(**{"run-id": "waits"}), "app")
+    assert values(site)["pending_requests",] == 1
+    assert values(site)["ledger_free_bytes",] > 0
+    assert values(site)["budget_left_like_last_runs",] == 2
+    waits = command.state_of(site.readings(), at_rest)
+    assert list(command.notices_of(at_rest, waits)) == ["request-pending"]
+    assert list(command.notices_of(waits, waits)) == []
+    for run in ("run-1", "run-2"):
+        assert not ask(profile, terms_of(**{"run-id": run}), 1).has_error()
+    assert values(site)["budget_left_like_last_runs",] == 0
+    spent = command.state_of(site.readings(), waits)
+    assert list(command.notices_of(waits, spent)) == ["budget-low"]
+
+
+def test_a_ledger_that_is_busy_changes_no_state() -> None:
+    assert command.state_of([], (3, False)) == (3, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.reports.formatting import ceil_digits, floor_digits
-from client_app.reports.ledger_view import budget_status, read_ledger, runs_that_fit
+from client_app.reports.ledger_view import read_ledger
+from client_app.reports.lifetime import budget_status, runs_that_fit
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.ledger.account import ChargedPlan, Request
@@ -17,7 +19,7 @@ from hdpfl_flower.ledger.ledger import Ledger, Reservation
 
 
 def test_init_show_verify(site) -> None:
-    made = site("ledger", "init")
+    made = site("ledger", "init", "--composition", "sum")
     assert made.code == 0
     assert site.ledger_path.stat().st_mode & 0o077 == 0
     assert "cap ε 4, δ 0.0001" in made.out
@@ -25,6 +27,9 @@ def test_init_show_verify(site) -> None:
     site.charge("run-1", rounds=3)
     site.charge("run-2", rounds=1)
     site.charge("run-2", rounds=2, kind="metrics")
+    assert "exact accuracies: 2 of 0 answered" in site("ledger", "show").out
+    shown = json.loads(site("ledger", "show", "--json").out)
+    assert shown["exact-answers"] == {"given": 2, "most": 0}
     lines = [line.split() for line in site("ledger", "show").out.splitlines()]
     run_1, run_2 = (next(r for r in lines if r[:1] == [name]) for name in ("run-1", "run-2"))
     assert run_1[2:] == ["1.235", "1e-05", "0", "0", "3", "0", "0"]
@@ -32,7 +37,7 @@ def test_init_show_verify(site) -> None:
     assert ["cap", "4", "0.0001"] in lines
     assert ["spent", "2.47", "2e-05"] in lines  # 2.4691356 rounded up
     assert ["left", "1.53", "8e-05"] in lines  # 1.5308644 rounded down
-    verified = site("ledger", "verify").out
+    verified = site("ledger", "show").out
     # cap; two plans; reserved, sealed and sent for each of 3 + 1 + 2 releases
     assert "entries verified: 21" in verified
     assert "anchor" in verified
@@ -58,7 +63,7 @@ def test_raise_cap_asks_first_and_is_recorded(opened) -> None:
     opened.write_profile(("epsilon = 4.0", "epsilon = 7.0"))
     assert opened("ledger", "raise-cap", "--yes").code == 0
     assert "cap    7" in opened("ledger", "show").out
-    assert "the cap was raised on" in opened("report").out
+    assert "the cap was raised on" in opened.whole_report()
 
 
 def test_the_lower_of_cap_and_budget_counts(opened) -> None:

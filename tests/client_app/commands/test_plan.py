@@ -93,7 +93,7 @@ def test_without_a_ledger_the_budget_of_the_profile_counts(site) -> None:
 
 
 def test_counts_and_tuning_have_their_rows(opened) -> None:
-    opened.write_terms(personal_prior=0.1, tuning_steps=3)
+    opened.write_terms(after="prior share=0.1, tuning steps=3")
     shown = opened("plan", "--terms", opened.terms_path).out
     made = make_plan(opened.profile, opened.terms)
     assert made.counts is not None

@@ -10,9 +10,7 @@ from hdpfl_flower.config.profile import Disclosure
 
 
 def words(site) -> str:
-    result = site("report")
-    assert result.code == 0, result.err
-    return " ".join(result.out.split())
+    return site.whole_report()
 
 
 def facts(site) -> dict:
@@ -59,8 +57,13 @@ def test_each_disclosure_is_named(opened, name: str) -> None:
 def test_metrics_that_left_are_counted_although_no_longer_disclosed(opened) -> None:
     opened.charge("run-1", rounds=2)
     opened.charge("run-1", rounds=2, kind="metrics")
-    assert "Metrics without noise: 2 were released so far" in words(opened)
+    assert "Metrics without noise: 2 were released so far (exact accuracies: 2 of 0" in words(
+        opened
+    )
+    opened.write_profile(("delta = 1e-4\n", "delta = 1e-4\nexact-answers = 20\n"))
+    assert "exact accuracies: 2 of 20 answered" in words(opened)
     found = facts(opened)
+    assert found["exact-answers"] == {"given": 2, "most": 20}
     assert found["metrics-released"] == 2
     assert found["updates"]["sent"] == 2
 
@@ -96,5 +99,5 @@ def test_a_constant_time_of_reply_is_told_as_what_it_is(opened) -> None:
     assert "no constant time of reply" not in text
     assert "took longer than the constant 'reply-after'" in text
     assert facts(opened)["reply-after"] == 45.0
-    alone = " ".join(opened.bare("report", "--ledger", opened.ledger_path).out.split())
+    alone = opened.whole_report("--ledger", opened.ledger_path)
     assert "unless the profile sets a constant time of reply ('reply-after')" in alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -15,26 +16,27 @@ import pytest
 from hdpfl_flower.ledger.ledger import Ledger
 
 SECTIONS = [
-    "1. What is promised",
-    "2. What was spent",
-    "3. What was released",
-    "4. Assumptions checked",
-    "5. What the promise does not cover",
-    "6. What 'private' means here",
-]
+    "The whole report", "What was spent", "What was released", "Assumptions checked",
+    "What the promise does not cover", "What 'private' means here",
+]  # fmt: skip
+QUESTIONS = [
+    "What is promised?", "What leaves?", "What cannot be undone?",
+    "What was spent, and what is left?", "What does an attacker gain who sees all of it?",
+]  # fmt: skip
 FACTS = {
     "ledger", "cap", "spent", "left", "notes", "runs", "updates", "metrics-released",
-    "clipped-updates-opted-out", "clipped-updates-released", "releases",
+    "exact-answers", "clipped-updates-opted-out", "clipped-updates-released", "releases",
     "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
-    "assumptions", "not-covered", "stays", "closed-runs", "scores-released",
+    "assumptions", "not-covered", "stays", "closed-runs", "scores-released", "tuned-runs",
+    "composition", "order", "full",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
     "ledger": {"path", "entries", "digest", "from", "to", "anchor", "cap-raised-on"},
-    "promise": {"unit", "relation", "adversary", "private-epsilon"},
+    "promise": {"unit", "relation", "adversary", "private-epsilon", "row"},
     "runs": {
         "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
-        "metrics-released", "epsilon-any-change", "closed",
+        "metrics-released", "closed", "share",
     },
     "sums": {
         "unit", "relation", "runs", "epsilon", "delta", "with-all-records", "attacker-finds",
@@ -56,7 +58,6 @@ PLAN = {
     "epsilon-pld",
     "epsilon-rdp",
 }
-ESCAPED_PIPE = re.compile(r"\\.|\|")
 
 
 def facts(result) -> dict:
@@ -77,7 +78,9 @@ def test_the_keys_of_the_json_are_these(opened) -> None:
         assert items
         assert all(set(item) == keys for item in items), name
     assert set(found["runs"][0]["plan"]) == PLAN
-    assert set(found["runs"][0]["plan"]["schedule"][0]) == {"rounds", "steps", "sampling-prob"}
+    assert set(found["runs"][0]["plan"]["schedule"][0]) == {
+        "rounds", "steps", "sampling-prob", "noise-factor",
+    }  # fmt: skip
 
 
 def test_the_digest_is_that_of_the_anchor(opened) -> None:
@@ -100,71 +103,55 @@ def test_every_release_is_listed(opened) -> None:
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d", each["at"]) for each in found)
 
 
-def test_the_text_has_every_section_and_fits_the_terminal(opened) -> None:
+def test_the_text_has_what_is_not_covered_and_fits_the_terminal(opened) -> None:
     opened.charge("run-1", rounds=1)
     lines = opened("report").out.splitlines()
-    assert [line for line in lines if line in SECTIONS] == SECTIONS
+    asked = [*QUESTIONS, "What does the promise not cover?"]
+    assert [line for line in lines if line in asked] == asked
     assert all(len(line) <= 100 for line in lines)
+    text = " ".join(" ".join(lines).split())
+    for line in facts(opened("report", "--json"))["not-covered"]:
+        assert f"- {line}" in text
 
 
-def table_rows(text: str) -> list[list[str]]:
-    """Return the tables of a Markdown text, a list of rows with their cell separators counted."""
-    return [
-        [hit for hit in ESCAPED_PIPE.findall(line) if hit == "|"]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
-
-
-def test_the_markdown_has_every_section_and_a_row_for_every_release(opened) -> None:
+def test_the_page_has_every_section_and_a_row_for_every_release(opened) -> None:
     opened.charge("run-1", rounds=3)
-    text = opened("report", "--markdown").out
-    assert text.startswith("# Privacy report of this site\n")
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
-    (release_table,) = (block for block in text.split("\n\n") if "payload's SHA-256" in block)
-    assert len(release_table.splitlines()) == 2 + 3
-    for block in text.split("\n\n"):
-        if block.startswith("|"):
-            assert re.fullmatch(r"\|( --- \|)+", block.splitlines()[1])
-            assert len({len(row) for row in table_rows(block)}) == 1
+    page = opened("report", "--html").out
+    assert re.findall(r"<dt>(.*?)</dt>", page) == QUESTIONS
+    heads = [html.unescape(each) for each in re.findall(r"<h[12]>(.*?)</h[12]>", page)]
+    assert heads == ["Privacy report of this site", "The budget", *SECTIONS]
+    assert page.count("<td>update</td>") == 3
 
 
-HOSTILE = 'x|y\n## 9. Nothing was spent\n<b onclick="x">*\x1b[2J`'
+HOSTILE = 'x|y\n## 9. Nothing was spent\n<b onclick="x">*\x1b[2J`\x9b2J\u202e'
 
 
 def test_the_name_of_a_run_cannot_forge_the_report(opened) -> None:
     """The server names the runs."""
     opened.charge(HOSTILE, rounds=1)
-    assert facts(opened("report", "--json"))["runs"][0]["run-id"] == HOSTILE
-    text, markdown = opened("report").out, opened("report", "--markdown").out
-    for shown in (text, markdown):
-        assert "\x1b" not in shown
-        assert not any(line.startswith(("## 9", "9.")) for line in shown.splitlines())
-    assert "<b" not in markdown.replace(r"\<b", "")
-    assert re.findall(r"^## (.*)$", markdown, re.MULTILINE) == SECTIONS
-    for block in markdown.split("\n\n"):
-        assert len({len(row) for row in table_rows(block)}) <= 1
+    told = opened("report", "--json")
+    assert facts(told)["runs"][0]["run-id"] == HOSTILE
+    assert told.out.replace("\n", "").isprintable()
+    text = opened("report").out
+    assert text.replace("\n", "").isprintable()
+    assert not any(line.startswith(("## 9", "9.")) for line in text.splitlines())
+    page = opened("report", "--html").out
+    assert page.replace("\n", "").isprintable() and "<b" not in page.replace("<body>", "")
 
 
 def test_a_report_in_a_file_belongs_to_its_owner_alone(opened) -> None:
     opened.charge("run-1", rounds=1)
-    path = opened.folder / "report.md"
-    result = opened("report", "--markdown", "--out", path)
+    path = opened.folder / "report.html"
+    result = opened("report", "--html", "--out", path)
     assert result.code == 0
     assert result.out == f"wrote {path}\n"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert path.read_text() == opened("report", "--markdown").out
+    assert path.read_text() == opened("report", "--html").out
     path.write_text("an older report")
     assert "--force" in opened("report", "--out", path).error()
     assert path.read_text() == "an older report"
     assert opened("report", "--out", path, "--force").code == 0
     assert path.read_text().startswith("PRIVACY REPORT")
-
-
-def test_two_forms_at_once_are_one_too_many(opened) -> None:
-    result = opened("report", "--json", "--markdown")
-    assert result.code == 2
-    assert "exclude each other" in result.err
 
 
 # The ledger's file alone.
@@ -179,7 +166,7 @@ def test_the_ledger_alone_gives_the_same_numbers_and_is_only_read(opened) -> Non
     copy.chmod(0o400)
     before = contents(copy.parent)
     alone = facts(opened.bare("report", "--ledger", copy, "--json"))
-    for form in ((), ("--markdown",)):
+    for form in ((), ("--html",)):
         assert opened.bare("report", "--ledger", copy, *form).code == 0
     assert contents(copy.parent) == before
     for key in ("cap", "spent", "left", "runs", "updates", "releases", "metrics-released"):
@@ -220,9 +207,9 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_as_it_is(opened, alone:
         db.execute("PRAGMA user_version = 99")
         db.commit()
     before = contents(opened.folder)
-    out = opened.folder / "report.md"
+    out = opened.folder / "report.html"
     which = ("--ledger", opened.ledger_path) if alone else ("--profile", opened.profile_path)
-    result = opened.bare("report", *which, "--markdown", "--out", out)
+    result = opened.bare("report", *which, "--html", "--out", out)
     assert "newer version" in result.error()
     assert not result.out
     assert contents(opened.folder) == before
@@ -242,17 +229,17 @@ def test_no_ledger_where_one_is_named(opened, tmp_path: Path) -> None:
 
 
 def test_counts_and_closed_runs_are_in_the_report(opened) -> None:
-    opened.write_terms(personal_prior=0.1, tuning_steps=3)
+    opened.write_terms(after="prior share=0.1, tuning steps=3")
     opened.charge("run-1", rounds=2)
     opened.charge("run-1", rounds=1, kind="counts")
-    Ledger(opened.ledger_path).close_run("run-1")
+    Ledger(opened.ledger_path).close_run("run-1", tuned=True)
     found = facts(opened("report", "--json"))
     plan = found["runs"][0]["plan"]
     assert found["closed-runs"] == ["run-1"]
     assert plan["tuning-steps"] == 3
     assert plan["counts-noise"] > 0
-    text = opened("report").out
+    text = opened.whole_report()
     assert "tuning × 3" in text
-    assert re.search(r"run-1 +counts +1 ", text)
+    assert "run-1 counts 1 " in text
     assert "closed here: run 'run-1'" in text
     assert "hdpfl-site model tune" in text

@@ -116,12 +116,12 @@ def test_the_event_is_spelled_out(site, recorded: Path) -> None:
     runs = {run["run-id"]: run for run in facts_of(site, recorded)["runs"]}
     run = runs["rounds of two kinds"]
     assert run["plan"]["schedule"] == [
-        {"rounds": 2, "steps": 20, "sampling-prob": 0.1},
-        {"rounds": 1, "steps": 8, "sampling-prob": 0.3},
+        {"rounds": 2, "steps": 20, "sampling-prob": 0.1, "noise-factor": 1.0},
+        {"rounds": 1, "steps": 8, "sampling-prob": 0.3, "noise-factor": 1.0},
     ]
     assert (run["rounds"], run["delta"], run["epsilon"]) == (3, DELTA, 20.0)
     assert run["plan"]["noise-multiplier"] == 1.2
-    text = site.bare("report", "--ledger", recorded).out
+    text = site.whole_report("--ledger", recorded)
     assert "2 × 20" in text
     assert "1 × 8" in text
 
@@ -168,9 +168,9 @@ def test_numbers_come_from_the_ledger_and_not_from_the_profile(opened) -> None:
 def test_the_mutants_that_read_the_profile_are_caught(opened, monkeypatch, part: str) -> None:
     honest = report_facts._run
 
-    def from_profile(books, run_id, site):
-        run = honest(books, run_id, site)
-        made = make_plan(site, opened.terms)
+    def from_profile(books, run_id):
+        run = honest(books, run_id)
+        made = make_plan(opened.profile, opened.terms)
         if part == "charge":
             return run | {"epsilon": made.epsilon, "delta": made.delta}
         frozen = ChargedPlan(made.to_json(), "{}", run["epsilon"], run["delta"])

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from client_app.reports.units import (
-    AGAINST_NOTHING,
     BY_SERVER,
     RECORD,
     SEVERAL,
@@ -16,8 +15,7 @@ from client_app.reports.units import (
 )
 from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
-from hdpfl_flower.privacy.audit import gaussian_epsilon
-from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
 
 EPSILON, DELTA = 1.2345678, 1e-5
@@ -25,9 +23,7 @@ ID = ('path = "records.csv"', 'path = "records.csv"\nid = "who"')
 
 
 def words(site, *more: object) -> str:
-    result = (site.bare if more else site)("report", *more)
-    assert result.code == 0, result.err
-    return " ".join(result.out.split())
+    return site.whole_report(*more)
 
 
 def facts(site, *more: object) -> dict:
@@ -42,21 +38,12 @@ def charge(site, run_id: str, **terms: object) -> None:
     site.charge(run_id, rounds=1)
 
 
-def charge_as_before(site, run_id: str, **terms: object) -> Plan:
-    """Charge a run as a version did that planned every release for one clip norm."""
-    site.write_terms(**terms)
-    return charge_with(site, run_id, None)
-
-
-def charge_with(site, run_id: str, sensitivity: float | None) -> Plan:
-    """Charge a run whose plan says another sensitivity, or none."""
+def charge_with(site, run_id: str, sensitivity: float) -> None:
+    """Charge a run whose plan says another sensitivity."""
     made, run = make_plan(site.profile, site.terms), site.terms.updated(run_id=run_id)
     content = json.loads(made.to_json()) | {"sensitivity": sensitivity}
-    if sensitivity is None:
-        del content["sensitivity"]
     frozen = ChargedPlan(json.dumps(content), run.to_json(), made.epsilon, made.delta)
     release(site, Request(run_id, 1, "update", "digest"), frozen)
-    return made if sensitivity else Plan.from_json(frozen.plan)
 
 
 def release(site, request: Request, frozen: ChargedPlan | None) -> None:
@@ -76,6 +63,7 @@ def test_before_the_first_run_the_unit_is_the_profiles(opened) -> None:
     text = words(opened)
     assert f"Protected is {of_id('who')}." in text
     assert "A person with several records" not in text
+    assert "the record used of an id is its first labelled row." in text
     assert facts(opened)["promise"]["unit"] == of_id("who")
     assert facts(opened)["sums"] == []
 
@@ -89,22 +77,11 @@ def test_a_run_with_an_id_protects_it(opened, alone: bool) -> None:
     assert facts(opened, *source)["promise"]["unit"] == of_id("who")
 
 
-def test_a_plan_of_an_earlier_version_says_the_id_only_beside_a_table(opened) -> None:
-    """It took any schema's id, and read it in tables alone; where there is none, see 5."""
-    charge_as_before(opened, "run-1", schema='id = "who"\n' + opened.schema)
-    assert facts(opened)["promise"]["unit"] == of_id("who")
-    assert facts(opened, "--ledger", opened.ledger_path)["promise"]["unit"] == RECORD
-    opened.write_profile(('format = "csv"', 'format = "npz"'))
-    assert facts(opened)["promise"]["unit"] == RECORD
-
-
 def test_one_unit_for_all_runs_is_one_sum(opened) -> None:
     for run in ("run-1", "run-2"):
         charge(opened, run, noise="client")
     text, found = words(opened), facts(opened)
-    assert f"Protected is {WHOLE_SITE}. Compared is any change of these records" in " ".join(
-        text.replace(" - ", " ").split()
-    )
+    assert f"Protected is {WHOLE_SITE}. Compared is any change of these records" in text
     assert "with ε = 2.47 and δ = 2e-05" in text
     assert found["promise"]["unit"] == WHOLE_SITE
     assert [each["unit"] for each in found["sums"]] == [WHOLE_SITE]
@@ -142,35 +119,10 @@ def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> No
     assert f"Protected is {WHOLE_SITE}, compared is any change of these records" in text
     assert "by runs 'records-1', 'records-2' alone" in text
     assert "With them counted, its ε is 3.704" in text
-    assert "4.939" not in text.split("2. What was spent")[0], "the sum over all units has no name"
+    promise = text.partition("What is promised?")[2].partition("What leaves?")[0]
+    assert promise and "4.939" not in promise, "the sum over all units has no name"
     assert "TRUSTED SERVER for run 'server'" in text
     assert "on its word alone, at an ε of 3.5 in all" in text
-
-
-def test_noise_that_was_made_for_less_is_never_counted_as_more(opened) -> None:
-    """A ledger of the version that calibrated a client's update for 1 C, against nothing."""
-    before = charge_as_before(opened, "old", noise="client")
-    assert before.sensitivity == 1.0
-    charge(opened, "records")
-    found, text = facts(opened), words(opened)
-    (old,) = [run for run in found["runs"] if run["run-id"] == "old"]
-    assert old["unit"] == AGAINST_NOTHING
-    rows = {each["unit"]: each for each in found["sums"]}
-    assert rows[AGAINST_NOTHING]["runs"] == ["old"]
-    assert rows[RECORD]["runs"] == ["records"]
-    assert rows[RECORD]["with-all-records"] is None
-    exact = gaussian_epsilon(2 * before.rounds**0.5 / before.noise_multiplier, DELTA)
-    assert exact <= old["epsilon-any-change"] < 1.01 * exact
-    assert old["epsilon-any-change"] > 2 * EPSILON
-    assert "A change of the records in run 'old': an earlier version made its noise" in text
-    assert [run["epsilon-any-change"] for run in found["runs"]][1] is None
-
-
-def test_an_old_plan_parses_and_costs_what_it_was_charged(opened) -> None:
-    made = make_plan(opened.profile, opened.terms)
-    content = json.loads(made.to_json())
-    assert content.pop("sensitivity") == 1.0
-    assert Plan.from_json(json.dumps(content)) == made
 
 
 @pytest.mark.parametrize("sensitivity", [0.5, 1.5, -1.0])
@@ -178,9 +130,9 @@ def test_a_plan_whose_noise_is_less_than_its_multiplier_says_is_no_plan(
     opened, sensitivity: float
 ) -> None:
     charge_with(opened, "run-1", sensitivity)
-    result = opened("report")
+    result = opened("report", "--html")
     assert result.code == 1
-    assert "no ε can be computed from its plan" in " ".join(result.out.split())
+    assert "no ε can be computed from its plan" in result.out
     assert "CONTRADICTED" in result.out
 
 
@@ -188,6 +140,3 @@ def test_a_server_that_was_told_an_infinite_epsilon_promises_nothing(opened) -> 
     release(opened, Request("open", 1, CLIPPED_UPDATE, "digest", float("inf")), None)
     assert facts(opened)["trusted-server"] == {"runs": [], "epsilon": None}
     assert "NO PRIVACY in the runs of a trusted server" in words(opened)
-    release(opened, Request("unsaid", 1, CLIPPED_UPDATE, "digest"), None)
-    assert facts(opened)["trusted-server"] == {"runs": ["unsaid"], "epsilon": None}
-    assert "on its word alone: what the server compares" in words(opened)

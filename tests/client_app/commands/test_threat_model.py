@@ -14,8 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from client_app.approval import fab
 from client_app.reports.facts import ADVERSARY
+from client_app.site.inbox import MOST_RUNS
 from hdpfl_flower import wire
+from hdpfl_flower.config import terms
+from hdpfl_flower.config.profile import LifetimeBudget
+from hdpfl_flower.config.toml_text import DEEPEST, MOST_PARTS
 from tests.client_app.commands.fabs import MODULES, bundle, run_what_is_sent, supernode_runtime
 
 TEXT = (Path(__file__).parents[3] / "docs" / "concepts" / "threat-model.md").read_text()
@@ -68,6 +73,18 @@ def test_what_crosses_the_network_is_listed() -> None:
     )
     assert f"({wire.DECLINED})" in TEXT
     assert f"({wire.FAILED})" in TEXT
+
+
+def test_the_bounds_that_are_named_are_those_of_the_code() -> None:
+    assert f"terms of {terms.MOST_TERMS:,} characters" in TEXT
+    assert f"a schema of {terms.MOST_SCHEMA // 1024} KiB" in TEXT
+    assert f"keys of {MOST_PARTS} parts, {DEEPEST} brackets" in TEXT
+    assert f"a run id of {terms.MOST_RUN_ID} characters" in TEXT
+    assert f"other texts of {terms.MOST_CHARACTERS};" in TEXT
+    assert f"{MOST_RUNS} runs wait" in TEXT
+    assert f"{fab.MAX_BYTES // 10**6} MB unpacked" in TEXT
+    assert f"file of {fab._MOST_PROJECT:,} characters, names of {fab._LONGEST_NAME}," in TEXT
+    assert LifetimeBudget(epsilon=1, delta=1e-5).exact_answers == 0
 
 
 def test_the_files_that_are_named_are_there() -> None:

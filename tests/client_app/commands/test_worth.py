@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from client_app.personal.ditto import kept_personal_path
-from client_app.personal.kept_model import read_kept_model
-from client_app.personal.personal_model import (
+from client_app.after_run.personal_model import (
     PersonalModel,
-    kept_model_path,
+    personal_model_file,
     save_personal_model,
 )
+from client_app.after_run.stored_models import checked_final_model
+from client_app.training.ditto import kept_personal_path
 from client_app.worth.home_model import train_at_home
 from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
-from tests.client_app.commands.test_model import keep
+from tests.client_app.commands.test_model import TRAINING, keep
 
 HELD_OUT = ('path = "records.csv"', 'path = "records.csv"\nholdout = 0.5')
 QUICK = ("--folds", "2", "--epochs", "2")
@@ -145,9 +145,10 @@ def test_records_of_a_person_move_together(site) -> None:
 
 def test_personal_models_are_judged_beside_the_joined_one(site) -> None:
     prepare(site)
+    site.write_terms(second="kept pull=0.1")
     keep(site, (-40, 0, 0), 0)
     path = kept_personal_path(site.profile.state.path, site.terms)
-    path.write_bytes(save({"personal": np.array([40, 0, 0, 0], np.float32)}))
+    path.write_bytes(save({"personal": np.array([40, 0, 0, 0], np.float32)}, TRAINING))
     found = asked(site)
     ditto = model_named(found, "personal model (Ditto)")
     assert ditto["kind"] == "kept"
@@ -160,8 +161,8 @@ def test_personal_models_are_judged_beside_the_joined_one(site) -> None:
 def test_a_runs_own_model_is_judged_with_what_it_adds_to_the_outputs(site, kind) -> None:
     prepare(site)
     keep(site, (40, 0, 0), 0)
-    model, task = read_kept_model(site.profile)
-    path = kept_model_path(site.profile.state.path, "run-1")
+    model, task = checked_final_model(site.profile)
+    path = personal_model_file(site.profile.state.path, "run-1")
     added = np.array([-1000], np.float32)  # so that every record is of class 0
     save_personal_model(path, PersonalModel(model.terms, model.arrays, added, kind))
     data = read_site_data(site.profile.data, task, site.schema)
@@ -218,7 +219,7 @@ def test_nothing_is_written_charged_or_released(opened) -> None:
     before = files(opened.folder)
     assert opened("worth", *QUICK).code == 0
     assert files(opened.folder) == before
-    assert opened("ledger", "verify").code == 0
+    assert opened("ledger", "show").code == 0
 
 
 def test_a_picture_is_one(site) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import stat
-from datetime import UTC, date, datetime
+import threading
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Message
@@ -20,7 +23,9 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import LedgerError, Refused, TermsError
 from hdpfl_flower.ledger.account import Approval, Request
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.privacy.policy import FREE_TERMS
 from tests.client_app.messages import ask, make_site, terms_of
+from tests.hdpfl_flower.privacy.test_policy import other_value
 
 KINDS = (wire.TRAIN, wire.EVALUATE, wire.JOIN, wire.SCORES, wire.FINISH)
 
@@ -95,17 +100,38 @@ def test_an_approved_run_trains_and_the_request_shows_what_was_asked(profile: Pa
         {"model": "mlp:4"},
         {"epsilon-cap": 0.0},
         {"epsilon-cap": 0.6},
+        {"after": ""},
+        {"after": "scores share=0.3"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_changed_terms_need_a_new_approval(profile: Path, change: dict[str, object]) -> None:
-    approved = {"purpose": "one", "epsilon-cap": 0.5 if "epsilon-cap" in change else 0.0}
+    approved = {"purpose": "one", "epsilon-cap": 0.5 if "epsilon-cap" in change else 0.0,
+                "after": "scores share=0.2" if "after" in change else ""}  # fmt: skip
     approve(profile, terms_of(**approved))
     changed = terms_of(**{**approved, **change})
     assert code_of(ask(profile, changed)) == wire.PENDING
     (request,) = inbox.read_requests(ledger_of(profile))
     assert request.terms == changed
     assert "reserved" not in entries(profile)
+
+
+@pytest.mark.parametrize("key", sorted({*RunTerms.keys()} - FREE_TERMS))
+def test_an_approval_covers_exactly_each_term(key: str) -> None:
+    """But for a cap where there was none; both ways."""
+    pairs = []
+    for cap in (0.0, 0.5):
+        one = terms_of(**{"epsilon-cap": cap, "evaluation": "server"})
+        other = RunTerms.parse({**one.as_config(), key: other_value(key, one.as_config()[key])})
+        pairs += [(one, other), (other, one)]
+        more = other.updated(epsilon_cap=0.5)
+        if key != "epsilon-cap":
+            pairs += [(one, more), (other, terms_of(**{"evaluation": "server"}))]
+    for mine, proposed in pairs:
+        if key == "epsilon-cap" and not mine.epsilon_cap:
+            continue
+        assert inbox.request_digest(mine, "app") not in inbox.covering_digests(proposed, "app")
+        assert inbox.request_digest(mine, "app") in inbox.covering_digests(mine, "app")
 
 
 def test_what_the_noise_does_not_depend_on_needs_none(profile: Path) -> None:
@@ -120,12 +146,35 @@ def test_an_approval_for_another_app_is_none(profile: Path) -> None:
     assert "reserved" not in entries(profile)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_its_ledger_a_site_that_asks_answers_nothing(profile: Path, kind: str) -> None:
+    ledger_of(profile).unlink()
+    assert ask(profile, terms_of(), 0, kind).has_error()
+
+
+def test_a_standing_approval_needs_no_ledger_where_nothing_is_charged(tmp_path: Path) -> None:
+    profile = make_site(tmp_path)
+    ledger_of(profile).unlink()
+    assert ask(profile, terms_of(), 0, wire.JOIN).has_content()
+    assert ask(profile, terms_of()).has_error()
+    assert not ledger_of(profile).exists()
+
+
+def test_an_approval_counts_under_its_runs_name_alone(profile: Path) -> None:
+    """Even one of the very digest, which no ledger of this site writes."""
+    digest = inbox.request_digest(terms_of(), app_digest())
+    ledger = Ledger(ledger_of(profile))
+    ledger.approve(Approval("run-2", digest, terms_of().to_json(), app_digest(), "a person"))
+    ledger.close()
+    assert code_of(ask(profile, terms_of())) == wire.PENDING
+
+
 def test_a_refused_run_stays_refused_under_whatever_terms(profile: Path) -> None:
     ask(profile, terms_of())
     ledger = Ledger(ledger_of(profile))
     ledger.refuse("run-1", "a person")
     ledger.close()
-    with pytest.raises(LedgerError, match="a refusal stays"):
+    with pytest.raises(LedgerError, match="a refusal is final"):
         approve(profile, terms_of())
     inbox.inbox_path(ledger_of(profile)).unlink()
     for terms in (terms_of(), terms_of(rounds=2)):
@@ -178,14 +227,48 @@ def test_beyond_its_bounds_a_run_waits(tmp_path: Path) -> None:
     assert ask(profile, terms_of(rounds=2)).has_content()
 
 
-def test_a_flood_of_runs_leaves_a_bounded_file_and_the_newest(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
-    for number in range(inbox.MOST_RUNS + 5):
-        inbox.file_request(ledger, terms_of(**{"run-id": f"run-{number}"}), "app")
-    names = [request.run_id for request in inbox.read_requests(ledger)]
-    assert names == [f"run-{number}" for number in range(5, inbox.MOST_RUNS + 5)]
-    with pytest.raises(TermsError, match="longer than"):
-        inbox.file_request(ledger, terms_of(schema="#" * inbox.MOST_BYTES), "app")
+def test_a_flood_of_runs_leaves_a_bounded_file_and_displaces_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is still asked for keeps its place and its number; the oldest other makes room."""
+    assert inbox.MOST_RUNS == 20 and inbox.STALE.total_seconds() == 3600, "as the docs say"
+    ledger, clock = tmp_path / "ledger.sqlite", datetime(2026, 1, 1, tzinfo=UTC)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return clock
+
+    monkeypatch.setattr(inbox, "datetime", Clock)
+
+    def ask_for(number: int, **more: object) -> bool:
+        return inbox.file_request(ledger, terms_of(**{"run-id": f"run-{number}", **more}), "app")
+
+    asked = [ask_for(number) for number in range(inbox.MOST_RUNS + 5)]
+    assert asked == [True] * inbox.MOST_RUNS + [False] * 5
+    waiting = inbox.read_requests(ledger)
+    assert [each.run_id for each in waiting] == [f"run-{n}" for n in range(inbox.MOST_RUNS)]
+    clock += inbox.STALE
+    assert not ask_for(99)
+    assert ask_for(0) and ask_for(2) and ask_for(3, rounds=2)
+    clock += timedelta(microseconds=1)
+    assert ask_for(99)
+    found = {each.run_id: each.number for each in inbox.read_requests(ledger)}
+    assert found == {
+        **{each.run_id: each.number for each in waiting if each.run_id != "run-1"},
+        "run-3": inbox.MOST_RUNS + 1, "run-99": inbox.MOST_RUNS + 2,
+    }  # fmt: skip
+
+
+def test_a_run_that_finds_no_room_waits_and_is_logged(
+    profile: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_RUNS", 1)
+    assert code_of(ask(profile, terms_of())) == wire.PENDING
+    assert "is not listed" not in caplog.text
+    assert code_of(ask(profile, terms_of(**{"run-id": "run-2"}))) == wire.PENDING
+    assert "run 'run-2' is not listed" in caplog.text
+    assert [each.run_id for each in inbox.read_requests(ledger_of(profile))] == ["run-1"]
 
 
 def test_a_request_keeps_the_time_of_its_first_until_its_terms_change(tmp_path: Path) -> None:
@@ -197,6 +280,20 @@ def test_a_request_keeps_the_time_of_its_first_until_its_terms_change(tmp_path: 
     assert datetime.fromisoformat(seen[2].last) <= datetime.now(UTC)
     inbox.remove_request(ledger, seen[0])  # what was decided is no longer what is asked for
     assert inbox.read_requests(ledger) == [seen[2]]
+
+
+def test_a_request_waits_for_another_that_is_being_written(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+    assert inbox.file_request(ledger, terms_of(), "app")
+    writing = sqlite3.connect(inbox.inbox_path(ledger), check_same_thread=False)
+    writing.execute("BEGIN EXCLUSIVE")
+    ends = threading.Timer(0.3, writing.rollback)
+    ends.start()
+    with contextlib.suppress(sqlite3.OperationalError):
+        inbox.file_request(ledger, terms_of(**{"run-id": "run-2"}), "app")
+    ends.join()
+    writing.close()
+    assert len(inbox.read_requests(ledger)) == 2
 
 
 def test_a_damaged_file_changes_no_reply_and_is_named(profile: Path) -> None:
@@ -226,3 +323,44 @@ def test_the_app_is_known_by_its_bundle_where_it_is_pinned_and_else_by_its_files
         file.write_bytes(content)
         digests.add(app_digest(loose / str(number)))
     assert len(digests) == 2 and not is_pinned(loose / "0")
+    assert not is_pinned(tmp_path / "other" / ("a1" * 32)) and not is_pinned(pinned / "more")
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("client_app/site/site.py", True), ("strategies/a/b/c.py", True), ("client_app/x.pyc", True),
+     ("hdpfl_flower/data/schemas/heart.toml", True), ("server_app/x.so", True),
+     ("client_app/__pycache__/app.pyc", False), ("docs/x.py", False)],
+)  # fmt: skip
+def test_the_digest_of_an_app_is_of_every_file_of_its_packages(
+    tmp_path: Path, name: str, counts: bool
+) -> None:
+    """Its bytes and its name, in whatever folder and of whatever ending."""
+    digests = set()
+    for number, (written, content) in enumerate(
+        [("client_app/app.py", b""), (name, b"1"), (name, b"2"), (f"{name}2", b"1")]
+    ):
+        root = tmp_path / str(number)
+        for each, data in (("client_app/app.py", b""), (written, content)):
+            (root / each).parent.mkdir(parents=True, exist_ok=True)
+            (root / each).write_bytes(data)
+        digests.add(app_digest(root))
+    assert len(digests) == (4 if counts else 1)
+
+
+def test_bytes_cannot_move_from_one_file_of_an_app_to_the_next(tmp_path: Path) -> None:
+    digests = set()
+    for number, files in enumerate(
+        [
+            {"a.py": b"", "b.py": b"1"},
+            {"a.py": b"client_app/b.py\x000\x001"},
+            {"a.py": b"client_app/b.py\x001\x001"},
+            {"a.py": b"1", "b.py": b""},
+        ]
+    ):
+        folder = tmp_path / str(number) / "client_app"
+        folder.mkdir(parents=True)
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        digests.add(app_digest(folder.parent))
+    assert len(digests) == 4

@@ -152,12 +152,15 @@ def test_a_model_above_the_payload_bound_is_refused(
 def test_metrics_leave_only_where_they_are_disclosed(
     tmp_path: Path, noise: str, strategy: str
 ) -> None:
-    closed = willing(tmp_path / "closed", holdout=0.5)
-    assert code_of(ask(closed, terms_in(noise, strategy), 1, wire.EVALUATE)) == wire.DECLINED
-    assert kinds(tmp_path / "closed") == {}
+    closed, terms = willing(tmp_path / "closed", holdout=0.5), terms_in(noise, strategy)
+    terms = terms.updated(evaluation="sites")
+    assert ask(closed, terms).has_content()
+    assert code_of(ask(closed, terms, 1, wire.EVALUATE)) == wire.DECLINED
+    assert (1, "metrics") not in kinds(tmp_path / "closed")
     told = willing(tmp_path / "open", holdout=0.5, disclose='["metrics"]')
-    assert ask(told, terms_in(noise, strategy), 1, wire.EVALUATE).has_content()
-    assert kinds(tmp_path / "open") == {(1, "metrics"): "sent"}
+    assert ask(told, terms).has_content()
+    assert ask(told, terms, 1, wire.EVALUATE).has_content()
+    assert kinds(tmp_path / "open")[1, "metrics"] == "sent"
 
 
 @pytest.mark.parametrize(("noise", "strategy"), MODES)

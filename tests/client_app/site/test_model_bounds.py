@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn
 
+from client_app.site import site
+from client_app.site.site import check_sizes
 from hdpfl_flower import wire
 from hdpfl_flower.models import networks as models
 from hdpfl_flower.models.task import Task
@@ -30,15 +32,15 @@ WAYS = {
     "a layer of images": (wire.TRAIN, {"dataset": "mnist"}, ""),
     "client's noise": (wire.TRAIN, {"noise": "client"}, ""),
     "server's noise": (wire.TRAIN, SERVER, ""),
-    "personal": (wire.TRAIN, {"personal-lambda": "0.5"}, ""),
+    "personal": (wire.TRAIN, {"second": "kept pull=0.5"}, ""),
     "private personal": (
-        wire.TRAIN, {"personal-lambda": "0.5", "personal-noise": "records"}, "",
+        wire.TRAIN, {"second": "private pull=0.5"}, "",
     ),
-    "choose": (wire.TRAIN, {"selections": 1}, wire.CHOOSE),
-    "pull": (wire.TRAIN, {"prox-lambda": 0.1}, wire.PULL),
+    "choose": (wire.TRAIN, {"choice": "gaussian times=1"}, wire.CHOOSE),
+    "pull": (wire.TRAIN, {"work": "plain pull=0.1"}, wire.PULL),
     "offset": (wire.TRAIN, {}, wire.OFFSET),
     "project": (wire.TRAIN, {}, "project"),
-    "evaluate": (wire.EVALUATE, {}, ""),
+    "evaluate": (wire.EVALUATE, {**KEPT, "evaluation": "sites"}, ""),
     "finish": (wire.FINISH, KEPT, ""),
 }  # fmt: skip
 """Message types, terms and uses by which a site comes to build the network of the terms."""
@@ -135,3 +137,72 @@ def test_an_absurd_name_is_refused_by_every_handler(tmp_path: Path) -> None:
     assert {way: code for way, (code, _) in found.items()} == dict.fromkeys(ways, wire.FAILED)
     assert grown < 150_000
     assert log.count("at most 9999999, in plain digits") >= len(ways)
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "a run's name": {"run-id": "r" * 65},
+    "half of a character": {"run-id": "\ud800"},
+    "a strategy": {"strategy": "s" * 501},
+    "a schema": {"schema": "#" * 65_537},
+    "a deep schema": {"schema": "a = [[[[[1]]]]]"},
+    "a key of many parts": {"schema": "a." * 30_000 + "a = 1"},
+    "unknown keys": {f"key-{number}": 1 for number in range(5_000)},
+    "all": {f"key-{number}": 1 for number in range(50_000)},
+    "a long key": {"k" * 100_000: 1},
+}
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_what_exceeds_a_limit_of_the_terms_fails_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    profile = make_site(tmp_path)
+    before = (tmp_path / "ledger.sqlite").read_bytes()
+    content = wire.write_instructions(terms_of(), 1, model_of(terms_of()))
+    content["instructions"]["terms"] = json.dumps({**terms_of().as_config(), **LONG[what]})
+    with caplog.at_level("ERROR", "hdpfl.site"):
+        reply = send({"profile": str(profile)}, wire.TRAIN, content)
+    assert (reply.error.code, reply.error.reason) == (wire.FAILED, "failed")
+    (line,) = caplog.messages
+    assert line.startswith(("failed: run config: ", "failed: schema: ")) and len(line) < 500
+    assert (tmp_path / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_a_message_above_the_policy_is_declined_before_a_byte_of_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_others: bool
+) -> None:
+    terms, read = terms_of(), []
+    size = sum(len(array.data) for array in model_of(terms).values())
+    profile = make_site(tmp_path, more=f"[policy]\nmax-payload-mb = {1.5 * size / 1e6}\n")
+    assert ask(profile, terms).has_content()
+    one = Array("float32", (1,), "numpy.ndarray", b"x" * (2 * size))
+    model, others = model_of(terms), [ArrayRecord({"x": one})] if with_others else []
+    if not with_others:
+        model["more"] = one
+    content = wire.write_instructions(terms, 2, model, others=others, use=wire.PULL)
+    monkeypatch.setattr(wire, "model_digest", lambda model: read.append(model) or "0" * 64)
+    reply = send({"profile": str(profile)}, wire.TRAIN, content)
+    assert reply.error.code == wire.DECLINED
+    assert not read
+
+
+def test_a_message_has_so_many_arrays_and_short_names_before_any_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def named(name: str = "a", dtype: str = "float32", shape: tuple[int, ...] = (0,),
+              stype: str = "numpy.ndarray") -> ArrayRecord:  # fmt: skip
+        return ArrayRecord({name: Array(dtype, shape, stype, b"")})
+
+    limits: tuple[dict[str, Any], ...] = (
+        {"name": "n" * 500}, {"dtype": "d" * 500}, {"stype": "s" * 500}, {"shape": (1,) * 8},
+    )  # fmt: skip
+    for limit in limits:
+        check_sizes(RecordDict({"model": named(**limit)}), None)
+        beyond = {key: value + value[:1] for key, value in limit.items()}
+        with pytest.raises(wire.WireError, match="too long"):
+            check_sizes(RecordDict({"model": named(), "others": named(**beyond)}), None)
+    monkeypatch.setattr(site, "MOST_ARRAYS", 2)
+    check_sizes(RecordDict({"model": named(), "others": named()}), None)
+    with pytest.raises(wire.WireError, match="too many"):
+        check_sizes(RecordDict({"model": named(), "others": named(), "more": named()}), None)

@@ -20,11 +20,11 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data import datasets, site_data
 from hdpfl_flower.ledger.ledger import Ledger
-from tests.client_app.messages import make_site, model_of, send, terms_of
+from tests.client_app.messages import ask, make_site, model_of, send, terms_of, terms_with_test
 from tests.client_app.training.test_client_level import SERVER, noising, trusting
 from tests.client_app.training.test_private_choice import choosing, says_no, says_yes
 
-PERSONAL = {"personal-lambda": "0.1", "learning-rate": 0.5}
+PERSONAL = {"second": "kept pull=0.1", "learning-rate": 0.5}
 
 
 def request(**more: Any) -> RecordDict:
@@ -41,24 +41,26 @@ def choice() -> RecordDict:
 
 
 def holding_out(folder: Path) -> Path:
-    """Return the profile of a site that holds records out and discloses their metrics."""
-    return make_site(folder, holdout=0.5, disclose='["metrics"]')
+    """Return the profile of a site that discloses metrics, after the round that is tested."""
+    profile = make_site(folder, holdout=0.5, disclose='["metrics"]')
+    assert ask(profile, terms_with_test()).has_content()
+    return profile
 
 
 ASKED: dict[str, tuple[Callable[[Path], Path], str, RecordDict]] = {
     "an update": (make_site, wire.TRAIN, request()),
     "a choice": (make_site, wire.TRAIN, choice()),
     "a personal model": (
-        make_site, wire.TRAIN, request(**PERSONAL, **{"personal-noise": "none"})
+        make_site, wire.TRAIN, request(**PERSONAL)
     ),
     "a private personal model": (
-        make_site, wire.TRAIN, request(**PERSONAL, **{"personal-noise": "records"})
+        make_site, wire.TRAIN, request(**{**PERSONAL, "second": "private"})
     ),
     "a client's noise": (noising, wire.TRAIN, request(noise="client", strategy="fedhdp")),
     "the server's noise": (
-        trusting, wire.TRAIN, request(**SERVER, **{"personal-lambda": "0.1"})
+        trusting, wire.TRAIN, request(**SERVER, **{"second": "kept pull=0.1"})
     ),
-    "metrics": (holding_out, wire.EVALUATE, request()),
+    "metrics": (holding_out, wire.EVALUATE, request(evaluation="sites")),
 }  # fmt: skip
 """What a server asks for: the site, the message's type and its content."""
 

@@ -25,15 +25,16 @@ from strategies.core.model_record import initial_arrays
 SITES = 4
 PARTED: dict[str, dict[str, Any]] = {
     "fedper": {},
-    "lg-fedavg": {"strategy": "fedper", "personal-part": "body"},
-    "fedrep": {"personal-steps": 1},
+    "lg-fedavg": {"strategy": "fedper", "work": "joint stays=body"},
+    "fedrep": {"work": "auto own-steps=1"},
     "fedbabu": {},
     "ppsgd": {},
-    "ppsgd-head": {"strategy": "ppsgd", "personal-part": "head"},
-    "dsu": {"mask-share": 0.3},
-    "dsu top-k": {"strategy": "dsu", "shared-mask": "charged-top-k"},
-    "dsu random": {"strategy": "dsu", "shared-mask": "random"},
-    "dsu global": {"strategy": "dsu", "shared-mask": "global-magnitude"},
+    "ppsgd-head": {"strategy": "ppsgd", "work": "auto of=head"},
+    "momentum": {"strategy": "fedavg", "work": "momentum beta=0.5"},
+    "dsu": {"work": "auto share=0.3"},
+    "dsu top-k": {"strategy": "dsu", "work": "auto mask=charged-top-k"},
+    "dsu random": {"strategy": "dsu", "work": "auto mask=random"},
+    "dsu global": {"strategy": "dsu", "work": "auto mask=global-magnitude"},
 }
 """Terms under which a part of the model, or an offset to it, stays at its site."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import AccountingError, Declined
-from hdpfl_flower.ledger.account import ChargedPlan, Request
-from hdpfl_flower.ledger.ledger import Ledger, Reservation
+from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import make_plan
@@ -133,28 +131,6 @@ def test_the_noise_a_client_adds_is_that_of_its_plan(tmp_path: Path) -> None:
         assert not low < found / wrong**2 < high
 
 
-def test_a_run_charged_with_half_the_noise_does_not_go_on(tmp_path: Path) -> None:
-    """A ledger of the version that made a client's noise for one clip norm."""
-    profile, terms = noising(tmp_path), terms_of(noise="client", strategy="fedhdp")
-    plan = make_plan(Profile.load(profile), terms)
-    content = json.loads(plan.to_json())
-    del content["sensitivity"]
-    frozen = ChargedPlan(json.dumps(content), terms.to_json(), plan.epsilon, plan.delta)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    taken = ledger.reserve(Request("run-1", 1, "update", "digest"), frozen)
-    assert isinstance(taken, Reservation)
-    with taken:
-        taken.seal(b"payload")
-    ledger.close()
-    reply = ask(profile, terms, 2)
-    assert reply.has_error()
-    assert reply.error.code == wire.DECLINED
-    assert kinds(tmp_path) == {(1, "update"): "sealed"}
-    assert ask(
-        profile, terms_of(noise="client", strategy="fedhdp", **{"run-id": "new"})
-    ).has_content()
-
-
 def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
     stream = RandomStream(bytes(32))
     batches = list(shuffled_batches(10, 4, 2, 0, stream))
@@ -168,9 +144,8 @@ def test_every_record_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
 
 def test_the_report_says_who_promises_what(tmp_path: Path) -> None:
     from client_app.reports.facts import Source, gather
-    from client_app.reports.layout import as_text
     from client_app.reports.ledger_view import read_ledger
-    from client_app.reports.wording import TITLE, sections
+    from client_app.reports.short import as_text
 
     profile = trusting(tmp_path)
     ledger = tmp_path / "ledger.sqlite"
@@ -178,7 +153,7 @@ def test_the_report_says_who_promises_what(tmp_path: Path) -> None:
     def report() -> str:
         site = Profile.load(profile)
         source = Source(read_ledger(site), ledger, site)
-        return as_text(TITLE, sections(gather(source), every_release=False))
+        return as_text(gather(source))
 
     assert "TRUSTED SERVER" not in report()
     ask(profile, terms_of(**SERVER))
@@ -200,15 +175,14 @@ def opted_out(folder: Path) -> Path:
 def test_a_site_that_opted_out_reports_no_privacy_of_a_trusted_servers_runs(tmp_path: Path) -> None:
     """From the ledger alone: the profile may say something else by then."""
     from client_app.reports.facts import Source, gather
-    from client_app.reports.layout import as_text
     from client_app.reports.ledger_view import read_ledger
-    from client_app.reports.wording import TITLE, sections
+    from client_app.reports.short import as_text
 
     profile = opted_out(tmp_path)
     assert ask(profile, terms_of(**SERVER)).has_content()
     source = Source(read_ledger(Profile.load(profile)), tmp_path / "ledger.sqlite", None)
     facts = gather(source)
-    text = " ".join(as_text(TITLE, sections(facts, every_release=False)).split())
+    text = " ".join(as_text(facts).split())
     assert "NO PRIVACY in the runs of a trusted server" in text
     assert "CLIENT-LEVEL DP BY A TRUSTED SERVER" not in text
     assert facts["no-privacy"]

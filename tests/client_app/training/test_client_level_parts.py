@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app.personal.personal_model import read_personal_model, simulated_model_path
+from client_app.after_run.personal_model import read_personal_model, simulated_model_path
 from client_app.site.personal_state import load_state, simulated_state_path
 from client_app.training import client_level
 from client_app.training.dpsgd import Phase
@@ -20,7 +20,7 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Records, Task
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, terms_of
 
 TASK = Task.classification((1, 8, 8), 10)
@@ -80,7 +80,7 @@ def test_a_real_site_declines_a_part_that_trains_without_noise(
     profile = make_site(tmp_path, more=CLIENT_NOISE)
     profile.write_text("trust-server = true\n" + profile.read_text())
     terms = {"noise": noise, "strategy": "fedhdp", "delta": 1e-6, "dataset": dataset}
-    reply = ask(profile, terms_of(**terms, **{"personal-training": "offset"}))
+    reply = ask(profile, terms_of(**terms, work="offset"))
     assert reply.has_error()
     assert reply.error.code == wire.DECLINED
     assert "noise" in caplog.text
@@ -107,7 +107,7 @@ def test_the_head_stays_and_the_body_is_clipped_as_a_whole(
         return found[-1]
 
     monkeypatch.setattr(client_level, "clip_update", clipped)
-    config = config_of(tmp_path, personal_part="head", personal_training="alternate")
+    config = config_of(tmp_path, work="alternate")
     result = run_in_process(config, 3)
     parts = parts_of(SPEC, TASK)
     assert [len(update) for update in found] == [parts.body.stop - parts.body.start] * 6
@@ -131,7 +131,7 @@ def test_the_head_stays_and_the_body_is_clipped_as_a_whole(
 
 @pytest.mark.parametrize("noise", ["client", "server"])
 def test_tuning_steps_are_plain_and_stay_at_home(tmp_path: Path, noise: str) -> None:
-    config = config_of(tmp_path, noise=noise, tuning_steps=5)
+    config = config_of(tmp_path, noise=noise, after="tuning steps=5")
     result = run_in_process(config, 2)
     models = [read_personal_model(simulated_model_path(config, index)) for index in range(2)]
     parts, shared = parts_of(SPEC, TASK), flatten(result.arrays)
@@ -144,11 +144,10 @@ def test_tuning_steps_are_plain_and_stay_at_home(tmp_path: Path, noise: str) -> 
 
 
 @pytest.mark.parametrize(
-    "more", [{"shared-mask": "noisy-updates"}, {"shared-mask": "charged-top-k"},
-             {"personal-shrink": 1.0}]
+    "more", [{"work": "joint mask=noisy-updates"}, {"work": "joint mask=charged-top-k"},
+             {"after": "shrink", "work": "joint"}]
 )  # fmt: skip
 def test_what_follows_the_noise_of_steps_needs_steps_with_noise(more: dict[str, object]) -> None:
-    whole = {**more, "personal-part": "head"}
-    check_up_front(RunConfig.parse(whole).terms)
+    check_up_front(RunConfig.parse(more).terms)
     with pytest.raises(TermsError, match=next(iter(more))):
-        check_up_front(RunConfig.parse({**whole, "noise": "server"}).terms)
+        check_up_front(RunConfig.parse({**more, "noise": "server"}).terms)

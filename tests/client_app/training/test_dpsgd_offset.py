@@ -198,9 +198,9 @@ DECLINES: dict[str, tuple[str, dict[str, Any], str, int]] = {
     "noise of the server": (
         "", {"noise": "server", "strategy": "fedhdp", "delta": 1e-7}, wire.TRAIN, wire.DECLINED,
     ),
-    "an offset of its own": ("", {"personal-training": "offset"}, wire.TRAIN, wire.DECLINED),
-    "updates of its own": ("", {"personal-shrink": 0.5}, wire.TRAIN, wire.DECLINED),
-    "a test": ("", {}, wire.EVALUATE, wire.FAILED),
+    "an offset of its own": ("", {"work": "offset"}, wire.TRAIN, wire.DECLINED),
+    "updates of its own": ("", {"after": "shrink scale=0.5"}, wire.TRAIN, wire.DECLINED),
+    "a test": ("", {"evaluation": "sites"}, wire.EVALUATE, wire.FAILED),
     "the end": ("", {}, wire.FINISH, wire.FAILED),
     "a question": ("", {}, wire.JOIN, wire.FAILED),
 }  # fmt: skip
@@ -216,9 +216,14 @@ def test_what_cannot_follow_an_offset_is_declined_before_a_release(
     profile.write_text(trusts + profile.read_text())
     terms = terms_of(**keys)
     offset = np.ones(size_of(terms), np.float32)
-    assert code_of(send({"profile": str(profile)}, kind, with_offset(terms, offset))) == code
-    assert releases(profile) == []
-    plain = wire.write_instructions(terms, 1, model_of(terms))
+    at = int(kind != wire.JOIN)
+    plain = wire.write_instructions(terms, at, model_of(terms))
+    if kind == wire.EVALUATE:
+        assert code_of(send({"profile": str(profile)}, wire.TRAIN, plain)) is None
+    before = releases(profile)
+    asked = with_offset(terms, offset, at)
+    assert code_of(send({"profile": str(profile)}, kind, asked)) == code
+    assert releases(profile) == before
     if kind in (wire.TRAIN, wire.EVALUATE):  # it is the offset that was declined
         assert code_of(send({"profile": str(profile)}, kind, plain)) is None
 

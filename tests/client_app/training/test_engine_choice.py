@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -366,3 +367,81 @@ def too_narrow(_: Task) -> nn.Module:
 def test_a_model_of_another_shape_is_told_which_one(name: str, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         engine_for(f"{__name__}:{name}", TASK, "auto", "cpu")
+
+
+# Models that sites would pay for in vain.
+
+
+def coarse(task: Task) -> nn.Module:
+    class Coarse(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    return Coarse(6, task.outputs)
+
+
+def lazy(task: Task) -> nn.Module:
+    return nn.LazyLinear(task.outputs)
+
+
+def drawn(task: Task) -> nn.Module:
+    """A frozen layer from NumPy's generator: another one at each site."""
+    layer = nn.Linear(6, 6).requires_grad_(False)
+    layer.weight.copy_(torch.from_numpy(np.random.default_rng().random((6, 6), np.float32)))
+    return nn.Sequential(layer, nn.Linear(6, task.outputs))
+
+
+def seeded(task: Task) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, task.outputs))
+
+
+def dead(task: Task) -> nn.Module:
+    class Dead(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).detach()
+
+    return Dead(6, task.outputs)
+
+
+def scaled_by_its_batch(task: Task) -> nn.Module:
+    class Scaled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward((x - x.mean(0)) / x.std(0))
+
+    return Scaled(6, task.outputs)
+
+
+def unsplittable(task: Task) -> nn.Module:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.out = nn.GRU(1, 4, batch_first=True), nn.Linear(4, task.outputs)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.out(self.cell(x.unsqueeze(2))[0][:, -1])
+            return outputs
+
+    return Gated()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("coarse", r"returns torch\.bfloat16; return float32"),
+        ("lazy", r"'weight' has no shape yet \(a lazy layer\)"),
+        ("drawn", r"'0\.weight' is not trained, and has other numbers each time"),
+        ("dead", "no output depends on a trained parameter"),
+        ("scaled_by_its_batch", "record by record; replace .* range over a batch by constants"),
+        ("unsplittable", r"record by record; replace .* Its layers: Gated, GRU, Linear"),
+    ],
+)
+def test_a_model_that_would_learn_nothing_is_refused_with_cause_and_remedy(
+    name: str, reason: str
+) -> None:
+    with pytest.raises(ModelError, match=reason):
+        engine_for(f"{__name__}:{name}", TASK, "auto", "cpu")
+
+
+def test_frozen_layers_of_torchs_generator_are_the_same_at_every_site() -> None:
+    assert engine_for(f"{__name__}:seeded", TASK, "auto", "cpu")

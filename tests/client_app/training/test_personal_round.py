@@ -21,6 +21,7 @@ from client_app.site.site import close_ledgers
 from client_app.training import dpsgd
 from client_app.training.dpsgd import Phase
 from client_app.training.engine_choice import engine_for
+from client_app.work import TRAINING
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
@@ -29,12 +30,13 @@ from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.work import KINDS, Alternate, Auto
 from tests.client_app.messages import config_of, make_site, send
 from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, parted
 
 FALSE_ALARM = 1e-6
 MASKED = [case for case in PARTED if case.startswith("dsu")]
-WITH_OWN_PART = [case for case in PARTED if not case.startswith("ppsgd")]
+WITH_OWN_PART = [case for case in PARTED if not case.startswith(("ppsgd", "momentum"))]
 STRICT = {"epsilons": "0.02"}
 """Noise beside which no gradient is seen."""
 
@@ -57,7 +59,7 @@ def test_a_round_is_that_of_the_whole_model_and_the_part_stays(tmp_path: Path, c
     """Two rounds, written out by hand with the same noise."""
     site = parted(tmp_path, case)
     terms, parts, task = site.terms, site.parts, task_for(site.terms)
-    own, sent = parts.of(terms.personal_part), parts.of(terms.sent_part)
+    own, sent = parts.of(terms.work.own_part), parts.of(terms.work.sent_part)
     phases = {
         "fedper": (Phase(4, slice(0, parts.size)),),
         "lg-fedavg": (Phase(4, slice(0, parts.size)),),
@@ -82,20 +84,43 @@ def test_a_round_is_that_of_the_whole_model_and_the_part_stays(tmp_path: Path, c
     assert site.state.first_round == 1
 
 
+def test_every_kind_of_local_work_has_its_training() -> None:
+    assert set(TRAINING) == {*KINDS.values(), Auto}
+    assert all(kind.kind == name for name, kind in KINDS.items())
+
+
+def test_local_momentum_goes_on_in_the_direction_of_the_last_noisy_update(tmp_path: Path) -> None:
+    site = parted(tmp_path, "momentum")
+    last = np.zeros(site.size, np.float32)
+    for server_round in (1, 2, 3):
+        sent = site.ask(server_round)  # first: it sets torch's threads
+        expected = dpsgd.train(
+            engine_for(site.terms.model, task_for(site.terms), "auto", "cpu"),
+            site.shared(server_round), records_of(site), site.plan.round(server_round, 1.0), 0.5,
+            ReleaseStreams.simulated(5, "0", server_round, "update"), 256,
+            offset=np.float32(0.5) * last,
+        )  # fmt: skip
+        last = sent
+        np.testing.assert_array_equal(last, expected)
+        np.testing.assert_array_equal(site.state.part, last)
+
+
 @pytest.mark.parametrize("case", ["ppsgd", "ppsgd-head"])
 def test_an_offset_moves_by_the_update_that_was_sent(tmp_path: Path, case: str) -> None:
-    site = parted(tmp_path, case, **{"personal-rate": 0.5})
+    site = parted(
+        tmp_path, case, work="auto rate=0.5" if case == "ppsgd" else "auto of=head rate=0.5"
+    )
     moved, offset = slice(0, site.size), np.zeros(site.size, np.float32)
     if case == "ppsgd-head":
         moved = site.parts.head
     for server_round in (1, 2):
+        update = site.ask(server_round)  # first: it sets torch's threads
         expected = dpsgd.train(
             engine_for(site.terms.model, task_for(site.terms), "auto", "cpu"),
             site.shared(server_round) + offset, records_of(site),
             site.plan.round(server_round, 1.0), 0.5,
             ReleaseStreams.simulated(5, "0", server_round, "update"), 256,
         )  # fmt: skip
-        update = site.ask(server_round)
         np.testing.assert_array_equal(update, expected)
         offset[moved] += np.float32(0.5) * update[moved]
         np.testing.assert_array_equal(site.state.part, offset)
@@ -138,9 +163,9 @@ def test_a_record_outside_of_all_batches_shifts_the_shared_update_by_exactly_0(
 def check_noise(site: PartedSite, update: np.ndarray, steps: int, factor: float = 1.0) -> None:
     """Each coordinate that is sent has the noise of that many steps; masks leave a share out."""
     terms, sent = site.terms, update
-    if terms.shared_mask != "none":
+    if not terms.work.sends_every_coordinate:
         sent = update[update != 0]
-        assert len(sent) == math.ceil(terms.mask_share * len(update))
+        assert len(sent) == math.ceil(terms.work.share * len(update))
     assert sent.all(), "a coordinate is sent without noise"
     plan = site.plan.round(1, terms.clip_norm)
     std = factor * math.sqrt(steps) * terms.learning_rate * plan.noise_std / plan.divisor
@@ -152,9 +177,8 @@ def check_noise(site: PartedSite, update: np.ndarray, steps: int, factor: float 
 
 def shared_steps(site: PartedSite) -> int:
     """Return the steps of a round that train what is sent."""
-    terms = site.terms
-    alternates = terms.personal_training == "alternate"
-    return 4 - alternates * (terms.personal_steps or 2)
+    work = site.terms.work
+    return 4 - (work.own_steps or 2) if isinstance(work, Alternate) else 4
 
 
 @pytest.mark.parametrize("case", PARTED)
@@ -176,7 +200,7 @@ def test_every_coordinate_that_stays_has_the_noise_of_its_steps(tmp_path: Path, 
     """Else the gradients that follow would show the records behind it."""
     site = parted(tmp_path, case, **STRICT)
     task = task_for(site.terms)
-    own = site.parts.of(site.terms.personal_part)
+    own = site.parts.of(site.terms.work.own_part)
     before = flatten(arrays_of(build_model("mlp:10", task, seed=0)))[own]
     site.ask(1)
     moved = site.state.part - before
@@ -191,7 +215,7 @@ def test_every_coordinate_that_stays_has_the_noise_of_its_steps(tmp_path: Path, 
 
 def overlap_bounds(site: PartedSite) -> tuple[float, float]:
     """Return between what two independent masks agree, as a number of coordinates."""
-    d, kept = site.size, math.ceil(site.terms.mask_share * site.size)
+    d, kept = site.size, math.ceil(site.terms.work.share * site.size)
     low, high = stats.hypergeom(d, kept, kept).isf([1 - FALSE_ALARM / 2, FALSE_ALARM / 2])
     return float(low), float(high)
 
@@ -234,7 +258,7 @@ def test_the_mask_of_the_global_magnitude_is_of_the_message_alone(tmp_path: Path
 
 def test_a_mask_beside_joint_steps_leaves_the_own_part_as_it_is(tmp_path: Path) -> None:
     """The head was set to 0 before: the mask is of the shared coordinates."""
-    site = parted(tmp_path, "fedper", **{"shared-mask": "random"})
+    site = parted(tmp_path, "fedper", work="joint mask=random")
     site.ask(1)
     head = site.state.part
     assert head is not None
@@ -265,7 +289,7 @@ def test_a_part_that_was_not_stored_is_made_again_in_a_simulation(
         whole.ask(number)
     broken.ask(1)
     with monkeypatch.context() as patch:
-        patch.setattr("client_app.training.personal_round.save_state", _dies)
+        patch.setattr("client_app.work.base.save_state", _dies)
         with pytest.raises(KeyboardInterrupt):
             broken.message(2)
     assert broken.state.server_round == 1
@@ -277,14 +301,14 @@ def _dies(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-PARTED_MODEL: dict[str, Any] = {"model": "mlp:4", "personal-part": "head", "run-id": "run-1"}
+PARTED_MODEL: dict[str, Any] = {"model": "mlp:4", "work": "joint", "run-id": "run-1"}
 
 
 def real(profile: Path, terms: RunTerms, server_round: int = 1) -> Any:
     """Send one round's message to a production site."""
     task = task_for(terms)
     arrays = arrays_of(build_model(terms.model, task, 1))
-    model = wire.write_model(select(arrays, terms.model, task, terms.sent_part))
+    model = wire.write_model(select(arrays, terms.model, task, terms.work.sent_part))
     return send(
         {"profile": str(profile)}, wire.TRAIN, wire.write_instructions(terms, server_round, model)
     )
@@ -332,7 +356,7 @@ def test_a_real_site_that_died_before_the_part_was_stored_trains_nothing_anew(
     profile, terms = make_site(tmp_path), config_of(**PARTED_MODEL).terms
     path = kept_state_path(tmp_path / "state", terms)
     with monkeypatch.context() as patch:
-        patch.setattr("client_app.training.personal_round.save_state", _dies)
+        patch.setattr("client_app.work.base.save_state", _dies)
         with pytest.raises(KeyboardInterrupt):
             real(profile, terms)
     assert real(profile, terms).has_content()
@@ -343,8 +367,8 @@ def test_a_real_site_that_died_before_the_part_was_stored_trains_nothing_anew(
     ("terms", "profile", "words"),
     [
         ({}, '[state]\npath = "state"', "[state] is missing"),
-        ({"shared-mask": "published"}, "", "'shared-mask' = 'published' releases"),
-        ({"personal-training": "offset", "shared-mask": "random"}, "", "leave one of them out"),
+        ({"work": "joint mask=published"}, "", "'mask=published' releases"),
+        ({"work": "auto mask=random"}, "", "settings of a kind that no strategy has named"),
         ({"model": "logreg"}, "", "would leave nothing to share"),
     ],
 )

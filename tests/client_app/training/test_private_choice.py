@@ -24,7 +24,7 @@ SIZE = 3
 
 
 def choosing(**more: Any) -> RunTerms:
-    return terms_of(**{"strategy": "r-dpcfl", "selections": 2, "selection-share": 0.3, **more})
+    return terms_of(**{"strategy": "r-dpcfl", "choice": "gaussian times=2 share=0.3", **more})
 
 
 def says_no(terms: RunTerms) -> ArrayRecord:
@@ -89,7 +89,7 @@ def test_the_model_that_was_chosen_is_trained(
         "client_app.training.dpsgd.add_noise",
         lambda total, _, stream: total + 0 * stream.normal(1).float(),
     )
-    terms = choosing(**{"local-steps": 1, "first-batch": "full"})
+    terms = choosing(**{"local-steps": 1, "work": "plain first-batch=full"})
     for best, models in enumerate(
         [(says_yes(terms), says_no(terms)), (says_no(terms), says_yes(terms))]
     ):
@@ -118,8 +118,8 @@ def test_no_more_choices_than_the_plan_pays_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"selections": 0},
-        {"selection-share": 0.0},
+        {"choice": ""},
+        {"choice": "none"},
         {"noise": "client"},
         {"noise": "server"},
         {"noise-multiplier": 3.0},
@@ -149,7 +149,7 @@ def test_counts_are_of_all_records_and_the_noise_is_the_plans(
     ask_to_choose(profile, terms, models=(says_no(terms), says_yes(terms), says_no(terms)))
     choices = plan_of(profile).choices
     assert isinstance(choices, Gaussians)
-    assert choices.count == terms.selections
+    assert choices.count == terms.choices
     sick = sum(bool(i % 3) for i in range(61))
     assert seen == [
         ([61 - sick, sick, 61 - sick], selection_noise_std(choices.noise_multiplier, 3))
@@ -165,7 +165,7 @@ def test_gumbel_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
         return len(correct) - 1
 
     monkeypatch.setattr(choice, "choose_model_by_gumbel", note)
-    profile, terms = make_site(tmp_path), choosing(**{"selection-mechanism": "gumbel"})
+    profile, terms = make_site(tmp_path), choosing(**{"choice": "gumbel times=2 share=0.3"})
     assert wire.read_choice(ask_to_choose(profile, terms).content, 2) == 1
     choices = plan_of(profile).choices
     assert isinstance(choices, PureSelections)
@@ -200,7 +200,12 @@ def test_a_pull_leads_to_the_model_that_came_along(tmp_path: Path) -> None:
     ends = {}
     for pull in (0.0, 5.0):
         terms = terms_of(
-            **{"strategy": "mr-mtl", "prox-lambda": pull, "learning-rate": 0.1, "clip-norm": 0.001}
+            **{
+                "strategy": "mr-mtl",
+                "work": f"plain pull={pull}",
+                "learning-rate": 0.1,
+                "clip-norm": 0.001,
+            }
         )
         profile = make_site(tmp_path / f"{pull:g}", more="[policy]\nmin-clip-norm = 1e-4\n")
         start, anchor = model_of(terms), model_in(terms, 40)
@@ -219,7 +224,7 @@ def test_a_pull_leads_to_the_model_that_came_along(tmp_path: Path) -> None:
 
 def test_a_pull_too_long_for_the_learning_rate_is_refused_before_the_work(tmp_path: Path) -> None:
     profile = make_site(tmp_path)
-    terms = terms_of(**{"prox-lambda": 20.0, "learning-rate": 0.1})
+    terms = terms_of(**{"work": "plain pull=20", "learning-rate": 0.1})
     content = wire.write_instructions(terms, 1, model_of(terms))
-    assert code_of(send({"profile": str(profile)}, wire.TRAIN, content)) == wire.FAILED
+    assert code_of(send({"profile": str(profile)}, wire.TRAIN, content)) == wire.DECLINED
     assert releases(profile) == []

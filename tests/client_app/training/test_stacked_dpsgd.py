@@ -12,7 +12,7 @@ import torch
 
 from client_app.training import dpsgd, stacked_dpsgd
 from client_app.training.engine_choice import engine_for
-from client_app.training.stacked_dpsgd import PrivateJob, _Round, train_stacked
+from client_app.training.stacked_dpsgd import PrivateJob, _StackedRound, train_stacked
 from client_app.training.stacked_sgd import Stack, stack_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import arrays_of, build_model, flatten
@@ -153,7 +153,7 @@ def sums_of(spec: str, task: Task, jobs: Sequence[PrivateJob]) -> np.ndarray:
     stack = stack_of(spec, task)
     theta = torch.from_numpy(np.stack([job.start for job in jobs]))
     total = torch.full_like(theta, math.nan)  # what an earlier step left is no part of the sum
-    _Round(stack, jobs, PHYSICAL)._put_clipped_sums(total, theta, 0)
+    _StackedRound(stack, jobs, PHYSICAL)._put_clipped_sums(total, theta, 0)
     return total.double().numpy()
 
 

@@ -23,7 +23,7 @@ from hdpfl_flower.models.networks import arrays_of, build_model, flatten
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
-from hdpfl_flower.rounding import Form, read_rounded, round_vector, rounded_bytes
+from hdpfl_flower.quantize import Form, read_rounded, round_vector, rounded_bytes
 from tests.client_app.messages import CLIENT_NOISE, ask, make_site, model_in, model_of, send
 from tests.client_app.messages import terms_of as plain_terms
 
@@ -259,7 +259,7 @@ def other_than(form: Form) -> Form:
 def test_a_rounded_model_may_not_take_more_memory_than_the_policy_allows(tmp_path: Path) -> None:
     """Four times what is sent: of many models each may be small enough."""
     profile = make_site(tmp_path, more="[policy]\nmax-payload-mb = 0.002\n")
-    terms = plain_terms(download="int8", model="mlp:40", selections=1, rounds=10)
+    terms = plain_terms(download="int8", model="mlp:40", choice="gaussian times=1", rounds=10)
     model = rounded_model(terms, "int8")
     content = wire.write_instructions(terms, 1, model, others=[model] * 3, use=wire.CHOOSE)
     assert wire.content_bytes(content) - len(terms.to_json()) < 2000
@@ -273,16 +273,15 @@ def test_a_test_and_the_end_of_a_run_take_the_model_itself(tmp_path: Path) -> No
     terms = plain_terms(download="int8", model="mlp:40", evaluation="sites")
     assert train_on(profile, terms, rounded_model(terms, "int8")).has_content()
     for kind in (wire.EVALUATE, wire.FINISH):
-        for number, form in enumerate(("int8", "float32"), 1):
+        for form in ("int8", "float32"):
             model = model_in(terms, 2) if form == "float32" else rounded_model(terms, "int8")
-            content = wire.write_instructions(terms, number, model)
+            content = wire.write_instructions(terms, 1, model)
             reply = send({"profile": str(profile)}, kind, content)
             assert reply.has_content() == (form == "float32"), kind
 
 
 def test_a_mask_leaves_zeros_that_rounding_keeps(tmp_path: Path) -> None:
-    masked = {"personal-part": "head", "shared-mask": "global-magnitude", "mask-share": 0.25}
-    terms = terms_of(**{"model": "mlp:40", "personal-training": "joint", **masked})
+    terms = terms_of(model="mlp:40", work="joint mask=global-magnitude share=0.25")
     task = task_for(terms)
     arrays = select(arrays_of(build_model(terms.model, task, 1)), terms.model, task, "body")
     content = wire.write_instructions(terms, 1, wire.write_model(arrays))

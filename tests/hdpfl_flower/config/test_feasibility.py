@@ -9,27 +9,42 @@ import pytest
 
 from hdpfl_flower.config.feasibility import check_up_front
 from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined, HDPFLError, TermsError
 from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_flower.work.second import Kept, Private
 from server_app.app import run_or_resume
 from server_app.run.rounds import ready_strategy
 from tests.federation import ScriptedGrid
 from tests.hdpfl_flower.ledger.plans import profile
 
 BEYOND = [
-    ({"prox-lambda": 20.0, "learning-rate": 0.1}, "'prox-lambda' is 20 and 'learning-rate' 0.1"),
-    ({"strategy": "mr-mtl", "learning-rate": 11.0}, "'prox-lambda' is 0.1 and 'learning-rate' 11"),
-    ({"personal-lambda": 50}, "'personal-lambda' is '50' and 'learning-rate' 0.1"),
-    ({"personal-lambda": "0.1,50"}, "'personal-lambda' is '0.1,50' and 'learning-rate' 0.1"),
-    ({"strategy": "ditto", "learning-rate": 11.0}, "'personal-lambda' is '0.1' and"),
-    ({"strategy": "ditto+pfa", "learning-rate": 11.0}, "'personal-lambda' is '0.1' and"),
+    ({"work": "auto pull=20"}, "the 'pull' of 'work' is 20 and 'learning-rate' 0.1"),
+    (
+        {"strategy": "mr-mtl", "learning-rate": 11.0},
+        "the 'pull' of 'work' is 0.1 and 'learning-rate' 11",
+    ),
+    ({"second": "kept pull=50"}, "'second' is 'kept pull=50.0 opted-out=same' and 'learning-rate'"),
+    ({"second": "kept opted-out=50"}, "'kept pull=0.1 opted-out=50.0' and 'learning-rate' 0.1"),
+    ({"strategy": "ditto", "learning-rate": 11.0}, "'second' is 'private pull=0.1"),
+    ({"strategy": "ditto+pfa", "learning-rate": 11.0}, "'second' is 'private pull=0.1"),
 ]
 UNLIKE = [
-    ({"first-batch": "full", "noise-multiplier": 1.0}, "'first-batch'", "'noise-multiplier'"),
-    ({"first-batch": "full", "participations": 2}, "'first-batch'", "'participations'"),
-    ({"first-batch": "full", "noise": "client"}, "'first-batch'", "'noise'"),
-    ({"strategy": "ditto", "calibration": "pfa"}, "'personal-noise'", "'calibration'"),
-    ({"strategy": "ditto", "noise-multiplier": 1.0}, "'personal-noise'", "'noise-multiplier'"),
+    (
+        {"work": "plain first-batch=full", "noise-multiplier": 1.0},
+        "'first-batch=full'",
+        "'noise-multiplier'",
+    ),
+    (
+        {"work": "plain first-batch=full", "participations": 2},
+        "'first-batch=full'",
+        "'participations'",
+    ),
+    ({"work": "plain first-batch=full", "noise": "client"}, "'first-batch=full'", "'noise'"),
+    ({"strategy": "ditto", "calibration": "pfa"}, "'second' = 'private'", "'calibration'"),
+    ({"spend": "late", "noise": "client"}, "'spend' = 'late'", "'noise'"),
+    ({"spend": "late ratio=2", "participations": 2}, "'spend' = 'late'", "'participations'"),
+    ({"strategy": "ditto", "noise-multiplier": 1.0}, "'second' = 'private'", "'noise-multiplier'"),
 ]
 
 
@@ -51,9 +66,9 @@ def test_a_step_beyond_the_anchor_is_refused_before_any_site_is_asked(
 @pytest.mark.parametrize(
     "config",
     [
-        {"prox-lambda": 10.0, "learning-rate": 0.1},
-        {"strategy": "mr-mtl", "prox-lambda": 0, "learning-rate": 50.0},
-        {"strategy": "ditto", "personal-lambda": 0, "learning-rate": 50.0},
+        {"work": "joint pull=10", "model": "mlp:4", "learning-rate": 0.1},
+        {"strategy": "mr-mtl", "work": "auto pull=0", "learning-rate": 50.0},
+        {"strategy": "ditto", "second": "private pull=0", "learning-rate": 50.0},
         {"learning-rate": 50.0},
     ],
     ids=str,
@@ -78,31 +93,64 @@ def test_sites_decline_the_same(config: dict[str, Any], asked: str, reason: str)
     del asked, reason
     terms = RunConfig.parse(config).terms
     if terms.strategy == "ditto":
-        terms = terms.updated(personal_lambda="0.1", personal_noise="records")
+        terms = terms.updated(second="private")
     site = profile(policy={"client-noise": True})
-    with pytest.raises(Declined, match="go with noise = 'records'"):
+    with pytest.raises(Declined, match="equal rounds alone"):
         check_policy(site, terms)
     with pytest.raises(TermsError):
         check_up_front(terms)
 
 
-def test_an_explicit_personal_noise_stays_under_ditto() -> None:
-    """'none' became 'records' before, and each round was charged twice."""
-    for said, meant in (("auto", "records"), ("records", "records"), ("none", "none")):
-        rule = ready_strategy(RunConfig.parse({"strategy": "ditto", "personal-noise": said}))
-        assert (rule.terms.personal_noise, rule.terms.personal_lambda) == (meant, "0.1")
-    rule = ready_strategy(RunConfig.parse({"strategy": "ditto", "personal-lambda": 0}))
-    assert rule.terms.personal_lambda == "0"
-    plain = ready_strategy(RunConfig.parse({"personal-lambda": "0.1"})).terms
-    assert (plain.personal_noise, plain.prox_lambda) == ("none", 0)
+def test_an_explicit_second_model_stays_under_ditto() -> None:
+    for said, meant in (
+        ("", Private(pull=0.1)),
+        ("kept", Kept(pull=0.1)),
+        ("private pull=0", Private(pull=0.0)),
+        ("kept pull=0.2 opted-out=0.1", Kept.parse({"pull": 0.2, "opted-out": 0.1})),
+    ):
+        assert terms_of({"strategy": "ditto", "second": said}).second == meant
+    plain = terms_of({"second": "kept pull=0.1"})
+    assert (plain.second, plain.pull) == (Kept(pull=0.1), 0)
+    assert terms_of({}).second is None
+
+
+def terms_of(config: dict[str, Any]) -> RunTerms:
+    return ready_strategy(RunConfig.parse(config)).terms
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("secret", "names no kind of second model; the first word is one of private, kept"),
+        ("privat pull=1", "did you mean 'private'?"),
+        ("kept pul=1", "is of kind 'kept': 'pul' is not a known key; did you mean 'pull'?"),
+        ("kept pull=-1", "'pull' must be greater than or equal to 0"),
+        ("kept pull=nan", "'pull' must be"),
+        ("kept pull=inf", "'pull' must be a finite number"),
+        ("kept pull=x", "'pull' must be a number"),
+        ("kept share=0.5", "'share' is not a known key"),
+        (True, "must be one line"),
+    ],
+)
+def test_a_second_model_is_a_kind_and_its_settings(text: object, words: str) -> None:
+    with pytest.raises(TermsError) as error:
+        RunConfig.parse({"second": text})
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_sites_that_opted_out_may_have_another_pull() -> None:
+    for text, pulls in (("kept pull=0.05 opted-out=0.005", (0.05, 0.005)), ("kept", (0.1, 0.1))):
+        second = RunTerms.parse({"second": text}).second
+        assert second is not None
+        assert (second.pull_of(3.0), second.pull_of(float("inf"))) == pulls
 
 
 def test_mr_mtl_pulls_where_the_terms_leave_it_open_alone() -> None:
     """An explicit 0 became .1 before."""
-    for said, meant in (("auto", 0.1), (0, 0.0), (0.0, 0.0), (2.0, 2.0)):
-        rule = ready_strategy(RunConfig.parse({"strategy": "mr-mtl", "prox-lambda": said}))
+    for said, meant in (("auto", 0.1), ("0", 0.0), ("0.0", 0.0), ("2", 2.0)):
+        rule = ready_strategy(RunConfig.parse({"strategy": "mr-mtl", "work": f"auto pull={said}"}))
         assert rule.terms.pull == meant
-        assert rule.terms.prox_lambda == meant
 
 
 @pytest.mark.parametrize(("cap", "meant"), [(0.0, 0.5), (0.2, 0.2), (3.0, 0.5)])

@@ -11,14 +11,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from client_app.site.simulated import InProcessContext
-from hdpfl_flower.config.recorded_terms import recorded_terms
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
+from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
-from server_app.simulation.grid import LocalGrid
 from tests.client_app.messages import config_of, make_site
 
 OTHERS = [*ServerTerms.keys(), *SimulationTerms.keys()]
@@ -66,13 +65,10 @@ def test_no_key_has_two_owners() -> None:
     assert len(keys) == len(set(keys)) == len(RunConfig().as_config())
 
 
-def test_a_record_on_disk_may_hold_keys_that_were_terms_and_a_message_may_not() -> None:
-    before = json.dumps({**RunTerms().as_config(), "rounds": 7, "runs-dir": "/of/the/server"})
-    assert recorded_terms(before, 0).rounds == 7
+def test_a_servers_key_among_terms_is_refused() -> None:
+    sent = json.dumps({**RunTerms().as_config(), "runs-dir": "/of/the/server"})
     with pytest.raises(TermsError, match="'runs-dir' is not a known key"):
-        RunTerms.from_json(before)
-    with pytest.raises(TermsError, match="'unheard-of'"):
-        recorded_terms('{"unheard-of": 1}', 0)
+        RunTerms.from_json(sent)
 
 
 def test_changes_reach_the_group_that_has_the_key() -> None:

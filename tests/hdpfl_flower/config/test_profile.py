@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import ProfileError
 
 SECRET = 1.2345678
@@ -80,7 +81,7 @@ WRONG: list[tuple[str, Change]] = [
     *(
         (words, lambda d, keys=keys: d.update(data={"format": "csv", "path": "t.csv", **keys}))
         for words, keys in (
-            ("'data.encoding' must be 'utf-8', 'utf-16'", {"encoding": "shift-jis"}),
+            ("'data.encoding' must be 'utf-8', 'latin-1'", {"encoding": "shift-jis"}),
             ("'data.delimiter' must be one plain character", {"delimiter": ";;"}),
             ("'data.delimiter' must be one plain character", {"delimiter": '"'}),
             ("'data.delimiter' must be one plain character", {"delimiter": "\n"}),
@@ -112,7 +113,8 @@ WRONG: list[tuple[str, Change]] = [
                 {"to": "age", "reference": "2024-12-31", "values": {"a": "b"}},
             ),
             ("'data.columns.age.to' must be", {"to": "weeks"}),
-            ("'date-formats' may hold", {"date-formats": ["%d.%m.%y"]}),
+            ("'century-from' and %y", {"date-formats": ["%d.%m.%y"]}),
+            ("'strip' and 'below-limit' are for numbers", {"strip": ["%"], "values": {"a": "b"}}),
             ("'date-formats' may hold", {"date-formats": ["%d.%m.%Y", "%d. %B %Y"]}),
             ("'date-formats' may hold", {"date-formats": ["%m.%Y"]}),
             ("'date-formats' may hold", {"date-formats": ["%d.%m.%Y %"]}),
@@ -184,3 +186,11 @@ def test_a_profile_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         profile.run.epsilon = 99.0  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(profile)) == profile
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """Editors of Windows write one in front of a text."""
+    marked = write(tmp_path, "\ufeff" + TOML)
+    assert Profile.load(marked) == Profile.load(write(tmp_path))
+    (tmp_path / "run.toml").write_text("\ufeff" + 'model = "logreg"\n')
+    assert RunConfig.load(tmp_path / "run.toml").terms.model == "logreg"

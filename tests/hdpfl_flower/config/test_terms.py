@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.run_config import GROUPS, RunConfig
 from hdpfl_flower.config.tables import flat_rows
-from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.config.terms import MOST_TERMS, RunTerms
 from hdpfl_flower.config.validation import kebab
 from hdpfl_flower.errors import TermsError
 
@@ -45,12 +45,11 @@ def test_the_same_terms_give_the_same_bytes() -> None:
         ({"fraction": 1.5}, ["'fraction'"]),
         ({"evaluation": "everywhere"}, ["'evaluation'", "'none', 'server' or 'sites'"]),
         ({"strategy": True}, ["'strategy' must be a text in quotes"]),
-        ({"personal-lambda": True}, ["'personal-lambda' must be a text in quotes"]),
         ({"epsilons": [1, 2]}, ["'epsilons' must be a text in quotes"]),
-        ({"prox-lambda": -0.1}, ["'prox-lambda' must be a number of at least 0, or 'auto'"]),
-        ({"prox-lambda": "0.1"}, ["'prox-lambda' must be a number of at least 0, or 'auto'"]),
-        ({"prox-lambda": True}, ["'prox-lambda' must be a number of at least 0, or 'auto'"]),
-        ({"prox-lambda": float("inf")}, ["'prox-lambda' must be a number of at least 0"]),
+        ({"work": "plain pull=-0.1"}, ["'work'", "'pull", "greater than or equal to 0"]),
+        ({"work": "plain pull=True"}, ["'work'", "'pull"]),
+        ({"work": "plain pull=inf"}, ["'work'", "'pull", "finite number"]),
+        ({"work": "plain first-batch=all"}, ["'first-batch' must be 'auto', 'full' or 'same'"]),
         ({"seed": -1}, ["'seed'"]),
         ({"seed": 2**63}, ["'seed'"]),
         ({"rounds": "x", "fraction": "y"}, ["'rounds'", "'fraction'"]),
@@ -87,8 +86,8 @@ def test_whatever_a_server_sends_either_parses_or_is_refused(config: dict[str, A
 def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
     """As in TOML, in --run-config and in --set: 'must be a text' before."""
     fields = [field for group in GROUPS.values() for field in group.model_fields.items()]
-    texts = {f.alias or kebab(n) for n, f in fields if f.annotation is str}
-    assert {"personal-lambda", "epsilons", "batch-sizes"} <= texts
+    texts = {f.alias or kebab(n) for n, f in fields if f.annotation is str} - {"start"}
+    assert {"simulated-epsilon", "epsilons", "batch-sizes"} <= texts
     try:
         config = RunConfig.parse(dict.fromkeys(texts, value))
     except TermsError as error:
@@ -98,14 +97,14 @@ def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
 
 
 def test_an_explicit_zero_is_not_what_is_left_open() -> None:
-    assert (RunTerms().prox_lambda, RunTerms().pull) == ("auto", 0)
-    terms = RunTerms.parse({"prox-lambda": 0, "personal-lambda": 0})
-    assert (terms.prox_lambda, terms.pull, terms.personal_lambda) == (0, 0, "0")
+    assert (RunTerms().work.pull, RunTerms().pull) == ("auto", 0)
+    terms = RunTerms.parse({"work": "plain pull=0"})
+    assert (terms.work.pull, terms.pull) == (0, 0)
     assert RunTerms.from_json(terms.to_json()) == terms
 
 
 def test_blanks_are_no_pull_that_a_site_would_pay_for() -> None:
-    assert RunTerms.parse({"personal-lambda": "  "}).personal_lambda == ""
+    assert RunTerms.parse({"second": "  "}).second is None
 
 
 def test_a_file_whose_number_python_does_not_read_is_no_traceback(tmp_path: Path) -> None:
@@ -123,3 +122,102 @@ def test_changes_are_validated_again() -> None:
 
 def test_every_term_is_described() -> None:
     assert all(row.description for row in flat_rows())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(10**400)
+    | st.sampled_from(["\ud800", "\x1b[2J", "x" * 501, "0.1,0.01", "auto"]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=50)
+@given(JSON | st.dictionaries(st.sampled_from(RunTerms.keys()) | st.text(), JSON))
+def test_any_json_value_is_terms_or_an_error_of_terms(value: Any) -> None:
+    """Before: a pull of 400 digits was an OverflowError, half of a character a run's name."""
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        try:
+            terms = RunTerms.from_json(text)
+        except TermsError as error:
+            assert "\n" not in str(error) and len(str(error)) < 2000
+        else:
+            assert RunTerms.from_json(terms.to_json()) == terms
+            assert all(
+                text.isprintable() for key, text in terms.as_config().items()
+                if isinstance(text, str) and key != "schema"
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 501, "auto stays=he\x1bad", "auto stays=head\nstays", "joint stays=\u202ehead", 3],
+)
+def test_local_work_is_one_short_line_of_a_kind_and_its_settings(text: object) -> None:
+    with pytest.raises(TermsError, match=r"^run config: .work. must be one line of at most 500"):
+        RunTerms.from_json(json.dumps({"work": text}))
+
+
+@pytest.mark.parametrize("text", ["alternate own-steps=2", "auto", "auto share=0.1", "offset of="])
+def test_local_work_survives_the_wire_as_one_value(text: str) -> None:
+    terms = RunTerms.parse({"work": text})
+    assert RunTerms.from_json(terms.to_json()) == terms
+    assert RunTerms.from_json(terms.to_json()).to_json() == terms.to_json()
+    assert hash(terms.work) == hash(RunTerms.from_json(terms.to_json()).work)
+
+
+def test_every_text_of_the_terms_is_bounded_and_refused_by_its_key() -> None:
+    texts = {
+        field.alias or kebab(name)
+        for name, field in RunTerms.model_fields.items()
+        if field.annotation is str and name != "start"  # a digest
+    }
+    limits = {**dict.fromkeys(texts, 500), "run-id": 64, "schema": 65_536}
+    assert limits.keys() >= {"run-id", "schema", "model", "dataset", "purpose"}
+    for key, limit in limits.items():
+        assert RunTerms.parse({key: "x" * limit}).as_config()[key] == "x" * limit
+        with pytest.raises(TermsError, match=f"'{key}' is longer than {limit} .*; "):
+            RunTerms.parse({key: "x" * (limit + 1)})
+        with pytest.raises(TermsError, match=f"'{key}' (must be|holds)"):
+            RunTerms.parse({key: "x\ud800"})
+        with pytest.raises(TermsError, match=f"'{key}' (must be|holds)"):
+            RunTerms.parse({key: "x\x1b"})
+
+
+def test_all_texts_at_their_limits_fit_into_a_message() -> None:
+    """The longest texts in JSON: a letter of two bytes has six characters there, another twelve."""
+    keys = set(RunTerms.keys()) - {"run-id", "schema", "start"}
+    texts = [k for k in keys if RunTerms.model_fields[RunTerms.names()[k]].annotation is str]
+    terms = RunTerms.parse({
+        **dict.fromkeys(texts, "\U00020000" * 500), "run-id": "\U00020000" * 64,
+        "schema": "ä" * 32_768,
+    })  # fmt: skip
+    assert RunTerms.from_json(terms.to_json()) == terms
+    long = terms.to_json().ljust(MOST_TERMS)
+    assert RunTerms.from_json(long) == terms
+    with pytest.raises(TermsError, match="longer than 256000 characters"):
+        RunTerms.from_json(long + " ")
+
+
+def test_deep_json_and_long_numbers_are_no_other_error() -> None:
+    for text in (
+        '{"rounds":' + "[" * 100_000, '{"rounds":' + "1" * 5_000 + "}",
+        '{"run-id":' + "1" * 4_000 + "}", '{"clip-norm":' + "1" * 400 + "}",
+    ):  # fmt: skip
+        try:
+            RunTerms.from_json(text)
+        except (TermsError, ValueError, OverflowError, RecursionError) as error:
+            assert isinstance(error, TermsError), type(error)
+        else:
+            pytest.fail("these are no terms")
+    with pytest.raises(TermsError, match="'run-id' must be a text in quotes"):
+        RunTerms.parse({"run-id": 10**5_000})
+
+
+def test_five_mistakes_are_named_and_one_gets_a_spelling() -> None:
+    with pytest.raises(TermsError) as error:
+        RunTerms.parse({**{f"rounds{i}": 1 for i in range(40)}, "clip-norm" * 9: 1})
+    assert str(error.value) == (
+        "run config: 'rounds0' is not a known key; did you mean 'rounds'?; "
+        + "; ".join(f"'rounds{i}' is not a known key" for i in range(1, 5))
+        + "; and 36 more mistakes"
+    )

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.site_data import SiteData, read_site_data
+from hdpfl_flower.data.site_data import SiteData, read_site_data, read_unit_records
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
@@ -113,3 +113,16 @@ def test_image_folders_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         assert "not images" in refused(tmp_path, task)
     (tmp_path / "empty").mkdir()
     assert read_folder(tmp_path / "empty").train.features.shape == (0, 1, 8, 6)
+
+
+def test_an_image_is_held_out_by_its_file_whatever_a_server_asks_for(tmp_path: Path) -> None:
+    for i in range(40):
+        put(tmp_path, f"{i % 2}/{i:02}.png", Image.new("L", (6, 8), i))
+    given = {"format": "images", "path": str(tmp_path), "holdout": 0.5}
+    source = DataSource.model_validate(given)
+    sides = [read_unit_records(source, task, "").held_out.tolist() for task in (
+        IMAGES, Task.classification((3, 4, 4), 2), Task.classification((1, 1, 1), 2))]  # fmt: skip
+    assert 5 < sum(sides[0]) < 35
+    assert sides[0] == sides[1] == sides[2]
+    put(tmp_path, "0/+.png", Image.new("L", (6, 8), 200))
+    assert read_unit_records(source, IMAGES, "").held_out.tolist()[1:] == sides[0]

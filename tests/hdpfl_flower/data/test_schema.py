@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import timeit
+import tracemalloc
+from collections.abc import Callable
+from string import ascii_lowercase
+
 import numpy as np
 import pytest
 
+from hdpfl_flower.config.terms import MOST_SCHEMA
+from hdpfl_flower.data import schema
+from hdpfl_flower.data.columns import value_key
 from hdpfl_flower.data.schema import MAX_FEATURES, Schema, schema_text
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
@@ -121,9 +131,15 @@ def test_every_value_that_is_still_to_be_chosen_is_named() -> None:
 
 
 def test_hostile_schemas_are_refused() -> None:
-    many = ", ".join(f'"{i}"' for i in range(MAX_FEATURES))
-    for text in ("a = " + "[" * 100_000, TEXT.replace('"1", "2", "rot, grün"', many), "a = \ud800"):
-        with pytest.raises(DataError):
+    words = map("".join, itertools.product(ascii_lowercase, repeat=3))
+    listed = ",".join(f'"{word}"' for word in itertools.islice(words, MAX_FEATURES))
+    most = f'{LABELLED}[[columns]]\nname = "c"\ntype = "category"\ncategories = [{listed}]\n'
+    assert Schema.parse(most).width == MAX_FEATURES
+    for text, words_of in (
+        ("a = " + "[" * 50_000, "brackets"), (most + NUMBER, "more than 10000 features"),
+        ("a = \ud800", "half of a character"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=words_of):
             Schema.parse(text)
     for name in ("", "../heart", "heart.toml", "/etc/passwd", "hearts"):
         with pytest.raises(DataError, match="no built-in one"):
@@ -139,3 +155,130 @@ def test_extreme_bounds_stay_finite() -> None:
         assert np.isfinite(scaled).all()
         np.testing.assert_allclose(scaled[:2], [-1, 1])
         assert abs(scaled[-1]) < 1e-9
+
+
+LABELLED = '[label]\ncolumn = "y"\nclasses = [["a"], ["b"]]\n'
+NUMBER = '[[columns]]\nname = "x"\ntype = "number"\nbounds = [0, 1]\n'
+
+
+def many(form: str, size: int) -> str:
+    """Return about ``size`` characters of ``form``, a number in each."""
+    return "".join(form.format(number) for number in range(size // (len(form) + 2)))
+
+
+SHAPES: dict[str, Callable[[int], str]] = {
+    "a key of many parts": lambda size: "a." * (size // 2) + "a = 1",
+    "a quoted key of many parts": lambda size: '"a" . ' * (size // 6) + "a = 1",
+    "a table's name of many parts": lambda size: f"[{'a.' * (size // 4)}a]\n" + many(
+        "k{} = 1\n", size // 2),
+    "arrays in arrays": lambda size: f"a = {'[' * size}",
+    "tables in tables": lambda size: f"a = {'{a = ' * (size // 5)}",
+    "unknown keys": lambda size: LABELLED + NUMBER + many("k{} = 1\n", size),
+    "columns with unknown keys": lambda size: LABELLED + many(
+        '[[columns]]\ntype = "number"\nnaem = {}\n', size),
+    "columns without a type": lambda size: LABELLED + "[[columns]]\n" * (size // 12),
+    "a long unknown key": lambda size: LABELLED + NUMBER + "k" * size + " = 1\n",
+    "marks and columns": lambda size: (
+        "missing = [" + many('"m{}",', size // 2) + "]\n" + LABELLED
+        + many('[[columns]]\nname = "x{}"\ntype = "number"\nbounds = [0, 1]\n', size // 2)),
+    "values still to be chosen": lambda size: (
+        f"[{'k' * (size // 2)}]\n" + many('k{} = "<choose>"\n', size // 2)),
+    "categories": lambda size: (
+        f'{LABELLED}[[columns]]\nname = "{"c" * 400}"\ntype = "category"\ncategories = ['
+        + many('"{}",', size) + "]\n"),
+    "digits": lambda size: LABELLED + NUMBER + f"fill = 0x{'f' * size}\n",
+    "texts that do not end": lambda size: 'a = """' + '""\\\n' * (size // 4),
+}  # fmt: skip
+"""Texts of any size that made a reader's work grow faster than they do, or might."""
+
+
+def work(text: str) -> tuple[int, int]:
+    """Return the calls and the peak of memory of reading a schema, whatever becomes of it."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    tracemalloc.start()
+    read(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    sys.setprofile(count)
+    read(text)
+    sys.setprofile(None)
+    return calls, peak
+
+
+def read(text: str) -> None:
+    """Read a schema anew; an error is short, and is one of data."""
+    schema._parsed.cache_clear()
+    try:
+        Schema.parse(text)
+    except (DataError, RecursionError) as error:
+        assert isinstance(error, DataError) and len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_text_of_twice_the_size_takes_twice_the_work(shape: str) -> None:
+    """Before: 61 KB of ``a.a.a… = 1`` took 1.9 GB, and a site reads it before any consent."""
+    work(SHAPES[shape](100))  # what is made once
+    (calls, peak), (more, higher) = (work(SHAPES[shape](size)) for size in (8_000, 16_000))
+    assert more < 2.5 * calls + 1000
+    assert higher < 2.5 * peak + 50_000
+
+
+def test_no_digit_of_a_value_is_read_twice() -> None:
+    """Before: the pattern of a number went back over all of them where a letter followed."""
+
+    def seconds(end: str) -> float:
+        value = "1" * 20_000 + end
+        return min(timeit.repeat(lambda: value_key(value), number=1, repeat=3))
+
+    assert seconds("x") < 100 * seconds("e-19999") + 0.05
+
+
+def test_what_a_schema_may_have_is_read_and_what_is_beyond_is_refused() -> None:
+    inline = '{{name="x{}",type="number",bounds=[0,1]}},'
+    listed = "".join(map(inline.format, range(1_000)))
+    full = f"{LABELLED}".replace("[label]", f"columns=[{listed}]\n[label]") + "#"
+    good = full + " " * (MOST_SCHEMA - len(full))
+    assert Schema.parse(good).width == 1_000
+    deepest = '[{name="x",type="category",categories=[["1","2"]]}]'
+    assert Schema.parse(f"columns={deepest}\n{LABELLED}").width == 1
+    event = '[label]\ncolumn="y"\nedges=[1.5]\nevent . "column"="e"\nevent.occurred=["1"]\n'
+    assert Schema.parse(event + 'event.censored=["0"]\n' + NUMBER).label.event is not None
+    texts = 'aliases = [\'[[[[[\', "{{{{{", """[[[a.b.c.d.e"]""""]  # [[[[[ a.b.c.d.e.f\n'
+    assert Schema.parse(LABELLED + NUMBER + texts).columns[0].aliases[2] == '[[[a.b.c.d.e"]"'
+    assert Schema.parse(LABELLED + NUMBER.replace('"x"', f'"{"x" * 500}"')).width == 1
+    for text, words in (
+        (good + " ", "longer than 65536 bytes"),
+        ("# ä" + good[:-3], "longer than 65536 bytes"),
+        (f"columns={deepest}\n{LABELLED}".replace('"1"', '["1"]'), "more than 4 brackets"),
+        (LABELLED + NUMBER + "a.b.c.d=1", "more than 3 parts"),
+        (LABELLED + NUMBER.replace('"x"', f'"{"x" * 501}"'), "longer than 500 characters"),
+        ('"columns.9" = 1\n' + LABELLED + NUMBER, "'columns.9' is not a known key"),
+        (f"# \ud800\n{LABELLED}{NUMBER}", "half of a character"),
+        (f"# \x1b\n{LABELLED}{NUMBER}", "control character"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=words) as error:
+            Schema.parse(text)
+        assert "\n" not in str(error.value)
+    try:
+        Schema.parse(LABELLED + NUMBER + "fill = " + "1" * 5000)
+    except (DataError, ValueError) as found:
+        assert str(found).startswith("schema: not valid TOML")
+
+
+def test_the_first_unknown_key_gets_a_spelling_and_five_mistakes_are_named() -> None:
+    wrong = "".join(f'[[columns]]\nnmae = "x{i}"\ntype = "number"\n' for i in range(40))
+    with pytest.raises(DataError) as error:
+        Schema.parse(LABELLED + wrong)
+    assert str(error.value) == (
+        "schema: 'columns.0.name' is missing; 'columns.0.bounds' is missing; "
+        "'columns.0.nmae' is not a known key; did you mean 'columns.0.name'?; "
+        "'columns.1.name' is missing; 'columns.1.bounds' is missing; and 115 more mistakes"
+    )
+    with pytest.raises(DataError) as error:
+        Schema.parse(LABELLED + NUMBER + "nmae = 1\nbouns = 1\n")
+    assert str(error.value).count("did you mean") == 1

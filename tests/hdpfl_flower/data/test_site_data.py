@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
 import hashlib
 import itertools
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_data import SiteData, read_site_data
+from hdpfl_flower.data.site_data import SiteData, read_site_data, read_unit_records
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
 
@@ -143,6 +149,97 @@ def test_a_unit_stays_on_its_side_whatever_its_record_says(tmp_path: Path) -> No
         sides.append(data.ids)
     assert sides[0] == sides[1] == sides[2]
     assert 0 < len(sides[0]) < 50
+
+
+ROWS = [{"who": f"p{i}", "a": i % 7, "b": i / 2, "note": f"n{i}", "y": i % 2} for i in range(80)]
+
+
+def schemas(unit: str) -> Iterator[str]:
+    """Yield what a server may send: moved bounds, other columns, fills, orders, aliases."""
+    for i in range(20):
+        number = f'type = "number"\nbounds = [0, {100 + i / 1000}]\nfill = {i}\n'
+        columns = [f'[[columns]]\nname = "a"\n{number}', f'[[columns]]\nname = "b"\n{number}',
+                   f'[[columns]]\nname = "z"\naliases = ["note"]\n{number}']  # fmt: skip
+        classes = '[["1"], ["0"]]' if i % 3 else '[["0", "x"], ["1"]]'
+        label = f'[label]\ncolumn = "y"\nclasses = {classes}\n'
+        yield f"{unit and f'id = {unit!r}'}\n{label}" + "".join(columns[i % 3 :: 1 + i % 2])
+
+
+def held_out(
+    path: Path, form: str, schema: str, rows: list[dict[str, Any]], unit: str = ""
+) -> set[int]:
+    """Return which of ``rows``, by their number in ``b``, are held out."""
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys(), quoting=csv.QUOTE_NONNUMERIC)
+            writer.writeheader()
+            writer.writerows(rows)
+    read = read_unit_records(source(path, form, 0.4, unit), Schema.parse(schema).task, schema)
+    assert read.positions is not None
+    return {round(2 * rows[at]["b"]) for at in read.positions[read.held_out].tolist()}
+
+
+@pytest.mark.parametrize("unit", ["", "who"])
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_no_schema_draws_the_holdout_again(tmp_path: Path, form: str, unit: str) -> None:
+    """After 20 runs a server that could would have had every record held out once."""
+    drawn = [held_out(tmp_path / "t", form, each, ROWS, unit) for each in schemas(unit)]
+    assert 10 < len(drawn[0]) < 60
+    assert all(each == drawn[0] for each in drawn)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_changed_table_draws_new_rows_alone(tmp_path: Path, form: str) -> None:
+    schema = next(schemas(""))
+    before = held_out(tmp_path / "t", form, schema, ROWS)
+    order = np.random.default_rng(1).permutation(80)
+    assert held_out(tmp_path / "t", form, schema, [ROWS[at] for at in order]) == before
+    fewer = ROWS[:30] + ROWS[40:]
+    assert held_out(tmp_path / "t", form, schema, fewer) == before - {*range(30, 40)}
+    # One cell decides how a writer writes a column: as 7.0, in quotes, as text.
+    for cell in (None, 0.5, 2**40):
+        more = [*ROWS, {**ROWS[0], "a": cell, "b": 500.0}]
+        rows = [{**row, "a": None if row["a"] is None else float(row["a"])} for row in more]
+        assert held_out(tmp_path / "t", form, schema, rows) - {1000} == before
+    texts = [{**row, "a": str(row["a"])} for row in ROWS]
+    assert held_out(tmp_path / "t", form, schema, texts) == before
+
+
+def test_every_column_of_a_row_counts(tmp_path: Path) -> None:
+    """Rows that a schema takes for the same are drawn apart, and equal ones together."""
+    schema = next(schemas("")).replace('"note"', '"other"')
+    for column in ("note", "b"):
+        rows = [{**ROWS[0], "b": 0.0, "other": 1, column: i / 2} for i in range(60)]
+        for form in ("csv", "parquet"):
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t")
+            if form == "csv":
+                pa_csv.write_csv(pa.Table.from_pylist(rows), tmp_path / "t")
+            where = source(tmp_path / "t", form, 0.5)
+            out = read_unit_records(where, Schema.parse(schema).task, schema).held_out
+            assert 10 < out.sum() < 50
+    days = [dt.date(2020, 1, 1 + i) for i in range(28)]
+    columns = {"d": days, "n": [[i] for i in range(28)], "y": [True] * 28, "a": [1] * 28}
+    columns |= {"t": pa.array(["x"] * 28).dictionary_encode(), "z": pa.nulls(28)}
+    pq.write_table(pa.table(columns), tmp_path / "t")
+    out = read_unit_records(source(tmp_path / "t", "parquet", 0.5), TABLE, TEXT).held_out
+    assert 2 < out.sum() < 26
+    pq.write_table(pa.table({**columns, "d": pa.nulls(28)}), tmp_path / "t")
+    out = read_unit_records(source(tmp_path / "t", "parquet", 0.5), TABLE, TEXT).held_out
+    assert out.sum() in (0, 28)
+
+
+def test_one_record_of_another_type_moves_no_array(tmp_path: Path) -> None:
+    x, y = np.arange(180).reshape(60, 3), np.arange(60) % 4
+    path = save(tmp_path / "d.npz", x=x.astype(np.int16), y=y.astype(np.int8))
+    sides = [read_unit_records(source(path, "npz", 0.5), VECTORS, "").held_out.tolist()]
+    for more in ([0.5, 1, 2], ["a long text", "1", "2"], [2**40, 1, 2]):
+        save(path, x=np.array([*x.tolist(), more]), y=np.array([*y.tolist(), 1]))
+        out = read_unit_records(source(path, "npz", 0.5), VECTORS, "").held_out
+        sides.append(out[:60].tolist())
+    assert 10 < sum(sides[0]) < 50
+    assert all(side == sides[0] for side in sides)
 
 
 def test_a_record_is_held_out_where_its_hash_lies_below_the_share_and_not_at_it(

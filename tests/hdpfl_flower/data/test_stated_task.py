@@ -12,7 +12,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data import array_targets, stated_task
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_check import check_site_data
-from hdpfl_flower.errors import DataError
+from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
 from tests.hdpfl_flower.data.test_site_data import VECTORS, read_npz, save, source
 
@@ -26,39 +26,39 @@ def stated(**keys: object) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("keys", "task"),
+    ("text", "task"),
     [
-        ({"input-shape": "1,28,28", "classes": 10}, Task.classification((1, 28, 28), 10)),
-        ({"input-shape": "13", "classes": 2}, Task((13,), 1, "logistic")),
-        ({"input-shape": "13", "task": "regression"}, Task.regression((13,))),
-        ({"input-shape": " 13 , 2", "intervals": 6}, Task.survival((13, 2), 6)),
-        ({"input-shape": "13", "task": "survival", "intervals": 1}, Task.survival((13,), 1)),
+        ("classification shape=1,28,28 classes=10", Task.classification((1, 28, 28), 10)),
+        ("classification  classes=2 shape=13", Task((13,), 1, "logistic")),
+        ("regression shape=13", Task.regression((13,))),
+        ("survival shape=13,2 intervals=1", Task.survival((13, 2), 1)),
     ],
 )
-def test_the_terms_state_a_task(keys: dict[str, object], task: Task) -> None:
-    assert stated(**keys) == task
+def test_the_terms_state_a_task(text: str, task: Task) -> None:
+    assert stated(task=text) == task
+    assert stated(task=stated_task.stated_of(task)) == task
 
 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({}, "do not say what a record is"),
-        ({"input-shape": "13"}, "set 'classes', 'intervals', or 'task' to regression"),
-        ({"classes": 2}, "'input-shape' is empty"),
-        ({"input-shape": "13x2", "classes": 2}, "whole numbers with commas"),
-        ({"input-shape": "0", "classes": 2}, "holds 0 numbers a record"),
-        ({"input-shape": "99999,99999", "classes": 2}, "9,999,800,001 numbers a record"),
-        ({"input-shape": "13", "classes": 1}, "'classes' is 1; give a number from 2"),
-        ({"input-shape": "13", "classes": 10**6}, "'classes' is 1000000"),
-        ({"input-shape": "13", "task": "survival"}, "'intervals' is 0"),
-        ({"input-shape": "13", "task": "regression", "classes": 2}, "remove one of them"),
-        ({"input-shape": "13", "classes": 2, "task": "classification", "intervals": 3}, "remove"),
-        ({"input-shape": "13", "classes": 2, "schema": "heart"}, "both say what a record is"),
-        ({"dataset": "digits", "classes": 2}, "has its own"),
+        ({"dataset": "file:x.npz"}, "'task' is empty"),
+        ({"task": "regression"}, "lacks shape"),
+        ({"task": "survival"}, "lacks shape and intervals"),
+        ({"task": "regression shape=13", "schema": "heart"}, "both say what a record is"),
+        ({"task": "regression shape=13", "dataset": "digits"}, "has its own"),
+        ({"task": "regressoin shape=13"}, "did you mean 'regression'"),
+        ({"task": "regression shape=13x2"}, "whole numbers with commas"),
+        ({"task": "regression shape=0"}, "holds 0 numbers a record"),
+        ({"task": "regression shape=99999,99999"}, "9,999,800,001 numbers a record"),
+        ({"task": "regression shape=13 classes=2"}, "'classes' is not a known key"),
+        ({"task": "classification shape=13 classes=1"}, "'classes' must be 2 or more"),
+        ({"task": "classification shape=13 classes=1000000"}, "must be less than or equal to"),
     ],
 )
 def test_terms_that_state_no_task_are_refused(keys: dict[str, object], words: str) -> None:
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises((DataError, TermsError), match=words) as caught:
         stated(**keys)
     assert "\n" not in str(caught.value)
 

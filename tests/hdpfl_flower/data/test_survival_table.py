@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import doctest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hdpfl_flower.config.data_source import OwnColumn
-from hdpfl_flower.data import array_targets
+from hdpfl_flower.data import array_targets, site_check
 from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
-from hdpfl_flower.data.site_check import check_site_data
 from hdpfl_flower.data.table_records import EARLY, read_table
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
@@ -33,6 +33,12 @@ type = "number"
 bounds = [0, 10]
 """
 HEADER = "a,months,died"
+
+
+def check_site_data(*args: Any) -> list[str]:
+    """Return the lines of the check but those that it always has."""
+    lines = site_check.check_site_data(*args)
+    return [line for line in lines if not line.startswith(("lost: ", "label '"))]
 
 
 def read(tmp_path: Path, *rows: str, own: OwnTable | None = None, text: str = TEXT):  # type: ignore[no-untyped-def]
@@ -152,11 +158,11 @@ def test_the_check_shows_times_and_events_that_cannot_be_read(tmp_path: Path) ->
     good = ["1,5,1"] * 6
     lines = check(tmp_path, *good, "1,-7,1", "1,later,0", "1,5,lost", declared=6)
     errors = [line for line in lines if line.startswith("error:")]
-    assert len(errors) == 2
+    assert len(errors) == 1
     assert "column 'months': 2 of 9 cells" in errors[0]
     assert "'-7' 1 times; 'later' 1 times" in errors[0]
-    assert "column 'died': 1 of 9 cells" in errors[1]
-    assert "'lost' 1 times" in errors[1]
+    (event,) = [line for line in lines if line.startswith("warning: column 'died': 1 of 9 cells")]
+    assert "'lost' 1 times" in event
     only = check(tmp_path, *good, "1,5,lost", "1,5,lost", declared=6)
     assert [line.split("'")[1] for line in only if line.startswith("error:")] == ["died"]
 

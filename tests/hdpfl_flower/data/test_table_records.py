@@ -118,7 +118,7 @@ def test_line_ends_byte_order_mark_quotes_and_delimiters_do_not_matter(tmp_path:
     want = read(tmp_path, plain)
     for data in (
         plain.replace(b"\n", b"\r\n"),
-        plain.replace(b"\n", b"\r"),
+        plain.replace(b"\n", b"\r\r\n"),
         b"\xef\xbb\xbf" + plain,
         b"\xef\xbb\xbf" + b'"a","c","d","y"\n"3","1","0.5","no"\n"4", "2","-0.5","yes"',
         plain.replace(b",", b";"),
@@ -141,13 +141,13 @@ def test_ragged_lines_are_left_out_alone(tmp_path: Path) -> None:
         b'1,1,1,"no\n'  # a quote that does not close swallows nothing
         b'1,"x""y",1,yes\n'
         b'1,"x"y,1,yes\n'
-        b'1,"x\ny",1,yes\n'  # a line break in quotes: two lines, both left out
+        b'1,"x\ny",1,yes\n'  # a line break in quotes: one record
         b"1,1,1,yes\n",
     )
-    assert got.records.targets.tolist() == [0, 1, 1]
-    assert got.positions.tolist() == [0, 4, 8]
-    assert got.summary.rows == 9
-    assert got.summary.left_out["cannot be cut into cells"] == 6
+    assert got.records.targets.tolist() == [0, 1, 1, 1]
+    assert got.positions.tolist() == [0, 4, 6, 7]
+    assert got.summary.rows == 8
+    assert got.summary.left_out["cannot be cut into cells"] == 4
 
 
 def test_no_records_are_no_error(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         (b"a,c,d,a,y\n1,2,3,4,5\n", "column 'a' twice"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "no column"),
         (SECRET.encode() + b",1,2,3\n", "no column"),
-        ("a,c,d,y\n1,1,1,no\n".encode("utf-16"), "set 'data.encoding' to"),
+        ("a,c,d,y\n1,1,1,no\n".encode("utf-16"), "save it as CSV"),
         (b'a,c,d,"y\n', "no column"),
     ]
     for data, words in cases:
@@ -195,10 +195,12 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 def test_prediction_needs_neither_label_nor_id(tmp_path: Path) -> None:
     path = tmp_path / "new.csv"
     path.write_bytes(b"a,c,d\n10,1,1\nragged\n?,2,-1\n")
-    features, positions = features_only(path, "csv", WITH_ID)
+    features, positions, summary, changed = features_only(path, "csv", WITH_ID)
     want = np.array([[1, 1, 0, 0, 1], [-0.5, 0, 1, 0, -1]])
     np.testing.assert_allclose(features, want)
     assert positions.tolist() == [0, 2]
+    assert summary.left_out["cannot be cut into cells"] == 1
+    assert changed == [[], ["a filled"]]
 
 
 # Parquet

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.site_data import read_site_data, read_unit_records
 from hdpfl_flower.models.task import Records, Task
 from tests.hdpfl_flower.data.test_site_data import TABLE, TEXT, WITH_ID, save, source, write_csv
@@ -33,6 +35,51 @@ def test_training_is_the_first_record_of_each_unit_that_is_not_held_out(
     for unit in range(38):
         assert len(set(every.held_out[every.units == unit].tolist())) == 1
     assert bool(every.held_out.any()) == bool(holdout)
+
+
+LAST = [  # by the day, of two rows of one day the later, of rows without a day the last
+    "1,0,p,01.03.2024", "2,1,p,02.03.2024", "3,0,p,29.02.2024", "4,1,q,?", "5,0,q,01.01.1970",
+    "6,1,r,?", "7,0,r,x", "8,1,s,01.01.2024", "9,0,s,01.01.2024", "10,?,s,02.01.2024",
+]  # fmt: skip
+
+
+def last_by_day(path: Path, rows: list[str]) -> DataSource:
+    table = write_csv(path / "t.csv", rows, "a,y,who,seen")
+    given = {"format": "csv", "path": str(table), "id": "who", "row": "last by seen"}
+    return DataSource.model_validate(
+        given | {"columns": {"seen": {"date-formats": ["%d.%m.%Y"], "missing": ["31.12.9999"]}}}
+    )
+
+
+@pytest.mark.parametrize(
+    "schema", [WITH_ID, 'missing = ["02.03.2024"]\n' + WITH_ID, WITH_ID.replace("1000", "2000")]
+)
+def test_training_is_the_last_record_of_each_unit_by_the_sites_date(
+    tmp_path: Path, schema: str
+) -> None:
+    """Whatever the schema says of dates, and whatever stands in rows of other units."""
+    most = 2000 if "2000" in schema else 1000
+
+    def used(rows: list[str]) -> list[float]:
+        where = last_by_day(tmp_path, rows)
+        data, every = read_site_data(where, TABLE, schema), read_unit_records(where, TABLE, schema)
+        assert same(every.records.take(np.flatnonzero(every.first & ~every.held_out)), data.train)
+        return [round((float(each) + 1) / 2 * most) for each in data.train.features[:, 0]]
+
+    assert used(LAST) == [2, 5, 7, 9]
+    for more in ("11,0,t,31.12.2024", "11,0,,31.12.2024", "11,0,t", "11,?,t,?"):
+        for at in range(len(LAST) + 1):
+            assert [a for a in used([*LAST[:at], more, *LAST[at:]]) if a != 11] == [2, 5, 7, 9]
+    assert used([*LAST, "11,0,q,31.12.9999", "12,0,q,02.01.1970"]) == [2, 7, 9, 12]
+
+
+@pytest.mark.parametrize("row", ["last", "last by", "last by  ", "first by seen"])
+def test_a_row_that_is_no_choice_is_refused(row: str) -> None:
+    given = {"format": "csv", "path": "t.csv", "id": "who"}
+    with pytest.raises(ValidationError, match="row"):
+        DataSource.model_validate(given | {"row": row})
+    with pytest.raises(ValidationError, match=r"'data\.row' chooses a row of an id"):
+        DataSource.model_validate({"format": "csv", "path": "t.csv", "row": "last by seen"})
 
 
 def test_without_ids_each_record_is_a_unit_and_copies_are_known(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """``identified`` means what it says: where it is True, the weights are nearly as good as told.
 
-q = Σw²σ² · Σ1/σ², see ``benchmarks/signals.py``, whose signals these are, by seeds of their own.
+q = Σw²σ² · Σ1/σ², see ``signals.py``, whose signals these are, by seeds of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.signals import BEYOND, HELD_OUT, TUNING, draw, judge
 from hdpfl_flower.estimators.factor_analysis import FactorModel, factor_analysis, spare_equations
 from hdpfl_flower.estimators.identification import (
     cost_of_private_signal,
@@ -20,6 +19,7 @@ from hdpfl_flower.estimators.identification import (
 from hdpfl_flower.estimators.noise_level import measure_noise
 from hdpfl_flower.linalg.sums import second_moments
 from hdpfl_flower.linalg.types import Vector
+from tests.hdpfl_flower.estimators.signals import BEYOND, HELD_OUT, TUNING, draw, judge
 
 FALSE_ALARM = 1e-6
 SEEDS = range(20_000, 20_200)

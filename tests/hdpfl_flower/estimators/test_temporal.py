@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from scipy import stats
 
 from hdpfl_flower.estimators import temporal as module
 from hdpfl_flower.estimators.temporal import KEPT, NoiseEstimate, NoiseMemory, TrackOptions, track
+from hdpfl_flower.work.spend import Late
 from tests.client_app.training.oracle import mutant
 
 FALSE_ALARM = 1e-6
@@ -36,6 +38,22 @@ class Sites:
     def round(self) -> Rows:
         noise = self._draw.standard_normal(self.signal.shape)
         return (self.signal + np.sqrt(self.variances)[:, None] * noise).astype(np.float32)
+
+
+@pytest.mark.parametrize("method", ["auto", "temporal"])
+def test_noise_that_falls_by_a_known_factor_stays_right(method: str) -> None:
+    """Half of the difference of two unlike noises has the mean of both."""
+    for knows in (True, False):
+        sites, memory = Sites(d=20_000), NoiseMemory()
+        for server_round in range(1, 9):
+            factor = Late(ratio=8).noise_factor(server_round, 8)
+            noise = sites.round() - sites.signal
+            rows = (sites.signal + factor * noise).astype(np.float32)
+            options = TrackOptions(method)
+            if knows:
+                options = replace(options, noise_factor=lambda r: Late(ratio=8).noise_factor(r, 8))
+            memory, found = track(memory, server_round, sites.names, rows, options)
+        assert right(found.variances, sites.variances, 2 * spread(7, 20_000)) is knows
 
 
 def follow(sites: Sites, rounds: Sequence[int], **how: Any) -> tuple[NoiseMemory, NoiseEstimate]:
@@ -141,17 +159,31 @@ def test_a_repeated_upload_is_no_measurement() -> None:
     assert tracked.variances[2] > sites.variances[2] / 2, "it must not pass for noiseless"
 
 
-def test_differences_beyond_the_uploads_are_not_believed() -> None:
-    """A signal that turns its sign doubles in the difference: auto reads the round alone."""
-    sites = Sites(n=2, signal=1.0)
+def turned(n: int) -> tuple[NoiseEstimate, NoiseEstimate]:
+    """A signal that turns its sign doubles in the difference: ``auto``'s and ``temporal``'s."""
+    sites = Sites(n=n, signal=1.0)
     first, second = sites.round(), sites.round()
     second -= 2 * sites.signal.astype(np.float32)
     memory, _ = track(NoiseMemory(), 1, sites.names, first)
     _, tracked = track(memory, 2, sites.names, second)
-    assert all("differences exceed the uploads" in reason for reason in tracked.reasons)
     _, stubborn = track(memory, 2, sites.names, second, TrackOptions("temporal"))
     assert all(reason.startswith("temporal") for reason in stubborn.reasons)
+    return tracked, stubborn
+
+
+def test_differences_beyond_the_uploads_are_not_believed() -> None:
+    """Auto reads the round alone, where that identifies the noise."""
+    tracked, stubborn = turned(6)
+    assert all("differences exceed the uploads" in reason for reason in tracked.reasons)
     assert np.all(tracked.variances < stubborn.variances)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_bound_replaces_no_estimate(n: int) -> None:
+    """Of few clients one round shows a bound alone: what their pairs showed stays."""
+    tracked, stubborn = turned(n)
+    np.testing.assert_array_equal(tracked.variances, stubborn.variances)
+    np.testing.assert_array_equal(tracked.identified, stubborn.identified)
 
 
 def test_pure_noise_hardly_ever_seems_to_move() -> None:

@@ -86,7 +86,7 @@ def test_a_simulation_may_take_a_lost_release_again(ledger: Ledger) -> None:
 
 def test_a_release_being_worked_on_is_not_given_twice(ledger: Ledger, path: Path) -> None:
     with reserve(ledger, ask()) as reservation:
-        with pytest.raises(Declined, match="worked on"):
+        with pytest.raises(Declined, match="in progress"):
             Ledger(path).reserve(ask(), PLAN)
         assert Ledger(path).broken_off() is None
         reservation.seal(b"mine")
@@ -129,7 +129,7 @@ def test_a_fork_does_not_free_the_parents_lock(ledger: Ledger, path: Path) -> No
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
-        with pytest.raises(Declined, match="worked on"):
+        with pytest.raises(Declined, match="in progress"):
             Ledger(path).reserve(ask(), PLAN)
         reservation.seal(b"x")
 

@@ -14,7 +14,7 @@ from hypothesis import Phase
 
 from hdpfl_flower.errors import LedgerError
 from hdpfl_flower.ledger import locks
-from hdpfl_flower.ledger.account import ChargedPlan
+from hdpfl_flower.ledger.account import Account, ChargedPlan
 from hdpfl_flower.ledger.ledger import Ledger
 from tests.crash.machine import INFINITE, as_fraction, run_machine
 
@@ -30,22 +30,17 @@ def test_the_ledger_does_what_the_model_says_for_long() -> None:
 
 def _sum_floats(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "hdpfl_flower.ledger.ledger.sum_within", lambda values, limit: sum(values) <= limit
+        "hdpfl_flower.ledger.account.sum_within", lambda values, limit: sum(values) <= limit
     )
 
 
 def _forget_the_profiles_cap(patch: pytest.MonkeyPatch) -> None:
-    charge = Ledger._charge
-    patch.setattr(
-        Ledger, "_charge", lambda self, run, plan, n, _: charge(self, run, plan, n, INFINITE)
-    )
+    check = Account.check_fits
+    patch.setattr(Account, "check_fits", lambda self, plan, _: check(self, plan, INFINITE))
 
 
 def _count_no_runs(patch: pytest.MonkeyPatch) -> None:
-    charge = Ledger._charge
-    patch.setattr(
-        Ledger, "_charge", lambda self, run, plan, _, cap: charge(self, run, plan, 0, cap)
-    )
+    patch.setattr(Account, "check_runs", lambda self, request, most: None)
 
 
 def _take_lost_releases_again(patch: pytest.MonkeyPatch) -> None:

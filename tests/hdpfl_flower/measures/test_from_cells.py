@@ -198,7 +198,7 @@ def test_noise_that_hides_a_class_leaves_no_measure() -> None:
     assert found.found == {}
     assert set(found.missing) == set(OF_CELLS)
     assert "the noise hides" in found.missing["auroc"]
-    assert "'score-share'" in found.missing["auroc"]
+    assert "'scores'" in found.missing["auroc"]
     nobody = measure_cells(NoisyCells.of_sites(np.zeros((2, CELLS))))
     assert nobody.found == {}
 

@@ -80,5 +80,5 @@ def test_a_count_beyond_whole_float32_numbers_stops_there(monkeypatch: pytest.Mo
     ids=["three", "regression", "survival"],
 )
 def test_other_tasks_are_refused(task: Task, words: str) -> None:
-    with pytest.raises(DataError, match=f"'score-share' is for tasks of two classes.*{words}"):
+    with pytest.raises(DataError, match=f"'after' = 'scores' is for tasks of two classes.*{words}"):
         count_cells(task, np.zeros((1, task.outputs), np.float32), np.zeros(1, np.int64))

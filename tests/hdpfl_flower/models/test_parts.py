@@ -108,7 +108,7 @@ def test_a_model_without_a_head_is_refused_with_its_parameters(spec: str, words:
     with pytest.raises(ModelError, match="'model' = ") as error:
         parts_of(spec, TABLE)
     assert words in str(error.value)
-    assert "leave out 'personal-part'" in str(error.value)
+    assert "leave out a personal part" in str(error.value)
     for name in arrays_of(build_model(spec, TABLE, seed=1)):
         assert name in str(error.value)
 

@@ -15,6 +15,7 @@ def line(server_round: int, weights: dict[str, float], **facts: Any) -> dict[str
     """A round of a journal; ``asked`` and ``gauges`` unless given."""
     return {
         "round": server_round, "asked": list(weights), "accepted": list(weights),
+        "rejections": {},
         "weights": list(weights.values()), "gauges": {}, **facts,
     }  # fmt: skip
 
@@ -48,17 +49,6 @@ def test_what_is_taken_back_counts_no_more() -> None:
                                              "liar": 0.1111111111111111}  # fmt: skip
     rounds[2]["taken-back"] = {"liar": "inf"}
     assert influence_of(rounds).shares() == {"a": 0.5, "b": 0.5, "liar": 0}
-
-
-def test_of_a_clipped_update_the_rest_is_the_last_aggregates() -> None:
-    """c + Σ wᵢ·fᵢ·(uᵢ − c): the aggregates' own coefficients, by symbols."""
-    one = line(1, {"a": 0.5, "b": 0.5, "c": 0.0}, gauges={"clipped_to": [1.0, 0.5, 1.0]})
-    two = line(2, {"a": 0.0, "b": 0.5, "c": 0.5}, gauges={"clipped_to": [1.0, 0.2, 1.0]})
-    # First centre 0: a ½, b ¼. Then a rest of 0.4 goes to that aggregate.
-    first = {"a": 0.5, "b": 0.25, "c": 0.0}
-    second = {"a": 0.4 * 0.5, "b": 0.1 + 0.4 * 0.25, "c": 0.5}
-    found = influence_of([one, two])
-    assert found.models[0] == pytest.approx({s: first[s] + second[s] for s in "abc"}, rel=1e-12)
 
 
 def test_several_models_have_shares_of_their_own_and_the_first_ones_past() -> None:

@@ -44,10 +44,13 @@ def test_a_torn_last_line_is_passed_over_and_mended(tmp_path: Path, torn: str) -
     assert [event["event"] for event in read_journal(path)] == ["started", "resumed"]
 
 
+EVENT = {"event": "round", "format": 1}
+
+
 def test_lines_of_another_kind_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.write_text('3\n"text"\n{"no": "event"}\n\n' + json.dumps({"event": "round"}) + "\n")
-    assert read_journal(path) == [{"event": "round"}]
+    path.write_text('3\n"text"\n{"no": "event"}\n\n' + json.dumps(EVENT) + "\n")
+    assert read_journal(path) == [EVENT]
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -55,7 +58,8 @@ def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_journal(tmp_path / "journal.jsonl")
 
 
-ROUND = {"event": "round", "round": 1, "asked": ["a", "b"], "accepted": ["a"], "metrics": {}}
+ROUND = {"event": "round", "round": 1, "asked": ["a", "b"], "accepted": ["a"], "rejections": {},
+         "metrics": {}}  # fmt: skip
 
 
 def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
@@ -79,7 +83,7 @@ def test_numbers_that_json_lacks_come_back(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_round_is_one_clear_line(damage: dict[str, object]) -> None:
     assert finished_rounds([ROUND])[0]["round"] == 1
-    with pytest.raises(DataError, match=r"^the journal is damaged: a round in it is not whole$"):
+    with pytest.raises(DataError, match=r"^the journal is damaged: a round in it is incomplete$"):
         finished_rounds([{**ROUND, **damage}])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import stat
 import urllib.request
 from collections.abc import Iterator
@@ -108,3 +109,87 @@ def test_tls_needs_all_of_its_files(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_this_machine_alone(host: str, local: bool) -> None:
     assert Address(host, 1).local == local
+
+
+def test_a_name_that_no_encoding_holds_and_a_long_one_end_no_exporter() -> None:
+    """Before: half of a character in a run's name was an error of every scrape, for ever."""
+    found = [
+        metrics.WEIGHT.reads(number, run, "s")
+        for number, run in enumerate(["\ud800", "r" * 300, "r" * 301, "\udcff"])
+    ]
+    shown = Exporter("coordinator", lambda: found)
+    for write, read in ((shown.text, parse), (shown.openmetrics, parse_open)):
+        try:
+            (family,) = read(write().decode())
+        except UnicodeEncodeError:
+            pytest.fail("a scrape ends")
+        assert {s.labels["run"]: s.value for s in family.samples} == {
+            "\\ud800": 0, "r" * 200: 2, "\\udcff": 3,
+        }  # fmt: skip
+        assert len(family.samples) == 3
+
+
+def answer(address: Address, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Serve there, ask once with these headers and no others; return the status and the body."""
+    stop, at = serve(Exporter("site", readings), address)
+    connection = http.client.HTTPConnection("127.0.0.1", int(at.rpartition(":")[2]), timeout=10)
+    try:
+        connection.putrequest("GET", "/metrics", skip_host=True)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+        stop()
+
+
+@pytest.mark.parametrize(
+    ("at", "host", "answered"),
+    [
+        ("127.0.0.1", "127.0.0.1:28291", True),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "[::1]:28291", True),
+        ("127.0.0.1", "Exporter:28291", True),  # given as a name
+        ("0.0.0.0", "exporter", True),
+        ("0.0.0.0", "10.0.0.7:28291", True),
+        ("127.0.0.1", "10.0.0.7:28291", False),
+        ("127.0.0.1", "rebound.example.org:28291", False),
+        ("0.0.0.0", "rebound.example.org:28291", False),
+        ("127.0.0.1", "127.0.0.1.example.org", False),
+        ("127.0.0.1", "localhost@rebound.example.org", False),
+        ("127.0.0.1", "rebound.example.org/localhost", False),
+        ("127.0.0.1", "", False),
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_a_request_that_names_another_machine_is_not_answered(
+    at: str, host: str | None, answered: bool
+) -> None:
+    """DNS rebinding: a page of the web asks this machine by its own name."""
+    headers = {} if host is None else {"Host": host}
+    status, body = answer(Address(at, 0, names=("exporter",)), headers)
+    assert (status == 200) == answered
+    assert (b"3.217391" in body) == answered
+
+
+@pytest.mark.parametrize(
+    ("borne", "answered"),
+    [
+        ("Bearer a-token-of-some-length", True),
+        (None, False),
+        ("", False),
+        ("Bearer ", False),
+        ("Bearer a-token-of-some-lengtH", False),
+        ("Basic a-token-of-some-length", False),
+        ("Bearer \xff", False),
+    ],
+)
+def test_a_request_without_the_token_is_not_answered(borne: str | None, answered: bool) -> None:
+    address = Address("127.0.0.1", 0, token="a-token-of-some-length")
+    assert "a-token" not in repr(address)
+    headers = {"Host": "localhost"} | ({} if borne is None else {"Authorization": borne})
+    status, body = answer(address, headers)
+    assert status == (200 if answered else 401)
+    assert (b"3.217391" in body) == answered

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
-import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import mpmath
 import pytest
@@ -269,82 +266,3 @@ def test_a_fixed_interval_is_a_trap(monkeypatch: pytest.MonkeyPatch) -> None:
     for interval, z in ((1e-3, 46.97), (1e-4, 19.98)):
         monkeypatch.setattr(accounting, "interval_for", lambda *_, fixed=interval: fixed)
         assert accounting._search(schedule, 0.15, 1e-4) == pytest.approx(z, rel=1e-3)
-
-
-# The cache on disk.
-
-POINT = ([Steps(1, 4)], 1.7, 1e-5)
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HDPFL_HOME", str(tmp_path))
-    accounting._calibrate.cache_clear()
-    yield tmp_path / "cache" / "noise-multipliers"
-    accounting._calibrate.cache_clear()
-
-
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every search that was made, so that a test can tell reading from computing."""
-    made: list[object] = []
-    search = accounting._search
-    monkeypatch.setattr(accounting, "_search", lambda *at: made.append(at) or search(*at))
-    return made
-
-
-def again() -> float:
-    """Calibrate as a new process would: nothing is in memory."""
-    accounting._calibrate.cache_clear()
-    return calibrate(*POINT)
-
-
-def test_the_second_process_reads_the_cache(cache: Path, searches: list[object]) -> None:
-    z = calibrate(*POINT)
-    assert calibrate(*POINT) == again() == z
-    assert len(searches) == 1
-    (file,) = cache.iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: "",
-        lambda text: text[: len(text) // 2],
-        lambda text: "5",
-        lambda text: "{}",
-        lambda text: "[]",
-        lambda text: json.dumps([json.loads(text)[0], math.nan, json.loads(text)[2]]),
-        lambda text: json.dumps([json.loads(text)[0], 0.0, json.loads(text)[2]]),
-        lambda text: text.replace(str(json.loads(text)[1]), "0.5"),
-        lambda text: json.dumps([*json.loads(text)[:1], "1.0", ""]),
-    ],
-)
-def test_a_damaged_cache_is_computed_again(
-    cache: Path, searches: list[object], damage: Callable[[str], str]
-) -> None:
-    z = calibrate(*POINT)
-    (file,) = cache.iterdir()
-    right = file.read_text()
-    file.write_text(damage(right))
-    assert again() == z
-    assert len(searches) == 2
-    assert file.read_text() == right
-
-
-def test_a_cache_of_other_numbers_is_not_believed(cache: Path, searches: list[object]) -> None:
-    """A file that came to lie under the wrong name, as a copied or merged folder may have it."""
-    z = calibrate(*POINT)
-    (file,) = cache.iterdir()
-    calibrate(POINT[0], 5.0, POINT[2])
-    (other,) = set(cache.iterdir()) - {file}
-    file.write_bytes(other.read_bytes())
-    assert again() == z
-    assert len(searches) == 3
-
-
-def test_the_cache_keeps_no_half_written_file(cache: Path) -> None:
-    calibrate(*POINT)
-    assert [file.suffix for file in cache.iterdir()] == [".json"]

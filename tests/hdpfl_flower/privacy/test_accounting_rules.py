@@ -1,4 +1,4 @@
-"""The rules of accounting one by one: events, bounds, keys of the cache, and the search for noise.
+"""The rules of accounting one by one: events, bounds, and the search for noise.
 
 The search is tested on costs that are formulas, so that every test here takes milliseconds.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from dp_accounting import (
@@ -137,7 +136,7 @@ def test_the_interval_follows_epsilon_and_the_root_of_many_steps(steps: int, sha
         assert interval_for(epsilon, steps) == pytest.approx(1e-4 * epsilon * share, rel=1e-12)
 
 
-# Calibration: what beside the steps takes, and what the cache knows a number by.
+# Calibration: what beside the steps takes, and what a number in memory is known by.
 
 
 @pytest.mark.parametrize(("alone", "enough"), [(0.99, True), (1.0, False), (1.01, False)])
@@ -166,9 +165,8 @@ def test_the_releases_are_charged_at_the_grid_of_the_whole(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[object, ...]]]:
     """What was searched for; each search finds another number, and nothing is in memory."""
-    monkeypatch.setenv("HDPFL_HOME", str(tmp_path))
     made: list[tuple[object, ...]] = []
 
     def search(*at: object) -> float:
@@ -177,19 +175,16 @@ def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[obje
 
     monkeypatch.setattr(accounting, "_search", search)
     monkeypatch.setattr(accounting, "epsilon_of", lambda *_: 0.0)
-    return made
-
-
-def fresh(schedule: Sequence[Steps], epsilon: float, delta: float, *beside: ExtraRelease) -> float:
-    """Calibrate as a new process would."""
     accounting._calibrate.cache_clear()
-    try:
-        return calibrate(schedule, epsilon, delta, beside)
-    finally:
-        accounting._calibrate.cache_clear()
+    yield made
+    accounting._calibrate.cache_clear()
 
 
-def test_whatever_noise_depends_on_is_part_of_its_name_in_the_cache(
+def noise(schedule: Sequence[Steps], epsilon: float, delta: float, *beside: ExtraRelease) -> float:
+    return calibrate(schedule, epsilon, delta, beside)
+
+
+def test_whatever_noise_depends_on_tells_numbers_in_memory_apart(
     computed: list[tuple[object, ...]],
 ) -> None:
     q = Steps(0.5, 2)
@@ -206,28 +201,18 @@ def test_whatever_noise_depends_on_is_part_of_its_name_in_the_cache(
         ([q], 1.0, 1e-5, PureSelections(4.0, 1)),
         ([q], 1.0, 1e-5, PureSelections(4.0, 1), Gaussians(4.0, 1)),
     ]
-    found = [fresh(*at) for at in asked]  # type: ignore[arg-type]
+    found = [noise(*at) for at in asked]  # type: ignore[arg-type]
     assert found == [1.0 + i for i in range(len(asked))]
-    assert [fresh(*at) for at in asked] == found  # type: ignore[arg-type]
+    assert [noise(*at) for at in asked] == found  # type: ignore[arg-type]
     assert len(computed) == len(asked)
     assert computed[8] == ((q,), 1.0, 1e-5, (Gaussians(4.0, 2),))
-
-
-def test_another_accountant_or_another_search_computes_again(
-    computed: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert fresh([Steps(1, 1)], 1.0, 1e-5) == 1
-    monkeypatch.setattr(accounting, "version", lambda _: "another")
-    assert fresh([Steps(1, 1)], 1.0, 1e-5) == 2
-    monkeypatch.setattr(accounting, "_CACHE_VERSION", accounting._CACHE_VERSION + 1)
-    assert fresh([Steps(1, 1)], 1.0, 1e-5) == fresh([Steps(1, 1)], 1.0, 1e-5) == 3
 
 
 def test_what_happens_zero_times_needs_no_noise_and_no_name(
     computed: list[tuple[object, ...]],
 ) -> None:
-    assert fresh([Steps(1, 1)], 1.0, 1e-5, Gaussians(0.0, 0), PureSelections(0.0, 0)) == 1
-    assert fresh([Steps(1, 1), Steps(0.5, 0)], 1.0, 1e-5) == 1
+    assert noise([Steps(1, 1)], 1.0, 1e-5, Gaussians(0.0, 0), PureSelections(0.0, 0)) == 1
+    assert noise([Steps(1, 1), Steps(0.5, 0)], 1.0, 1e-5) == 1
     assert computed == [((Steps(1, 1),), 1.0, 1e-5, ())]
 
 

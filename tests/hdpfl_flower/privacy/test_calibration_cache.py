@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from hdpfl_flower.privacy import calibration_cache
-from hdpfl_flower.privacy.calibration_cache import cached, cached_in_book
+from hdpfl_flower.privacy import accounting, calibration_cache
+from hdpfl_flower.privacy.calibration_cache import cached_in_book
+from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.system import locks
 from hdpfl_flower.system.locks import one_at_a_time
+from tests.hdpfl_flower.ledger.plans import profile, terms
 
 FORK = multiprocessing.get_context("fork")
-Kept = Callable[[Callable[[], float]], float]
-KINDS: dict[str, Kept] = {
-    ".json": lambda compute: cached("key", compute),
-    ".book": lambda compute: cached_in_book("key", 0.5, compute),
-}
 
 
-def work(folder: Path, name: str, other: str, kind: str) -> None:
+def work(folder: Path, name: str, other: str) -> None:
     """Ask for a number as process ``name``, and compute it until ``other`` has asked, too."""
 
     def compute() -> float:
@@ -37,14 +37,15 @@ def work(folder: Path, name: str, other: str, kind: str) -> None:
         return 1.5
 
     (folder / f"{name}-asks").touch()
-    (folder / f"{name}-has").write_text(str(KINDS[kind](compute)))
+    (folder / f"{name}-has").write_text(str(cached_in_book("key", 0.5, compute)))
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HDPFL_HOME", str(tmp_path))
     calibration_cache._book.cache_clear()
-    return tmp_path
+    yield tmp_path
+    mock.patch.stopall()
 
 
 def started(*arguments: object) -> multiprocessing.process.BaseProcess:
@@ -64,27 +65,25 @@ def refuse() -> float:
     raise AssertionError("computed again")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_two_processes_one_computes_and_the_other_reads(home: Path, kind: str) -> None:
-    one = started(home, "a", "b", kind)
+def test_of_two_processes_one_computes_and_the_other_reads(home: Path) -> None:
+    one = started(home, "a", "b")
     wait_for(home / "a-computes")
-    other = started(home, "b", "a", kind)
+    other = started(home, "b", "a")
     for process in (one, other):
         process.join(60)
     assert [(home / f"{name}-has").read_text() for name in "ab"] == ["1.5", "1.5"]
     assert (home / "computed").read_text() == "a"
-    assert [file.suffix for file in numbers(home)] == [kind]
+    assert [file.suffix for file in numbers(home)] == [".book"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_lock_of_a_killed_process_is_no_obstacle(home: Path, kind: str) -> None:
-    one = started(home, "a", "nobody", kind)
+def test_the_lock_of_a_killed_process_is_no_obstacle(home: Path) -> None:
+    one = started(home, "a", "nobody")
     wait_for(home / "a-computes")
     (left,) = [file for file in numbers(home) if file.suffix == ".lock"]
     one.kill()
     one.join(60)
     assert left.exists()
-    assert KINDS[kind](lambda: 2.5) == 2.5
+    assert cached_in_book("key", 0.5, lambda: 2.5) == 2.5
     assert not left.exists()
 
 
@@ -169,4 +168,75 @@ def test_a_damaged_line_is_computed_again(home: Path, damage: Callable[[str], st
     for read in (lambda: 2.5, refuse):
         calibration_cache._book.cache_clear()
         assert cached_in_book("key", 0.5, read) == 2.5
-    assert cached("key", lambda: 7.0) == 7
+
+
+def forged(folder: Path) -> None:
+    """Write an entry with a valid checksum that has next to no noise."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    calibration_cache._Book(folder / f"{calibration_cache._digest('key')}.book", "key").add(
+        0.5, 1e-3
+    )
+
+
+def replaced_by_a_link(folder: Path) -> None:
+    elsewhere = folder.with_name("elsewhere")
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+
+
+def link_to_a_file(folder: Path) -> None:
+    (file,) = folder.iterdir()
+    replaced_by_a_link(file)
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda _: mock.patch.object(os, "geteuid", lambda: os.getuid() + 1).start(),
+        lambda folder: folder.chmod(0o777),
+        lambda folder: folder.chmod(0o720),
+        lambda folder: next(folder.iterdir()).chmod(0o602),
+        replaced_by_a_link,
+        link_to_a_file,
+    ],
+)  # fmt: skip
+def test_a_number_that_another_user_could_have_written_is_computed(
+    home: Path, open_it: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = home / "cache" / "noise-multipliers"
+    forged(folder)
+    assert cached_in_book("key", 0.5, refuse) == 1e-3  # or nothing would be tested
+    calibration_cache._book.cache_clear()
+    calibration_cache._warn_once.cache_clear()
+    open_it(folder)
+    assert cached_in_book("key", 0.5, lambda: 1.5) == 1.5
+    if calibration_cache._folder() is None:
+        assert cached_in_book("key", 0.5, lambda: 2.5) == 2.5
+        assert caplog.text.count("noise-multipliers is not used") == 1
+
+
+@pytest.mark.parametrize("at", ["cache", "cache/noise-multipliers"])
+def test_without_a_folder_everything_is_computed(home: Path, at: str) -> None:
+    (home / at).parent.mkdir(exist_ok=True)
+    (home / at).write_text("a file")
+    assert cached_in_book("key", 0.5, lambda: 1.5) == 1.5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"after": "prior share=0.1", "model": "logreg"},
+        {"choice": "gaussian times=2"},
+        {"noise_multiplier": 9.0},
+    ],
+)
+def test_no_site_reads_its_noise_from_disk(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forged number has the checksum, the owner and the mode of a true one."""
+    monkeypatch.setattr(calibration_cache, "_folder", lambda: pytest.fail("the cache was opened"))
+    accounting._calibrate.cache_clear()
+    for among_many in (True, False):
+        plan = make_plan(profile(), terms(**asked), among_many=among_many)
+        assert plan.noise_multiplier > 0

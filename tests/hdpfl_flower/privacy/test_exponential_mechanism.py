@@ -14,7 +14,6 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from hdpfl_flower.errors import AccountingError
-from hdpfl_flower.privacy import accounting
 from hdpfl_flower.privacy.accounting import (
     ExtraRelease,
     Gaussians,
@@ -219,16 +218,6 @@ def test_steps_and_choices_together_fit_one_epsilon_and_one_delta() -> None:
     assert 0.999 * 0.9 <= cost([], 1.0, [beside], DELTA, 0.9) <= 0.9 * 1.001
     alone, split = (calibrate(steps, eps, DELTA) for eps in (3.0, 3.0 - 0.9))
     assert alone < z < split
-
-
-def test_pure_and_gaussian_choices_of_one_number_are_told_apart() -> None:
-    """In the memory, and in the cache on the disk."""
-    steps = [Steps(1.0, 3)]
-    both: tuple[ExtraRelease, ...] = (Gaussians(2.0, 1), PureSelections(2.0, 1))
-    first = [calibrate(steps, 4.0, DELTA, [one]) for one in both]
-    accounting._calibrate.cache_clear()
-    assert [calibrate(steps, 4.0, DELTA, [one]) for one in reversed(both)] == first[::-1]
-    assert first[1] > 1.05 * first[0]
 
 
 def test_the_ends_of_the_budget() -> None:

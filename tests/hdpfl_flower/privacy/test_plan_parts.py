@@ -18,7 +18,10 @@ def check(plan_steps: list[Steps], noise_multiplier: float) -> None:
 
 
 def test_tuning_is_charged_with_the_rounds() -> None:
-    plan, without = make_plan(profile(), terms(tuning_steps=6)), make_plan(profile(), terms())
+    plan, without = (
+        make_plan(profile(), terms(after="tuning steps=6")),
+        make_plan(profile(), terms()),
+    )
     check([Steps(Q, 4)] * 3 + [Steps(Q, 6)], plan.noise_multiplier)
     assert plan.noise_multiplier == calibrate([Steps(Q, 4)] * 3 + [Steps(Q, 6)], SECRET, DELTA)
     assert plan.noise_multiplier > 1.1 * without.noise_multiplier
@@ -29,10 +32,10 @@ def test_tuning_is_charged_with_the_rounds() -> None:
 
 
 def test_the_step_of_a_charged_mask_is_charged() -> None:
-    plan = make_plan(profile(), terms(shared_mask="charged-top-k"))
+    plan = make_plan(profile(), terms(work="joint mask=charged-top-k"))
     check([Steps(Q, 5)] * 3, plan.noise_multiplier)
     assert [plan.round(r, 1.0).steps.count for r in (1, 2, 3)] == [5, 5, 5]
-    full = make_plan(profile(), terms(shared_mask="charged-top-k", first_batch="full"))
+    full = make_plan(profile(), terms(work="joint mask=charged-top-k first-batch=full"))
     assert full.round(1, 1.0).steps == Steps(1.0, 2)
     check([Steps(1.0, 2), *[Steps(Q, 5)] * 2], full.noise_multiplier)
 
@@ -40,15 +43,16 @@ def test_the_step_of_a_charged_mask_is_charged() -> None:
 @pytest.mark.parametrize(
     "free",
     [
-        {"personal_part": "head"},
-        {"personal_part": "body", "personal_training": "joint"},
-        {"personal_part": "head", "personal_training": "alternate"},
-        {"personal_part": "head", "personal_training": "frozen"},
-        {"personal_training": "offset"},
-        {"personal_part": "head", "shared_mask": "noisy-updates"},
-        {"personal_part": "head", "shared_mask": "random"},
-        {"personal_part": "head", "shared_mask": "global-magnitude"},
-        {"personal_shrink": 1.0},
+        {"work": "joint"},
+        {"work": "joint stays=body"},
+        {"work": "alternate"},
+        {"work": "frozen"},
+        {"work": "offset"},
+        {"work": "momentum"},
+        {"work": "joint mask=noisy-updates"},
+        {"work": "joint mask=random"},
+        {"work": "joint mask=global-magnitude"},
+        {"after": "shrink"},
     ],
     ids=str,
 )

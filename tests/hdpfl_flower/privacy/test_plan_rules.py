@@ -14,8 +14,8 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps, event_of
 from hdpfl_flower.privacy.plan import OF_A_RECORD, OF_AN_UPDATE, Plan, make_plan, planned_steps
-from hdpfl_flower.privacy.policy import FREE_TERMS, check_policy, check_unchanged
-from hdpfl_flower.simulation.paper_formulas import pfa_multiplier, robust_hdp_multiplier
+from hdpfl_flower.privacy.policy import FREE_TERMS, changed_terms, check_policy, check_unchanged
+from hdpfl_flower.scenarios.paper_formulas import pfa_multiplier, robust_hdp_multiplier
 from tests.client_app.messages import SCHEMA
 from tests.hdpfl_flower.ledger.plans import SECRET, planned, profile, terms
 
@@ -100,16 +100,15 @@ def test_the_noise_of_an_update_is_the_root_of_its_steps_times_the_rate() -> Non
         plan(ONE, sensitivity=OF_AN_UPDATE).update_noise_std(1, 0.5, 0.2)
 
 
-def test_a_plan_of_an_earlier_version_is_read_with_what_was_meant() -> None:
-    old = json.loads(plan(ONE, OTHER).to_json())
-    assert list(old) == sorted(old)
-    for key in ("last_round", "first_divisor", "models", "choices", "sensitivity"):
-        del old[key]
-    read = Plan.from_json(json.dumps(old))
-    assert read == plan(ONE, OTHER)
-    assert (read.last_round, read.first_divisor, read.models) == (0, 0.0, 1)
-    assert (read.choices, read.sensitivity) == (None, 1.0)
-    assert repr(read) == "Plan(<private>)"
+def test_a_plan_that_lacks_a_field_is_none() -> None:
+    """A default in its place could ask for less noise."""
+    whole = json.loads(plan(ONE, OTHER).to_json())
+    assert list(whole) == sorted(whole)
+    read = Plan.from_json(json.dumps(whole))
+    assert read == plan(ONE, OTHER) and repr(read) == "Plan(<private>)"
+    for key in whole.keys() - {"format"}:
+        with pytest.raises(AccountingError, match="is no plan"):
+            Plan.from_json(json.dumps({k: v for k, v in whole.items() if k != key}))
 
 
 # How a plan is made.
@@ -135,13 +134,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         ({"participations": 2}, (OTHER,) * 2),
         ({"participations": 4}, (OTHER,) * 3),
         ({"local_steps": 7}, (Steps(0.25, 7),) * 3),
-        ({"first_batch": "full", "local_epochs": 2}, (Steps(1.0, 2), *(Steps(0.25, 8),) * 2)),
+        (
+            {"work": "plain first-batch=full", "local_epochs": 2},
+            (Steps(1.0, 2), *(Steps(0.25, 8),) * 2),
+        ),
         ({"noise": "client"}, (Steps(1.0, 1),) * 3),
         ({"noise": "client", "participations": 1}, (Steps(1.0, 1),)),
         ({"epsilon_cap": 0.5}, (OTHER,) * 3),
         ({"epsilon_cap": 9.0}, (OTHER,) * 3),
-        ({"selections": 2, "selection_share": 0.0}, (OTHER,) * 3),
-        ({"selections": 0, "selection_share": 0.5}, (OTHER,) * 3),
+        ({"choice": "none"}, (OTHER,) * 3),
     ],
     ids=str,
 )
@@ -152,7 +153,7 @@ def test_a_plan_is_what_the_terms_ask_for(
     epsilon = min(SECRET, changes.get("epsilon_cap", SECRET))
     assert made == Plan(
         epsilon, 1e-5, 5.0, 1.0 if client else 50.0, rounds, 0.1, 10.0, last_round=3,
-        first_divisor=200.0 if "first_batch" in changes else 0.0,
+        first_divisor=200.0 if "full" in str(changes) else 0.0,
         sensitivity=OF_AN_UPDATE if client else OF_A_RECORD,
     )  # fmt: skip
     assert asked == [(rounds, epsilon, 1e-5, [])]
@@ -161,9 +162,8 @@ def test_a_plan_is_what_the_terms_ask_for(
 @pytest.mark.parametrize(
     ("personal", "models"),
     [
-        ({"personal_lambda": "0.1", "personal_noise": "records"}, 2),
-        ({"personal_lambda": "0.1", "personal_noise": "none"}, 1),
-        ({"personal_lambda": "", "personal_noise": "records"}, 1),
+        ({"second": "private"}, 2),
+        ({"second": "kept"}, 1),
         ({}, 1),
     ],
     ids=str,
@@ -181,9 +181,7 @@ def test_tuning_steps_counts_and_the_step_of_a_mask_are_paid_for(
     asked: list[tuple[object, ...]],
 ) -> None:
     """The counts alone cost their share of ε; then all steps are calibrated beside them."""
-    run = terms(
-        personal_part="head", tuning_steps=7, personal_prior=0.1, shared_mask="charged-top-k"
-    )
+    run = terms(work="joint mask=charged-top-k", after="tuning steps=7, prior share=0.1")
     made = make_plan(profile(), run)
     rounds, tuning, counts = (Steps(0.25, 5),) * 3, Steps(0.25, 7), Gaussians(5.0, 1)
     assert (made.steps, made.tuning, made.counts) == (rounds, tuning, counts)
@@ -215,15 +213,15 @@ def test_a_formula_is_for_a_simulation_whose_records_are_noised(calibration: str
     for site, noise in (
         (profile(), "records"), (profile(), "client"), (simulated, "client"), (simulated, "server"),
     ):  # fmt: skip
-        with pytest.raises(Declined, match="which protects nobody"):
+        with pytest.raises(Declined, match="which gives no privacy"):
             asked = terms(calibration=calibration, noise=noise)
             make_plan(site, asked, nominal_noise=lambda _: 1.0)
     for site in (profile(), simulated):
-        with pytest.raises(Declined, match="which protects nobody"):
+        with pytest.raises(Declined, match="which gives no privacy"):
             make_plan(site, terms(calibration=calibration))
-        with pytest.raises(Declined, match="which protects nobody"):
+        with pytest.raises(Declined, match="which gives no privacy"):
             planned(profile(), terms(calibration=calibration))
-    with pytest.raises(Declined, match="which protects nobody"):
+    with pytest.raises(Declined, match="which gives no privacy"):
         make_plan(simulated, terms(), nominal_noise=lambda _: 1.0)
 
 
@@ -281,7 +279,7 @@ def test_given_noise_is_charged_for_the_rounds_it_affords(
         ({"noise": "server"}, "'trust-server'"),
         ({"noise": "client"}, "'client-noise'"),
         ({"dataset": "site", "schema": 'id = "ward"\n' + SCHEMA}, "'data.id'"),
-        ({"first_batch": "full", "participations": 2}, "'first-batch'"),
+        ({"work": "plain first-batch=full", "participations": 2}, "'first-batch=full'"),
         ({"strategy": "minimum"}, "'strategy'"),
         ({"model": "a.b:d"}, "'model'"),
         ({"rounds": 6}, "'policy.max-rounds'"),
@@ -312,7 +310,16 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], why: str) -> None:
 
 
 def test_the_free_terms_are_these() -> None:
-    assert {"clip-norm", "prox-lambda"} == FREE_TERMS
+    assert {"clip-norm"} == FREE_TERMS
+    one = terms(work="joint pull=0.5 mask=random share=0.25")
+    assert not changed_terms(one, terms(work="joint pull=2 mask=random share=0.25"))
+    for other in (
+        "joint pull=0.5 mask=random share=0.3",
+        "joint pull=0.5 mask=random share=0.25 first-batch=full",
+        "alternate pull=0.5 mask=random share=0.25",
+        "plain pull=0.5",
+    ):
+        assert changed_terms(one, terms(work=other)) == ["work"]
 
 
 def test_the_first_changed_term_is_named() -> None:
@@ -320,26 +327,6 @@ def test_the_first_changed_term_is_named() -> None:
     check_unchanged(frozen, frozen.updated(clip_norm=2.0), plan(ONE))
     with pytest.raises(Declined, match="'local-epochs' changed"):
         check_unchanged(frozen, frozen.updated(local_epochs=9, rounds=9, clip_norm=2.0), plan(ONE))
-
-
-@pytest.mark.parametrize(
-    ("noise", "sensitivity", "goes_on"),
-    [
-        ("client", OF_AN_UPDATE, True),
-        ("client", OF_A_RECORD, False),
-        ("records", OF_A_RECORD, True),
-        ("records", OF_AN_UPDATE, True),
-    ],
-)
-def test_a_clients_update_goes_on_with_the_noise_of_an_update_alone(
-    noise: str, sensitivity: float, goes_on: bool
-) -> None:
-    run, made = terms(noise=noise), plan(ONE, sensitivity=sensitivity)
-    if goes_on:
-        check_unchanged(run, run, made)
-        return
-    with pytest.raises(Declined, match="start a new run"):
-        check_unchanged(run, run, made)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from hdpfl_flower.privacy import accounting, plan_table
 from hdpfl_flower.privacy.accounting import (
     _TOLERANCE,
     Gaussians,
+    PureSelections,
     Steps,
     calibrate,
     epsilon_of,
     event_of,
     interval_for,
 )
-from hdpfl_flower.privacy.plan_table import calibrate_among_many
+from hdpfl_flower.privacy.plan_table import calibrate_among_many, calibrate_simulated
 
 FEW, SUBSAMPLED = (Steps(0.5, 6),), (Steps(1, 1), Steps(0.1, 40))
 DELTA = 1e-5
@@ -175,3 +176,39 @@ def test_what_is_confirmed_is_confirmed_on_the_grid_of_its_epsilon(
 def test_every_delta_has_a_table_of_its_own() -> None:
     loose = calibrate_among_many(FEW, 2.0, 1e-3)
     assert calibrate_among_many(FEW, 2.0, 1e-6) > 1.2 * loose
+
+
+def test_a_simulated_site_has_the_noise_of_the_search_and_reads_it_once_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = [
+        (schedule, epsilon, delta, beside)
+        for schedule in (FEW, SUBSAMPLED, ())
+        for epsilon in (2.0, 3.0, math.inf)
+        for delta in (DELTA, 1e-4)
+        for beside in ((), (Gaussians(20.0, 1),), (PureSelections(0.05, 1),))
+    ]
+    found = [calibrate_simulated(*one) for one in asked]
+    assert found == [calibrate(*one) for one in asked]
+    monkeypatch.setattr(plan_table, "calibrate", lambda *_: pytest.fail("searched again"))
+    assert [calibrate_simulated(*one) for one in asked] == found
+    parts = (Steps(0.5, 2), Steps(0.25, 0), Steps(0.5, 4))
+    assert (
+        calibrate_simulated(parts, 2.0, DELTA, [Gaussians(20.0, 1), Gaussians(1.0, 0)]) == found[1]
+    )
+
+
+def test_another_accountant_or_another_search_computes_again(
+    costs: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again() -> bool:
+        plan_table._by_table.cache_clear()
+        costs.clear()
+        calibrate_among_many(FEW, 2.0, DELTA)
+        return bool(costs)
+
+    assert again() and not again()
+    monkeypatch.setattr(plan_table, "version", lambda _: "another")
+    assert again() and not again()
+    monkeypatch.setattr(plan_table, "_CACHE_VERSION", plan_table._CACHE_VERSION + 1)
+    assert again() and not again()

@@ -28,7 +28,7 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
     interval_for,
 )
-from hdpfl_flower.privacy.pld import GridAccountant, GridGaussianLoss, gaussian
+from hdpfl_flower.privacy.pld import GridAccountant, GridGaussianLoss, GridPmf, gaussian
 
 KINDS = (AdjacencyType.REMOVE, AdjacencyType.ADD)
 MECHANISMS = [(0.6, 0.01), (1.0, 0.2), (4.0, 0.999), (30.0, 0.05), (2.0, 1.0)]
@@ -88,6 +88,14 @@ def test_epsilon_is_the_librarys(schedule, z, beside, around) -> None:
         # A power of so many steps of a transform loses as many last bits, here and there.
         rounding = 1e-7 + steps * np.finfo(np.float64).eps / delta
         assert ours.get_epsilon(delta) == pytest.approx(theirs.get_epsilon(delta), rel=rounding)
+
+
+def test_what_any_of_many_losses_may_exceed_without_bound_adds_up() -> None:
+    """1 − (1 − m)ⁿ of a mass m at infinity; the losses of a step here have one of 1e-22."""
+    one = GridPmf(0.1, -1, np.array([0.4, 0.2, 0.4 - 1e-3]), 1e-3, True)
+    many = one.self_compose(50)
+    assert many._infinity_mass == pytest.approx(1 - (1 - 1e-3) ** 50, rel=1e-9)
+    assert many._infinity_mass + many._probs.sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_little_noise_and_none() -> None:

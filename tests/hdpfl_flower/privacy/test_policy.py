@@ -56,13 +56,13 @@ def test_policy_lets_pass_what_it_allows(policy: dict[str, Any], change: dict[st
 
 
 def other_value(key: str, value: Any) -> Any:
-    given = {"evaluation": "none", "delta": 1e-6, "task": "survival",
-             "calibration": "pfa", "noise": "client", "first-batch": "full",
-             "selection-mechanism": "gumbel", "selection-share": 0.3,
-             "personal-noise": "records", "prox-lambda": 0.5,
-             "personal-part": "head", "personal-training": "offset", "shared-mask": "random",
-             "mask-share": 0.3, "tuning-part": "all", "personal-prior": 0.2,
-             "score-share": 0.2, "upload": "int8", "download": "int8"}  # fmt: skip
+    given = {"evaluation": "none", "delta": 1e-6, "task": "survival shape=2 intervals=3",
+             "calibration": "pfa", "noise": "client",
+             "choice": "gumbel",
+             "second": "private", "spend": "late", "backbone": "own width=3",
+             "start": "sha256:" + "0" * 64, "start-parts": "body",
+             "work": "offset", "after": "prior share=0.2",
+             "upload": "int8", "download": "int8"}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):
@@ -87,9 +87,8 @@ def test_a_term_that_changes_mid_run_is_refused_by_name(key: str) -> None:
 def test_what_the_plan_was_made_from_is_never_free() -> None:
     """Free terms: a plan made with another value of them is the same plan, but for its bounds."""
     used = {"rounds", "local-epochs", "local-steps", "epsilon-cap", "learning-rate", "run-id",
-            "participations", "noise-multiplier", "calibration", "first-batch", "selections",
-            "selection-share", "selection-mechanism", "personal-noise",
-            "personal-lambda"}  # fmt: skip
+            "participations", "noise-multiplier", "calibration", "work", "choice",
+            "second"}  # fmt: skip
     assert not FREE_TERMS & (used | {"model", "strategy", "dataset", "schema"})
     config = terms().as_config()
     for key in FREE_TERMS:

@@ -17,7 +17,7 @@ from tests.hdpfl_flower.ledger.plans import profile, terms
 
 MANY = {"max-rounds": 1000}
 """The default, which the profile of these tests lowers."""
-PRIVATE = {"strategy": "ditto", "personal_lambda": "0.5", "personal_noise": "records"}
+PRIVATE = {"strategy": "ditto", "second": "private pull=0.5"}
 
 
 def test_the_defaults_together_stay_below_ten_million_steps() -> None:
@@ -37,7 +37,7 @@ def test_the_defaults_together_stay_below_ten_million_steps() -> None:
         {"rounds": 1000, "local_steps": 10_000, "noise_multiplier": 5.0},
         {"rounds": 1000, "local_steps": 10_000, "calibration": "pfa"},
         {"rounds": 1000, "local_steps": 501, **PRIVATE},
-        {"rounds": 1000, "local_steps": 1000, "local_epochs": 1, "first_batch": "full"},
+        {"rounds": 1000, "local_steps": 1000, "local_epochs": 1, "work": "plain first-batch=full"},
     ],
 )
 def test_millions_of_steps_are_declined_before_any_is_accounted(
@@ -74,7 +74,7 @@ def test_millions_of_steps_are_declined_before_any_is_accounted(
         ({"rounds": 7, "local_steps": 5, "participations": 3}, 3 * 5),
         ({"rounds": 7, "local_steps": 5, "participations": 9}, 7 * 5),
         ({"rounds": 7, "local_steps": 5, **PRIVATE}, 2 * 7 * 5),
-        ({"rounds": 7, "local_epochs": 2, "first_batch": "full"}, 7 * 8 + 2),
+        ({"rounds": 7, "local_epochs": 2, "work": "plain first-batch=full"}, 7 * 8 + 2),
         ({"rounds": 7, "local_steps": 5, "noise": "client"}, 7),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_plan_has_no_more_steps_than_were_counted(change: dict[str, Any], step
     site, run = profile(), terms(**change)
     assert planned_steps(site, run) == steps
     planned = sum(one.count for one in make_plan(site, run).schedule)
-    assert steps - (8 if "first_batch" in change else 0) <= planned <= steps
+    assert steps - (8 if "full" in str(change) else 0) <= planned <= steps
 
 
 def test_the_bound_itself_is_allowed_and_one_less_is_not() -> None:
@@ -95,10 +95,10 @@ def test_the_bound_itself_is_allowed_and_one_less_is_not() -> None:
 
 def test_no_more_choices_than_rounds() -> None:
     choosing = {"strategy": "ifca", "rounds": 3}
-    check_policy(profile(), terms(**choosing, selections=3))
+    check_policy(profile(), terms(**choosing, choice="gaussian times=3"))
     for refuse in (check_policy, make_plan):
-        with pytest.raises(Declined, match=r"'selections' are more than 'rounds'"):
-            refuse(profile(), terms(**choosing, selections=4))
+        with pytest.raises(Declined, match=r"'choice' is more often than 'rounds'"):
+            refuse(profile(), terms(**choosing, choice="gaussian times=4"))
 
 
 def test_an_absurd_model_is_refused_with_the_policy() -> None:

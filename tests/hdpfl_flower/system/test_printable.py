@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 import unicodedata
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdpfl_flower.system.printable import LONGEST, OneLine, printable, site_log
+from hdpfl_flower.system.printable import LONGEST, OneLine, csv_text, printable, site_log
 
 TRICKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x00\x08\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\xa0"
 """What ends a line for somebody, moves a cursor, turns text round, or cannot be seen."""
@@ -85,3 +87,22 @@ def test_a_flood_is_cut_and_counted() -> None:
 
 def test_the_log_has_the_filter_once() -> None:
     assert sum(isinstance(each, OneLine) for each in (site_log(), site_log())[1].filters) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "|a", "%a",
+     "\uff1d1+1", "\u200b=1", "-", "+", "=1e5", "-1\n"],
+)  # fmt: skip
+def test_no_cell_of_a_csv_is_a_formula(text: str) -> None:
+    """A class of the server's schema reaches a spreadsheet of the site."""
+    shown = csv_text([[text, "a"]])
+    ((cell, other),) = csv.reader(io.StringIO(shown))
+    assert cell[0] not in "=+-@|%\t\r\n \uff1d"
+    assert cell == f"'{printable(text)}" or cell == printable(text) != text
+    assert other == "a" and shown.removesuffix("\n").isprintable()
+
+
+def test_numbers_and_names_stay_as_they_are_in_a_csv() -> None:
+    row = ["-0.5", "+1e-5", "-.5", -2, -0.25, "1", "yes", "a=b", "Ünïcode", 'a "b", c', ""]
+    assert list(csv.reader(io.StringIO(csv_text([row])))) == [[str(one) for one in row]]

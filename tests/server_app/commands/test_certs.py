@@ -17,6 +17,7 @@ from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from typer.testing import CliRunner
 
 from hdpfl_flower.errors import DeploymentError
+from server_app.certificates import hosts_of
 from server_app.commands import app
 
 FILES = {"ca.crt", "ca.key", "server.crt", "server.key", "sites"}
@@ -212,3 +213,28 @@ def test_a_damaged_ca_signs_nothing(folder: Path) -> None:
 def test_a_complete_folder_tells_until_when(folder: Path) -> None:
     end = datetime.now(UTC) + timedelta(days=824)
     assert f"server.crt is valid until {end:%Y-%m}" in certs(str(folder))
+
+
+def test_a_renewed_certificate_keeps_its_names_gets_another_and_keeps_the_authority(
+    folder: Path,
+) -> None:
+    before = content(folder)
+    certs(str(folder), "--renew", "--host", "flower.example.org")
+    after = content(folder)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"server.crt", "server.key", "server.crt.old", "server.key.old"}
+    assert after["server.crt.old"] == before["server.crt"]
+    assert stat.S_IMODE((folder / "server.key").stat().st_mode) == 0o600
+    assert hosts_of(after["server.crt"]) == ["localhost", "127.0.0.1", "flower.example.org"]
+    certificate = x509.load_pem_x509_certificate(after["server.crt"])
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(before["ca.crt"]))
+    certs(str(folder), "--renew")
+    assert hosts_of((folder / "server.crt").read_bytes())[-1] == "flower.example.org"
+
+
+def test_nothing_is_renewed_without_the_authority(folder: Path) -> None:
+    (folder / "ca.key").unlink()
+    before = content(folder)
+    with pytest.raises(DeploymentError, match=r"holds no ca\.key; bring it back"):
+        certs(str(folder), "--renew")
+    assert content(folder) == before

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from client_app import in_process
-from hdpfl_flower.versions import VERSION
+from hdpfl_flower.versions import __version__
 from server_app.commands import main
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -77,9 +77,6 @@ def test_compare_gives_a_table_a_file_and_a_picture(tmp_path: Path, here: Comman
         accuracy = content["results"][strategy]["accuracy"]
         assert [len(accuracy), len(accuracy[0])] == [2, 3]
     assert (out / "comparison.png").stat().st_size > 10_000
-    drawn = here("plot", str(out / "fedavg-seed1"))
-    assert drawn.returncode == 0, drawn.stderr
-    assert (out / "fedavg-seed1" / "run.png").stat().st_size > 10_000
 
 
 def test_compare_trains_clients_together_where_it_is_asked_to(
@@ -135,7 +132,7 @@ def test_two_jobs_at_a_time_give_what_one_gives(tmp_path: Path, here: Command) -
         (["compare", "--set", "clipnorm=1"], "did you mean 'clip-norm'?"),
         (["compare", "--set", "clip-norm"], "write KEY=VALUE"),
         (["compare", "--terms", "/nowhere.toml"], "/nowhere.toml"),
-        (["plot", "no-such-run"], "no journal at"),
+        (["exporter", "--history", "no-such-run"], "no journal at"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_clear_line(
@@ -201,12 +198,12 @@ def test_compare_resumes(tmp_path: Path, here: Command, monkeypatch: pytest.Monk
 def test_bare_and_help_show_the_commands(here: Command) -> None:
     done = here("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("demo", "compare", "plot"))
+    assert all(command in done.stdout for command in ("demo", "compare", "report"))
 
 
 def test_help_says_what_an_argument_is_and_is_plain_in_a_file(here: Command) -> None:
-    done = here("metrics", "export", "--help")
-    assert "A run's folder, or its id under runs-dir." in done.stdout
+    done = here("report", "--help")
+    assert "A run's folder or its id under runs-dir" in done.stdout
     assert "\x1b" not in done.stdout
 
 
@@ -223,7 +220,7 @@ finally:
 def test_the_version_is_printed_without_an_import_of_torch() -> None:
     command = [sys.executable, "-c", NAMING_IMPORTS, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == f"hdpfl-flower {VERSION}\nset()\n"
+    assert done.stdout == f"hdpfl-flower {__version__}\nset()\n"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hdpfl_flower.config.run_config import RunConfig
 from server_app.commands.promises import promises_table, read_promises
-from server_app.simulation.comparison import RunJob, run_job
+from server_app.in_process.comparison import RunJob, run_job
 
 pytestmark = pytest.mark.usefixtures("guessed_noise")
 EPSILONS = "inf,8,4,1"
@@ -48,7 +48,7 @@ def test_each_rule_tells_what_it_keeps(tmp_path: Path, strategy: str, rows: list
         assert row in said
     assert lines[0].startswith("protected: one record of one client; add or remove one")
     assert lines[1].startswith("trust: the server is trusted with nothing")
-    assert "protects nobody" in lines[-1]
+    assert "without protection" in lines[-1]
 
 
 def test_a_trusted_server_is_named_with_the_menus_levels(tmp_path: Path) -> None:

@@ -38,19 +38,19 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(TermsError, match="'no-such' is not known; choose one of robust-hdp-noise"):
         reproduce("no-such")
     with pytest.raises(TermsError, match="--learning-rate: 'fast'"):
-        reproduce("drift", "--learning-rate", "fast", "--out", str(tmp_path))
+        reproduce("robust-hdp-convergence", "--learning-rate", "fast", "--out", str(tmp_path))
     with pytest.raises(TermsError, match="--strategies: 'x'"):
-        reproduce("drift", "--strategies", "x", "--out", str(tmp_path))
+        reproduce("robust-hdp-convergence", "--strategies", "x", "--out", str(tmp_path))
 
 
 def test_no_gpu_is_said(tmp_path: Path) -> None:
     with pytest.raises(TermsError, match="no GPU here"):
-        reproduce("drift", "--device", "cuda", "--out", str(tmp_path))
+        reproduce("robust-hdp-convergence", "--device", "cuda", "--out", str(tmp_path))
 
 
 def test_every_study_is_in_the_document() -> None:
     text = (Path(__file__).parents[3] / "docs" / "how-to" / "reproduce.md").read_text()
-    assert all(f"`{name}`" in text for name in STUDIES)
+    assert all(f"{name} " in text for name in STUDIES)
 
 
 @pytest.mark.slow
@@ -71,29 +71,27 @@ def test_a_study_leaves_a_table_numbers_and_a_picture(tmp_path: Path) -> None:
 DEMO = str(Path(__file__).parents[3] / "deploy" / "demo")
 SMALLER = {
     "robust-hdp-noise": ["--columns", "Dist6"],
-    "robust-hdp-convergence": ["--strategies", "robust-hdp,robust-hdp-drift,oracle"],
+    "robust-hdp-convergence": ["--strategies", "robust-hdp,fedavg,oracle"],
     "robust-hdp-distributions": ["--columns", "Dist2,Dist6", "--strategies", "robust-hdp,minimum"],
     "robust-hdp-label-skew": ["--columns", "Dist2,Dist6", "--strategies", "robust-hdp,weiavg"],
     "robust-hdp-clients": ["--columns", "20 clients,40 clients", "--strategies", "robust-hdp,pfa"],
     "robust-hdp-liar": ["--strategies", "robust-hdp,public-only"],
     "pfa-mixgauss": ["--columns", "MixGauss1 (M = 20)", "--strategies", "pfa"],
-    "liars": ["--strategies", "nobody lies,without the two,minus-5+hidden"],
-    "drift": ["--columns", "Dist2,Dist2 ≤ 2 labels", "--strategies", "robust-hdp-drift,fedavg"],
-    "guards": ["--columns", "Dist2,Dist2 ≤ 2 labels", "--strategies", "none,evidence"],
+    "guards": ["--columns", "Dist4 mmse none"],
     "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
     "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
     "fedhdp-personal": ["--strategies", "local training alone"],
     "r-dpcfl-noise": ["--columns", "ε 10 b 32 first 32"],
     "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
     "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
-    "personal": ["--columns", "ε 2", "--strategies", "local,ppsgd + prior", "--seeds", "1"],
     "which-rule": ["--columns", "logreg iid Dist4 12,alone 12", "--strategies", "fedavg,weiavg"],
     "natural": ["--columns", "heart ε 1", "--strategies", "local,fedavg", "--data-dir", DEMO],
+    "spend": ["--columns", "heart ε 1", "--strategies", "fedavg,fedavg late", "--data-dir", DEMO],
     "school": ["--strategies", "local,fedavg,ditto λ = 1", "--seeds", "2"],
     "dsu": ["--columns", "5 labels ε 1", "--strategies", "PPSGD,DSU honest", "--seeds", "1"],
 }
 """A part of each: tests/strategies runs every strategy, and what counts here is the study."""
-SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise", "natural", "school")
+SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise", "natural", "school", "spend")
 """Studies of few budgets, or whose ledgers are recounted: the noise is that of elsewhere."""
 
 
@@ -110,17 +108,16 @@ def three_schools(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-# FLamby's study is of one data set; tests/studies/flamby runs it.
-@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"flamby-heart"}))
+# Two studies are of one data set; tests/studies runs them.
+@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"flamby-heart", "public-start"}))
 def test_each_study_runs_on_digits(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if name not in SEARCHED:
         request.getfixturevalue("guessed_noise")
-    own_problems = name.startswith("splitting-") or name in {"natural", "school"}
+    own_problems = name.startswith("splitting-") or name in {"natural", "school", "spend"}
     words = [] if name.startswith("splitting-") or name in {
-        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise", "server-step",
-        "found-rate",
+        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise",
     } else ["--learning-rate", "0.1"]  # fmt: skip
     words += [] if own_problems else ["--dataset", "digits"]
     words += [*SMALLER.get(name, []), "--rounds", "2", "--jobs", "1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,71 @@ def test_a_term_that_differs_is_refused_by_name(folder: Path, key: str, value: A
 def test_resume_from_is_a_text(folder: Path) -> None:
     with pytest.raises(TermsError, match="'resume-from' must be a text"):
         run_or_resume(ScriptedGrid({}), {"resume-from": 3})
+
+
+class Deployed(StopsIn):
+    """Stopped as well, and under Flower."""
+
+    engine = "deployment"
+
+
+LINKS = """
+[superlink]
+default = "local"
+[superlink.local]
+options.num-supernodes = 2
+[superlink.consortium]
+address = "flower.example.org:8000"
+"""
+
+
+@pytest.mark.usefixtures("no_picture")
+@pytest.mark.parametrize(
+    ("config", "named", "taken"),
+    [
+        (LINKS, "", "consortium"),
+        (LINKS, "consortium", "consortium"),
+        (LINKS + '[superlink.b]\naddress = "b:1"\n', "", "(one of consortium, b)"),
+        (LINKS.replace("local", "consortium", 1) + '[superlink.b]\naddress = "b:1"', "",
+         "consortium"),
+        (LINKS, "local", "'local' is no such connection in "),
+        ("", "", "one with an 'address'; there is none"),
+    ],
+)  # fmt: skip
+def test_a_run_of_real_sites_goes_on_at_its_superlink_or_says_how(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, config: str, named: str, taken: str
+) -> None:
+    """Without a connection it went on as a simulation, with other sites, and hung."""
+    (folder / "flwr").mkdir()
+    (folder / "flwr" / "config.toml").write_text(config)
+    monkeypatch.setenv("FLWR_HOME", str(folder / "flwr"))
+    with pytest.raises(Killed):
+        run_or_resume(Deployed({str(i): noisy(i) for i in range(4)}), config_of(folder))
+    own, called = folder / "f", list[list[str]]()
+    monkeypatch.setattr("subprocess.run", lambda command, **_: called.append(command))
+    if " " in taken:
+        with pytest.raises(CheckpointError, match=re.escape(taken)) as found:
+            resume(str(own), named, APP)
+        assert f"call: hdpfl resume {own} CONNECTION --app {APP}" in str(found.value)
+        assert called == []
+    else:
+        with pytest.raises(AttributeError):  # of what flwr run left, which is nothing here
+            resume(str(own), named, APP)
+        assert called[0][3] == taken
+
+
+@pytest.mark.usefixtures("no_picture")
+def test_a_run_of_real_sites_is_not_resumed_by_a_simulation(folder: Path) -> None:
+    sites = {str(i): noisy(i) for i in range(4)}
+    with pytest.raises(Killed):
+        run_or_resume(Deployed(sites), config_of(folder))
+
+    class Simulated(ScriptedGrid):
+        engine = "simulation"
+
+    before = (folder / "f" / "journal.jsonl").read_text()
+    with pytest.raises(CheckpointError, match="began as a deployment and this is a simulation"):
+        run_or_resume(
+            Simulated(sites), {**RunConfig().as_config(), "resume-from": str(folder / "f")}
+        )
+    assert (folder / "f" / "journal.jsonl").read_text() == before

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,19 @@ from hdpfl_flower.monitoring.journal import Journal, read_journal
 from hdpfl_flower.monitoring.prometheus import Exporter
 from hdpfl_flower.monitoring.rejection import Rejection
 from hdpfl_flower.monitoring.series import Reading
+from server_app import certificates
 from server_app.commands import main
-from server_app.monitoring.exporter import RunFollower, history
+from server_app.in_process.in_process_run import run_in_process
+from server_app.monitoring.exporter import RunFollower, history, readings_of_files
 from server_app.monitoring.run_series import MAX_SITES, tally
-from server_app.simulation.in_process_run import run_in_process
 
 Hdpfl = Callable[..., tuple[int, str, str]]
 
 TERMS = RunConfig.parse({"rounds": 3, "round-timeout": 60.0})
 ROUND: dict[str, Any] = {
     "round": 1, "asked": ["a", "b", "c"], "accepted": ["a", "b"],
-    "rejected": {"c": "array: not finite"}, "quorum": 2, "bytes_down": 30, "bytes_up": 20,
+    "rejected": {"c": "array: not finite"}, "rejections": {"c": "malformed"}, "quorum": 2,
+    "bytes_down": 30, "bytes_up": 20,
     "weights": [0.75, 0.25], "norms": [2.0, 3.0], "seconds": 2.0,
     "phases": {"prepare": 0.5, "exchange": 1.0, "aggregate": 0.25, "evaluate": 0.25},
     "gauges": {"noise_std": [0.5, 0.0], "cluster": [0, 1], "cluster_confidence": [0.9, 0.6],
@@ -89,7 +92,8 @@ def test_every_fact_of_a_round_is_a_reading(tmp_path: Path) -> None:
     assert {key: found.get(key) for key in AFTER_ROUND} == AFTER_ROUND
     assert ("site_noise_std", "b") not in found  # 0 says that it is not known
     shown = {key[0] for key in found}
-    assert shown == {s.name.removeprefix("hdpfl_") for s in metrics.series_at("coordinator")}
+    ours = [each for each in metrics.series_at("coordinator") if "run" in each.labels]
+    assert shown == {each.name.removeprefix("hdpfl_") for each in ours}
 
 
 def test_a_run_in_progress_is_followed_and_a_half_written_line_waits(tmp_path: Path) -> None:
@@ -134,20 +138,20 @@ def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
     assert (found["run_finished_rounds",], found["run_unreadable_events",]) == (2, 0)
 
 
-OLD = {key: ROUND[key] for key in ("round", "asked", "accepted", "rejected", "metrics")}
+LEAST = {key: ROUND[key] for key in ("round", "asked", "accepted", "rejections", "metrics")}
 
 
 @pytest.mark.parametrize(
     ("facts", "unreadable"),
-    [(OLD, 0), ({**ROUND, "weights": []}, 0), ({**ROUND, "gauges": [1]}, 0),
+    [(LEAST, 0), ({**ROUND, "weights": []}, 0), ({**ROUND, "gauges": [1]}, 0),
      ({**ROUND, "gauges": {"noise_std": "x", "clusters": None}}, 0),
      ({**ROUND, "norms": [1.0], "phases": 3, "quorum": None}, 0),
      ({**ROUND, "metrics": {"accuracy": "nan", "loss": "inf", "recall": 1}}, 0),
      ({**ROUND, "weights": ["nan", "inf"]}, 0), ({**ROUND, "seconds": "soon"}, 1),
      ({**ROUND, "accepted": ["z"]}, 1), ({**ROUND, "asked": [1, 2], "accepted": [1]}, 1),
-     ({**ROUND, "rejected": ["c"]}, 1), ({"round": None}, 1), ({**ROUND, "round": 10**400}, 0)],
+     ({**ROUND, "rejections": ["c"]}, 1), ({"round": None}, 1), ({**ROUND, "round": 10**400}, 0)],
 )  # fmt: skip
-def test_old_and_damaged_rounds_hide_no_other_run(
+def test_damaged_rounds_hide_no_other_run(
     tmp_path: Path, facts: dict[str, Any], unreadable: int
 ) -> None:
     write(tmp_path / "odd", facts)
@@ -184,7 +188,7 @@ def test_the_newest_runs_are_shown(tmp_path: Path) -> None:
 
 def test_many_sites_get_no_series_of_their_own() -> None:
     sites = [str(number) for number in range(MAX_SITES + 1)]
-    facts = {"round": 1, "asked": sites, "accepted": sites, "rejected": {}, "metrics": {},
+    facts = {"round": 1, "asked": sites, "accepted": sites, "rejections": {}, "metrics": {},
              "weights": [1 / len(sites)] * len(sites)}  # fmt: skip
     event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
     found = values(tally("r", [event]).readings())
@@ -195,25 +199,11 @@ def test_many_sites_get_no_series_of_their_own() -> None:
 def test_clients_count_alike_whatever_the_number_of_models() -> None:
     """Where there are several models, the weights of each sum to 1."""
     sites = ["a", "b", "c", "d", "e", "f"]
-    facts = {"round": 1, "asked": sites, "accepted": sites, "metrics": {}, "weights": [1 / 3] * 6}
+    facts = {"round": 1, "asked": sites, "accepted": sites, "rejections": {}, "metrics": {},
+             "weights": [1 / 3] * 6}  # fmt: skip
     event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **facts}
     found = values(tally("r", [event]).readings())
     assert found["round_effective_sites",] == pytest.approx(6)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [("declined", "declined"), ("failed", "failed"), ("no reply in time", "late"),
-     ("not delivered: 1", "undelivered"),
-     ("app not loaded there: it may have approved another one", "undelivered"),
-     ("its work broke off", "undelivered"),
-     ("guard: an update of zeros", "guard"), ("update: unexpected keys", "malformed")],
-)  # fmt: skip
-def test_every_rejection_of_format_0_has_a_reason(words: str, reason: str) -> None:
-    event = {"event": "round", "at": "2026-11-22T03:00:00+00:00", **ROUND, "rejected": {"c": words}}
-    found = values(tally("r", [event]).readings())
-    counts = {each: found["run_rejected_updates_total", each] for each in Rejection}
-    assert counts == {**dict.fromkeys(Rejection, 0), reason: 1}
 
 
 @pytest.mark.parametrize("code", Rejection)
@@ -316,21 +306,63 @@ def hdpfl(
     return call
 
 
-def test_export_and_textfile_write_what_is_shown(tmp_path: Path, hdpfl: Hdpfl) -> None:
+def test_textfile_and_history_write_what_is_shown(tmp_path: Path, hdpfl: Hdpfl) -> None:
     write(tmp_path / "runs" / "r", ROUND, ended="completed")
     assert hdpfl("exporter", "--textfile", tmp_path / "hdpfl.prom") == (0, "", "")
-    assert hdpfl("metrics", "export", "r") == (0, (tmp_path / "hdpfl.prom").read_text(), "")
-    out = tmp_path / "r.om"
-    assert hdpfl("metrics", "export", "r", "--openmetrics", "--out", out)[0] == 0
-    assert len(list(parse_open(out.read_text()))) == len(metrics.series_at("coordinator"))
+    assert 'run="r"' in (tmp_path / "hdpfl.prom").read_text()
+    for run in ("r", tmp_path / "runs" / "r"):
+        status, said, _ = hdpfl("exporter", "--history", run)
+        assert status == 0
+        assert len(list(parse_open(said))) == sum(
+            "run" in each.labels for each in metrics.series_at("coordinator")
+        )
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [(["exporter", "--runs-dir", "/nowhere"], "--runs-dir"),
-     (["metrics", "export", "no-such-run"], "no journal at")],
+     (["exporter", "--history", "no-such-run"], "no journal at")],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(hdpfl: Hdpfl, words: list[str], line: str) -> None:
     status, _, said = hdpfl(*words)
     assert (status, said.count("\n")) == (1, 1)
     assert line in said
+
+
+def test_sites_that_go_and_come_back_and_how_a_run_ends() -> None:
+    at = {"at": "2026-01-01T00:00:00+00:00"}
+    started = {"event": "run-started", "terms": TERMS.as_config(), **at}
+    pending = {"event": "approval", "site": "c", "status": "pending", **at}
+    gone = {"event": "presence", "site": "a", "status": "offline", **at}
+    round_ = {"event": "round", **ROUND, **at}
+    back = {**gone, "status": "online"}
+    ended = {"event": "run-finished", "status": "interrupted", **at}
+
+    def shown(*events: dict[str, Any]) -> dict[tuple[str, ...], float]:
+        found = tally("r", [started, *events]).readings()
+        return {(r.series.name.removeprefix("hdpfl_"), *r.labels[1:]): r.value for r in found}
+
+    found = shown(pending, round_, gone, round_, round_)
+    assert found["site_online_bool", "a"] == 0
+    assert found["site_online_bool", "b"] == 1
+    assert found["site_absent_rounds_total", "a"] == 2
+    assert found["run_pending_sites",] == 1
+    assert found["run_ended_bool", "interrupted"] == found["run_ended_bool", "completed"] == 0
+    found = shown(pending, gone, round_, back, round_, ended)
+    assert found["site_online_bool", "a"] == 1
+    assert found["site_absent_rounds_total", "a"] == 1
+    assert found["run_pending_sites",] == 0
+    assert found["run_ended_bool", "interrupted"] == 1
+
+
+def test_files_that_are_watched_show_their_size_their_end_and_their_disk(tmp_path: Path) -> None:
+    made = certificates.make_authority(["localhost"])
+    (tmp_path / "ca.crt").write_bytes(made.ca.public)
+    (tmp_path / "state.db").write_bytes(b"x" * 77)
+    paths = [tmp_path, tmp_path / "ca.crt", tmp_path / "state.db", tmp_path / "gone"]
+    found = {(r.series, Path(r.labels[0]).name): r.value for r in readings_of_files(paths)}
+    assert found[metrics.FILE_SIZE, "state.db"] == 77
+    assert found[metrics.CERTIFICATE_END, "ca.crt"] > time.time()
+    free = {name for series, name in found if series is metrics.FILE_FREE}
+    assert free == {tmp_path.name, "ca.crt", "state.db"}
+    assert (metrics.CERTIFICATE_END, "state.db") not in found

@@ -1,4 +1,4 @@
-"""``hdpfl export``: a journal's rounds as a tracker reads them back."""
+"""``hdpfl report --tensorboard``, ``--mlflow``: a journal's rounds as a tracker reads them back."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def run_of_two_rounds(tmp_path: Path) -> Path:
     folder.mkdir()
     rounds = [
         {"event": "round", "at": AT, "round": i, "asked": ["a", "b"], "accepted": ["a"],
+         "rejections": {},
          "metrics": {"accuracy": 0.25 * i, "loss": float("nan")}, "seconds": 0.5, "bytes_up": 8}
         for i in (1, 2)
     ]  # fmt: skip
-    began = {"event": "run-started", "at": AT, "format": 2, "terms": {"rounds": 2, "model": "x"}}
+    began = {"event": "run-started", "at": AT, "format": 1, "terms": {"rounds": 2, "model": "x"}}
     lines = map(json.dumps, [began, *rounds])
     (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
     return folder
@@ -73,8 +74,8 @@ def test_a_tracker_that_is_not_installed_is_one_line(
 ) -> None:
     if find_spec(tracker):
         pytest.skip(f"{tracker} is installed")
-    done = CliRunner().invoke(app, ["export", str(run), f"--{tracker}", str(tmp_path / "x")])
+    done = CliRunner().invoke(app, ["report", str(run), f"--{tracker}", str(tmp_path / "x")])
     assert isinstance(done.exception, InstallationError)
     assert str(done.exception).endswith(f"run: pip install 'hdpfl-flower[{tracker}]'")
     assert not (tmp_path / "x").exists()
-    assert CliRunner().invoke(app, ["export", str(run)]).exit_code == 2
+    assert not (run / "report.html").exists()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hdpfl_flower.errors import DataError
-from server_app.commands.plot import plot
 from server_app.commands.report import report
 from server_app.reports.comparison_page import make_comparison_report
 from server_app.run.resume import defaults
@@ -64,13 +63,6 @@ def test_a_comparison_without_a_finished_run_is_no_empty_page(tmp_path: Path) ->
     with pytest.raises(DataError, match=r"has finished no run.*the same --out"):
         report(str(written(tmp_path, results={})))
     assert not (tmp_path / "report.html").exists()
-
-
-def test_a_comparison_is_no_run_to_be_drawn(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"whose picture is comparison\.png in it; see: hdpfl report"
-    ):
-        plot(str(written(tmp_path)))
 
 
 def test_the_command_takes_the_folder(tmp_path: Path) -> None:

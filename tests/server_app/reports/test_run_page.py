@@ -71,7 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grid = federation()
     grid.names = {node: EVIL if name == "2" else name for node, name in grid.names.items()}
     grid.sites[EVIL] = grid.sites["2"]
-    terms = terms_of(runs, "r", strategy="fedavg").updated(evaluation="server", rounds=3)
+    terms = terms_of(runs, "r", strategy="fedavg")
+    terms = terms.updated(evaluation="server", rounds=3, learning_rate=0.1)
     run(grid, terms)
     return runs / "r"
 
@@ -123,9 +124,10 @@ def test_the_page_shows_each_sites_share_how_it_came_about_and_who_decides(folde
 
 def decided() -> list[dict[str, Any]]:
     """Two rounds of three sites, the first decided by one of them."""
-    facts = {"asked": ["a", "b", "c"], "accepted": ["a", "b", "c"], "norms": [4.0, 2.0, 1.0]}
+    facts = {"asked": ["a", "b", "c"], "accepted": ["a", "b", "c"], "norms": [4.0, 2.0, 1.0],
+             "rejections": {}}  # fmt: skip
     gauges = {"noise_std": [0.1, 0.0, 0.3], "steps": [5.0, 5.0, 7.0], "capped": [1.0, 0.0, 0.0],
-              "clipped_to": [1.0, 1.0, 1.0], "noise_raised": [1.0, 0.0, 0.0]}  # fmt: skip
+              "noise_raised": [1.0, 0.0, 0.0]}  # fmt: skip
     return [
         {"round": 1, "weights": [0.7, 0.2, 0.1], "gauges": gauges, **facts},
         {"round": 2, "weights": [0.4, 0.4, 0.2], "gauges": gauges, **facts},
@@ -159,7 +161,7 @@ def test_without_matplotlib_the_page_names_the_extra(
 
 def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
     names = ("accuracy", "loss", "personal-loss", "accuracy-private-variance")
-    facts = {"asked": [], "accepted": [], "gauges": {}}
+    facts = {"asked": [], "accepted": [], "rejections": {}, "gauges": {}}
     rounds = [
         {"round": number, "metrics": dict.fromkeys(names, value), **facts}
         for number, value in ((1, 0.5), (2, 0.25), (3, 0.75))
@@ -172,7 +174,7 @@ def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
 
 @pytest.mark.usefixtures("guessed_noise")
 def test_clusters_are_told_where_there_are_some(folder: Path, tmp_path: Path) -> None:
-    from server_app.simulation.in_process_run import run_in_process
+    from server_app.in_process.in_process_run import run_in_process
 
     terms = RunConfig.parse({
         "strategy": "r-dpcfl", "groups": "rotation:2:2", "partition": "iid", "r-dpcfl.clusters": 2,
@@ -240,7 +242,7 @@ def test_the_command_gives_the_same_terms(folder: Path) -> None:
         RunConfig.parse(config).updated(run_id=terms.terms.run_id, runs_dir=terms.server.runs_dir)
         == terms
     )
-    there = command_of(RunConfig().as_config(), [{}], [{"engine": "deployment"}])
+    there = command_of(RunConfig.parse({}).as_config(), [{}], [{"engine": "deployment"}])
     assert there == "flwr run . SUPERLINK --stream"
 
 
@@ -252,7 +254,7 @@ def test_the_command_line_writes_it(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_round_has_no_report(tmp_path: Path) -> None:
-    (tmp_path / "journal.jsonl").write_text('{"event": "run-started", "terms": {}}\n')
+    (tmp_path / "journal.jsonl").write_text('{"event": "run-started", "format": 1, "terms": {}}\n')
     with pytest.raises(DataError, match="no round"):
         make_report(tmp_path)
 

@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "fedhdp+pfa": {"strategy": "fedhdp+pfa"},
     "control variates of weights": {
-        "strategy": "robust-hdp-drift+scaffold+adam",
+        "strategy": "mmse+scaffold+adam",
         "scaffold.mean": "weighted",
         "fraction": 0.6,
     },
@@ -75,7 +75,8 @@ CASES: dict[str, dict[str, Any]] = {
         f"average = {average}": {"strategy": "robust-hdp+momentum", "average": average}
         for average in ("tail", "ema", "ergodic")
     },
-    "found rate": {"strategy": "robust-hdp-drift", "learning-rate": "auto", "guard": "evidence"},
+    "found rate": {"strategy": "mmse", "learning-rate": "auto", "guard": "cap"},
+    "noise that falls": {"strategy": "mmse", "spend": "late ratio=3"},
     "starts at a rate": {
         "strategy": "weiavg+fedpi",
         "fedpi.prox-schedule": "sqrt",
@@ -84,17 +85,16 @@ CASES: dict[str, dict[str, Any]] = {
         "server-schedule": "log",
     },
     "starts that follow": {"strategy": "splitting", "splitting.absent": "follow", "fraction": 0.6},
-    "rate under evidence": {
+    "rate under content": {
         "strategy": "robust-hdp",
-        "guard": "evidence",
+        "guard": "content",
         "server-learning-rate": 0.5,
         "server-schedule": "sqrt",
     },
     "trusted server": {"strategy": "fedhdp", "noise": "server", "fraction": 0.6},
     "moving clip norm": {"strategy": "dp-fedavg", "noise": "server", "dp-fedavg.clip-lr": 0.5},
-    "evidence": {"strategy": "robust-hdp", "guard": "evidence"},
-    "content": {"strategy": "robust-hdp-drift", "guard": "content", "max-liars": 1},
-    "centred-clipping": {"strategy": "robust-hdp", "guard": "centred-clipping"},
+    "cap": {"strategy": "robust-hdp", "guard": "cap"},
+    "content": {"strategy": "mmse", "guard": "content", "max-liars": 1},
     "drawn sites": {"strategy": "fedavg", "fraction": 0.4, "participations": 3},
     "who has left": {"strategy": "fedavg", "noise-multiplier": 1.0},
     "a public site": {"strategy": "weiavg", "fraction": 0.4, "require-public": True},

@@ -8,8 +8,8 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import run
-from server_app.simulation.in_process_run import run_in_process
 from tests.federation import ScriptedGrid
 from tests.strategies.core.test_budgets import noisy
 

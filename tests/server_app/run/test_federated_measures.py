@@ -22,13 +22,13 @@ from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands.compare import _write_csv
+from server_app.in_process.comparison import Comparison
+from server_app.in_process.in_process_run import run_in_process
 from server_app.reports.comparison_tables import final_table, unmeasured_lines
 from server_app.reports.run_page import make_report
 from server_app.run.federated_measures import FEDERATED, facts_of
 from server_app.run.final_measures import EVENT
 from server_app.run.rounds import ready_strategy
-from server_app.simulation.comparison import Comparison
-from server_app.simulation.in_process_run import run_in_process
 from strategies.core.checks import read_scores
 
 HEART = Path(__file__).parents[3] / "deploy" / "demo"
@@ -40,7 +40,7 @@ def config_of(folder: Path, **more: Any) -> RunConfig:
     return RunConfig.parse({
         "dataset": "heart", "data-dir": str(HEART), "partition": "natural", "rounds": 6,
         "strategy": "fedavg", "epsilons": "12", "runs-dir": str(folder), "run-id": "r",
-        "score-share": 0.5, **more,
+        "after": "scores share=0.5", **more,
     })  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_without_noise_it_is_exact_and_every_site_released_it_once(tmp_path: Pat
 
 
 def test_a_run_without_the_term_asks_for_nothing(tmp_path: Path) -> None:
-    result = run_in_process(config_of(tmp_path, **{"score-share": 0.0}), SITES)
+    result = run_in_process(config_of(tmp_path, after=""), SITES)
     assert result.federated == {}
     assert FEDERATED not in (tmp_path / "r" / "journal.jsonl").read_text()
     assert "hold out</h2>" not in make_report(tmp_path / "r")
@@ -136,10 +136,13 @@ def test_it_goes_with_other_rules(tmp_path: Path, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"dataset": "digits"}, "'score-share' is for tasks of two classes, and this one is of 10"),
-        ({"strategy": "fedrep", "model": "mlp:4"}, "'personal-part' keeps a part of it"),
-        ({"noise": "client"}, "'score-share' does not go with 'noise'"),
-        ({"participations": 2}, "'score-share' does not go with 'participations'"),
+        (
+            {"dataset": "digits"},
+            "'after' = 'scores' is for tasks of two classes, and this one is of 10",
+        ),
+        ({"strategy": "fedrep", "model": "mlp:4"}, "'work' = 'alternate' keeps a part of it"),
+        ({"noise": "client"}, "'after' = 'scores' does not go with 'noise'"),
+        ({"participations": 2}, "'after' = 'scores' does not go with 'participations'"),
     ],
     ids=["digits", "fedrep", "client", "participations"],
 )

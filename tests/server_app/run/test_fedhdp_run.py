@@ -15,8 +15,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
-from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 from tests.federation import ScriptedGrid, sends
 
@@ -99,12 +99,11 @@ def test_a_site_that_comes_back_with_another_level_is_in_the_journal(tmp_path: P
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("personal-lambda", "-1", "'personal-lambda' is '-1'"),
-        ("personal-lambda", "11", "their product is above 1"),
+        ("second", "kept pull=-1", "'pull' must be greater"),
+        ("second", "kept pull=11", "their product is above 1"),
         ("fedhdp.level-ratio", "1.5", "'fedhdp.level-ratio' is '1.5'"),
         ("fedhdp.level-ratio", "-0.1", "'fedhdp.level-ratio' is '-0.1'"),
         ("fedhdp.levels", "0,1", "'fedhdp.levels' is '0,1'"),
-        ("fedhdp.clip-floor", 101.0, "'clip-floor' is above 'clip-ceiling'"),
     ],
 )
 def test_what_is_wrong_with_the_terms_is_said_before_anybody_is_asked(
@@ -177,7 +176,7 @@ def test_a_simulation_is_reproducible_and_its_clip_norm_reaches_the_sites(tmp_pa
 @pytest.mark.parametrize("strategy", ["fedhdp", "non-private"])
 def test_personal_models_are_tested_by_level(tmp_path: Path, strategy: str) -> None:
     result = simulated(
-        tmp_path, **{"strategy": strategy, "personal-lambda": "0.05", "partition": "shards:1"}
+        tmp_path, **{"strategy": strategy, "second": "kept pull=0.05", "partition": "shards:1"}
     )
     rows = json.loads((result.folder / "personal.json").read_text())
     found = {(row["level"], row["model"]): row for row in rows}

@@ -15,12 +15,12 @@ from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.monitoring.journal import read_journal
-from hdpfl_flower.simulation.groups import Groups
+from hdpfl_flower.scenarios.groups import Groups
+from server_app.in_process.comparison import Comparison
+from server_app.in_process.in_process_run import run_in_process
 from server_app.reports.comparison_tables import final_table
 from server_app.reports.run_page import make_report
 from server_app.run.final_measures import EVENT, final_measures, measure_rows
-from server_app.simulation.comparison import Comparison
-from server_app.simulation.in_process_run import run_in_process
 from tests.server_app.run.test_round_evaluation import terms_of
 
 BINARY = Task.classification((1,), 2)

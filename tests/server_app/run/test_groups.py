@@ -14,10 +14,10 @@ from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.evaluation import evaluate
 from hdpfl_flower.monitoring.journal import read_journal
-from hdpfl_flower.simulation.groups import parse_groups, seen_by
+from hdpfl_flower.scenarios.groups import parse_groups, seen_by
 from server_app.commands import app
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import run
-from server_app.simulation.in_process_run import run_in_process
 from tests.federation import ScriptedGrid
 
 SIZES = (1, 2, 2, 2)
@@ -49,7 +49,7 @@ def test_the_journal_and_the_result_hold_every_groups_accuracy(tmp_path: Path) -
 def test_personal_models_are_tested_on_what_their_sites_see(tmp_path: Path) -> None:
     """With half the sites' labels shifted by one, no global model can be right for all."""
     terms = TERMS.updated(
-        groups="label-shift:3:3", personal_lambda="0", rounds=6,
+        groups="label-shift:3:3", second="kept pull=0", rounds=6,
         local_epochs=3, runs_dir=str(tmp_path),
     )  # fmt: skip
     run_in_process(terms, 6)

@@ -24,11 +24,11 @@ def test_own_data_is_of_simulations(
     np.savez("own.npz", x=np.zeros((9, 4)), y=np.arange(9) % 3)
     grid: Any = None
     if engine == "deployment":
-        with pytest.raises(TermsError, match="set it to site, with 'input-shape'"):
+        with pytest.raises(TermsError, match="set it to site, with 'task'"):
             app.run_or_resume(grid, {"dataset": "file:own.npz"})
         assert seen == []
         return
     app.run_or_resume(grid, {"dataset": "file:own.npz"})
     (config,) = seen
     assert config.terms.dataset == f"file:{tmp_path}/own.npz"
-    assert (config.terms.task, config.terms.input_shape) == ("classification", "4")
+    assert config.terms.as_config()["task"] == "classification shape=4 classes=3"

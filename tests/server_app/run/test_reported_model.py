@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import flatten
+from server_app.in_process.grid import LocalGrid
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
-from server_app.simulation.grid import LocalGrid
-from server_app.simulation.in_process_run import run_in_process
 
 ROUNDS = 4
 Sent = list[tuple[str, bytes]]

@@ -58,6 +58,33 @@ def test_every_rule_goes_on_as_if_nothing_had_happened(folder: Path, case: str) 
     assert not (folder / "again" / NAME).exists()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_was_killed_over_its_end_ends_with_the_same_message(
+    folder: Path, case: str
+) -> None:
+    """A site that has kept the final model of a run declines another one."""
+    ends: list[list[str]] = []
+
+    class Ends(ScriptedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            asked = list(messages)
+            if asked and asked[0].metadata.message_type == wire.FINISH:
+                read = [wire.read_instructions(message.content) for message in asked]
+                assert all(1 <= one.server_round <= one.terms.rounds for one in read)
+                ends.append([one.digest for one in read])
+                if len(ends) == 1:
+                    raise Killed
+            return super().send_and_receive(asked, timeout=timeout)
+
+    usual = federation()
+    terms = terms_of(folder, "r", **CASES[case])
+    with pytest.raises(Killed):
+        go(terms, grid=Ends(usual.sites, usual.facts))
+    at = open_run(folder / "r", terms)
+    go(at.config, at, grid=Ends(usual.sites, usual.facts))
+    assert ends[0] == ends[1]
+
+
 def test_the_terms_that_sites_froze_stay_whoever_is_online_then(folder: Path) -> None:
     """Proposed anew with a stricter site that came later, they would be declined by all others."""
     sites = {name: noisy(seed) for seed, name in enumerate("abcd")}
@@ -86,7 +113,7 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
         )
         new, _ = strategy.aggregate_train(number, replies)
         record = new or record
-    if case == "evidence":  # as after many rounds of suspicion; what is taken back goes by order
+    if case == "content":  # as after many rounds of suspicion; what is taken back goes by order
         given = {s: np.full(SIZE, int(s), np.float32) for s in ("4", "1")}
         strategy.guard.state = dataclasses.replace(strategy.guard.state, given=given)
     other = make_strategy(terms_of(folder, "r", **CASES[case]))
@@ -95,12 +122,12 @@ def test_nothing_that_a_rule_remembers_is_forgotten(folder: Path, case: str) -> 
     restore_strategy(other, type(kept)(facts, {n: a.copy() for n, a in kept.arrays.items()}))
     strategy.sampler.note_declined(strategy.report.declined)
     of_a_round = {
-        "_exchange", "_record", "_requests", "report", "prepared", "streams", "_lines", "_split",
+        "messages", "_record", "report", "prepared", "streams", "_lines", "_split",
         "step", "reported",
     }  # fmt: skip
     compare(strategy, other, of_a_round)
     compare(strategy.sampler, other.sampler, {"used_up"})
-    compare(strategy.guard, other.guard, {"_gauges", "refused", "_settings", "_public"})
+    compare(strategy.guard, other.guard, {"_gauges", "refused", "_floor", "_public"})
     assert saved(strategy.reported.state) == saved(other.reported.state)
     assert strategy.report.answered == other.report.answered
     assert strategy.roster.disclosed == other.roster.disclosed

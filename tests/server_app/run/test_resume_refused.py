@@ -43,7 +43,7 @@ def test_a_file_cut_short_is_damage(folder: Path, share: float) -> None:
 
 def test_another_version_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = interrupted(folder)
-    monkeypatch.setattr("server_app.run.checkpoint.VERSION", "9.9.9")
+    monkeypatch.setattr("server_app.run.checkpoint.__version__", "9.9.9")
     with pytest.raises(
         CheckpointError, match=r"written by hdpfl-flower 0\.1\.0 .* this is 9\.9\.9"
     ):

@@ -13,7 +13,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.commands import main
-from server_app.simulation.in_process_run import run_in_process
+from server_app.in_process.in_process_run import run_in_process
 from strategies import check_strategy
 from strategies.settings import assigned
 
@@ -22,7 +22,10 @@ CONFIG = {
     "batch-sizes": "32",
 }  # fmt: skip
 WORDS = ["--strategies", "fedavg", "--clients", "3", "--seeds", "1", "--jobs", "1"]
-KEYS = {"rounds": "2", "epsilons": "1", "calibration": "robust-hdp", "batch-sizes": "32"}
+KEYS = {
+    "rounds": "2", "epsilons": "1", "calibration": "robust-hdp", "batch-sizes": "32",
+    "learning-rate": "0.1",
+}  # fmt: skip
 
 
 def compare(
@@ -74,7 +77,7 @@ def test_what_cannot_run_is_said_before_the_first_of_several_runs(
 ) -> None:
     words = ("--strategies", "fedavg,mr-mtl")
     assert compare(monkeypatch, tmp_path, *words, learning_rate=11) == 1
-    assert "'prox-lambda' is 0.1 and 'learning-rate' 11" in capsys.readouterr().err
+    assert "the 'pull' of 'work' is 0.1 and 'learning-rate' 11" in capsys.readouterr().err
     assert not (tmp_path / "fedavg-seed1").exists()
 
 
@@ -136,7 +139,7 @@ def test_set_takes_what_a_term_can_hold(pair: str, value: object) -> None:
     [
         ("level-ratio=0.1", "fedhdp", "fedhdp.level-ratio", "0.1"),
         ("fedhdp.level-ratio=0.1", "fedhdp", "fedhdp.level-ratio", "0.1"),
-        ("estimator=residual", "snr", "snr.estimator", "residual"),
+        ("estimator=residual", "mmse", "mmse.estimator", "residual"),
         ("level-ratio=0.1", "fedavg", "level-ratio", 0.1),
         ("epsilons=8", "fedavg", "epsilons", "8"),
         ("learning-rate=8", "fedavg", "learning-rate", 8),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
+from server_app.in_process.comparison import Comparison
+from server_app.in_process.in_process_run import run_in_process
 from server_app.reports.comparison_tables import measure_tables
-from server_app.simulation.comparison import Comparison
-from server_app.simulation.in_process_run import run_in_process
 
 
 def terms_of(folder: Path, **more: object) -> RunConfig:
@@ -59,7 +59,7 @@ def test_every_strategy_is_tested_alike_and_iid_sites_see_the_pooled_test(tmp_pa
 
 
 def test_personal_models_are_in_the_last_rounds_metrics(tmp_path: Path) -> None:
-    terms = terms_of(tmp_path, strategy="ditto", **{"personal-lambda": "0.1"})
+    terms = terms_of(tmp_path, strategy="ditto", second="private pull=0.1")
     last = run_in_process(terms, 4).rounds[-1]
     assert last["metrics"]["personal-accuracy"] > last["metrics"]["accuracy"]
     assert {"personal-loss", "personal-accuracy-worst"} <= set(last["metrics"])

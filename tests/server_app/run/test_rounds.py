@@ -18,6 +18,7 @@ from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.models.networks import Arrays
 from hdpfl_flower.monitoring.influence import Decides
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.reports.run_page import make_report
 from server_app.run.rounds import RunResult, finalize_terms, run, warn_of
 from strategies import STRATEGIES, make_strategy
 from tests.federation import NEEDED, ScriptedGrid, Site, sends
@@ -265,6 +266,18 @@ def test_every_site_gets_the_final_model(tmp_path: Path) -> None:
     grid = federation(noisy(1))
     run(grid, terms_of(tmp_path))
     assert {name for name, kind, _ in grid.asked if kind == wire.FINISH} == set(grid.sites)
+
+
+def test_a_run_that_no_site_measures_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(federation(noisy(1)), terms_of(tmp_path, evaluation="sites"))
+    assert caplog.text.count("no site answered with metrics") == 1
+    assert "'scores'" in caplog.text
+    assert "no site answered with metrics" in make_report(tmp_path / "r")
+    run(federation(noisy(1)), terms_of(tmp_path, evaluation="server", **{"run-id": "s"}))
+    assert caplog.text.count("no site answered with metrics") == 1
+    assert "no site answered with metrics" not in make_report(tmp_path / "s")
 
 
 def test_who_begins_to_decide_a_model_is_logged_by_name(

@@ -15,8 +15,8 @@ from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import run
-from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 from strategies.averaging.maximum import Maximum
 from strategies.averaging.weiavg import epsilon_weights

@@ -185,3 +185,37 @@ def test_a_pending_site_that_does_not_answer_stays_pending(tmp_path: Path) -> No
 def test_the_codes_have_words_of_their_own() -> None:
     assert rejection_of(wire.PENDING).code is Rejection.PENDING
     assert rejection_of(wire.REFUSED).code is Rejection.REFUSED
+
+
+class Comes(Operators):
+    """A deployment with a site that is offline while it is asked for the second to fifth time."""
+
+    looks = 0
+
+    def get_nodes(self):  # type: ignore[no-untyped-def]
+        self.looks += 1
+        away = "b" if 3 <= self.looks <= 5 else ""
+        return [node for node in super().get_nodes() if node.name != away]
+
+
+def test_a_site_that_goes_is_named_and_asked_again_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Comes({"a": approves, "b": approves, "c": approves})
+    _, events = run_of(grid, tmp_path, rounds=6)
+    said = [(e["site"], e["status"]) for e in events if e["event"] == "presence"]
+    assert said == [("b", "offline"), ("b", "online")]
+    assert "site b: offline, its SuperLink does not hear its node" in caplog.text
+    asked = {number for number in range(1, 7) if number in grid.rounds_of("b")}
+    assert 0 < len(asked) < 6
+    assert max(asked) == 6
+
+
+def test_a_site_that_was_silent_when_it_went_is_asked_to_join_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    """Before, what it did not say stayed unknown, and it was left out to the end."""
+    silent = Error(3, "nobody")
+    grid = Comes({"a": approves, "b": lambda time: silent if time == 0 else None, "c": approves})
+    run_of(grid, tmp_path, rounds=6)
+    assert grid.joins_of("b") == 2

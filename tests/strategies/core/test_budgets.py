@@ -40,7 +40,7 @@ def play(grid: ScriptedGrid, **config: Any) -> tuple[list[RoundReport], Any]:
     record = wire.write_model(arrays_of(build_model(terms.terms.model, task_for(terms.terms), 1)))
     for server_round in range(1, terms.terms.rounds + 1):
         messages = rule.configure_train(server_round, record, ConfigRecord(), grid)
-        if rule.used_up:
+        if rule.sampler.used_up:
             assert not list(messages)
             break
         new, _ = rule.aggregate_train(server_round, grid.send_and_receive(messages))
@@ -56,7 +56,7 @@ def test_the_server_asks_nobody_beyond_the_participations() -> None:
     assert set(asked.values()) == {2}
     assert len(reports) == 4
     assert all(report.outcome is not None for report in reports)
-    assert rule.used_up == "the sites' budgets are used up"
+    assert rule.sampler.used_up == "the sites' budgets are used up"
 
 
 def test_sites_that_leave_early_are_not_asked_again() -> None:
@@ -66,7 +66,7 @@ def test_sites_that_leave_early_are_not_asked_again() -> None:
     asked = [report.asked for report in reports]
     assert asked[:3] == [list("123456"), list("123456"), list("23456")]
     assert asked[-1] == ["6"]
-    assert rule.used_up == "the sites' budgets are used up"
+    assert rule.sampler.used_up == "the sites' budgets are used up"
     assert len(reports) == 7
 
 
@@ -74,7 +74,7 @@ def test_under_their_own_noise_a_site_that_declines_is_asked_again() -> None:
     sites = {"a": noisy(1), "b": noisy(2), "c": until(0)}
     reports, rule = play(ScriptedGrid(sites), rounds=3)
     assert [report.asked for report in reports] == [list("abc")] * 3
-    assert not rule.used_up
+    assert not rule.sampler.used_up
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "weiavg", "robust-hdp", "pfa"])
@@ -92,7 +92,7 @@ def test_what_is_missing_of_a_site_left_out_is_named() -> None:
     facts = {"a": {"epsilon": 1.0}, "b": {"declared-records": 5}, "c": {"epsilon": 2.0}}
     grid = ScriptedGrid({name: noisy(ord(name)) for name in "abc"}, facts)
     reports, rule = play(grid, strategy="weiavg", rounds=1)
-    assert rule.left_out == {"b": ["epsilon"]}
+    assert rule.roster.left_out() == {"b": ["epsilon"]}
     assert reports[0].asked == ["a", "c"]
     _, rule = play(ScriptedGrid({name: noisy(ord(name)) for name in "ab"}), rounds=1)
-    assert rule.left_out == {}
+    assert rule.roster.left_out() == {}

@@ -19,12 +19,12 @@ from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import make_strategy
-from strategies.core.guard import Guard
 from strategies.guards.bounds import REPEATS
 from strategies.guards.content import QUIETEST, UNDONE
 from strategies.guards.proof import QUIET, SHARED
 from strategies.guards.public_records import PublicRecords
-from strategies.noise_aware.robust_hdp import RobustHDP
+from strategies.guards.registry import make_guard
+from strategies.noise_aware.robust_hdp import RobustHDP, estimate_noise
 
 CLASSES, INPUTS, N, SIGMA = 10, 64, 8, 0.03
 HEAD = Head(0, CLASSES, INPUTS)
@@ -66,15 +66,15 @@ def updates_of(
         ({"dataset": "site", "schema": 'id = "ward"\n'}, "'dataset' = 'site'"),
         ({"dataset": "school", "data-dir": "nowhere"}, "'model'.*on 'school'"),
         ({"model": "tests.fixtures.nets:build"}, "'model' 'tests.fixtures.nets:build'"),
-        ({"personal-part": "head", "model": "mlp:10"}, "'personal-part'"),
+        ({"work": "joint", "model": "mlp:10"}, "leave out 'work'"),
         ({"model": "mlp:8"}, "at least 9 inputs .* 'mlp:8' has 8"),
     ],
 )
 def test_without_public_records_or_a_head_it_is_refused_with_the_remedy(
     wrong: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(TermsError, match=f"'guard' = 'content'.*{why}.*take 'evidence' or 'none'"):
-        Guard(terms_of(**wrong), sums=True)
+    with pytest.raises(TermsError, match=f"'guard' = 'content'.*{why}.*take 'cap' or 'none'"):
+        make_guard(terms_of(**wrong), sums=True)
 
 
 def test_a_file_of_public_records_takes_the_place_of_the_test_set(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_file_of_public_records_takes_the_place_of_the_test_set(tmp_path: Path
 def test_hospitals_are_judged_by_a_table_of_the_coordinators() -> None:
     """A built-in schema, two classes: the head is one row, which counts as two."""
     terms = {"dataset": "site", "schema": "heart", "evaluation": "none"}
-    guard = Guard(terms_of(**terms, **{"public-records": str(CLEVELAND)}), sums=True)
+    guard = make_guard(terms_of(**terms, **{"public-records": str(CLEVELAND)}), sums=True)
     assert guard._public is not None
     inputs = task_of("heart").input_shape[0]
     assert guard._public.head == Head(0, 1, inputs)
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_serve_is_named_with_the_remedy(
     elif content is not None:
         np.savez(path, x=content[0], y=content[1])
     with pytest.raises((TermsError, DataError), match=f"run config: .*{why}"):
-        Guard(terms_of(**{"public-records": str(path)}), sums=True)
+        make_guard(terms_of(**{"public-records": str(path)}), sums=True)
 
 
 def test_its_facts_are_asked_for_and_not_handed_on() -> None:
@@ -138,7 +138,7 @@ def test_its_facts_are_asked_for_and_not_handed_on() -> None:
 
 def test_weights_use_the_noise_that_the_guard_believes() -> None:
     """A site that seems far quieter than the others may weigh ``QUIETEST`` times the third."""
-    guard, updates = Guard(terms_of(), sums=True), updates_of(1, lies=False)
+    guard, updates = make_guard(terms_of(), sums=True), updates_of(1, lies=False)
     quiet = learnt(77) + 6e-3 * np.random.default_rng(5).standard_normal(650)
     updates.updates[0] = quiet.astype(np.float32)
     kept = guard.screen(updates)
@@ -146,7 +146,7 @@ def test_weights_use_the_noise_that_the_guard_believes() -> None:
     variances = kept.noise.variances
     assert variances[0] == np.sort(variances[1:])[1] / QUIETEST
     rule = RobustHDP(terms_of(strategy="robust-hdp", guard="none"))
-    state, estimate = rule.estimate_noise(rule.initial_state(), kept)
+    state, estimate = estimate_noise(rule.initial_state(), kept, rule.settings, rule.terms)
     assert state == rule.initial_state()
     assert estimate is kept.noise
     found = guard.reweigh(Outcome(kept.updates[0], np.full(N, 1 / N)), kept)
@@ -155,7 +155,7 @@ def test_weights_use_the_noise_that_the_guard_believes() -> None:
 
 def test_what_is_proven_is_refused_whatever_the_limit_and_stays_so() -> None:
     """Three of eight share their noise, where one may lie; nobody's labels are wrong."""
-    guard = Guard(terms_of(**{"max-liars": 1}), sums=True)
+    guard = make_guard(terms_of(**{"max-liars": 1}), sums=True)
     for server_round in (1, 2):
         updates, colluders = updates_of(server_round, lies=False), ("site-0", "site-4", "site-6")
         if server_round == 1:
@@ -171,7 +171,7 @@ def test_what_is_proven_is_refused_whatever_the_limit_and_stays_so() -> None:
 
 
 def test_what_a_colluder_gave_before_the_proof_is_taken_out_of_the_head() -> None:
-    guard, moved = Guard(terms_of(), sums=True), np.zeros(650)
+    guard, moved = make_guard(terms_of(), sums=True), np.zeros(650)
     for server_round in (1, 2):
         updates = updates_of(server_round, lies=False)
         if server_round == 2:
@@ -190,7 +190,7 @@ def test_what_a_colluder_gave_before_the_proof_is_taken_out_of_the_head() -> Non
 )
 def test_an_upload_without_new_noise_is_refused(floor: float, why: dict[str, str]) -> None:
     """The same upload but for a jitter; with a floor it is too quiet in the first round already."""
-    guard = Guard(terms_of(**{"noise-floor": floor}), sums=True)
+    guard = make_guard(terms_of(**{"noise-floor": floor}), sums=True)
     for server_round in (1, 2):
         updates = updates_of(server_round, lies=False)
         if floor:
@@ -205,7 +205,7 @@ def test_an_upload_without_new_noise_is_refused(floor: float, why: dict[str, str
 def test_who_is_refused_is_out_of_the_rows_and_of_their_noise() -> None:
     updates = updates_of(1, lies=True)
     rows, squares = updates.updates.copy(), np.array([square_sum(row) for row in updates.updates])
-    guard = Guard(terms_of(), sums=True)
+    guard = make_guard(terms_of(), sums=True)
     kept = guard.screen(RoundUpdates(1, updates.sites, updates.updates, head=HEAD, squares=squares))
     assert guard.refused == {"site-2": UNDONE}
     stay = [i for i in range(N) if i != 2]
@@ -216,7 +216,7 @@ def test_who_is_refused_is_out_of_the_rows_and_of_their_noise() -> None:
 
 
 def test_a_long_step_is_shortened_in_its_row_and_its_square() -> None:
-    updates, guard = updates_of(1, lies=False), Guard(terms_of(), sums=True)
+    updates, guard = updates_of(1, lies=False), make_guard(terms_of(), sums=True)
     updates.updates[4] += np.float32(6) * learnt(4).astype(np.float32)
     squares = np.array([square_sum(row) for row in updates.updates])
     long = float(np.sqrt(squares[4]))
@@ -236,7 +236,7 @@ def test_what_a_liar_gave_is_taken_out_at_the_rates_of_its_rounds(before: int) -
     The seven who stay have in the head what eight had, of the rounds before the refusal.
     """
     head = Head(before, CLASSES, INPUTS)
-    guard = Guard(terms_of(**{"max-liars": 1}), sums=True)
+    guard = make_guard(terms_of(**{"max-liars": 1}), sums=True)
     guard._public.head = head  # type: ignore[union-attr]
     moved, stays = np.zeros(650 + before), np.zeros(650 + before)
     for server_round, rate in ((1, 1.0), (2, 0.5), (3, 0.25)):
@@ -264,7 +264,7 @@ def test_what_a_liar_gave_is_taken_out_at_the_rates_of_its_rounds(before: int) -
 
 def test_who_stays_is_at_most_doubled() -> None:
     """A liar that had 9 of 10 parts of the model leaves little to rebuild it from."""
-    guard = Guard(terms_of(**{"max-liars": 1}), sums=True)
+    guard = make_guard(terms_of(**{"max-liars": 1}), sums=True)
     weights = np.full(N, 0.1 / (N - 1))
     weights[2] = 0.9
     kept = guard.screen(updates_of(1, lies=False))
@@ -295,7 +295,7 @@ def test_a_reversed_site_is_refused_in_a_network_by_the_features_of_its_model() 
         step = -step if i == 2 else step
         update = np.concatenate([np.zeros(65 * 16), step[:, :-1].ravel(), step[:, -1]])
         rows.append(update + 1e-3 * np.random.default_rng(i).standard_normal(len(update)))
-    guard = Guard(terms_of(model=spec), sums=True)
+    guard = make_guard(terms_of(model=spec), sums=True)
     head = Head(65 * 16, CLASSES, 16)
     given = RoundUpdates(1, tuple(map(str, range(N))), np.array(rows, np.float32), head=head)
     guard.screen(given, model)

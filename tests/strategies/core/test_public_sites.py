@@ -9,7 +9,7 @@ import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.simulation.published_budgets import epsilons
+from hdpfl_flower.scenarios.published_budgets import epsilons
 from hdpfl_flower.updates import RoundUpdates
 from server_app.run.rounds import run
 from strategies import make_strategy

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.simulation.budgets import draw_epsilons
-from hdpfl_flower.simulation.published_budgets import epsilons
+from hdpfl_flower.scenarios.budgets import draw_epsilons
+from hdpfl_flower.scenarios.published_budgets import epsilons
 from strategies.core.public_split import CEILING, counted_epsilons, split_public
 
 METHODS = ("gmm", "kmeans", "top:0.3", "threshold:1")

@@ -17,16 +17,15 @@ from hdpfl_flower.estimators.noise_level import ESTIMATORS, measure_noise
 from hdpfl_flower.estimators.softmax_head import silent_squares, silent_sums
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.monitoring.rejection import Rejection, rejections_in
-from hdpfl_flower.rounding import LARGEST_ERROR, Form, read_rounded, round_vector
+from hdpfl_flower.quantize import LARGEST_ERROR, Form, read_rounded, round_vector
 from hdpfl_flower.updates import RoundUpdates
 from server_app.run.rounds import RunResult, finalize_terms, run
 from strategies import make_strategy
-from strategies.core.guard import Guard
 from strategies.guards.bounds import COPY, REPEATS, refuse_copies
-from strategies.guards.evidence import Evidence, EvidenceState, weigh_evidence
-from strategies.guards.proof import SHARED
+from strategies.guards.proof import SHARED, Floor, ProofState, refuse_proven
+from strategies.guards.registry import make_guard
 from tests.federation import ScriptedGrid, Site
-from tests.strategies.guards.test_evidence import HEAD, ROUNDS, D, Federation, N
+from tests.strategies.guards.test_proof import HEAD, ROUNDS, D, Federation, N
 
 SIZE = 650
 FORMS: tuple[Form, ...] = ("bfloat16", "int8")
@@ -202,7 +201,7 @@ def test_few_rounded_numbers_are_equal_by_chance_and_nobody_is_refused_for_it(
     upload: str, alarms: bool
 ) -> None:
     """Four of them, of noise of one step: of 80 sent over the run, some are equal."""
-    guard = Guard(RunConfig.parse({"upload": upload}), sums=True)
+    guard = make_guard(RunConfig.parse({"upload": upload}), sums=True)
     generator, found = np.random.default_rng(0), 0
     for _ in range(40):
         rows = np.round(generator.standard_normal((2, 4))).astype(np.float32) + np.float32(40)
@@ -222,8 +221,8 @@ def test_noise_that_two_sites_share_is_proven_through_their_rounding(
     clean, rows = next(Federation(20).rounds())
     jitter = generator.standard_normal((count, D)).astype(np.float32)
     rows[:count] = clean[:count] + (rows[0] - clean[0]) * (1 + np.float32(1e-3) * jitter)
-    settings = Evidence(2, ROUNDS, 0.0, LARGEST_ERROR[form])
-    _, refused, _ = weigh_evidence(EvidenceState(), NAMES, rounded(rows, form), settings, HEAD)
+    floor = Floor(ROUNDS, 0.0, LARGEST_ERROR[form])
+    _, refused = refuse_proven(ProofState(), NAMES, rounded(rows, form), floor, HEAD)
     assert {site for site, why in refused.items() if why == SHARED} == set(NAMES[:count])
 
 
@@ -245,8 +244,7 @@ def test_rounding_of_sites_without_noise_is_no_shared_noise(form: Form) -> None:
         share = np.linalg.norm(silent, axis=1) / lengths
         assert (share < LARGEST_ERROR[form]).all() and (share > 1e-4).all()
         for hush in alarms:
-            settings = Evidence(0, ROUNDS, 0.0, hush)
-            found = weigh_evidence(EvidenceState(), NAMES, read, settings, HEAD)[1]
+            found = refuse_proven(ProofState(), NAMES, read, Floor(ROUNDS, 0.0, hush), HEAD)[1]
             alarms[hush] += SHARED in found.values()
     assert alarms[LARGEST_ERROR[form]] == 0
     assert alarms[0.0] > 0  # the bound is what holds them off

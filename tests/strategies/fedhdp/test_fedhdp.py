@@ -15,8 +15,10 @@ from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.privacy.noise import RandomStream, ReleaseStreams
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import check_strategy, make_strategy
+from strategies.core.base import table_of
 from strategies.core.checks import check_outcome
 from strategies.core.interface import RoundStart
+from strategies.fedhdp import level_averaging
 from strategies.fedhdp.level_averaging import LevelAveraging
 from tests.oracles.point_estimation import Federation, best_ratio, variance
 
@@ -33,7 +35,7 @@ def rule_of(epsilons: list[float] = EPSILONS, **more: Any) -> LevelAveraging:
     kind = check_strategy(str(config["strategy"]))
     own = kind.settings_type.names()
     rule = make_strategy(
-        RunConfig.parse({f"{kind.name}.{k}" if k in own else k: v for k, v in config.items()})
+        RunConfig.parse({f"{table_of(kind)}.{k}" if k in own else k: v for k, v in config.items()})
     )
     assert isinstance(rule, LevelAveraging)
     rule.settle({str(i): {"epsilon": epsilon} for i, epsilon in enumerate(epsilons)})
@@ -116,25 +118,28 @@ def test_the_noise_does_not_depend_on_who_came() -> None:
     assert np.abs(difference[1:]).max() < 1e-6
 
 
-def test_the_clip_norm_moves_towards_the_quantile_within_its_bounds() -> None:
+def test_the_clip_norm_moves_towards_the_quantile_within_its_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     epsilons = [2.0] * 2000
     for scale, sign in ((1e-4, -1), (1e4, 1)):
         rows = np.random.default_rng(1).normal(0, scale, (1000, 20))
         updates = updates_of(rows, None, epsilons)
         for rate, bounds in ((0.2, (0.01, 100.0)), (50.0, (0.25, 4.0))):
-            rule = rule_of(
-                epsilons, **{"clip-lr": rate, "clip-floor": bounds[0], "clip-ceiling": bounds[1]}
-            )
+            monkeypatch.setattr(level_averaging, "CLIP_BOUNDS", bounds)
+            rule = rule_of(epsilons, **{"clip-lr": rate})
             state, _ = rule.combine(rule.state, updates, RandomStream(bytes(32)))
             expected = min(max(math.exp(sign * rate * 0.5), bounds[0]), bounds[1])
             assert state.clip_norm == pytest.approx(expected, rel=0.02)
 
 
-def test_auto_shares_where_opted_out_sites_are_unlike_the_others() -> None:
+def test_auto_shares_where_opted_out_sites_are_unlike_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(level_averaging, "CLIP_BOUNDS", (1e-3, 1.0))
+
     def weight(gap: float, **more: Any) -> float:
-        rule = rule_of(
-            [math.inf] * 40 + [2.0] * 360, **{"delta": 1e-3, "clip-ceiling": 1.0, **more}
-        )
+        rule = rule_of([math.inf] * 40 + [2.0] * 360, **{"delta": 1e-3, **more})
         generator = np.random.default_rng(5)
         state: Any = rule.state
         found = 0.0
@@ -210,14 +215,19 @@ def test_wrong_levels_are_refused_before_anybody_is_asked(bad: dict[str, str]) -
         make_strategy(RunConfig.parse({"strategy": "fedhdp", **bad}))
 
 
-def test_clip_bounds_that_leave_no_clip_norm_are_refused() -> None:
-    with pytest.raises(TermsError, match="'clip-floor' is above 'clip-ceiling'"):
-        rule_of(**{"clip-floor": 2.0, "clip-ceiling": 1.0})
+@pytest.mark.parametrize("ratio", ["auto", "precision"])
+def test_a_spread_over_the_rounds_needs_noise_that_stays(ratio: str) -> None:
+    """Refused before any site is asked; ratios that are given do not look at noise."""
+    late = {"strategy": "fedhdp", "spend": "late"}
+    with pytest.raises(TermsError, match=r"'fedhdp.level-ratio' = .*or leave 'spend' out"):
+        make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": ratio}))
+    make_strategy(RunConfig.parse({**late, "fedhdp.level-ratio": "0.5"}))
+    make_strategy(RunConfig.parse({**late, "spend": "even", "fedhdp.level-ratio": ratio}))
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("quorum", 3), ("participations", 2), ("require-public", True), ("guard", "evidence")],
+    [("quorum", 3), ("participations", 2), ("require-public", True), ("guard", "content")],
 )
 def test_whom_the_server_hears_depends_on_its_tosses_alone(key: str, value: object) -> None:
     """A quorum would tell who came; a refusal would depend on what others send."""

@@ -9,12 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hdpfl_flower.estimators.head_content import (
-    Fit,
-    PublicMeans,
-    fit_to_public,
-    public_means,
-)
 from hdpfl_flower.estimators.softmax_head import Head
 from strategies.guards import content
 from strategies.guards.content import (
@@ -30,6 +24,12 @@ from strategies.guards.content import (
     alarm_level,
     bounded_precision,
     judge_content,
+)
+from strategies.guards.head_content import (
+    Fit,
+    PublicMeans,
+    fit_to_public,
+    public_means,
 )
 
 Rows = npt.NDArray[np.float32]

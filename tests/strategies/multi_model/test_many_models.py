@@ -12,12 +12,12 @@ from flwr.app import ConfigRecord, Error
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import StrategyError
+from hdpfl_flower.errors import StrategyError, TermsError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import RoundUpdates
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
-from server_app.simulation.in_process_run import run_in_process
 from strategies import check_strategy, make_strategy
 from strategies.core.interface import SiteRequest, State
 from strategies.multi_model.base import MultiModel
@@ -29,7 +29,13 @@ TRUE = np.array([0, 0, 0, 1, 1, 1])
 
 
 def rule_of(**more: Any) -> MultiModel:
-    config = {"strategy": "r-dpcfl", "rounds": 20, "r-dpcfl.clusters": 2, "selections": 3, **more}
+    config = {
+        "strategy": "r-dpcfl",
+        "rounds": 20,
+        "r-dpcfl.clusters": 2,
+        "choice": "gaussian times=3",
+        **more,
+    }
     rule = make_strategy(RunConfig.parse(config))
     assert isinstance(rule, MultiModel)
     return rule
@@ -119,7 +125,7 @@ def test_after_the_soft_rounds_sites_choose_as_often_as_is_paid_for_and_keep_the
 
 
 def test_the_last_of_two_choices_wins() -> None:
-    rule = rule_of(selections=2)
+    rule = rule_of(choice="gaussian times=2")
     state, _ = begun(rule)
     for choice in (0, 1):
         state = later(rule, state, [choice] * 6, chose=True)
@@ -135,7 +141,7 @@ def test_a_newcomer_and_one_that_missed_round_1_choose_at_once() -> None:
         assert rule.request(state, 2, site).use == wire.CHOOSE
     state = later(rule, state, [1], chose=True, sites=("new",))
     assert rule.model_of_site(state, "new") == 1
-    without = rule_of(**{"selections": 0, "selection-share": 0.0})
+    without = rule_of(**{"choice": "none"})
     state, gauges = begun(without, RoundUpdates(1, SITES[:5], first_updates().updates[:5]))
     assert without.request(state, 5, "new") == SiteRequest(int(gauges["cluster"][0]))  # 3 of 5
 
@@ -179,7 +185,7 @@ def test_weights_of_another_rule_count_within_the_clusters() -> None:
 
 def scripted(sites: dict[str, Site], folder: Path, **more: Any) -> tuple[RunResult, ScriptedGrid]:
     config = {"strategy": "r-dpcfl", "rounds": 6, "runs-dir": str(folder), "run-id": "r",
-              "min-sites": 1, "selections": 2, **more}  # fmt: skip
+              "min-sites": 1, "choice": "gaussian times=2", **more}  # fmt: skip
     if config["strategy"] in ("r-dpcfl", "ifca"):
         config = {f"{config['strategy']}.clusters": 2, **config}
     grid = ScriptedGrid(sites)
@@ -202,7 +208,7 @@ def two_groups() -> dict[str, Site]:
 
 
 def test_a_model_a_cluster_moves_with_its_own_sites_alone(tmp_path: Path) -> None:
-    result, _ = scripted(two_groups(), tmp_path, **{"selections": 0, "selection-share": 0.0})
+    result, _ = scripted(two_groups(), tmp_path, **{"choice": "none"})
     rows = first_updates().updates
     models = wire.unpack_models(wire.write_model(result.arrays))
     assert len(models) == 2
@@ -249,7 +255,7 @@ def test_a_choice_that_is_none_is_dropped(tmp_path: Path, choice: Any) -> None:
             return replies
 
     config = {"strategy": "r-dpcfl", "rounds": 6, "r-dpcfl.clusters": 2, "runs-dir": str(tmp_path),
-              "run-id": "r", "min-sites": 1, "selections": 2}  # fmt: skip
+              "run-id": "r", "min-sites": 1, "choice": "gaussian times=2"}  # fmt: skip
     result = run(Odd(two_groups()), RunConfig.parse(config))
     refused = [event["rejected"].get("site-0", "") for event in result.rounds]
     assert refused[:3] == ["", "", ""]
@@ -266,7 +272,7 @@ def test_local_models_follow_their_site_and_newcomers_start_one(tmp_path: Path) 
     sites = two_groups()
     late = sites["site-5"]
     sites["site-5"] = lambda t: late(t) if t > 2 else Error(wire.FAILED, "failed")
-    result, _ = scripted(sites, tmp_path, strategy="local", selections=0)
+    result, _ = scripted(sites, tmp_path, strategy="local", choice="")
     assert [event["gauges"]["clusters"] for event in result.rounds] == [5, 5, 6, 6, 6, 6]
     models = wire.unpack_models(wire.write_model(result.arrays))
     rows, ends = first_updates().updates, []
@@ -299,9 +305,9 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
         name: simulated(tmp_path, strategy, **more)
         for name, strategy, more in [
             ("local", "local", {}),
-            ("mr-mtl 0", "mr-mtl", {"prox-lambda": 0}),
+            ("mr-mtl 0", "mr-mtl", {"work": "auto pull=0"}),
             ("mr-mtl auto", "mr-mtl", {}),
-            ("mr-mtl 1", "mr-mtl", {"prox-lambda": 1.0}),
+            ("mr-mtl 1", "mr-mtl", {"work": "auto pull=1"}),
             ("ditto", "ditto", {}),
         ]
     }
@@ -327,23 +333,23 @@ def test_each_baseline_changes_what_it_claims(tmp_path: Path) -> None:
         ({"r-dpcfl.clusters": 7}, "'r-dpcfl.clusters' = 7, and 6 sites take part"),
         ({"r-dpcfl.clusters": 1}, "'r-dpcfl.clusters' = 1 is 'fedavg'"),
         ({"strategy": "ifca", "ifca.clusters": 0}, "set 'ifca.clusters' to 2"),
-        ({"strategy": "ifca", "selection-share": 0.0}, "'selection-share' above 0"),
-        ({"strategy": "oracle-clusters", "selections": 0}, "needs 'groups'"),
-        ({"strategy": "fedavg"}, "'selections': 'fedavg' asks for no choices"),
-        ({"strategy": "oracle-clusters"}, "'selections': 'oracle-clusters' asks for no"),
-        ({"noise-multiplier": 1.0}, "leave 'noise-multiplier'"),
-        ({"participations": 2}, "leave 'noise-multiplier', 'participations'"),
+        ({"strategy": "ifca", "choice": "none"}, "'choice' to another kind"),
+        ({"strategy": "oracle-clusters", "choice": ""}, "needs 'groups'"),
+        ({"strategy": "fedavg"}, "'choice': 'fedavg' asks for no choices"),
+        ({"strategy": "oracle-clusters"}, "'choice': 'oracle-clusters' asks for no"),
+        ({"noise-multiplier": 1.0}, "does not go with 'noise-multiplier'"),
+        ({"participations": 2}, "'choice' = 'gaussian' does not go with 'participations'"),
         ({"noise": "client"}, "'noise' does not go with 'r-dpcfl'"),
-        ({"guard": "evidence"}, "'guard' does not go with"),
-        ({"personal-lambda": "0.1"}, "'personal-lambda' does not go with"),
-        ({"strategy": "ditto+r-dpcfl"}, "'personal-lambda' does not go with"),
+        ({"guard": "cap"}, "'guard' does not go with"),
+        ({"second": "kept pull=0.1"}, "'second' does not go with"),
+        ({"strategy": "ditto+r-dpcfl"}, "'second' does not go with"),
     ],
     ids=str,
 )
 def test_terms_that_cannot_be_are_refused_before_anything_is_trained(
     tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(StrategyError, match=words):
+    with pytest.raises((StrategyError, TermsError), match=words):
         scripted(two_groups(), tmp_path, **more)
     journal = tmp_path / "r" / "journal.jsonl"
     assert not journal.exists() or not [

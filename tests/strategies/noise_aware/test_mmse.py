@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.estimators.client_bias import Differences, differences, least_error_weights
+from hdpfl_flower.estimators.client_bias import LeftOut, differences, least_error_weights
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.weights import weighted_rows
 from strategies import check_strategy
-from strategies.core.weights import weighted_rows
 from strategies.noise_aware import mmse
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 
@@ -70,32 +70,60 @@ def run_of(strategy: MMSE, rounds: int, change=lambda updates: updates) -> tuple
     return state, outcome
 
 
-def test_each_row_has_the_weights_of_the_formula():
+ODD_NOISE = np.append(np.full(17, 1.0), np.full(3, 0.03))
+
+
+def drawn_odd(server_round: int) -> RoundUpdates:
+    """Seventeen noisy clients agree, three quiet ones are 1.2 away, over all rows alike."""
+    away = np.random.default_rng(1).standard_normal(SIZE)
+    generator = np.random.default_rng([7, server_round])
+    rows = np.outer(ODD_NOISE < 1, 1.2 * away / np.linalg.norm(away))
+    rows += ODD_NOISE[:, None] * generator.standard_normal(rows.shape)
+    return RoundUpdates(server_round, tuple(map(str, range(20))), rows.astype(np.float32), {}, HEAD)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
     """Sums, noise and target by hand, from every upload."""
     rounds = 6
+    steps = np.ones(20) if odd else STEPS
+    target = np.full(20, 1 / 20) if odd else RECORDS / RECORDS.sum()
     strategy = rule()
-    state, sums, noises = strategy.initial_state(), 0, np.zeros(N)
+    state, sums, noises = strategy.initial_state(), 0, 0
     for server_round in range(1, rounds + 1):
-        updates = drawn(server_round)
+        updates = drawn_odd(server_round) if odd else drawn(server_round)
         state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
-        sums = sums + head_rows(updates.updates.astype(np.float64)) / STEPS[:, None, None]
-        noise = outcome.gauges["noise_std"] ** 2 / STEPS**2
+        sums = sums + head_rows(updates.updates.astype(np.float64)) / steps[:, None, None]
+        noise = outcome.gauges["noise_std"] ** 2 / steps**2
         noises += noise
     found = outcome.row_weights
+    left_out, rows, seen = LeftOut(), [], 0
     for row in range(CLASSES):
-        differ = differences(sums[:, row], np.full(N, rounds), noises)
-        counted = mmse.CURVATURE * R
-        weights = least_error_weights(
-            RECORDS / RECORDS.sum(),
-            Differences(np.sqrt(counted) * differ.factors, counted * differ.hidden),
-            (INPUTS + 1) * noise,
-        )
-        of_updates = STEPS.mean() * weights / STEPS
+        factors = differences(sums[:, row], np.full(len(steps), rounds), noises)
+        seen += factors.shape[1]
+        rows.append(least_error_weights(target, np.sqrt(R) * factors, (INPUTS + 1) * noise))
+        apart = rows[-1] - target
+        left_out.add(apart, target, apart @ sums[:, row] / rounds, noises / rounds**2, noise)
+    kept = left_out.share(mmse.CURVATURE, R)
+    assert (kept < 1) == odd and (seen == 0) == odd
+    for row in range(CLASSES):
+        of_updates = steps.mean() * (target + kept * (rows[row] - target)) / steps
         np.testing.assert_allclose(
             found.scales[row] * found.shares[row], of_updates, rtol=1e-3, atol=1e-6
         )
     np.testing.assert_array_equal(outcome.update, weighted_rows(found, updates.updates))
-    np.testing.assert_allclose(outcome.gauges["target"], RECORDS / RECORDS.sum())
+    np.testing.assert_allclose(outcome.gauges["target"], target)
+
+
+def test_quiet_clients_that_are_odd_do_not_decide():
+    """By the noise alone all is theirs; three of twenty are .15."""
+    strategy, parts = rule(), []
+    state = strategy.initial_state()
+    for server_round in range(1, 11):
+        state, outcome = strategy.combine(state, drawn_odd(server_round), RandomStream(bytes(32)))
+        parts.append(outcome.row_weights.shares[:CLASSES, 17:].sum(axis=1))
+    assert np.min(parts[0]) > 0.7
+    assert np.max(parts[9]) < 0.35
 
 
 def test_a_noisy_client_keeps_the_label_that_it_alone_holds():
@@ -201,8 +229,8 @@ def test_many_class_rows_share_what_is_kept(classes: int, inputs: int, kept: int
 
 
 def test_around_it_a_part_has_one_weight_for_each_client():
-    """A projection or a cluster weighs whole updates."""
-    assert check_strategy("mmse+pfa").weighting is OneWeightMMSE
+    """A cluster or a splitting weighs whole updates."""
+    assert check_strategy("mmse+fedprox").weighting is OneWeightMMSE
     assert check_strategy("mmse+r-dpcfl").weighting is OneWeightMMSE
     assert issubclass(check_strategy("mmse+momentum"), MMSE)
     assert check_strategy("mmse+momentum").by_row

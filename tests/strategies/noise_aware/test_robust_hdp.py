@@ -14,7 +14,6 @@ import pytest
 from benchmarks.recorded import record
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.estimators.noise_level import ESTIMATORS
 from hdpfl_flower.monitoring.journal import Journal, read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
@@ -70,7 +69,7 @@ def test_private_signals_spoil_the_first_round_and_no_other() -> None:
         assert excess(outcome.weights) < 1 + 10 * (3 * pairs - 1) / pairs**2 / D
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", ["auto", "rpca"])
 def test_every_estimator_is_a_term_and_a_valid_rule(estimator: str) -> None:
     results = run(rounds(2), estimator=estimator)
     names = set(results[-1][1].gauges)
@@ -81,7 +80,7 @@ def test_every_estimator_is_a_term_and_a_valid_rule(estimator: str) -> None:
 def test_the_terms_name_the_estimators_that_there_are() -> None:
     with pytest.raises(TermsError, match=r"'robust-hdp\.estimator'") as error:
         make_strategy(RunConfig.parse({"robust-hdp": {"estimator": "magic"}}))
-    assert all(name in str(error.value) for name in ESTIMATORS)
+    assert all(name in str(error.value) for name in ("auto", "rpca"))
 
 
 def test_frozen_after_one_keeps_the_first_rounds_weights() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.personal.personal_model import read_personal_model, simulated_model_path
+from client_app.after_run.personal_model import read_personal_model, simulated_model_path
 from client_app.site.personal_state import load_state, simulated_state_path
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.models.parts import parts_of
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
-from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 
 pytestmark = pytest.mark.usefixtures("guessed_noise")
@@ -25,26 +25,24 @@ SITES = 5
 COMPOSED: dict[str, dict[str, Any]] = {
     name: {"strategy": name}
     for name in (
-        "fedavg", "trimmed-mean", "weiavg", "minimum", "snr", "oracle", "robust-hdp",
-        "robust-hdp-drift", "pfa-plus", "robust-hdp+pfa", "fedrep+random", "dsu", "ppsgd",
+        "fedavg", "trimmed-mean", "weiavg", "minimum", "oracle", "robust-hdp", "mmse",
+        "pfa-plus", "robust-hdp+pfa", "fedrep+random", "dsu", "ppsgd",
         "local", "mr-mtl",
     )
 } | {
-    "evidence": {"strategy": "robust-hdp", "guard": "evidence"},
     "cap": {"strategy": "robust-hdp", "guard": "cap"},
-    "centred clipping": {"strategy": "fedavg", "guard": "centred-clipping"},
     "clusters": {"strategy": "robust-hdp+r-dpcfl", "r-dpcfl.clusters": 2},
-    "choices": {"strategy": "ifca", "ifca.clusters": 2, "selections": 2},
+    "choices": {"strategy": "ifca", "ifca.clusters": 2, "choice": "gaussian times=2"},
 }  # fmt: skip
 
 
 def config_of(folder: Path, **more: Any) -> RunConfig:
     """Return a run in which the head stays and every site trains it first."""
-    own = {} if more["strategy"] == "ppsgd" else {"personal-training": "alternate"}
+    own = "auto of=head" if more["strategy"] == "ppsgd" else "alternate"
     return RunConfig.parse({
         "dataset": "digits", "model": "mlp:6", "rounds": 3, "local-steps": 4, "run-id": "r",
         "batch-sizes": "16", "epsilons": "8,4,2,2,8", "runs-dir": str(folder), "seed": 3,
-        "personal-part": "head", **own, "learning-rate": 0.3, **more,
+        "work": own, "learning-rate": 0.3, **more,
     })  # fmt: skip
 
 
@@ -89,7 +87,7 @@ def test_a_rule_sees_the_shared_part_and_each_site_keeps_its_own(tmp_path: Path,
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_silent_sums_are_sought_where_the_head_is_sent_alone(tmp_path: Path, part: str) -> None:
     """The last layer of a body may look like a head, and its sums are not silent."""
-    more = {"strategy": "robust-hdp", "personal-part": part, "model": "mlp:10:10"}
+    more = {"strategy": "robust-hdp", "work": f"alternate stays={part}", "model": "mlp:10:10"}
     config, seen = config_of(tmp_path, **more), []
     rule = type(make_strategy(config))
     combine = rule.combine

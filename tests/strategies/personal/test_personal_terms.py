@@ -10,33 +10,31 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hdpfl_flower.after import After, Tuning
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, HDPFLError, ModelError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.policy import check_policy
+from hdpfl_flower.work import Alternate, Frozen, Joint, Offset, Plain
 from server_app.commands.promises import promises_table, read_promises
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import ready_strategy
-from server_app.simulation.in_process_run import run_in_process
 from strategies.core.privacy_statement import describe
 from tests.hdpfl_flower.ledger.plans import profile
 
+HEAD = After(tuning=Tuning(part="head"))
 MODEL: dict[str, Any] = {"model": "mlp:8", "local-steps": 5}
 SETS: dict[str, dict[str, Any]] = {
-    "fedper": {"personal_part": "head", "personal_training": "joint"},
-    "fedrep": {"personal_part": "head", "personal_training": "alternate"},
-    "ppsgd": {"personal_part": "", "personal_training": "offset"},
-    "fedbabu": {"personal_part": "head", "personal_training": "frozen", "tuning_steps": 5,
-                "tuning_part": "head"},
-    "dp-fedavg-fb": {"personal_part": "", "personal_training": "joint", "tuning_steps": 5,
-                     "tuning_part": "head"},
-    "pmtl": {"tuning_steps": 5, "tuning_part": "all", "prox_lambda": 0.1},
-    "dsu": {"personal_part": "head", "personal_training": "alternate",
-            "shared_mask": "noisy-updates"},
-    "dsu-published": {"personal_part": "head", "personal_training": "alternate",
-                      "shared_mask": "published"},
-    "fedavg": {"personal_part": "", "personal_training": "joint", "tuning_steps": 0,
-               "tuning_part": "head", "shared_mask": "none"},
-}  # fmt: skip
+    "fedper": {"work": Joint()},
+    "fedrep": {"work": Alternate()},
+    "ppsgd": {"work": Offset()},
+    "fedbabu": {"work": Frozen(), "tuning_steps": 5, "after": HEAD},
+    "dp-fedavg-fb": {"work": Plain(), "tuning_steps": 5, "after": HEAD},
+    "pmtl": {"work": Plain(pull=0.1), "after": After(tuning=Tuning(part="all"))},
+    "dsu": {"work": Alternate(mask="noisy-updates")},
+    "dsu-published": {"work": Alternate(mask="published")},
+    "fedavg": {"work": Plain(), "tuning_steps": 0, "after": After()},
+}
 
 
 def terms_of(**config: Any) -> Any:
@@ -55,7 +53,7 @@ def test_tuning_is_as_long_as_a_round_where_the_terms_leave_it_open(name: str) -
     for given, steps in (
         ({"local-steps": 7}, 7),
         ({"local-steps": 0, "local-epochs": 2}, 20),
-        ({"tuning-steps": 3}, 3),
+        ({"after": "tuning steps=3"}, 3),
     ):
         assert terms_of(strategy=name, **given).tuning_steps == steps
 
@@ -63,31 +61,42 @@ def test_tuning_is_as_long_as_a_round_where_the_terms_leave_it_open(name: str) -
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"strategy": "fedrep", "personal-training": "joint"},
-         "'personal-training' is 'joint', and 'fedrep' trains 'alternate': leave it out"),
-        ({"strategy": "fedper", "personal-training": "offset"}, "'fedper' trains 'joint'"),
-        ({"strategy": "ppsgd", "personal-training": "frozen"}, "'ppsgd' trains 'offset'"),
-        ({"strategy": "fedbabu", "personal-part": "body"}, "'personal-part' is 'body'"),
-        ({"strategy": "fedbabu", "tuning-part": "all"}, "'tuning-part' is 'all'"),
-        ({"strategy": "pmtl", "tuning-part": "head"}, "'pmtl' tunes 'all'"),
-        ({"strategy": "dsu", "shared-mask": "published"}, "take 'dsu-published', which says so"),
-        ({"strategy": "dsu-published", "shared-mask": "random"}, "take 'dsu'"),
-        ({"personal-training": "alternate"}, "set 'personal-part'"),
-        ({"personal-training": "frozen"}, "set 'personal-part'"),
-        ({"shared-mask": "random"}, "set 'personal-part', or leave it out"),
-        ({"strategy": "ppsgd", "personal-part": "head", "shared-mask": "random"},
-         "shares everything: leave one of them out"),
+        ({"strategy": "fedrep", "work": "joint"},
+         "'work' is 'joint', and 'fedrep' works 'alternate': leave it out"),
+        ({"strategy": "fedper", "work": "offset"}, "'fedper' works 'joint'"),
+        ({"strategy": "ppsgd", "work": "frozen"}, "'ppsgd' works 'offset'"),
+        ({"after": "tunning"}, "names no kind of work after the run; did you mean 'tuning'?"),
+        ({"after": "tuning stps=2"}, "'stps' is not a known key; did you mean 'steps'?"),
+        ({"after": "tuning share=0.5"}, "is of kind 'tuning': 'share' is not a known key"),
+        ({"after": "prior share=1"}, "'share' must be less than 1"),
+        ({"after": "prior, scores,"}, "names no kind of work after the run"),
+        ({"after": "prior, prior"}, "names 'prior' twice"),
+        ({"after": "shrink scale=0"}, "'scale' must be greater than 0"),
+        ({"work": "alternating"}, "names no kind of local work; did you mean 'alternate'?"),
+        ({"work": "alternate own-step=2"}, "did you mean 'own-steps'?"),
+        ({"work": "alternate own-steps=2.5"}, "'own-steps' must be a whole number"),
+        ({"work": "joint stays=head stays=body"}, "has a setting twice"),
+        ({"work": "momentum beta=1"}, "'beta' must be less than 1"),
+        ({"work": "momentum", "after": "shrink"}, "carries on already: leave one of them out"),
+        ({"work": "momentum", "noise": "client"}, "'work' = 'momentum' follows the noise"),
+        ({"work": "momentum", "strategy": "fedavg+anderson"}, "'work' may carry it on"),
+        ({"work": "momentum", "server-learning-rate": "found"}, "an upload counts in two"),
+        ({"work": "momentum", "strategy": "scaffold"}, "moves the whole model"),
+        ({"work": "offset mask=random"}, "'mask' is not a known key"),
+        ({"work": "auto maks=random"}, "did you mean 'mask'?"),
+        ({"strategy": "ppsgd", "work": "auto mask=random"},
+         "'work' of 'ppsgd' is of kind 'offset': 'mask' is not a known key"),
         ({"strategy": "fedrep", "local-steps": 1}, "raise 'local-steps', or lower"),
-        ({"strategy": "fedrep", "personal-steps": 5}, "raise 'local-steps', or lower"),
+        ({"strategy": "fedrep", "work": "auto own-steps=5"}, "raise 'local-steps', or lower"),
         ({"strategy": "fedper", "noise": "client", "dataset": "site", "schema": "heart"},
          "for simulated sites alone"),
-        ({"strategy": "ditto", "personal-part": "head"}, "'personal-lambda' trains a personal"),
-        ({"strategy": "ditto", "tuning-steps": 4}, "'personal-lambda' trains a personal"),
-        ({"strategy": "fedavg+r-dpcfl", "personal-shrink": 1.0}, "would be of several models"),
+        ({"strategy": "ditto", "work": "joint"}, "'second' is a model beside the whole"),
+        ({"strategy": "ditto", "after": "tuning steps=4"}, "'second' is a model beside the whole"),
+        ({"strategy": "fedavg+r-dpcfl", "after": "shrink"}, "have no one global path"),
         ({"strategy": "dsu-published", "dataset": "site", "schema": "heart"},
          "runs on simulated sites alone"),
-        ({"strategy": "fedavg", "shared-mask": "published", "personal-part": "head",
-          "dataset": "site", "schema": "heart"}, "take 'noisy-updates', or a named 'dataset'"),
+        ({"strategy": "fedavg", "work": "joint mask=published", "dataset": "site",
+          "schema": "heart"}, "take 'mask=noisy-updates', or a named 'dataset'"),
     ],
 )  # fmt: skip
 def test_what_contradicts_is_refused_up_front_by_key_and_remedy(
@@ -110,10 +119,9 @@ def test_a_model_without_a_body_is_refused_before_any_site_is_asked(strategy: st
 @pytest.mark.parametrize(
     "terms",
     [
-        {"personal-training": "alternate"},
-        {"shared-mask": "random"},
-        {"personal-part": "head", "shared-mask": "published"},
-        {"personal-part": "head", "noise": "client", "dataset": "site", "schema": "heart"},
+        {"work": "auto mask=random"},
+        {"work": "joint mask=published"},
+        {"work": "joint", "noise": "client", "dataset": "site", "schema": "heart"},
     ],
 )
 def test_sites_decline_the_same(terms: dict[str, Any]) -> None:
@@ -123,14 +131,16 @@ def test_sites_decline_the_same(terms: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "terms", [{"personal-prior": 0.1}, {"tuning-steps": 3}, {"selections": 2}], ids=str
-)
-def test_a_profile_can_forbid_releases_beside_the_rounds(terms: dict[str, Any]) -> None:
+    ("terms", "named"),
+    [({"after": "prior"}, "'prior'"), ({"after": "tuning"}, "'tuning'"),
+     ({"after": "scores"}, "'scores'"), ({"choice": "gaussian"}, "'choice'")],
+)  # fmt: skip
+def test_a_profile_can_forbid_releases_beside_the_rounds(terms: dict[str, Any], named: str) -> None:
     asked = RunConfig.parse(terms).terms
     check_policy(profile(), asked)
     with pytest.raises(Declined, match=r"'policy\.extra-releases' is false") as error:
         check_policy(profile(policy={"extra-releases": False}), asked)
-    assert next(iter(terms)) in str(error.value)
+    assert named in str(error.value)
     check_policy(profile(policy={"extra-releases": False}), RunConfig.parse({}).terms)
 
 
@@ -139,7 +149,7 @@ def test_a_profile_can_forbid_releases_beside_the_rounds(terms: dict[str, Any]) 
 
 def test_clean_masks_violate_under_whichever_strategy() -> None:
     for strategy in ("dsu-published", "fedrep"):
-        terms = terms_of(strategy=strategy, **{"shared-mask": "published"})
+        terms = terms_of(strategy=strategy, work="auto mask=published")
         said = describe(terms)
         assert (said["violates"], said["epsilon"]) == ("every private site", math.inf)
     for honest in ("dsu", "fedrep", "ppsgd", "fedbabu"):

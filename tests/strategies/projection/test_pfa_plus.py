@@ -14,8 +14,8 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import flatten
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, run
-from server_app.simulation.in_process_run import run_in_process
 from strategies import make_strategy
 from tests.federation import Answer, ScriptedGrid, Site
 
@@ -34,7 +34,10 @@ def rows_of(seed: int = 0, rounds: int = 3) -> np.ndarray:
 
 
 def terms_of(folder: Path, **more: Any) -> RunConfig:
-    config = {"strategy": "pfa-plus", "rounds": 2, "evaluation": "none", "quorum": 1}
+    config = {
+        "strategy": "pfa-plus", "rounds": 2, "evaluation": "none", "quorum": 1,
+        "learning-rate": 0.1,
+    }  # fmt: skip
     more = {key.replace("_", "-"): value for key, value in more.items()}
     return RunConfig.parse({**config, "runs-dir": str(folder), **more})
 
@@ -285,7 +288,7 @@ def test_without_public_or_private_sites_all_send_all(tmp_path: Path, split: str
         ({"pfa-plus.subspace": "centred"}, "'pfa-plus.subspace' is not a known key"),
         ({"pfa.subspace-rank": 2}, "'pfa.subspace-rank' is a setting of 'pfa'"),
         ({"pfa.subspace-scope": "tensor"}, "'pfa.subspace-scope' is a setting of 'pfa'"),
-        ({"guard": "evidence"}, "'guard'"),
+        ({"guard": "cap"}, "'guard'"),
     ],
 )
 def test_terms_that_one_number_a_site_cannot_satisfy_are_refused(

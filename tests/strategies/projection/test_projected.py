@@ -13,22 +13,24 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.journal import read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
+from server_app.in_process.comparison import jobs_of
 from server_app.run.rounds import run
-from server_app.simulation.comparison import jobs_of
 from strategies import PROJECTIONS, STRATEGIES, check_strategy, make_strategy
 from strategies.core.base import State
 from strategies.core.sampler import Sampler
 from strategies.core.strategy_state import save_state
 from strategies.multi_model.base import MultiModel
+from strategies.noise_aware.mmse import MMSE
 from strategies.projection.base import Projected
 from strategies.splitting.base import Splitting
+from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scaffold import Scaffold
 from tests.federation import ScriptedGrid, sends, weighing
 
 WEIGHTINGS = [
     name
     for name, rule in STRATEGIES.items()
-    if not issubclass(rule, (Projected, MultiModel, Splitting, Scaffold))
+    if not issubclass(rule, (Projected, MultiModel, Splitting, OwnStarts, Scaffold, MMSE))
 ]
 FACTS = {"declared-records": (50, 500), "epsilon": (0.3, 8.0), "noise-std": (0.01, 3.0)}
 D = 300
@@ -100,6 +102,8 @@ def test_random_directions_change_with_round_and_seed_and_with_nothing_else() ->
         ("fedsgd+pfa", "is not known; choose one of fedavg"),
         ("fedavg+pca", r"after '\+' write a projection, .*: pfa, random"),
         ("fedavg+", r"after '\+' write a projection, .*: pfa, random"),
+        ("mmse+pfa", "take 'mmse' alone"),
+        ("mmse+random", "take 'mmse' alone"),
         ("fedavg+pfa+random", "takes one projection, clustering or splitting after its weights"),
         ("pfa+random", "'pfa' projects by itself"),
     ],

@@ -44,7 +44,7 @@ def test_the_rates_are_those_of_the_equations() -> None:
     queue = list(rows)
     _, rates = walk(make_strategy(config_of()).step, np.zeros(SIZE), lambda _: queue.pop(0))
     exact = [row.astype(np.float64) for row in rows]
-    log, expected = math.log(3 / (math.sqrt(ROUNDS) * np.linalg.norm(exact[0]))), []
+    log, expected = math.log(1.25 * SIZE**0.25 / (math.sqrt(ROUNDS) * np.linalg.norm(exact[0]))), []
     for t in range(1, ROUNDS + 1):
         if 1 < t <= ROUNDS // 2 + 1:
             now, last = exact[t - 1], exact[t - 2]
@@ -117,11 +117,11 @@ def test_an_aggregate_of_zeros_moves_nothing_and_is_no_evidence() -> None:
 @pytest.mark.parametrize(
     ("keys", "rate"),
     [
-        ({}, 0.1),
-        ({"clip-norm": 4}, 0.025),
-        ({"strategy": "fedhdp", "noise": "server", "clip-norm": 4.0}, 0.1),
-        ({"server-learning-rate": "auto"}, 0.1),
-        ({"learning-rate": 0.3, "server-learning-rate": "found"}, 0.3),
+        ({}, 0.3),
+        ({"clip-norm": 4}, 0.075),
+        ({"strategy": "fedhdp", "noise": "server", "clip-norm": 4.0}, 0.3),
+        ({"server-learning-rate": "auto"}, 0.3),
+        ({"learning-rate": 0.5, "server-learning-rate": "found"}, 0.5),
     ],
     ids=str,
 )
@@ -142,19 +142,65 @@ def test_a_site_refuses_the_word() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"server-learning-rate": 2.0}, "leave that out, or write a number in 'learning-rate'"),
         ({"strategy": "fedavg+adam"}, r"leave out '\+adam'"),
         ({"strategy": "fedavg+momentum"}, r"leave out '\+momentum'"),
         ({"server-schedule": "sqrt"}, "leave out 'server-schedule'"),
-        ({"strategy": "ifca", "selections": 1, "ifca.clusters": 2}, "rate of one model"),
+        (
+            {"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2},
+            "rate of one model",
+        ),
         ({"clip-norm": "wide"}, "'clip-norm'"),
     ],
     ids=str,
 )
 def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], words: str) -> None:
+    """A rate that is demanded; ``auto`` alone falls back."""
     with pytest.raises(TermsError, match=words):
-        make_strategy(config_of(**keys))
+        make_strategy(config_of(**{"server-learning-rate": "found", **keys}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "rate"),
+    [
+        ({"server-learning-rate": 2.0}, 0.1),
+        ({"server-schedule": "sqrt", "clip-norm": 4.0}, 0.025),
+        ({"strategy": "fedavg+adam", "clip-norm": 0.5}, 0.2),
+        ({"strategy": "fedavg+momentum", "noise": "client", "clip-norm": 4.0}, 0.1),
+        ({"strategy": "fedpi"}, 0.1),
+        ({"strategy": "scaffold"}, 0.1),
+        ({"work": "momentum"}, 0.1),
+        ({"strategy": "mr-mtl"}, 0.1),
+        ({"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}, 0.1),
+        ({"strategy": "ditto"}, 0.1),
+        ({"strategy": "fedper", "model": "mlp:4"}, 0.1),
+        ({"after": "shrink"}, 0.1),
+        ({"guard": "content"}, 0.1),
+        ({"work": "plain pull=5"}, 0.1),
+    ],
+    ids=str,
+)
+def test_where_no_rate_can_be_found_the_default_is_a_stated_one(
+    keys: dict[str, Any], rate: float
+) -> None:
+    """Not a word of it is an error, and the server's rate is what it is without."""
+    config = {"strategy": "fedavg", "rounds": ROUNDS, **keys}
+    default = make_strategy(RunConfig.parse(config))
+    stated = make_strategy(RunConfig.parse({**config, "learning-rate": rate}))
+    assert default.terms == stated.terms
+    assert default.server == stated.server
+    assert type(default.step) is type(stated.step) is not FoundRate
+
+
+def test_each_strategy_of_a_comparison_has_the_rate_that_suits_it() -> None:
+    both = RunConfig.parse({"rounds": ROUNDS})
+    assert RunConfig.parse(both.as_config()) == both  # still open
+    finds, cannot = (make_strategy(both.updated(strategy=name)) for name in ("mmse", "scaffold"))
+    assert finds.terms.learning_rate == 0.3
+    assert type(finds.step) is FoundRate
+    assert cannot.terms.learning_rate == 0.1
 
 
 def test_no_guard_takes_out_what_moved_at_a_rate_that_was_not_known() -> None:
-    assert not make_strategy(config_of(guard="evidence")).guard._takes_back
+    found = config_of(**{"guard": "content", "server-learning-rate": "found"})
+    assert not make_strategy(found).guard._takes_back
+    assert make_strategy(config_of(guard="content")).guard._takes_back  # at a stated rate

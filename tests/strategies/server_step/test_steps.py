@@ -12,10 +12,11 @@ from flwr.app import ArrayRecord
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, StrategyError, TermsError
+from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies import SERVER_STEPS, check_strategy, make_strategy
 from strategies.composition import KEYS_REFUSED, REFUSED
-from strategies.guards.evidence import LASTING
+from strategies.guards.proof import SHARED
 from strategies.server_step.adaptive import BLOCK
 from strategies.server_step.schedule import read_schedule
 from strategies.server_step.step import ServerStep
@@ -62,8 +63,8 @@ def test_momentum_is_fedavgms() -> None:
 
 @pytest.mark.parametrize("name", ["adam", "yogi"])
 def test_adam_and_yogi_are_algorithm_2(name: str) -> None:
-    keys = {"server-learning-rate": 0.3, f"{name}.beta-1": 0.7, f"{name}.beta-2": 0.9}
-    found = steps_of(SERVER_STEPS[name](config_of(**keys, **{f"{name}.tau": 0.02})), DELTAS)
+    keys = {"server-learning-rate": 0.3, "adam.beta-1": 0.7, "adam.beta-2": 0.9}
+    found = steps_of(SERVER_STEPS[name](config_of(**keys, **{"adam.tau": 0.02})), DELTAS)
     m, v, expected = 0.0, 0.02**2, []
     for delta in DELTAS.astype(np.float32).astype(np.float64):
         m = 0.7 * m + 0.3 * delta
@@ -140,7 +141,7 @@ def test_a_wrong_key_is_refused_by_name(keys: dict[str, Any], words: str) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    ["fedavg+momentum", "robust-hdp-drift+adam", "robust-hdp+pfa+yogi", "fedhdp+momentum"],
+    ["fedavg+momentum", "mmse+adam", "robust-hdp+pfa+yogi", "fedhdp+momentum"],
 )
 def test_a_step_goes_with_any_weights(name: str) -> None:
     strategy = make_strategy(config_of(strategy=name))
@@ -172,19 +173,20 @@ def test_every_refusal_of_the_table_is_one() -> None:
 
 
 def test_every_key_of_the_table_is_refused() -> None:
-    ifca = {"strategy": "ifca", "selections": 1, "ifca.clusters": 2}
+    ifca = {"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}
     examples: dict[str, dict[str, Any]] = {
-        "finds the rate of one model": {**ifca, "learning-rate": "auto"},
-        "an upload counts in two": {"strategy": "scaffold", "learning-rate": "auto"},
-        "steps one model": {"strategy": "fedpi", "learning-rate": "auto"},
+        "is the rate of one model": {**ifca, "server-learning-rate": "found"},
+        "an upload counts in two": {"strategy": "scaffold", "server-learning-rate": "found"},
+        "steps one model": {"strategy": "fedpi", "server-learning-rate": "found"},
         "'average' is of one model": {**ifca, "average": "tail"},
         "'anderson' reads the noise": {"strategy": "fedhdp+anderson", "noise": "server"},
         "'guard' compares or bounds steps": {"strategy": "fedpi", "guard": "cap"},
-        "beside one global model": {"strategy": "fedpi", "personal-lambda": 0.1},
+        "beside one global model": {"strategy": "fedpi", "second": "kept pull=0.1"},
         "'noise' must be 'records'": {"strategy": "scaffold", "noise": "client"},
-        "'guard' must be 'none'": {"strategy": "snr+scaffold", "guard": "cap"},
+        "'guard' must be 'none'": {"strategy": "mmse+scaffold", "guard": "cap"},
         "moves the whole model": {"strategy": "fedper+scaffold", "model": "mlp:8"},
-        "'first-batch' does not go": {"strategy": "scaffold", "first-batch": "full"},
+        "'first-batch' of 'work'": {"strategy": "scaffold", "work": "auto first-batch=full"},
+        "have no one global path": {"strategy": "local", "after": "shrink"},
         "makes no weighted sum": {"strategy": "trimmed-mean+scaffold"},
     }
     for words, keys in examples.items():
@@ -205,17 +207,18 @@ def test_a_rate_moves_every_model_of_several() -> None:
 
 def test_what_a_refused_site_put_in_is_taken_out_at_the_rates_of_its_rounds() -> None:
     """The sum of all the model's moves does not hold the refused site's part any more."""
-    keys = {"guard": "evidence", "server-learning-rate": 2.0, "server-schedule": "inverse"}
+    keys = {"guard": "content", "server-learning-rate": 2.0, "server-schedule": "inverse"}
     strategy = make_strategy(config_of(**keys))
     guard, step = strategy.guard, strategy.step
+    guard._public.head = Head(2, 2, 2)
     rows = np.eye(3, 8, dtype=np.float32)
     moved = np.zeros(8)
     for server_round in (1, 2, 3):
         some = SITES if server_round < 3 else SITES[:2]
         kept = RoundUpdates(server_round, some, rows[: len(some)])
         weights = np.full(len(some), 1 / len(some))
-        guard._gauges = {"evidence": np.arange(len(some), dtype=np.float64)}
-        guard.refused = {} if server_round < 3 else {"c": next(iter(LASTING))}
+        guard._gauges = {"content": np.arange(len(some), dtype=np.float64)}
+        guard.refused = {} if server_round < 3 else {"c": SHARED}
         outcome = Outcome(weights @ rows[: len(some)], weights)
         rate = step.rate(server_round)
         outcome = guard.reweigh(
@@ -227,7 +230,7 @@ def test_what_a_refused_site_put_in_is_taken_out_at_the_rates_of_its_rounds() ->
 
 def test_nothing_is_taken_out_after_a_step_that_is_not_linear() -> None:
     for name, takes in {"fedavg+momentum": True, "fedavg+adam": False, "fedavg": True}.items():
-        guard = make_strategy(config_of(strategy=name, guard="evidence")).guard
+        guard = make_strategy(config_of(strategy=name, guard="content")).guard
         assert guard._takes_back == takes
 
 

@@ -128,7 +128,7 @@ def test_the_mean_is_that_of_the_setting(steps: Sequence[int]) -> None:
         np.testing.assert_allclose(found, optimum_of(weights), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "robust-hdp-drift+scaffold", "snr+scaffold"])
+@pytest.mark.parametrize("name", ["scaffold", "robust-hdp+scaffold", "mmse+scaffold"])
 def test_a_full_round_moves_by_the_control_variate_estimate(name: str) -> None:
     """s·k̄·(v̄ + Σ wᵢ(vᵢ⁺ − vᵢ)), with the weights that own parts get: the noise of the docstring."""
     strategy, generator = strategy_of(name), np.random.default_rng(8)
@@ -161,12 +161,12 @@ def test_a_full_round_moves_by_the_control_variate_estimate(name: str) -> None:
 def test_weights_by_noise_count_unequal_steps_once() -> None:
     """The own parts are as of k̄ steps: what weighs by σ̂² and k takes the steps for equal."""
     keys = {"local-steps": 0, "local-epochs": 1}
-    strategy, generator = strategy_of("snr+scaffold", **keys), np.random.default_rng(9)
+    strategy, generator = strategy_of("mmse+scaffold", **keys), np.random.default_rng(9)
     steps = np.array(UNEQUAL, np.float64)
     signal, noise = generator.standard_normal(4000), generator.standard_normal((4, 4000))
     rows = (steps[:, None] * signal + np.sqrt(steps)[:, None] * noise).astype(np.float32)
     updates = RoundUpdates(1, SITES, rows, FACTS)
-    plain = strategy_of("snr", **keys)
+    plain = strategy_of("mmse", **keys)
     _, expected = plain.combine(plain.initial_state(), updates, RandomStream(bytes(32)))
     _, found = strategy.combine(strategy.initial_state(), updates, RandomStream(bytes(32)))
     # wᵢ ∝ kᵢ/σᵢ², the same for all here, where σ̂² is found from 4,000 coordinates: 1/√4000 = .016
@@ -194,16 +194,16 @@ def test_a_site_that_is_absent_keeps_its_control_variate() -> None:
 
 
 def test_control_variates_without_room_are_refused_before_round_1() -> None:
-    strategy = strategy_of(**{"scaffold.memory-mb": 1})
+    strategy = strategy_of(**{"memory-mb": 1})
     size, state = 100_000, strategy.initial_state()
     arrays = wire.write_model({"w": np.zeros(size, np.float32)})
     assert strategy.begin_round(state, RoundStart(1, arrays, SITES[:2])).refused == {}
-    with pytest.raises(TermsError, match=r"'scaffold\.memory-mb': .* of 3 sites take 2 MB"):
+    with pytest.raises(TermsError, match=r"'memory-mb': .* of 3 sites take 2 MB"):
         strategy.begin_round(state, RoundStart(1, arrays, SITES[:3]))
 
 
 def test_a_site_that_joins_later_without_room_trains_without_one() -> None:
-    strategy, noise = strategy_of(**{"scaffold.memory-mb": 1}), RandomStream(bytes(32))
+    strategy, noise = strategy_of(**{"memory-mb": 1}), RandomStream(bytes(32))
     rows = np.ones((3, 100_000), np.float32) * np.array([[1], [2], [3]], np.float32)
     state, _ = strategy.combine(
         strategy.initial_state(), RoundUpdates(1, SITES[:2], rows[:2]), noise

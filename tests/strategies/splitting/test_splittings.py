@@ -15,8 +15,8 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, StrategyError, TermsError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.models.networks import flatten
+from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult, ready_strategy, run
-from server_app.simulation.in_process_run import run_in_process
 from strategies import SPLITTINGS, STRATEGIES, check_strategy, make_strategy
 from strategies.splitting.own_starts import OwnStarts
 from strategies.splitting.scheme import Scheme
@@ -94,7 +94,7 @@ def config_of(folder: Path | None = None, **keys: Any) -> RunConfig:
     more = {} if folder is None else {"runs-dir": str(folder)}
     return RunConfig.parse({
         "strategy": "fedpi", "rounds": 40, "run-id": "r", "evaluation": "none",
-        "prox-lambda": 1 / ETA, "learning-rate": 0.1, **more, **keys,
+        "work": f"auto pull={1 / ETA!r}", "learning-rate": 0.1, **more, **keys,
     })  # fmt: skip
 
 
@@ -257,20 +257,20 @@ def test_who_leaves_for_good_does_not_move_the_solution_that_it_helped_to_find(
         ({"strategy": "fedpi", "fedpi.alpha": 1.0}, r"'fedpi\.alpha' is not a known key"),
         ({"strategy": "fedprox", "fedprox.absent": "stale"}, r"'fedprox\.absent'"),
         ({"strategy": "fedpi", "fedpi.absent": "gone"}, r"'fedpi\.absent'"),
-        ({"strategy": "fedpi", "fedpi.memory-mb": 0}, r"'fedpi\.memory-mb'"),
+        ({"strategy": "fedpi", "memory-mb": 0}, r"'memory-mb'"),
         ({"strategy": "fedpi", "noise": "server"}, "'noise' = 'server': 'fedpi' adds no noise"),
-        ({"strategy": "fedpi", "guard": "evidence"}, "'guard' compares or bounds"),
-        ({"strategy": "fedpi", "model": "mlp:8", "personal-part": "head"}, "beside one global"),
+        ({"strategy": "fedpi", "guard": "cap"}, "'guard' compares or bounds"),
+        ({"strategy": "fedpi", "model": "mlp:8", "work": "joint"}, "beside one global"),
         ({"strategy": "ppsgd+fedpi"}, "beside one global"),
-        ({"strategy": "fedsplit", "personal-lambda": 0.1}, "beside one global"),
+        ({"strategy": "fedsplit", "second": "kept pull=0.1"}, "beside one global"),
         ({"strategy": "fedprox", "fedprox.prox-schedule": "cosine"}, r"'fedprox\.prox-schedule'"),
         (
-            {"strategy": "fedprox", "fedprox.prox-schedule": "sqrt", "prox-lambda": 0},
-            "'prox-lambda' is 0: there is no pull",
+            {"strategy": "fedprox", "fedprox.prox-schedule": "sqrt", "work": "auto pull=0"},
+            "the 'pull' of 'work' is 0: there is none",
         ),
         (
-            {"strategy": "fedpi", "fedpi.prox-schedule": "inverse", "prox-lambda": 3.0},
-            "'prox-lambda' 12 in round 4, and with 'learning-rate' 0.1 a step would go beyond",
+            {"strategy": "fedpi", "fedpi.prox-schedule": "inverse", "work": "auto pull=3"},
+            "the 'pull' 12 in round 4, and with 'learning-rate' 0.1 a step would go beyond",
         ),
     ],
     ids=str,
@@ -286,7 +286,7 @@ def test_what_cannot_be_is_refused_by_name_before_any_site_is_asked(
     ("name", "words"),
     [
         ("robust-hdp+fedpi", "'robust-hdp' weighs by the updates"),
-        ("robust-hdp-drift+fedsplit", "weighs by the updates"),
+        ("mmse+fedsplit", "weighs by the updates"),
         ("trimmed-mean+splitting", "weighs by the updates"),
         ("fedpi+momentum", "keeps a start for each site"),
         ("fedavg+fedsplit+adam", "keeps a start for each site"),
@@ -302,7 +302,7 @@ def test_what_does_not_compose_is_refused(name: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["robust-hdp-drift+fedprox", "snr+fedrp", "fedprox+adam", "oracle+fedpi", "minimum+fedsplit"],
+    ["mmse+fedprox", "robust-hdp+fedrp", "fedprox+adam", "oracle+fedpi", "minimum+fedsplit"],
 )
 def test_what_composes_is_made(name: str) -> None:
     strategy = make_strategy(config_of(strategy=name))
@@ -313,7 +313,7 @@ def test_what_composes_is_made(name: str) -> None:
 def test_an_open_pull_is_a_tenth_and_an_explicit_0_none() -> None:
     for name in SPLITTINGS:
         assert make_strategy(RunConfig.parse({"strategy": name})).terms.pull == 0.1
-        assert make_strategy(config_of(strategy=name, **{"prox-lambda": 0})).terms.pull == 0
+        assert make_strategy(config_of(strategy=name, work="auto pull=0")).terms.pull == 0
 
 
 @pytest.mark.parametrize(("absent", "each"), [("stale", 8 + 4), ("follow", 8)])
@@ -323,9 +323,9 @@ def test_memory_is_refused_before_round_1_and_to_sites_that_join_later(
     """Of the last state and the next one: u − ū in float64, z − ū in float32."""
     need = 2 * each * SIZE * 1e-6
     keys = {"rounds": 3, "fedpi.absent": absent, "min-sites": 2}
-    with pytest.raises(TermsError, match=r"'fedpi\.memory-mb' is .* starts of 6 sites take 0 MB"):
-        go(tmp_path, ProxGrid(), **{**keys, "fedpi.memory-mb": 5.9 * need})
-    go(tmp_path / "all", ProxGrid(), **{**keys, "fedpi.memory-mb": 6.01 * need})
+    with pytest.raises(TermsError, match=r"'memory-mb' is .* starts of 6 sites take 0 MB"):
+        go(tmp_path, ProxGrid(), **{**keys, "memory-mb": 5.9 * need})
+    go(tmp_path / "all", ProxGrid(), **{**keys, "memory-mb": 6.01 * need})
     grid = ProxGrid()
     late = {node: name for node, name in grid.names.items() if name in ("3", "4", "5")}
     for node in late:
@@ -339,11 +339,11 @@ def test_memory_is_refused_before_round_1_and_to_sites_that_join_later(
         return replies
 
     grid.send_and_receive = joining  # type: ignore[method-assign]
-    result = go(tmp_path / "late", grid, **{**keys, "fedpi.memory-mb": 4.5 * need})
+    result = go(tmp_path / "late", grid, **{**keys, "memory-mb": 4.5 * need})
     last = result.rounds[-1]
     assert last["accepted"] == ["0", "1", "2", "3"]
     for site in ("4", "5"):
-        assert "no memory for its start: 'fedpi.memory-mb'" in last["rejected"][site]
+        assert "no memory for its start: 'memory-mb'" in last["rejected"][site]
 
 
 # --- the pull over the rounds ---------------------------------------------------------------------
@@ -359,10 +359,10 @@ def test_a_schedule_of_eta_is_sent_as_terms_of_the_round(tmp_path: Path) -> None
 def test_a_deployed_site_takes_a_pull_that_changes_between_rounds(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     for server_round, pull in ((1, 0.1), (2, 0.2)):
-        terms = terms_of(**{"strategy": "fedprox", "prox-lambda": pull})
+        terms = terms_of(**{"strategy": "fedprox", "work": f"plain pull={pull!r}"})
         reply = ask(site, terms, server_round=server_round)
         assert reply.has_content(), reply.error
-    terms = terms_of(**{"strategy": "fedprox", "prox-lambda": 0.2, "learning-rate": 0.07})
+    terms = terms_of(**{"strategy": "fedprox", "work": "plain pull=0.2", "learning-rate": 0.07})
     assert ask(site, terms, server_round=3).has_error()
 
 
@@ -372,7 +372,8 @@ def test_the_pull_shortens_the_updates_of_every_unit(tmp_path: Path, noise: str)
     for pull in (0, 10.0):
         config = config_of(
             tmp_path, strategy="fedprox", noise=noise, rounds=1,
-            **{"prox-lambda": pull, "run-id": f"r{pull:g}", "local-steps": 20, "epsilons": "inf",
+            **{"work": f"auto pull={pull!r}",
+               "run-id": f"r{pull:g}", "local-steps": 20, "epsilons": "inf",
                "clip-norm": 100.0},
         )  # fmt: skip
         moved[pull] = run_in_process(config, 3).rounds[0]["norms"]
@@ -383,7 +384,7 @@ def test_the_pull_shortens_the_updates_of_every_unit(tmp_path: Path, noise: str)
 def test_a_pull_that_is_too_long_costs_a_site_no_release(tmp_path: Path) -> None:
     for noise in ("records", "client"):
         site = make_site(tmp_path / noise, more=CLIENT_NOISE)
-        terms = terms_of(**{"noise": noise, "prox-lambda": 20.0, "learning-rate": 0.1})
+        terms = terms_of(**{"noise": noise, "work": "plain pull=20", "learning-rate": 0.1})
         assert ask(site, terms).has_error()
         assert not Ledger(tmp_path / noise / "ledger.sqlite").account().releases
 

@@ -14,9 +14,9 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import DataError, TermsError
-from hdpfl_flower.simulation.budgets import draw_epsilons
-from hdpfl_flower.simulation.partitions import split
-from server_app.simulation.comparison import RunJob
+from hdpfl_flower.scenarios.budgets import draw_epsilons
+from hdpfl_flower.scenarios.partitions import split
+from server_app.in_process.comparison import RunJob
 from strategies import make_strategy
 from studies.fedhdp.level_study import SEARCH_SEED, LevelStudy, alike_opt_outs
 from studies.fedhdp.level_tables import LevelResult, findings, read_levels
@@ -77,9 +77,9 @@ def test_the_search_has_a_seed_of_its_own_and_no_personal_models() -> None:
     for place in FEDHDP_PERSONAL.places(DIGITS):
         searched = FEDHDP_PERSONAL.job(place, 1.0, SEARCH_SEED, DIGITS, Path("x"))
         reported = FEDHDP_PERSONAL.job(place, 1.0, 1, DIGITS, Path("x"))
-        assert (searched.config.simulation.seed, searched.terms.personal_lambda) == (0, "")
+        assert (searched.config.simulation.seed, searched.terms.second) == (0, None)
         assert reported.config.simulation.seed == 1
-        assert reported.terms.personal_lambda
+        assert reported.terms.second
 
 
 @pytest.mark.parametrize("study", [FEDHDP_MNIST, FEDHDP_SKEWED, FEDHDP_PERSONAL])

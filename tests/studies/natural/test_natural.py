@@ -14,8 +14,8 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import LedgerError, TermsError
 from hdpfl_flower.models.task import Records, Task
-from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
-from server_app.simulation.comparison import RunJob
+from hdpfl_flower.scenarios.budgets import draw_batch_sizes, draw_epsilons
+from server_app.in_process.comparison import RunJob
 from strategies import make_strategy
 from studies.framework.kept_runs import finished_run
 from studies.framework.study import Options
@@ -23,8 +23,17 @@ from studies.natural import study
 from studies.natural.federation import Split, inner_split, write_split
 from studies.natural.recount import keep_recounted, recount
 from studies.natural.scores import Score, constant_losses, constant_score, score_of_sites
-from studies.natural.study import LEADERBOARD, Column
-from studies.natural.tables import FEDAVG, POOLED, Cell, Place, board, cells_of, numbers, regret
+from studies.natural.study import LEADERBOARD, FederationColumn
+from studies.natural.tables import (
+    FEDAVG,
+    POOLED,
+    Cell,
+    NaturalPlace,
+    board,
+    cells_of,
+    numbers,
+    regret,
+)
 
 DEMO = Path(__file__).parents[3] / "deploy" / "demo"
 
@@ -78,7 +87,7 @@ def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
     places = LEADERBOARD.places(Options(full=True))
     for place in places:
         split = a_split(20, 3)
-        column = Column(LEADERBOARD, [place], split, Options(), Path("x"))
+        column = FederationColumn(LEADERBOARD, [place], split, Options(), Path("x"))
         job = column.job(place, 0.1, 11, split, {"dataset": place.federation})
         make_strategy(job.config)
         drawn = job.config.simulation
@@ -87,7 +96,7 @@ def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
         assert draw_batch_sizes(drawn.batch_sizes, job.num_sites, 11).tolist() == expected
         names.add(job.terms.run_id)
     # pooled has no ε of each site's own, weiavg is FedAvg where all have the same.
-    assert len(names) == len(places) == 6 * (4 * 7 + 3 + 1)
+    assert len(names) == len(places) == 6 * (4 * 6 + 3 + 1)
 
 
 def test_columns_are_federations_or_one_of_their_budgets() -> None:
@@ -147,8 +156,11 @@ def test_regret_is_taken_seed_by_seed_in_thousandths() -> None:
     def cell(*losses: float) -> Cell:
         return Cell(0.1, tuple(Score(loss, 0.5, 0.5, sites=4) for loss in losses), (), of_sites=4)
 
-    cells = {Place("opt", "1", FEDAVG): cell(0.5, 0.6), Place("opt", "1", "mmse"): cell(0.49, 0.58)}
-    gap = regret(cells, FEDAVG)[Place("opt", "1", "mmse")]
+    cells = {
+        NaturalPlace("opt", "1", FEDAVG): cell(0.5, 0.6),
+        NaturalPlace("opt", "1", "mmse"): cell(0.49, 0.58),
+    }
+    gap = regret(cells, FEDAVG)[NaturalPlace("opt", "1", "mmse")]
     assert (gap.mean, gap.error) == (pytest.approx(-15), pytest.approx(5))
     constants = {"opt": Score(0.7, 0.9, 0.5)}
     tables = board(cells, constants)
@@ -170,11 +182,11 @@ def test_regret_is_taken_seed_by_seed_in_thousandths() -> None:
 )
 def test_a_negative_control_says_what_it_shows(gain: float, low: float, words: str) -> None:
     score = Score(0.5, ranking=0.6, ranking_low=low, gain=gain, gain_reach=0.02, sites=4)
-    cells = {Place("opt", "1", "mmse"): Cell(0.1, (score,), (), of_sites=4)}
+    cells = {NaturalPlace("opt", "1", "mmse"): Cell(0.1, (score,), (), of_sites=4)}
     assert board(cells, {"opt": Score(0.5)})[1].title == (
         f"opt ε 1: 4 sites; a negative control. {words}"
     )
-    heart = {Place("heart", "1", "mmse"): Cell(0.1, (score,), (), of_sites=6)}
+    heart = {NaturalPlace("heart", "1", "mmse"): Cell(0.1, (score,), (), of_sites=6)}
     assert board(heart, {"heart": Score(0.5)})[1].title == (
         "heart ε 1: 6 sites, of which 4 take part and have records for the test"
     )
@@ -204,9 +216,9 @@ def test_a_run_that_costs_more_than_it_charged_is_not_kept(
     """The noise of an ε of 3, charged as 1."""
     from hdpfl_flower.privacy import plan
 
-    real = plan.calibrate
-    monkeypatch.setattr(plan, "calibrate", lambda schedule, epsilon, delta, beside=(): real(
-        schedule, 3 * epsilon, delta, beside))  # fmt: skip
+    real = plan.calibrate_simulated
+    monkeypatch.setattr(plan, "calibrate_simulated", lambda schedule, epsilon, delta, beside=():
+        real(schedule, 3 * epsilon, delta, beside))  # fmt: skip
     job = a_job(tmp_path)
     with pytest.raises(LedgerError, match=r"run 'one', site 0: .* costs more than it was charged"):
         keep_recounted(job, lambda: None)
@@ -233,13 +245,6 @@ def test_a_small_board_from_search_to_table(
         assert len(cell["runs"]) == 2
         assert (cell["rule"] == FEDAVG) == bool(cell["better-off-alone"])
     assert (tmp_path / "natural.png").stat().st_size > 1000
-    # What is finished is shown after the last minute as well, and nothing else begins.
-    late = replace(options, minutes=1e-9, columns=("heart ε 1", "heart ε 3"))
-    again = leaderboard.conduct(late, tmp_path)
-    assert again.tables == found.tables
-    assert again.notes[-1].endswith("with the same folder: heart ε 3.")
-    with pytest.raises(TermsError, match="no column is finished"):
-        leaderboard.conduct(replace(late, columns=("heart ε 3",)), tmp_path)
 
 
 def test_pooled_records_beyond_the_sites_delta_have_a_smaller_one(tmp_path: Path) -> None:
@@ -247,40 +252,9 @@ def test_pooled_records_beyond_the_sites_delta_have_a_smaller_one(tmp_path: Path
     split = a_split(6000, 5000)
     terms = {"dataset": "chem97"}
     for rule, delta in ((FEDAVG, 1e-4), (POOLED, study.POOLED_DELTA)):
-        place = Place("chem97", "1", rule)
-        column = Column(LEADERBOARD, [place], split, Options(), tmp_path)
+        place = NaturalPlace("chem97", "1", rule)
+        column = FederationColumn(LEADERBOARD, [place], split, Options(), tmp_path)
         assert column.job(place, 0.3, 11, split, terms).terms.delta == delta
     few = a_split(6000, 3000)
-    column = Column(LEADERBOARD, [place], few, Options(), tmp_path)
+    column = FederationColumn(LEADERBOARD, [place], few, Options(), tmp_path)
     assert column.job(place, 0.3, 11, few, terms).terms.delta == 1e-4
-
-
-def test_small_sites_take_no_part_and_the_table_says_how_many_do(tmp_path: Path) -> None:
-    """Switzerland has 99 records for training: below 130 it declines, as its policy may."""
-    leaderboard = replace(LEADERBOARD, base={**study.BASE, "rounds": 1})
-    options = Options(
-        columns=("heart ε 1",), strategies=("local", FEDAVG), learning_rates=(0.3,), seeds=1,
-        data_dir=str(DEMO), processes=1, fewest_records=130,
-    )  # fmt: skip
-    found = leaderboard.conduct(options, tmp_path)
-    assert found.tables[1].title == (
-        "heart ε 1: 4 sites, of which 3 take part and have records for the test"
-    )
-    for cell in found.numbers["cells"]:
-        assert cell["runs"][0]["sites"] == 3
-
-
-@pytest.mark.slow
-def test_a_third_of_131_sites_declines_and_the_run_ends(tmp_path: Path) -> None:
-    sizes = [3 if site % 3 == 0 else 20 for site in range(131)]
-    split = a_split(*sizes)
-    leaderboard = replace(LEADERBOARD, base={**study.BASE, "rounds": 1})
-    options = Options(fewest_records=10, seeds=1)
-    place = Place("chem97", "1", FEDAVG)
-    column = Column(leaderboard, [place], split, options, tmp_path)
-    terms = write_split(split, tmp_path / "all.npz")
-    job = column.job(place, 0.3, 11, split, terms)
-    assert len(job.absent) == 44
-    keep_recounted(job, lambda: None)
-    score = score_of_sites(tmp_path / "runs" / job.terms.run_id, split)
-    assert score.sites == 87

@@ -15,12 +15,12 @@ from studies.natural.page import STUDIES, TABLES, merged, text_of, write
 from studies.natural.school import PUBLISHED, SCHOOL
 from studies.natural.scores import Score
 from studies.natural.study import LEADERBOARD
-from studies.natural.tables import ALONE, FEDAVG, Cell, Place, numbers
+from studies.natural.tables import ALONE, FEDAVG, Cell, NaturalPlace, numbers
 
 
 def content_of(rule: str, loss: float, name: str = "opt") -> dict[str, Any]:
     score = Score(loss, 0.9, by_site=loss, sites=4)
-    cells = {Place(name, "1", rule): Cell(0.1, (score,), (), of_sites=4)}
+    cells = {NaturalPlace(name, "1", rule): Cell(0.1, (score,), (), of_sites=4)}
     return numbers(cells, {name: Score(0.5, 0.9, 0.5, by_site=0.6, worst=0.7)})
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_result_is_refused_before_anything_is_written(tmp_path: Path)
     path = tmp_path / "r.json"
     for text, words in (
         ("{", "is no JSON"), ("[]", "holds no results"),
-        ('{"study": "drift"}', "is no results.json"),
+        ('{"study": "dsu"}', "is no results.json"),
         ('{"study": "natural", "cells": [{"federation": "opt", "epsilon": "1", "rule": "x"}], '
          '"constant": {}}', "no results.json of this version"),
     ):  # fmt: skip
@@ -109,7 +109,9 @@ def test_what_is_no_result_is_refused_before_anything_is_written(tmp_path: Path)
 
 def test_schools_errors_are_twice_the_losses_beside_what_is_published() -> None:
     score = Score(0.0125, by_site=0.013, worst=0.02, sites=139)
-    cells = {Place("school", "6", rule): Cell(0.3, (score,), (), False, 139) for rule in PUBLISHED}
+    cells = {
+        NaturalPlace("school", "6", rule): Cell(0.3, (score,), (), False, 139) for rule in PUBLISHED
+    }
     (table,) = SCHOOL.tables(cells, {"school": Score(0.017, by_site=0.017, worst=0.03)})
     row = next(row for row in table.rows if row[0] == ALONE)
     assert row[1:4] == ("0.02500", "0.02600", "0.04000")

@@ -13,26 +13,33 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.privacy.accounting import Steps, calibrate
 from strategies import check_strategy
 from studies.framework.study import Options
-from studies.personal.dsu import ALONE, CLIENT_LEVEL, DSU, FROZEN, RECORD_LEVEL, printed
-from studies.personal.sharing import MENU, MIXED, PERSONAL, STRICT
+from studies.personal.dsu import (
+    ALONE,
+    CLIENT_LEVEL,
+    DSU,
+    FIVE,
+    FROZEN,
+    PPSGD,
+    RECORD_LEVEL,
+    TWO,
+    printed,
+)
 from studies.personal.tuned_study import (
     TUNING_SEED,
-    Bar,
-    Cell,
+    TunedCell,
     TunedStudy,
-    bar_line,
     best_of,
     own_accuracy,
 )
 
 DIGITS = Options(dataset="digits")
 FULL = replace(DIGITS, full=True)
-STUDIES = (PERSONAL, CLIENT_LEVEL, RECORD_LEVEL)
+STUDIES = (CLIENT_LEVEL, RECORD_LEVEL)
 
 
-def cell(*means: float, tried: float = math.nan, rate: float = 0.1) -> Cell:
+def cell(*means: float, tried: float = math.nan, rate: float = 0.1) -> TunedCell:
     known = {(1.0, 0.1): tried, (1.0, 0.2): tried - 1} if not math.isnan(tried) else {}
-    return Cell(means, tuple(mean - 10 for mean in means), known, (1.0, rate))
+    return TunedCell(means, tuple(mean - 10 for mean in means), known, (1.0, rate))
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -58,19 +65,6 @@ def test_what_is_not_in_the_study_is_named(study: TunedStudy) -> None:
     ):
         with pytest.raises(TermsError, match=named):
             study.places(options)
-
-
-def test_sites_of_mixed_budgets_take_the_menu_in_turn() -> None:
-    job = PERSONAL.job((MIXED, "local"), (math.nan, 0.1), 2, DIGITS, Path("x"))
-    epsilons = job.config.simulation.epsilons.split(",")
-    assert len(epsilons) == job.num_sites
-    assert {epsilons.count(value) for value in MENU} == {job.num_sites // len(MENU)}
-
-
-def test_every_difference_that_is_asked_for_is_of_rows_that_are_run() -> None:
-    places = PERSONAL.places(FULL)
-    for bar in PERSONAL.bars:
-        assert {(bar.column, row) for row in (*bar.rows, bar.minus)} <= set(places)
 
 
 def test_both_units_have_the_papers_rules_and_both_controls() -> None:
@@ -109,28 +103,12 @@ def test_a_run_that_diverged_is_not_chosen() -> None:
     assert best_of({(1.0, 0.1): math.nan}) == (1.0, 0.1)
 
 
-def test_the_best_of_several_rows_is_chosen_by_the_tuning_seed() -> None:
-    cells = {
-        ("c", "a"): cell(80, 82, tried=70),
-        ("c", "lucky"): cell(90, 92, tried=60),
-        ("c", "local"): cell(79, 79),
-    }
-    bar = Bar("c", ("a", "lucky"), "local", 2)
-    assert bar_line(bar, cells) == ("a − local, c", "+2", "+2.0 ± 1.4", "yes")
-    assert bar_line(replace(bar, least=2.5, worst=True), cells) == (
-        "a − local, c, worst tenth", "+2.5", "+2.0 ± 1.4", "no",
-    )  # fmt: skip
-    assert bar_line(replace(bar, minus="not run"), cells) is None
-
-
 def test_the_tables_name_what_was_chosen() -> None:
-    found = PERSONAL.findings(
-        {(STRICT, "local"): cell(80, 84, tried=70), (MIXED, "local"): cell(5)}
-    )
+    found = RECORD_LEVEL.findings({(FIVE, ALONE): cell(80, 84, tried=70), (TWO, ALONE): cell(5)})
     mean, worst, chosen = found.tables
-    assert mean.rows == (("local", "82.0 ± 2.8*", "5.0"),)
-    assert worst.rows == (("local", "72.0 ± 2.8", "-5.0"),)
-    assert chosen.rows == (("local", "1, 0.1", "1, 0.1"),)
+    assert mean.rows == ((ALONE, "82.0 ± 2.8*", "5.0"),)
+    assert worst.rows == ((ALONE, "72.0 ± 2.8", "-5.0"),)
+    assert chosen.rows == ((ALONE, "1, 0.1", "1, 0.1"),)
     assert any(note.startswith("* the best") for note in found.notes)
     assert found.numbers["cells"][0]["tuning"] == {"1, 0.1": 70.0, "1, 0.2": 69.0}
 
@@ -138,12 +116,12 @@ def test_the_tables_name_what_was_chosen() -> None:
 @pytest.mark.slow
 def test_a_study_tunes_on_one_seed_and_reports_others(tmp_path: Path) -> None:
     options = replace(
-        DIGITS, rounds=1, seeds=2, strategies=("fedavg",), columns=(STRICT,),
+        DIGITS, rounds=1, seeds=2, strategies=(PPSGD,), columns=(FIVE,),
         learning_rates=(0.1, 0.2), processes=1,
     )  # fmt: skip
-    cells = PERSONAL.cells(options, tmp_path)
-    assert set(cells) == {(STRICT, "fedavg")}
-    one = cells[STRICT, "fedavg"]
+    cells = RECORD_LEVEL.cells(options, tmp_path)
+    assert set(cells) == {(FIVE, PPSGD)}
+    one = cells[FIVE, PPSGD]
     assert (len(one.means), len(one.tried)) == (2, 2)
     seeds = [path.name.split("-seed")[1].split("-")[0] for path in (tmp_path / "runs").iterdir()]
     assert sorted(seeds) == [str(TUNING_SEED), str(TUNING_SEED), "1", "2"]

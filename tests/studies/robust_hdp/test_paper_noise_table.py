@@ -14,7 +14,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.noise_level import estimate_noise_levels
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.simulation.published_budgets import epsilons
+from hdpfl_flower.scenarios.published_budgets import epsilons
 from hdpfl_flower.updates import RoundUpdates
 from strategies import make_strategy
 from strategies.noise_aware.oracle import inverse_variance_weights

@@ -13,9 +13,9 @@ from studies.framework.study import Options
 from studies.splitting import study as frame
 from studies.splitting.figures import ANDERSON, FIGURES, GRAND_SCHEME
 from studies.splitting.problems import Data
-from studies.splitting.study import Panel, Setting, SplittingStudy, rounds_to
+from studies.splitting.study import Panel, ProblemSetting, SplittingStudy, rounds_to
 
-QUICK = Setting(Data(4, 40, 3, noise=1.0), 1e-3, 60)
+QUICK = ProblemSetting(Data(4, 40, 3, noise=1.0), 1e-3, 60)
 SMALL = replace(
     GRAND_SCHEME,
     panels=(Panel("std 0.25", QUICK, QUICK), Panel("other", QUICK, replace(QUICK, eta=2e-3))),

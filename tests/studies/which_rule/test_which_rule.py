@@ -11,15 +11,15 @@ import pytest
 from scipy import stats
 
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.simulation.budgets import draw_batch_sizes, draw_epsilons
-from server_app.simulation.comparison import RunJob
+from hdpfl_flower.scenarios.budgets import draw_batch_sizes, draw_epsilons
+from server_app.in_process.comparison import RunJob
 from strategies import make_strategy
 from studies.framework.study import Options
 from studies.which_rule import study
 from studies.which_rule.battery import BATTERY, FEDAVG, QUICK, RULES, SAFE, TASKS
 from studies.which_rule.regret import best_other, difference, established, to_best, to_rule, worst
 from studies.which_rule.study import BEST, FIRST_SEED, FIXED, WHICH_RULE
-from studies.which_rule.tables import Cell, accuracies, rates, summary
+from studies.which_rule.tables import CaseCell, accuracies, rates, summary
 
 FULL = Options(full=True)
 CASE = "logreg iid Dist4 12"
@@ -62,7 +62,7 @@ def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
 
 def test_the_battery_holds_what_is_asked_for() -> None:
     labels = [case.label for case in BATTERY]
-    assert len(set(labels)) == len(labels) == 6 + 48 + 10
+    assert len(set(labels)) == len(labels) == 6 + 48 + 22
     assert set(QUICK) <= set(labels)
     assert {SAFE, FEDAVG} <= set(RULES)
     assert not [label for label in labels if "," in label]  # --columns has commas between
@@ -195,12 +195,12 @@ def test_the_worst_case_is_the_least_ahead() -> None:
 
 def test_the_tables_show_what_is_behind_and_what_is_not_established() -> None:
     cells = {
-        ("x", FEDAVG): Cell(0.1, (80.0, 82.0), {}),
-        ("x", SAFE): Cell(0.1, (79.0, 81.0), {}),
-        ("x", "oracle"): Cell(0.1, (79.0, 82.0), {}),
-        ("y", FEDAVG): Cell(0.1, (60.0, 62.0), {0.1: 60.0, 0.3: 50.0}),
-        ("y", SAFE): Cell(0.1, (60.0, 63.0), {}),
-        ("y", "oracle"): Cell(0.1, (64.0, 66.0), {}),
+        ("x", FEDAVG): CaseCell(0.1, (80.0, 82.0), {}),
+        ("x", SAFE): CaseCell(0.1, (79.0, 81.0), {}),
+        ("x", "oracle"): CaseCell(0.1, (79.0, 82.0), {}),
+        ("y", FEDAVG): CaseCell(0.1, (60.0, 62.0), {0.1: 60.0, 0.3: 50.0}),
+        ("y", SAFE): CaseCell(0.1, (60.0, 63.0), {}),
+        ("y", "oracle"): CaseCell(0.1, (64.0, 66.0), {}),
     }
     rows = {row[0]: row[1:] for row in summary("a", cells).rows}
     assert rows[SAFE] == ("-1.0 ± 0.0 (x)", "1", "-3.5 ± 0.5 oracle (y)", "1")
@@ -210,3 +210,9 @@ def test_the_tables_show_what_is_behind_and_what_is_not_established() -> None:
         "y", "61.0 ± 1.4", "61.5 ± 2.1", "65.0 ± 1.4", "≈ +0.5 ± 0.5", "-3.5 ± 0.5 (oracle)",
     )  # fmt: skip
     assert rates(cells).rows[1][1] == "0.1*"
+
+
+def test_a_result_is_the_mean_of_the_last_tenth() -> None:
+    rounds = [{"metrics": {"accuracy": 0.0}}] * 27 + [{"metrics": {"accuracy": 0.5}}] * 3
+    assert study.result_of(rounds) == 50
+    assert study.result_of(rounds[-6:]) == 50  # of six rounds the last one

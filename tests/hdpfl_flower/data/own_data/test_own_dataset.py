@@ -17,7 +17,7 @@ from hdpfl_flower.data.datasets import Dataset, load_dataset
 from hdpfl_flower.data.own_data.dataset import dataset_of, own_source, with_own_task
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.task import Task
-from hdpfl_flower.simulation.partitions import rows_of_sites
+from hdpfl_flower.scenarios.partitions import rows_of_sites
 
 X = np.arange(60.0).reshape(20, 3)
 CLASSES = np.arange(20) % 3
@@ -40,12 +40,12 @@ def data_of(path: Path, arrays: dict[str, Any], **keys: object) -> Dataset:
     [
         (CLASSES, {}, Task.classification((3,), 3)),
         (CLASSES % 2, {}, Task.classification((3,), 2)),
-        (CLASSES, {"classes": 5}, Task.classification((3,), 5)),
+        (CLASSES, {"task": "classification classes=5"}, Task.classification((3,), 5)),
         (CLASSES.astype(float), {"task": "classification"}, Task.classification((3,), 3)),
         (CLASSES, {"task": "regression"}, Task.regression((3,))),
         (CLASSES + 0.5, {}, Task.regression((3,))),
         (SURVIVAL, {}, Task.survival((3,), 4)),
-        (SURVIVAL.astype(float), {"intervals": 9, "task": "auto"}, Task.survival((3,), 9)),
+        (SURVIVAL.astype(float), {"task": "survival intervals=9"}, Task.survival((3,), 9)),
     ],
 )
 def test_the_task_is_found_and_stands_in_the_terms(
@@ -102,27 +102,31 @@ def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
         ({"x": X, "y": CLASSES, "x_test": X}, {}, "only one of 'x_test' and 'y_test'"),
         ({"x": X[:0], "y": CLASSES[:0]}, {}, "(0, 3)"),
         ({"x": X[:1], "y": CLASSES[1:2]}, {}, "holds 1 records and no test set"),
-        ({"x": X, "y": CLASSES * 0}, {}, "holds one class alone"),
-        ({"x": X, "y": CLASSES * 0 + 1}, {}, "holds one class alone"),
+        ({"x": X, "y": CLASSES * 0}, {}, "holds only one class"),
+        ({"x": X, "y": CLASSES * 0 + 1}, {}, "holds only one class"),
         ({"x": X, "y": -(CLASSES % 2)}, {}, "numbers below 0; classes are counted from 0"),
         ({"x": X, "y": CLASSES[:4] * 0}, {}, "'y' has the shape (4,), and must have (20,)"),
         (
             {"x": X, "y": CLASSES - 1},
             {},
-            "7 of 20 targets that are none: they must be whole numbers from 0 to 1",
+            "7 of 20 invalid targets: they must be whole numbers from 0 to 1",
         ),
-        ({"x": X, "y": CLASSES}, {"classes": 2}, "6 of 20 targets that are none"),
+        ({"x": X, "y": CLASSES}, {"task": "classification classes=2"}, "6 of 20 invalid targets"),
         ({"x": X, "y": CLASSES[:4]}, {}, "'y' has the shape (4,), and must have (20,)"),
-        ({"x": X, "y": CLASSES}, {"input-shape": "4"}, "'x' has the shape (20, 3)"),
-        ({"x": X[:, 0], "y": CLASSES}, {}, "must have a row a record"),
+        ({"x": X, "y": CLASSES}, {"task": "classification shape=4"}, "'x' has the shape (20, 3)"),
+        ({"x": X[:, 0], "y": CLASSES}, {}, "must have a row per record"),
         ({"x": np.where(X == 7, np.nan, X), "y": CLASSES}, {}, "not finite, or beyond float32, in"),
         ({"x": X * 1e300, "y": CLASSES}, {}, "beyond float32"),
         (
             {"x": X, "y": np.full(20, np.nan)},
             {},
-            "20 of 20 targets that are none: they must be fin",
+            "20 of 20 invalid targets: they must be fin",
         ),
-        ({"x": X, "y": np.array([np.nan] * 20)}, {"classes": 3}, "20 of 20 targets"),
+        (
+            {"x": X, "y": np.array([np.nan] * 20)},
+            {"task": "classification classes=3"},
+            "20 of 20 invalid targets",
+        ),
         ({"x": X, "y": np.array([np.nan] * 20)}, {"task": "classification"}, "not finite"),
         ({"x": X.astype(complex), "y": CLASSES}, {}, "'x' holds no numbers"),
         ({"x": X, "y": CLASSES.astype(object)}, {}, "holds Python objects"),
@@ -149,7 +153,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is no \.npz file"):
         with_own_task({"dataset": "file:own.npz"}, tmp_path)
     with pytest.raises(TermsError, match="'classes'"):
-        with_own_task({"dataset": "file:own.npz", "classes": -1}, tmp_path)
+        with_own_task({"dataset": "file:own.npz", "task": "classification classes=-1"}, tmp_path)
 
 
 def test_other_data_sets_keep_their_keys(tmp_path: Path) -> None:

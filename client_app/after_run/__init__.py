@@ -1,0 +1,1 @@
+"""Work after the last round: final, personal and tuned models, tests, histogram."""

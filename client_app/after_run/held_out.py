@@ -1,0 +1,84 @@
+"""Metrics of models on held-out records, sent only if disclosed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from client_app.after_run.personal_model import assemble, has_personal_model
+from client_app.site.site import Site
+from client_app.training.ditto import load_personal_model, personal_path
+from client_app.training.trainer import read_model
+from hdpfl_flower import wire
+from hdpfl_flower.errors import Declined, Reason
+from hdpfl_flower.models.evaluation import evaluate
+from hdpfl_flower.models.networks import Arrays, flatten, unflatten
+from hdpfl_flower.models.task import Records
+from hdpfl_flower.privacy.policy import CLIPPED_UPDATE
+from hdpfl_flower.wire import Instructions
+
+
+def check_may_test(site: Site, server_round: int) -> None:
+    """Decline a test outside of the rounds the site took part in.
+
+    Whether the message's model is the one of that round, a site cannot know.
+
+    Raises:
+        Declined: the terms, which the operator approved, ask for no test at the sites, or changed
+            since the run's plan was frozen; or no update of that round left this deployed site.
+        LedgerError: the ledger cannot be used.
+    """
+    if site.terms.evaluation != "sites":
+        raise Declined(Reason.TERMS, "'evaluation' is not 'sites', and the server asks for a test")
+    if site.simulated:
+        return  # those that were not drawn for the round are measured, too
+    if site.ledger.frozen_plan(site.terms.run_id) is not None:
+        _ = site.plan  # declines terms that changed
+    releases = site.ledger.account().releases
+    sent = (releases.get((site.terms.run_id, server_round, k)) for k in ("update", CLIPPED_UPDATE))
+    if not any(release and release.status in ("sealed", "sent") for release in sent):
+        raise Declined(Reason.TERMS, "this site sent no update in the round that is to be tested")
+
+
+def models_tested(site: Site) -> int:
+    """Return the most models that one answer of the site covers."""
+    if "personal-metrics" not in site.profile.disclose:
+        return 1
+    second = site.terms.second is not None
+    return max(1, (not site.terms.work.sent_part) + has_personal_model(site.terms) + second)
+
+
+def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]:
+    """Return the work that encodes the models' metrics on test records.
+
+    Beside them stand those of its personal model, where its profile discloses ``personal-metrics``
+    and the run has made one here. A model or records that cannot be read fail here, before the
+    answer is counted.
+
+    Raises:
+        Declined: no record is held out.
+        WireError, ModelError: the model is not the one that the terms name.
+        DataError: the records cannot be read; from the work, the personal model is damaged.
+    """
+    arrays, records = read_model(site, instructions), site.test_records()
+    if records is None:
+        raise Declined(Reason.PROFILE, "'data.holdout' is 0, there is nothing to test on")
+    return partial(_metrics, site, instructions, arrays, records)
+
+
+def _metrics(site: Site, instructions: Instructions, arrays: Arrays, records: Records) -> bytes:
+    spec, task = instructions.terms.model, site.task
+    # Where a part of the model stays here, the whole is this site's own.
+    metrics = {} if site.terms.work.sent_part else evaluate(spec, task, arrays, records)
+    shows_own = "personal-metrics" in site.profile.disclose
+    if shows_own and has_personal_model(site.terms):
+        own_model = assemble(site, arrays, instructions.server_round)
+        found = evaluate(spec, task, own_model, records)
+        metrics |= {f"personal-{name}": value for name, value in found.items()}
+    path = personal_path(site) if shows_own and not site.terms.work.sent_part else None
+    own = load_personal_model(path, len(flatten(arrays))) if path else None
+    if own is not None:
+        found = evaluate(spec, task, unflatten(own, arrays), records)
+        metrics |= {f"personal-{name}": value for name, value in found.items()}
+    # Concordance is of pairs of records, and no message has a place for it.
+    return wire.encode_metrics({k: v for k, v in metrics.items() if k in wire.METRIC_KEYS})

@@ -1,0 +1,181 @@
+"""Personal model of a run with parts, tuning or a prior.
+
+A personal model is *private* or *kept*. A private one is a function of noisy releases and of the
+server's messages: it may be shown to whoever may see an update. A kept one was tuned at home
+without noise; treat it as the records. Both stay at the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from client_app.after_run.final_model import metadata_of, terms_in
+from client_app.after_run.shrinkage import shrunk_deviation
+from client_app.site.personal_state import load_state, personal_state_path
+from client_app.site.simulated import simulated_ledger
+from client_app.site.site import Site
+from client_app.work import local_work
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.evaluation import predict
+from hdpfl_flower.models.networks import Arrays, flatten, layout_of, unflatten
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.files import replace_file
+
+Vector = npt.NDArray[np.float32]
+Kind = Literal["private", "kept"]
+_OUTPUTS, _KIND = "outputs", "kind"
+
+
+@dataclass(frozen=True, repr=False)
+class PersonalModel:
+    """A site's own model of a run.
+
+    Attributes:
+        terms: the run's.
+        arrays: the parameters of the whole model.
+        added: added to the outputs of every record, shape ``(outputs,)``; zeros without a prior.
+        kind: ``private`` or ``kept``.
+    """
+
+    terms: RunTerms
+    arrays: Arrays
+    added: Vector
+    kind: Kind
+
+    def outputs(self, task: Task, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the model's outputs, float32, shape ``(n, task.outputs)``."""
+        found = predict(self.terms.model, task, self.arrays, features)
+        return np.asarray(found + self.added, np.float32)
+
+
+def folded(model: PersonalModel, task: Task) -> PersonalModel:
+    """Return the model with its offset in the bias.
+
+    Whether it is the same is tried on a few inputs; a model of other form stays as it is.
+    """
+    if not model.added.any():
+        return model
+    probe = np.random.default_rng(0).uniform(-1, 1, (4, *task.input_shape)).astype(np.float32)
+    wanted = model.outputs(task, probe)
+    for name, array in model.arrays.items():
+        if array.shape == model.added.shape:
+            moved = {**model.arrays, name: np.asarray(array + model.added, np.float32)}
+            found = replace(model, arrays=moved, added=np.zeros_like(model.added))
+            scale = 1 + np.abs(wanted).max()
+            if np.allclose(found.outputs(task, probe), wanted, atol=1e-5 * scale):
+                return found
+    return model
+
+
+def kind_of(terms: RunTerms) -> Kind:
+    """Return the kind of a site's own model: private if noised throughout.
+
+    At the level of a client what stays is trained without noise. So is a second model that is
+    not private, whatever is added to it.
+    """
+    plain = terms.second is not None and terms.second.kind != "private"
+    return "private" if terms.noise == "records" and not plain else "kept"
+
+
+def has_personal_model(terms: RunTerms) -> bool:
+    """Return whether a run of ``terms`` ends with such a model."""
+    return terms.work.keeps_state or any(each.makes_model for each in terms.after.kinds)
+
+
+def personal_model_path(site: Site) -> Path:
+    """Return the path of a personal model; raises ``Declined`` without folder."""
+    if site.profile.state is not None:
+        return personal_model_file(site.profile.state.path, site.terms.run_id)
+    return personal_state_path(site).with_name("model.safetensors")
+
+
+def check_folder(site: Site) -> None:
+    """Decline a run with a personal model but without a folder.
+
+    Raises:
+        Declined: before anything is charged for it.
+    """
+    if has_personal_model(site.terms):
+        personal_model_path(site)
+
+
+def personal_model_file(folder: Path, run_id: str) -> Path:
+    """Return the path of a run's personal model in a folder."""
+    return folder / f"own-model-{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.safetensors"
+
+
+def simulated_model_path(config: RunConfig, index: int) -> Path:
+    """Return the path of a simulated site's personal model."""
+    return simulated_ledger(config, index).with_name("model.safetensors")
+
+
+def assemble(site: Site, shared: Arrays, last_round: int) -> Arrays:
+    """Return the site's whole model: the sent part and its own.
+
+    Args:
+        site: whose model it is.
+        shared: what the server sent.
+        last_round: that ``shared`` is the model after.
+
+    Raises:
+        Declined: no folder for the site's own part.
+        DataError: the part is damaged.
+    """
+    terms = site.terms
+    vector = flatten(shared)
+    if terms.has_personal_state:
+        work = local_work(terms, site.task, len(vector))
+        state = load_state(personal_state_path(site))
+        if shrink := terms.after.shrink:
+            sizes = [array.size for array in shared.values()]
+            own = shrunk_deviation(state, vector, sizes, last_round)
+            vector = vector + np.float32(shrink.scale) * own
+        vector = work.whole(vector, work.first() if state.part is None else state.part)
+    return unflatten(vector, layout_of(terms.model, site.task))
+
+
+def save_personal_model(path: Path, model: PersonalModel) -> None:
+    """Write ``model`` to ``path`` atomically; raises ``OSError``."""
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    arrays = {f"model.{name}": array for name, array in model.arrays.items()}
+    metadata = {**metadata_of(model.terms), _KIND: model.kind}
+    replace_file(path, save({**arrays, _OUTPUTS: model.added}, metadata))
+
+
+def read_personal_model(path: Path) -> PersonalModel | None:
+    """Return the personal model at ``path``; None where there is none.
+
+    Raises:
+        DataError: the file is damaged, or of a newer version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            terms = terms_in(metadata)
+            arrays = {
+                name.removeprefix("model."): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118
+                if name.startswith("model.")
+            }
+            order = layout_of(terms.model, task_for(terms))
+            kind: Kind = "private" if metadata[_KIND] == "private" else "kept"
+            return PersonalModel(
+                terms, {name: arrays[name] for name in order}, file.get_tensor(_OUTPUTS), kind
+            )
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OSError):
+        raise DataError(f"the personal model {path} is damaged; the next run makes one") from None

@@ -1,0 +1,134 @@
+"""Personal prior: noisy label counts, and their correction of outputs.
+
+A model that is trained over all sites knows their common mix of labels; a site that knows its own
+mix corrects the outputs by the logarithm of its share of each class (label shift: Saerens, Latinne
+and Decaestecker, Neural Computation 14, 2002, eq. 2.4). The counts are released once a run, with
+Gaussian noise that the run's plan pays for, and never leave the site. A regression has no classes:
+there the site's mean residual under the final model is released in their place, and added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hdpfl_flower import wire
+from hdpfl_flower.after import Prior
+from hdpfl_flower.models.evaluation import predict_apart
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
+
+Vector = npt.NDArray[np.float32]
+FLOOR = 0.1
+"""Least count of a class, in noise multipliers. Chosen with the shrinkage on seed 0 of MNIST
+(docs/concepts/personal.md): floors of .1 and .25 are alike, from .5 on labels that a site lacks
+keep too much of their weight."""
+LEAST = 0.5
+"""Least count of a class without noise (Krichevsky and Trofimov's half a record)."""
+BOUND = 0.25
+"""Bound on a residual, in units of the scaled target, whose range is 1."""
+_GRID = 2.0**20
+_TINY = 1e-12
+
+
+def prior_digest(run_id: str) -> str:
+    """Return the digest in place of a request: counts depend on the run."""
+    return hashlib.sha256(json.dumps(["counts", run_id]).encode()).hexdigest()
+
+
+def count_labels(
+    task: Task, records: Records, noise_multiplier: float, stream: RandomStream
+) -> bytes:
+    """Return the noisy count of each class, encoded.
+
+    Args:
+        task: with classes.
+        records: of which each unit has one.
+        noise_multiplier: z_h of the plan's counts; 0 only where ε is infinite.
+        stream: of this release alone.
+
+    Guarantees:
+        One record more or less changes one count by 1: with its noise the release is a Gaussian
+        mechanism of multiplier z_h.
+    """
+    counts = np.bincount(records.targets.astype(np.int64), minlength=task.classes)
+    exact = torch.from_numpy(counts.astype(np.float32))
+    return wire.encode_update(add_noise(exact, noise_multiplier, stream).numpy())
+
+
+def sum_residuals(
+    spec: str,
+    task: Task,
+    arrays: Arrays,
+    records: Records,
+    noise_multiplier: float,
+    stream: RandomStream,
+) -> bytes:
+    """Return the noisy sum of clipped residuals of a regression, encoded.
+
+    Args:
+        spec: of the model.
+        task: a regression.
+        arrays: of the site's final model.
+        records: of which each unit has one.
+        noise_multiplier: z_h of the plan's counts; 0 only where ε is infinite.
+        stream: of this release alone.
+
+    Guarantees:
+        One record more or less changes the sum by at most 1: a Gaussian mechanism of multiplier
+        z_h, whatever the model is.
+    """
+    Prior().check_task(task)
+    total = 0.0
+    if len(records):
+        outputs = predict_apart(spec, task, arrays, records.features)[:, 0].astype(np.float64)
+        residuals = np.nan_to_num(np.clip((records.targets - outputs) / BOUND, -1, 1))
+        # Whole multiples of a grid: their sum is exact, in whichever order.
+        total = float(np.round(residuals * _GRID).sum() / _GRID)
+    exact = torch.tensor([total], dtype=torch.float32)
+    return wire.encode_update(add_noise(exact, noise_multiplier, stream).numpy())
+
+
+def mean_offset(total: Vector, noise_multiplier: float, records: float) -> Vector:
+    """Return the output offset of noisy residuals, shape ``(1,)``.
+
+    Its share that is more than noise: m·(1 − Var/m²)₊, the estimate of James and Stein (1961) for
+    one mean.
+
+    Args:
+        total: noisy, of :func:`sum_residuals`, shape ``(1,)``.
+        noise_multiplier: z_h, the standard deviation of its noise.
+        records: the declared number of records.
+    """
+    share = max(0.0, 1 - (noise_multiplier / max(abs(float(total[0])), _TINY)) ** 2)
+    return np.asarray(share * BOUND / records * total, np.float32)
+
+
+def log_prior(task: Task, counts: Vector, noise_multiplier: float) -> Vector:
+    """Return the output offsets of noisy counts, shape ``(task.outputs,)``.
+
+    The counts are first shrunk to their mean by the share of their variance that is noise (Stein's
+    estimate), so that a site whose labels are mixed like everybody's adds little but zeros. Then
+    log π̂ less its mean over the classes, which for a softmax is the same up to a constant, or the
+    log-odds of the second class where the model has one logit. The common mix of labels, which
+    nobody knows here, counts as even; where it is not (Heart: 56 % of all records), accuracy is the
+    same within its noise, 80.7 against 79.6 with the true mix taken out and 78.6 without a prior.
+
+    Args:
+        task: with classes.
+        counts: noisy, shape ``(task.classes,)``.
+        noise_multiplier: z_h, the standard deviation of their noise.
+    """
+    exact = counts.astype(np.float64)
+    mean, variance = exact.mean(), exact.var(ddof=1)
+    share = max(0.0, 1 - noise_multiplier**2 / max(variance, _TINY))
+    least = max(FLOOR * noise_multiplier, LEAST)
+    found = np.log(np.maximum(mean + share * (exact - mean), least))
+    if task.loss == "logistic":
+        return np.array([found[1] - found[0]], np.float32)
+    return np.asarray(found - found.mean(), np.float32)

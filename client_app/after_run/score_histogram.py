@@ -1,0 +1,75 @@
+"""Charged histogram of the final model's scores of held-out records.
+
+Of each unit one record is counted: training and holdout take one record of an id, and without
+ids the record is the unit. So one unit more or less moves one count by 1, and with the plan's noise
+the release is a Gaussian mechanism of its multiplier. What the server estimates from the sum over
+the sites: ``hdpfl_flower/measures/from_cells.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from client_app.site.site import Site
+from hdpfl_flower import wire
+from hdpfl_flower.measures.score_cells import CELLS, check_binary, count_cells
+from hdpfl_flower.models.evaluation import predict_apart
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.accounting import Gaussians
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
+from hdpfl_flower.privacy.policy import SCORES
+
+
+def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
+    """Return the noisy histogram of a model, encoded.
+
+    A site that holds out no records sends noise alone, of the same shape: whether it has any is
+    not to be seen.
+
+    Args:
+        site: whose records are counted.
+        arrays: of the model.
+        noise: of the plan.
+
+    Raises:
+        DataError: the run is not of two classes.
+    """
+    records = site.test_records()
+    stream = site.streams(site.terms.rounds, SCORES).noise
+    return noisy_cells(site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream)
+
+
+def noisy_cells(
+    spec: str,
+    task: Task,
+    arrays: Arrays,
+    records: Records | None,
+    noise_multiplier: float,
+    stream: RandomStream,
+) -> bytes:
+    """Return noisy counts of ``records`` in public cells, encoded.
+
+    Args:
+        spec: of the model.
+        task: of two classes.
+        arrays: of the model.
+        records: of which each unit has one; None or none: noise alone.
+        noise_multiplier: z of the plan's scores; 0 only where ε is infinite.
+        stream: of this release alone.
+
+    Raises:
+        DataError: the task is not of two classes.
+
+    Guarantees:
+        One record more or less changes one number by at most 1, before the noise, whatever the
+        model is: with its noise the release is a Gaussian mechanism of that multiplier.
+    """
+    check_binary(task)
+    exact = np.zeros(CELLS, np.float32)
+    if records is not None and len(records):
+        # Each row by itself: its score does not depend on the others.
+        outputs = predict_apart(spec, task, arrays, records.features)
+        exact = count_cells(task, outputs, records.targets.astype(np.int64))
+    return wire.encode_update(add_noise(torch.from_numpy(exact), noise_multiplier, stream).numpy())

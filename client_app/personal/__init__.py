@@ -1,1 +1,0 @@
-"""Personal models, which stay at the site."""

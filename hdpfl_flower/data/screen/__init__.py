@@ -1,0 +1,1 @@
+"""Findings about a site's records, for its own screen alone."""

@@ -1,0 +1,1 @@
+"""Scenarios of simulated sites: budgets, partitions, groups, attacks and site tests."""

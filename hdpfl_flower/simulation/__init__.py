@@ -1,1 +1,0 @@
-"""What only a simulation draws: budgets, partitions, groups, attacks, tests for each site."""

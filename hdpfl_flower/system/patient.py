@@ -1,0 +1,136 @@
+"""``hdpfl-patient``: a long-lived Flower program that outlasts a busy SuperLink.
+
+    hdpfl-patient flower-supernode OPTIONS
+
+At one HTTP 500 of a SuperLink, whose database waits five seconds for a lock, Flower 1.42 ends the
+main thread of a SuperNode for good; its process lives on and listens. Here a 500 is asked again for
+75 seconds, each answered heartbeat is noted in ``$FLWR_HOME``, and the process ends with status 75
+(``EX_TEMPFAIL``) where the main thread has ended or no heartbeat is answered any more, so that what
+supervises it restarts it. Each heartbeat is also sent to systemd's watchdog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 75.0
+"""Seconds for which a path's failures are asked again; a SuperLink gives a silent node up after 60,
+and lets it in again only then."""
+DEAF = 90.0
+"""Seconds without an answered heartbeat after which a node is deaf; Flower sends one in 22."""
+LOOKS, LOOK_SECONDS = 3, 5.0
+"""Consecutive looks that must find a node deaf: one that was paused receives a heartbeat first."""
+HEARTBEAT, ACTIVATION = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
+PUSH = "/push-object"
+"""Its answer is an empty message, ``stored`` false, where the database was locked."""
+OK, BUSY, STILL_ONLINE, ASK_AGAIN = 200, 500, 412, 503
+
+
+def ask_again(heard: Callable[[], None] = lambda: None) -> None:
+    """Have this process's calls of Flower take a 500 for a 503, which Flower asks again.
+
+    Args:
+        heard: called after each answered heartbeat of a node.
+    """
+    import httpx
+
+    send = httpx.Client.send
+    if hasattr(send, "__wrapped__"):  # twice would only ask about the same again
+        return
+    failing: dict[str, float] = {}
+
+    @functools.wraps(send)
+    def patient(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        answer, path = send(self, request, **options), request.url.path
+        again = answer.status_code == BUSY and path.startswith("/v1/")
+        again |= answer.status_code == STILL_ONLINE and path == ACTIVATION
+        again |= path.endswith(PUSH) and answer.status_code == OK and not answer.content
+        if again and time.monotonic() - failing.setdefault(path, time.monotonic()) < PATIENCE:
+            answer.status_code = ASK_AGAIN
+        else:
+            failing.pop(path, None)
+        if path == HEARTBEAT and answer.is_success:
+            heard()
+        return answer
+
+    httpx.Client.send = patient  # type: ignore[method-assign]
+
+
+def heard_file(flwr_home: Path | None = None) -> Path:
+    """Return the note of a node's last answered heartbeat, in its Flower home."""
+    return (flwr_home or Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser()) / "heard"
+
+
+def heard_ago(note: Path) -> float | None:
+    """Return the seconds since the heartbeat in ``note``; None: none since the machine's start."""
+    try:
+        ago = time.monotonic() - float(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return max(ago, 0.0) if ago > -1 else None  # a note of before the start lies ahead
+
+
+class Ear:
+    """Memory of when a node last heard from its SuperLink."""
+
+    def __init__(self, note: Path) -> None:
+        """Forget an earlier process's ``note``."""
+        self._note, self._heard = note, 0.0
+        note.unlink(missing_ok=True)
+
+    def note(self) -> None:
+        """Note an answered heartbeat by the machine's clock that is never set; tell systemd."""
+        self._heard = time.monotonic()
+        with contextlib.suppress(OSError):  # a full disk is no reason to stop the heart
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            note = os.open(self._note, os.O_CREAT | os.O_WRONLY, 0o600)
+            os.pwrite(note, b"%020.3f" % self._heard, 0)
+            os.close(note)
+            if address := os.environ.get("NOTIFY_SOCKET"):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+                    systemd.sendto(b"WATCHDOG=1", address.replace("@", "\0", 1))
+
+    def watch(self) -> None:
+        """End the process when nothing is heard any more, once anything was."""
+        deaf = 0
+        while deaf < LOOKS:
+            time.sleep(LOOK_SECONDS)
+            silent = self._heard and time.monotonic() - self._heard > DEAF
+            deaf = deaf + 1 if silent else 0
+        _end(f"nothing was heard from the SuperLink for {DEAF:.0f} s")
+
+
+def main() -> None:
+    """Run the Flower program that the first argument names."""
+    del sys.argv[0]
+    program = next(iter(entry_points(group="console_scripts", name=Path(sys.argv[0]).name)))
+    if program.name == "flower-supernode":  # alone: its tasks may share its Flower home
+        ear = Ear(heard_file())
+        ask_again(ear.note)
+        threading.Thread(target=ear.watch, daemon=True).start()
+    else:
+        ask_again()
+    try:
+        program.load()()
+    except Exception as error:  # Flower's own, whatever it is
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    _end(f"{program.name} has ended by itself")
+
+
+def _end(reason: str) -> None:
+    print(f"error: {reason}; to be started again", file=sys.stderr, flush=True)
+    os._exit(os.EX_TEMPFAIL)  # sys.exit would wait for Flower's threads
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Local work of a round: training, kept parts, update. Base class of every kind.
+
+A kind is a file: its settings, its extra noisy steps and its checks here, its training under the
+same name in ``client_app/work/``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.settings import NotNegative
+from hdpfl_flower.errors import TermsError
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.terms import RunTerms
+
+Part = Literal["", "head", "body"]
+"""Part of a model: the last layer, all else, or neither."""
+
+
+class Work(Kind):
+    """Settings of one kind of local work, and its effect on plan, checks and messages.
+
+    Attributes:
+        keeps_state: a site keeps a vector of its own from round to round.
+        carries_updates: a site's own updates move it beside the model.
+    """
+
+    pull: NotNegative | Literal["auto"] = Field(
+        "auto",
+        description="Pull λ of the steps: towards the round's global model (FedProx), or the mean "
+        "of the sites' models (mr-mtl); auto: the strategy's own, else 0.",
+    )
+    first_batch: Literal["auto", "full", "same"] = Field(
+        "auto",
+        description="Batches of round 1: full (all records, an exact first update), or the same "
+        "as later; auto: the strategy's own, else the same.",
+    )
+
+    key = "work"
+    keeps_state: ClassVar[bool] = False
+    carries_updates: ClassVar[bool] = False
+
+    @property
+    def full_first(self) -> bool:
+        """Round 1 has all records in a batch."""
+        return self.first_batch == "full"
+
+    @property
+    def own_part(self) -> Part:
+        """Part of the model that stays at its site; empty: none."""
+        return ""
+
+    @property
+    def sent_part(self) -> Part:
+        """Part of the model that is sent; empty: all of it."""
+        parts: dict[Part, Part] = {"head": "body", "body": "head", "": ""}
+        return parts[self.own_part]
+
+    @property
+    def needs_head(self) -> bool:
+        """Need of a model whose head can be told from its body."""
+        return bool(self.own_part)
+
+    @property
+    def extra_steps(self) -> int:
+        """Noisy steps a round that are charged and move no parameter."""
+        return 0
+
+    @property
+    def sends_every_coordinate(self) -> bool:
+        """Updates of the sent part hold noise in each coordinate."""
+        return True
+
+    @property
+    def sums_updates(self) -> bool:
+        """Need of the sum of a site's noisy updates."""
+        return False
+
+    @property
+    def noise_is_fresh(self) -> bool:
+        """Updates of two rounds hold independent noise."""
+        return True
+
+    @property
+    def needs_step_noise(self) -> bool:
+        """Whether it needs the noise of single steps."""
+        return False
+
+    @property
+    def reads_clean_weights(self) -> bool:
+        """Whether it releases a function of weights before noise."""
+        return False
+
+    def sent_steps(self, steps: int) -> int:
+        """Return the least number of a round's ``steps`` that train the sent part."""
+        return steps
+
+    def filled(self, own: Work) -> Work:
+        """Return this work with open settings from ``own``."""
+        open_ = [key for key in ("pull", "first_batch") if getattr(self, key) == "auto"]
+        return self.model_copy(update={key: getattr(own, key) for key in open_})
+
+    @property
+    def words(self) -> str:
+        """Name of its kind, and of a first batch of its own."""
+        return super().words + (" with 'first-batch=full'" if self.full_first else "")
+
+    def is_unlike_rounds(self, terms: RunTerms) -> bool:
+        """Return whether round 1 has other batches."""
+        del terms
+        return self.full_first
+
+    def check(self, terms: RunTerms) -> None:
+        """Refuse a step beyond the model that it is pulled to, and noise that is not of steps."""
+        if terms.pull * terms.learning_rate > 1:
+            raise TermsError(
+                f"run config: the 'pull' of 'work' is {terms.pull:g} and 'learning-rate' "
+                f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond "
+                "the model that it is pulled to; lower one of them"
+            )
+        if self.needs_step_noise and terms.noise != "records":
+            raise TermsError(
+                f"run config: {self.words} follows the noise of a site's steps, and under 'noise' "
+                f"= '{terms.noise}' they have none; leave it out"
+            )
+        if self.keeps_state and terms.noise != "records" and terms.dataset == "site":
+            raise TermsError(
+                f"run config: 'noise' = '{terms.noise}' trains a personal part or an offset "
+                "without noise, which is for simulated sites alone: leave 'noise' at 'records', or "
+                "take a named 'dataset'"
+            )
+
+
+class Plain(Work):
+    """Local steps on the whole model; the update of the whole model is sent."""
+
+    kind = "plain"
+
+
+class Auto(Work):
+    """Work left to the strategy, with some settings; else plain."""
+
+    kind = "auto"
+    changes: tuple[tuple[str, str], ...] = ()
+
+    def check(self, terms: RunTerms) -> None:
+        """Refuse settings that no strategy has read."""
+        del terms
+        if self.changes:
+            raise TermsError(
+                "run config: 'work' = 'auto' has settings of a kind that no strategy has named; "
+                "write the kind"
+            )
+
+    def as_texts(self) -> dict[str, str]:
+        """Return the settings given, as they are."""
+        return dict(self.changes)

@@ -1,0 +1,65 @@
+"""Private choices among a strategy's models, which a site's plan pays for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.settings import Count, PartOfBudget
+from hdpfl_flower.errors import DataError
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.terms import RunTerms
+    from hdpfl_flower.models.task import Task
+
+
+class Choice(Kind):
+    """No choices: each site trains the model that the server sends."""
+
+    key, kind = "choice", "none"
+
+    def count(self, terms: RunTerms) -> int:
+        """Return the number of choices that a site plans for."""
+        del terms
+        return 0
+
+
+class Gaussian(Choice):
+    """The largest of noisy counts of right predictions, with Gaussian noise."""
+
+    kind = "gaussian"
+    is_charged = True
+    times: Count = Field(0, description="Number of choices; 0: a tenth of the rounds.")
+    share: PartOfBudget = Field(
+        0.1, description="Share of a site's ε that its choices alone would cost."
+    )
+
+    def count(self, terms: RunTerms) -> int:
+        """Return the number of choices: as stated, or a tenth of the rounds.
+
+        >>> from hdpfl_flower.config.terms import RunTerms
+        >>> Gaussian().count(RunTerms(rounds=25)), Gaussian(times=2).count(RunTerms())
+        (3, 2)
+        """
+        return self.times or math.ceil(terms.rounds / 10)
+
+    def check_task(self, task: Task) -> None:
+        """Refuse tasks without classes."""
+        if not task.classes:
+            raise DataError(
+                f"'choice' = '{self.kind}' is by the records that a model gets right, and a "
+                "regression or survival has none"
+            )
+
+
+class Gumbel(Gaussian):
+    """The exponential mechanism, as in R-DPCFL's paper."""
+
+    kind = "gumbel"
+
+
+CHOICES: Final[dict[str, type[Choice]]] = {kind.kind: kind for kind in (Choice, Gaussian, Gumbel)}
+"""Every kind by its name."""

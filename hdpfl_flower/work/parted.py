@@ -1,0 +1,111 @@
+"""Work with a part at its site: joint, alternate, frozen.
+
+Every step is noisy, whichever coordinates it moves: a part that was trained without noise between
+releases would shift the gradients of all other records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from hdpfl_flower.config.settings import Count, Share
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.work.base import Part, Work
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.terms import RunTerms
+
+Mask = Literal["none", "noisy-updates", "charged-top-k", "random", "global-magnitude", "published"]
+"""Selection of the coordinates that are trained and sent."""
+
+
+class Parted(Work):
+    """A part stays, the other is sent, under a mask or whole."""
+
+    keeps_state = True
+    stays: Literal["head", "body"] = Field(
+        "head",
+        description="Part that stays at its site: head (the last layer), or body (all else).",
+    )
+    mask: Mask = Field(
+        "none",
+        description="Coordinates of the sent part that are trained and sent: all (none), or those "
+        "that the site's noisy updates, a charged noisy gradient, chance or the global model "
+        "select; published: its clean weights, which violates privacy: simulations alone.",
+    )
+    share: Share = Field(0.5, description="Share of the coordinates that 'mask' selects.")
+
+    @property
+    def own_part(self) -> Part:
+        """Part of the model that stays at its site."""
+        return self.stays
+
+    @property
+    def extra_steps(self) -> int:
+        """One, whose noisy gradient selects a charged mask."""
+        return int(self.mask == "charged-top-k")
+
+    @property
+    def sends_every_coordinate(self) -> bool:
+        """No mask leaves coordinates out."""
+        return self.mask == "none"
+
+    @property
+    def sums_updates(self) -> bool:
+        """A mask of the summed updates."""
+        return self.mask == "noisy-updates"
+
+    @property
+    def needs_step_noise(self) -> bool:
+        """A mask that is made of the noise of steps."""
+        return self.mask in {"noisy-updates", "charged-top-k"}
+
+    @property
+    def reads_clean_weights(self) -> bool:
+        """A mask of clean weights."""
+        return self.mask == "published"
+
+    def check(self, terms: RunTerms) -> None:
+        """Refuse clean weights of real sites."""
+        super().check(terms)
+        if self.reads_clean_weights and terms.dataset == "site":
+            raise TermsError(
+                "run config: 'work' with 'mask=published' releases a function of clean weights, so "
+                "it runs on simulated sites alone: take 'mask=noisy-updates', or a named 'dataset'"
+            )
+
+
+class Joint(Parted):
+    """FedPer, LG-FedAvg: each step trains both parts."""
+
+    kind = "joint"
+
+
+class Alternate(Parted):
+    """FedRep, DSU: a round's first steps train the own part, the others the sent one."""
+
+    kind = "alternate"
+    own_steps: Count = Field(
+        0, description="Steps of the own part; 0: half of a round's, at least one."
+    )
+
+    def sent_steps(self, steps: int) -> int:
+        """Return 1: the other steps may train the part that stays."""
+        return min(steps, 1)
+
+    def check(self, terms: RunTerms) -> None:
+        """Refuse rounds without a step for the sent part."""
+        super().check(terms)
+        if 0 < terms.local_steps <= max(1, self.own_steps):
+            raise TermsError(
+                f"run config: 'work' = 'alternate' with 'local-steps' = {terms.local_steps} leaves "
+                "no step for the shared part: raise 'local-steps', or lower 'own-steps'"
+            )
+
+
+class Frozen(Parted):
+    """FedBABU: each step trains the sent part; the own one keeps its public first values."""
+
+    kind = "frozen"

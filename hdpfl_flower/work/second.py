@@ -1,0 +1,83 @@
+"""A second model of a site's own, pulled to the global one: Ditto.
+
+Li, Hu, Beirami and Smith, Ditto: Fair and Robust Federated Learning Through Personalization (ICML
+2021), with a pull λ for each privacy level as in FedHDP, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from hdpfl_flower.config.kinds import Kind
+from hdpfl_flower.config.settings import NotNegative
+from hdpfl_flower.errors import TermsError
+
+if TYPE_CHECKING:
+    from hdpfl_flower.config.terms import RunTerms
+
+
+class SecondModel(Kind):
+    """A site's model beside the global one, pulled to it.
+
+    Attributes:
+        models: that a round trains under the plan.
+    """
+
+    key = "second"
+    models: ClassVar[int] = 1
+    pull: NotNegative = Field(
+        0.1, description="Pull λ towards the round's global model; 0: local training."
+    )
+    opted_out: NotNegative | Literal["same"] = Field(
+        "same", description="Pull of sites without privacy (ε = inf); same: as 'pull'."
+    )
+
+    def is_unlike_rounds(self, terms: RunTerms) -> bool:
+        """Return whether a round trains two models under the plan."""
+        del terms
+        return self.models > 1
+
+    def pull_of(self, epsilon: float) -> float:
+        """Return λ of a site whose run has ``epsilon``."""
+        is_out = math.isinf(epsilon) and self.opted_out != "same"
+        return float(self.opted_out) if is_out else self.pull
+
+    def check(self, terms: RunTerms) -> None:
+        """Refuse other personal models beside it, and steps beyond the global model.
+
+        A step goes η·λ of the way to it: above 1 it ends beyond, from 2 on further and further.
+
+        Raises:
+            TermsError: names the keys, and what to change.
+        """
+        if terms.has_personal_state or terms.after.tuning:
+            raise TermsError(
+                "run config: 'second' is a model beside the whole global one: leave it out, or "
+                "leave out personal parts, and 'shrink' and 'tuning' of 'after'"
+            )
+        if max(self.pull_of(0), self.pull_of(math.inf)) * terms.learning_rate > 1:
+            raise TermsError(
+                f"run config: 'second' is '{self.to_text()}' and 'learning-rate' "
+                f"{terms.learning_rate:g}: their product is above 1, and a step would go beyond "
+                "the global model; lower one of them"
+            )
+
+
+class Private(SecondModel):
+    """Trained by DP-SGD, whose steps are charged like the round's."""
+
+    kind = "private"
+    models = 2
+
+
+class Kept(SecondModel):
+    """Trained by plain SGD: costs nothing, and is for the site's own eyes."""
+
+    kind = "kept"
+
+
+SECONDS: Final[dict[str, type[SecondModel]]] = {kind.kind: kind for kind in (Private, Kept)}
+"""Every kind by its name."""

@@ -1,0 +1,65 @@
+"""Metrics of simulated sites at the end, and sites better off alone.
+
+``sites.json`` in a run's folder holds, on records like each site's own, the metrics of the model
+that the site uses (``site-``) and of its personal model (``personal-``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from hdpfl_flower.models.site_summary import PERSONAL, SITE, is_error
+from hdpfl_flower.system.files import replace_file
+
+NAME = "sites.json"
+BySite = Mapping[str, Mapping[str, float]]
+"""Site → metric → value."""
+
+
+def write_site_metrics(folder: Path, found: Mapping[str, BySite]) -> None:
+    """Write the metrics by name prefix; skipped without tested sites."""
+    content = {prefix: by_site for prefix, by_site in found.items() if by_site}
+    if content:
+        replace_file(folder / NAME, (json.dumps(content, indent=1) + "\n").encode(), mode=0o644)
+
+
+def read_site_metrics(folder: Path) -> Mapping[str, BySite]:
+    """Return the content of :func:`write_site_metrics`; empty if missing."""
+    path = folder / NAME
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def best_of(found: Mapping[str, BySite], metric: str) -> dict[str, float]:
+    """Return each site's metric under its final or personal model.
+
+    >>> best_of({"site-": {"1": {"accuracy": 0.5}}, "personal-": {"1": {"accuracy": 0.75}}},
+    ...         "accuracy")
+    {'1': 0.75}
+    """
+    values = {s: facts[metric] for s, facts in found.get(SITE, {}).items() if metric in facts}
+    own = {s: facts[metric] for s, facts in found.get(PERSONAL, {}).items() if metric in facts}
+    return values | own
+
+
+def better_alone(
+    alone: Mapping[str, BySite], joined: Mapping[str, BySite], metric: str
+) -> tuple[list[str], int]:
+    """Return the sites with better local training, and the number compared.
+
+    Args:
+        alone: of a run of ``local``, on the same sites.
+        joined: of the run to compare.
+        metric: such as ``accuracy``, or an error, of which less is better.
+
+    >>> alone = {"site-": {"1": {"accuracy": 0.5}, "2": {"accuracy": 0.75}}}
+    >>> joined = {"site-": {"1": {"accuracy": 0.75}, "2": {"accuracy": 0.5}}}
+    >>> better_alone(alone, joined, "accuracy")
+    (['2'], 2)
+    """
+    first, second = best_of(alone, metric), best_of(joined, metric)
+    both = [site for site in first if site in second]
+    sign = -1 if is_error(metric) else 1
+    found = [site for site in both if sign * first[site] > sign * second[site]]
+    return sorted(found, key=lambda site: (len(site), site)), len(both)

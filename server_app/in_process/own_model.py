@@ -1,0 +1,20 @@
+"""Rehearsal of a user's model on zeros, with the engine of every round."""
+
+from __future__ import annotations
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.models.networks import is_user_code
+
+
+def rehearse_own_model(terms: RunTerms) -> None:
+    """Train a ``module:function`` model on zeros; built-in models are skipped.
+
+    Raises:
+        ModelError: it cannot be built or trained; the user's exception is its cause.
+    """
+    if not is_user_code(terms.model):
+        return
+    from client_app.training.engine_choice import engine_for
+
+    engine_for(terms.model, task_for(terms), "auto", "cpu")

@@ -1,0 +1,59 @@
+"""Guard ``cap``: refuses proven liars, bounds weights by 3/n."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.linalg.sums import weighted_sum
+from hdpfl_flower.models.networks import Arrays
+from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.weights import by_rows, weighted_rows
+from strategies.guards.bounds import CAP, cap_weights
+from strategies.guards.guard import ProvingGuard
+
+
+class Cap(ProvingGuard):
+    """Guard ``cap``: proofs, and no weight above ``CAP``/n."""
+
+    def __init__(self, config: RunConfig, *, sums: bool, linear_step: bool = True) -> None:
+        """Prepare for a run; see :class:`~strategies.guards.guard.Guard`.
+
+        Raises:
+            TermsError: the strategy's update is no weighted sum.
+        """
+        if not sums:
+            raise TermsError(
+                f"run config: 'guard': 'cap' bounds a site's weight in a sum, and what "
+                f"'strategy' '{config.terms.strategy}' gives is no such sum; take 'content' or "
+                "'none', or another strategy"
+            )
+        super().__init__(config, sums=sums, linear_step=linear_step)
+
+    def screen(self, updates: RoundUpdates, model: Arrays | None = None) -> RoundUpdates:
+        """Return the updates without zeros, copies and proven liars."""
+        kept = super().screen(updates, model)
+        return self._without_proven(kept)
+
+    def reweigh(self, outcome: Outcome, kept: RoundUpdates, rate: float = 1.0) -> Outcome:
+        """Return the outcome with bounded weights, and ``capped``."""
+        bounded = _capped(outcome, kept)
+        is_cut = bounded.weights < outcome.weights * (1 - 1e-9)
+        self._gauges = {"capped": is_cut.astype(np.float64)}
+        return super().reweigh(bounded, kept, rate)
+
+
+def _capped(outcome: Outcome, kept: RoundUpdates) -> Outcome:
+    """Return the outcome with no weight above ``CAP``/n, in any class row."""
+    limit, rows = CAP / len(kept.sites), outcome.row_weights
+    if rows is not None:
+        shares = np.array([cap_weights(block, limit) for block in rows.shares])
+        rows = replace(rows, shares=shares)
+        capped = by_rows(rows, weighted_rows(rows, kept.updates), outcome.gauges)
+        return replace(capped, group=outcome.group)
+    weights = cap_weights(outcome.weights, limit)
+    update = weighted_sum(outcome.scale * weights, kept.updates)
+    return replace(outcome, update=update, weights=weights)

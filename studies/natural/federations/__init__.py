@@ -1,0 +1,1 @@
+"""Natural federations: package tables with records at real sites."""

@@ -1,0 +1,1 @@
+"""Worth of public weights under privacy."""

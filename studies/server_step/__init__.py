@@ -1,1 +1,0 @@
-"""Studies of the server's step under DP."""

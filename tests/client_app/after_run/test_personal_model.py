@@ -1,0 +1,159 @@
+"""A site's personal model: it stays, survives, and costs neither a round nor a release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from client_app.training.ditto import (
+    kept_personal_path,
+    kept_round,
+    load_personal_model,
+    simulated_personal_path,
+)
+from hdpfl_flower import wire
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import DataError
+from hdpfl_flower.ledger.ledger import Ledger
+from server_app.in_process.grid import LocalGrid
+from server_app.in_process.in_process_run import run_in_process
+from tests.client_app.messages import (
+    CLIENT_NOISE,
+    ask,
+    config_of,
+    make_site,
+    model_of,
+    terms_of,
+    terms_with_test,
+)
+from tests.client_app.training.test_client_level import SERVER, kinds, noising, trusting
+
+
+@pytest.mark.parametrize("noise", ["records", "client", "server"])
+def test_a_personal_model_stays_and_survives_a_restart(tmp_path: Path, noise: str) -> None:
+    profile = trusting(tmp_path)
+    terms = terms_of(**{**SERVER, "noise": noise, "second": "kept pull=0.1"})
+    reply = ask(profile, terms, 1)
+    assert set(reply.content) == {"update"}
+    path = kept_personal_path(tmp_path / "state", terms)
+    first = load_personal_model(path, 3)
+    ask(profile, terms, 1)  # a replay trains nothing
+    np.testing.assert_array_equal(load_personal_model(path, 3), first)
+    ask(profile, terms, 2)  # every message opens the site anew
+    second = load_personal_model(path, 3)
+    assert first is not None
+    assert second is not None
+    assert not np.array_equal(first, second)
+    with pytest.raises(DataError, match="of another model"):
+        load_personal_model(path, 4)
+    path.write_bytes(b"torn")
+    with pytest.raises(DataError, match="damaged"):
+        load_personal_model(path, 3)
+
+
+def test_a_damaged_personal_model_costs_no_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
+    assert ask(profile, terms, 1).has_content()
+    path = kept_personal_path(tmp_path / "state", terms)
+    path.write_bytes(b"torn")
+    assert ask(profile, terms, 2).has_content()
+    assert "no personal model in this round: the personal model" in caplog.text
+    assert path.read_bytes() == b"torn"  # its owner may have a copy
+    assert set(kinds(tmp_path).values()) == {"sent"}
+
+
+def test_a_site_that_dies_over_its_personal_model_has_sealed_its_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
+    monkeypatch.setattr("client_app.training.ditto._train", dies)
+    with pytest.raises(KeyboardInterrupt):
+        ask(profile, terms, 1)
+    assert kinds(tmp_path) == {(1, "update"): "sent"}
+    assert ask(profile, terms, 1).has_content()  # it is sent again, and nothing is trained
+
+
+def test_a_strong_pull_keeps_the_personal_model_at_the_global_one(tmp_path: Path) -> None:
+    from hdpfl_flower.data.datasets import task_for
+    from hdpfl_flower.models.networks import arrays_of, build_model, flatten
+
+    distances = []
+    for pull in ("0", "10"):  # at η·λ = 1 every step starts from the global model again
+        terms = terms_of(**{"learning-rate": 0.1, "second": f"kept pull={pull}", "noise": "client"})
+        ask(noising(tmp_path / pull), terms)
+        path = kept_personal_path(tmp_path / pull / "state", terms)
+        own = load_personal_model(path, 3)
+        shared = flatten(arrays_of(build_model(terms.model, task_for(terms), 1)))
+        assert own is not None
+        distances.append(float(np.linalg.norm(own - shared)))
+    assert distances[1] < 0.7 * distances[0]
+
+
+def test_a_round_done_again_trains_no_second_time(tmp_path: Path) -> None:
+    """A simulation that goes on after a crash repeats a round, and has trained its part of it."""
+    config = {"second": "kept pull=0.1", "runs-dir": str(tmp_path), "run-id": "r", "rounds": 2}
+    run = RunConfig.parse({**config, "epsilons": "8", "batch-sizes": "64"})
+    terms = run.terms
+    grid, model = LocalGrid(4, [1], config=run, ledgers_in_files=True), model_of(terms)
+    size, vectors = sum(array.numpy().size for array in model.values()), []
+    for server_round in (1, 1, 2):
+        content = wire.write_instructions(terms, server_round, model)
+        (reply,) = grid.send_and_receive([Message(content, 3, wire.TRAIN)])
+        assert reply.has_content()
+        vectors.append(load_personal_model(simulated_personal_path(run, 1), size))
+    grid.close()
+    np.testing.assert_array_equal(vectors[1], vectors[0])
+    assert kept_round(simulated_personal_path(run, 1)) == 2
+    assert not np.array_equal(vectors[2], vectors[0])
+
+
+@pytest.mark.parametrize("listed", [["metrics"], ["metrics", "personal-metrics"]])
+def test_its_metrics_leave_only_where_the_profile_discloses_them(
+    tmp_path: Path, listed: list[str]
+) -> None:
+    disclose = json.dumps(listed)
+    profile = make_site(tmp_path, holdout=0.5, disclose=disclose, more=CLIENT_NOISE)
+    terms = terms_with_test(**{"second": "kept pull=0.1", "learning-rate": 0.5, "noise": "client"})
+    ask(profile, terms, 1)
+    own = next((tmp_path / "state").glob("personal*"))
+    content = own.read_bytes()
+    own.unlink()
+    before = wire.read_metrics(ask(profile, terms, 1, wire.EVALUATE).content)
+    assert set(before) == {"accuracy", "loss"}  # there is no personal model
+    own.write_bytes(content)
+    ask(profile, terms, 2)
+    after = wire.read_metrics(ask(profile, terms, 2, wire.EVALUATE).content)
+    assert ("personal-loss" in after) == ("personal-accuracy" in after) == (len(listed) == 2)
+    if len(listed) == 2:
+        assert after["personal-loss"] != after["loss"]
+    assert kinds(tmp_path) == {
+        (1, "update"): "sent",
+        (1, "metrics"): "sent",
+        (2, "update"): "sent",
+        (2, "metrics"): "sent",
+    }
+    answers = Ledger(tmp_path / "ledger.sqlite").account().exact_answers
+    assert answers == 2 * len(listed), "one for each model that is tested"
+
+
+def test_a_run_tells_them_by_level(tmp_path: Path) -> None:
+    config = {
+        "strategy": "fedhdp", "evaluation": "sites", "rounds": 2, "runs-dir": str(tmp_path),
+        "epsilons": "2,2,inf,inf", "second": "kept pull=0.1", "dataset": "digits", "schema": "",
+        "run-id": "r",
+    }  # fmt: skip
+    metrics = run_in_process(config_of(**config), 4).rounds[-1]["metrics"]
+    for level in ("private", "opted-out"):
+        assert 0 <= metrics[f"personal-accuracy-{level}"] <= 1
+        assert metrics[f"accuracy-{level}-variance"] >= 0
+    mean = (metrics["personal-accuracy-private"] + metrics["personal-accuracy-opted-out"]) / 2
+    assert metrics["personal-accuracy"] == pytest.approx(mean)  # two sites each

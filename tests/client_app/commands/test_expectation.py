@@ -1,0 +1,163 @@
+"""``hdpfl-site worth --terms``: what the records would reach alone; it costs no budget."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from client_app.worth import expectation
+from client_app.worth.candidates import CONSTANT, HOME
+from client_app.worth.comparison import Judged, ModelComparison
+from client_app.worth.expectation import ALONE, Expectation, expect, in_words
+from client_app.worth.judgement import Question
+from hdpfl_flower.errors import DataError, TermsError
+from hdpfl_flower.measures.bootstrap import Estimate
+from hdpfl_flower.privacy.plan import make_plan
+from tests.client_app.commands.conftest import SiteFolder
+from tests.client_app.commands.test_worth import files, prepare
+
+QUICK = Question(folds=2, most_epochs=4)
+
+
+@pytest.fixture(autouse=True)
+def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hdpfl_flower.measures.bootstrap.DRAWS", 500)
+    monkeypatch.setattr("client_app.worth.home_model.RATES", (0.1, 1.0))
+
+
+class Quiet:
+    """Counts the ticks of each piece of work."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, title: str, total: int) -> Quiet:
+        self.title = title
+        self.done[title] = (0, total)
+        return self
+
+    def __enter__(self):
+        return self.tick
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def tick(self) -> None:
+        count, total = self.done[self.title]
+        self.done[self.title] = (count + 1, total)
+
+
+def expected(site: SiteFolder, epsilon: float = 1.2345678, **terms: object) -> Expectation:
+    """Return the expectation where one run may cost ``epsilon``."""
+    prepare(site)
+    text = site.profile_path.read_text().replace("epsilon = 1.2345678", f"epsilon = {epsilon}")
+    site.profile_path.write_text(text.replace("epsilon = 4.0", "epsilon = inf"))
+    site.write_terms(**{"learning_rate": 1.0, "rounds": 10, "local_steps": 5, **terms})
+    made = make_plan(site.profile, site.terms)
+    return expect(site.profile, site.terms, made, QUICK, Quiet())
+
+
+def accuracy(found: Expectation, name: str) -> float:
+    (one,) = [each for each in found.found.models if each.name == name]
+    return one.measures["accuracy"].value
+
+
+def test_noise_of_the_plan_takes_away_what_is_learned(site) -> None:
+    """The same steps at another ε: nearly all right without noise, a coin's toss with much."""
+    much, little, none = (expected(site, epsilon) for epsilon in (0.01, 8.0, float("inf")))
+    assert accuracy(none, ALONE) > 0.85
+    assert accuracy(little, ALONE) > 0.7
+    # 80 records, 3 simulations of 2 folds: a model of noise is right on half of them, ± 0.25.
+    assert abs(accuracy(much, ALONE) - 0.5) < 0.3
+    assert accuracy(much, ALONE) < accuracy(none, ALONE) - 0.1
+    assert much.spread > 0.01
+    for found in (much, little, none):
+        assert accuracy(found, HOME) == accuracy(none, HOME) > 0.85
+
+
+def test_held_out_records_take_no_part(site) -> None:
+    found = expected(site).found
+    prepare(site)
+    data = expectation.read_unit_records(
+        site.profile.data, expectation.task_for(site.terms), site.schema
+    )
+    assert 0 < found.records == int((~data.held_out).sum()) < 160
+
+
+def test_the_simulation_is_that_of_the_plan(site, monkeypatch) -> None:
+    """Each step's noise, divisor and number are the plan's; only the randomness is made up."""
+    seen: list[tuple] = []
+
+    def note(engine, start, records, plan, rate, streams, batch):
+        seen.append((plan, rate, streams.noise.bytes(8)))
+        return np.zeros_like(start)
+
+    monkeypatch.setattr(expectation, "train", note)
+    expected(site)
+    made = make_plan(site.profile, site.terms)
+    assert len(seen) == 10 * 2 * expectation.SEEDS
+    assert {plan for plan, _, _ in seen} == {made.round(1, site.terms.clip_norm)}
+    assert {rate for _, rate, _ in seen} == {1.0}
+    assert len({drawn for _, _, drawn in seen}) == len(seen)  # no noise twice
+
+
+def test_it_is_shown_and_nothing_is_written(opened) -> None:
+    prepare(opened)
+    before = files(opened.folder)
+    words = ("worth", "--terms", opened.terms_path, "--folds", "2", "--epochs", "4")
+    shown = opened(*words)
+    assert shown.code == 0, shown.err
+    assert "2-fold cross-validated over this site's" in shown.out
+    assert ALONE in shown.out
+    assert "Nothing was charged or written" in shown.out
+    assert "verdict" not in shown.out
+    assert files(opened.folder) == before
+    found = json.loads(opened(*words, "--json").out)
+    assert [one["name"] for one in found["models"]] == [CONSTANT, HOME, ALONE]
+    for more in (("--run", "run-1"), ("--plot", "a.png"), ("--folds", "0")):
+        assert opened(*words, *more).code == 2
+
+
+def test_other_noise_and_missing_records_are_refused(site) -> None:
+    prepare(site)
+    made = make_plan(site.profile, site.terms)
+    site.write_terms(noise="server", delta=1e-7)
+    with pytest.raises(TermsError, match="'noise' = records"):
+        expect(site.profile, site.terms, made, QUICK, Quiet())
+    site.write_terms()
+    (site.folder / "records.csv").write_text("y,a,c\n1,2,x\n")
+    with pytest.raises(DataError, match="two units"):
+        expect(site.profile, site.terms, made, QUICK, Quiet())
+    site.write_profile(('[data]\nformat = "csv"\npath = "records.csv"\n', ""))
+    assert "[data] is missing" in site("worth", "--terms", site.terms_path).error()
+
+
+def test_the_work_is_counted(site) -> None:
+    prepare(site)
+    made, quiet = make_plan(site.profile, site.terms), Quiet()
+    expect(site.profile, site.terms, made, QUICK, quiet)
+    assert {title: done == total for title, (done, total) in quiet.done.items()} == {
+        "home model": True,
+        "with noise": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [((0.1, 0.3), "would beat the constant"), ((-0.3, -0.1), "less than"), ((-1, 1), "so few")],
+)
+def test_the_sentence_says_what_the_interval_says(ends: tuple[float, float], words: str) -> None:
+    gains = {CONSTANT: Estimate(sum(ends) / 2, *ends)}
+    found = ModelComparison("accuracy", 0.95, 9, 9, [Judged(ALONE, "none", {}, gains)])
+    assert words in in_words(Expectation(found, 0.1, 3))
+
+
+def test_a_label_told_too_well_at_home_gives_no_conclusion() -> None:
+    gains = {CONSTANT: Estimate(0.2, 0.1, 0.3)}
+    for value, is_doubted in ((0.975, False), (0.985, True), (1.0, True)):
+        home = Judged(HOME, "none", {"auroc": Estimate(value, 0.9, 1.0)}, gains)
+        found = ModelComparison("accuracy", 0.95, 9, 9, [home, Judged(ALONE, "none", {}, gains)])
+        said = in_words(Expectation(found, 0.1, 3))
+        assert said.startswith("no conclusion: ") == is_doubted
+        assert ("would beat the constant" in said) != is_doubted

@@ -1,0 +1,146 @@
+"""A deployed site under a frozen backbone: what it lists and holds, and what it keeps in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import RecordDict
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner
+
+from client_app.commands import app
+from hdpfl_flower import wire
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.models import backbones
+from hdpfl_flower.models.backbones import over
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.weight_files import weight_file
+from hdpfl_flower.work.backbone import read_backbone
+from tests.client_app.messages import make_site, model_of, send, terms_of
+
+FUNCTION = f"{__name__}:network"
+seen: list[int] = []
+
+
+def network(_: Task | None = None) -> nn.Module:
+    """Three numbers of a row of a table."""
+    return nn.Sequential(Noting(), nn.Linear(2, 3), nn.Tanh())
+
+
+class Noting(nn.Module):
+    """Notes each batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x``."""
+        seen.append(len(x))
+        return x
+
+
+@pytest.fixture(autouse=True)
+def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The weights, added as an operator does; returns their digest."""
+    monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))
+    backbones._network.cache_clear()
+    torch.manual_seed(3)
+    save_file(network().state_dict(), tmp_path / "w.safetensors")
+    done = CliRunner().invoke(app, ["weights", "add", str(tmp_path / "w.safetensors")])
+    assert done.exit_code == 0, done.output
+    found = done.output.split('"')[1]
+    assert found.startswith("sha256:")
+    return found
+
+
+def terms(digest: str) -> RunTerms:
+    return terms_of(backbone=f"own function={FUNCTION} width=3 weights={digest}")
+
+
+def policy(digest: str, function: str = FUNCTION) -> str:
+    return f'[policy]\nweights = ["{digest}"]\nmodels = ["{function}"]\n'
+
+
+def ask(profile: Path, asked: RunTerms, server_round: int, memory: RecordDict) -> int | None:
+    """Return the code of a refusal; None where the site trained."""
+    kind = wire.TRAIN if server_round else wire.JOIN
+    content = wire.write_instructions(asked, server_round, model_of(asked))
+    reply = send({"profile": str(profile)}, kind, content, memory=memory)
+    return reply.error.code if reply.has_error() else None
+
+
+def releases(folder: Path) -> int:
+    ledger = Ledger(folder / "ledger.sqlite")
+    found = len(ledger.account().releases)
+    ledger.close()
+    return found
+
+
+def test_a_site_that_lists_the_weights_trains_on_their_outputs(tmp_path: Path, digest: str) -> None:
+    profile, memory = make_site(tmp_path, more=policy(digest)), RecordDict()
+    asked = terms(digest)
+    assert {n: a.shape for n, a in wire.read_own(model_of(asked)).items()} == {
+        "1.weight": (1, 3), "1.bias": (1,),
+    }  # fmt: skip
+    assert ask(profile, asked, 0, memory) is None
+    assert ask(profile, asked, 1, memory) is None
+    assert releases(tmp_path) == 1
+
+
+def test_outputs_are_computed_once_a_run_and_kept_encrypted(tmp_path: Path, digest: str) -> None:
+    """The node's memory holds the key alone, the disk no byte of a row."""
+    profile, memory = make_site(tmp_path, more=policy(digest)), RecordDict()
+    asked = terms(digest)
+    assert ask(profile, asked, 1, memory) is None
+    assert list(memory) == ["hdpfl.backbone"]
+    assert len(memory["hdpfl.backbone"]["key"]) == 32  # type: ignore[arg-type, index]
+    ages = [(20.0 + i, i % 10) for i in range(61)]
+    scaled = np.array([(age / 50 - 1, dose / 5 - 1) for age, dose in ages], np.float32)
+    rows = over(read_backbone(asked.backbone), Task.classification((2,), 2)).embed(scaled)  # type: ignore[arg-type]
+    assert (tmp_path / "state" / "backbone.bin").stat().st_size == 12 + rows.nbytes + 16
+    files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [row for row in rows for content in files if row.tobytes() in content]
+    before = len(seen)
+    assert ask(profile, asked, 2, memory) is None
+    assert len(seen) == before
+    # Other records, or another key, are not those kept.
+    records = tmp_path / "records.csv"
+    records.write_text(records.read_text().replace("20,0,no", "21,0,no"))
+    assert ask(profile, asked, 3, memory) is None
+    assert len(seen) > before
+    before = len(seen)
+    assert ask(profile, terms(digest), 3, RecordDict()) is None
+    assert len(seen) > before
+
+
+@pytest.mark.parametrize("case", ["no list", "other weights", "other code", "no file", "damaged"])
+def test_a_site_without_them_declines_and_charges_nothing(
+    tmp_path: Path, digest: str, case: str
+) -> None:
+    lines = {
+        "no list": "",
+        "other weights": policy("sha256:" + "0" * 64),
+        "other code": policy(digest, "clinic:other"),
+    }
+    profile = make_site(tmp_path, more=lines.get(case, policy(digest)))
+    if case == "no file":
+        weight_file(digest).unlink()
+    if case == "damaged":
+        weight_file(digest).write_bytes(b"else")
+    code = ask(profile, terms(digest), 1, RecordDict())
+    assert code in {wire.DECLINED, wire.FAILED}
+    assert releases(tmp_path) == 0
+
+
+def test_the_check_of_a_site_reads_records_as_they_are_stored(tmp_path: Path, digest: str) -> None:
+    """Columns, losses and leaks are of the table, not of the backbone's outputs."""
+    profile = make_site(tmp_path, more=policy(digest))
+    lines = [f"{key} = {json.dumps(value)}" for key, value in terms(digest).as_config().items()]
+    (tmp_path / "run.toml").write_text("\n".join(lines))
+    command = ["profile", "check", "--profile", str(profile), "--terms", str(tmp_path / "run.toml")]
+    done = CliRunner().invoke(app, command)
+    assert "61 records" in done.output, done.output
+    assert "error" not in done.output.lower(), done.output

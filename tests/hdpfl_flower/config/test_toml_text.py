@@ -1,0 +1,79 @@
+"""No TOML that a coordinator wrote costs more than its size: run configs, and apps' projects."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from client_app.approval.fab import read_bundle
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.config.terms import MOST_TERMS
+from hdpfl_flower.config.toml_text import DEEPEST, MOST_PARTS, form_fault
+from hdpfl_flower.errors import DeploymentError, TermsError
+from tests.client_app.commands.fabs import MODULE, pack, pyproject
+
+LONG = {
+    "a key of many parts": ".".join(["a"] * 9_000) + " = 1\n",
+    "a quoted key of many parts": '."a"' * 9_000 + " = 1\n",
+    "a table of many parts": "[" + ".".join(["a"] * 9_000) + "]\n",
+    "brackets in brackets": "a = " + "[" * 9_000 + "]" * 9_000 + "\n",
+    "tables in tables": "a = " + "{a=" * 9_000 + "1" + "}" * 9_000 + "\n",
+}
+PEAK = 60_000_000
+"""Bytes: 50 million to read any app. A reader of TOML takes 300 million for the first text."""
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_run_config_costs_no_more_than_its_size(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    tracemalloc.start()
+    with pytest.raises(TermsError, match=r"use fewer dots|close some"):
+        RunConfig.load(path)
+    assert tracemalloc.get_traced_memory()[1] < PEAK
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", [*LONG.values(), "# comment\n" * 6_554], ids=[*LONG, "long"])
+def test_an_app_s_project_costs_no_more_than_its_size(tmp_path: Path, text: str) -> None:
+    project, path = pyproject(MODULE, "1"), tmp_path / "app.fab"
+    for more, allowed in (("[x.y.z]\na.b.c = [[1.5]]\n", True), (text, False)):
+        path.write_bytes(pack({"pyproject.toml": (project + "\n" + more).encode()}))
+        tracemalloc.start()
+        if allowed:
+            assert read_bundle(path).version == "1"
+        else:
+            with pytest.raises(DeploymentError, match="is no app of Flower's"):
+                read_bundle(path)
+        assert tracemalloc.get_traced_memory()[1] < PEAK
+        tracemalloc.stop()
+
+
+def test_a_run_config_has_as_many_bytes_as_terms(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("#" * MOST_TERMS)
+    assert RunConfig.load(path) == RunConfig.parse({})
+    path.write_text("#" * (MOST_TERMS + 1))
+    with pytest.raises(TermsError, match=f"longer than {MOST_TERMS} bytes"):
+        RunConfig.load(path)
+
+
+def test_a_nearest_key_is_searched_for_the_first_mistakes(tmp_path: Path) -> None:
+    """A search takes a millisecond, and a file has room for 20,000 mistakes."""
+    path = tmp_path / "run.toml"
+    path.write_text("".join(f"roundz{i} = 1\n" for i in range(2_000)))
+    with pytest.raises(TermsError) as found:
+        RunConfig.load(path)
+    assert str(found.value).count("did you mean") == 5
+    assert "roundz1999" in str(found.value)
+
+
+def test_dots_and_brackets_count_in_keys_alone() -> None:
+    dots, inner = ".".join("a" * MOST_PARTS), "[" * DEEPEST + "]" * DEEPEST
+    assert not form_fault(f"{dots} = {inner}\n")
+    assert form_fault(f"{dots}.a = 1") and form_fault(f"a = [{inner}]")
+    for text in (f'a = "{dots}.a.a"', f"a = '''{dots}.a\n[[[[[['''", f"# {dots}.a [[[[["):
+        assert not form_fault(text)
+    assert not form_fault("a = [1.5, 2.5, 3.5, 4.5, 5.5]")

@@ -1,0 +1,171 @@
+"""Groups of simulated sites: turned images, shifted labels, and the test that follows them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_app.site.simulated import simulated_records
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.data.datasets import load_dataset
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.scenarios.groups import evaluate_models, parse_groups, seen_by
+
+ROOT = Path(__file__).parents[3]
+ORACLES = {"strategies/noise_aware/oracle.py", "strategies/multi_model/oracle_clusters.py"}
+IMAGES = Task.classification((1, 2, 2), 3)
+ONE = Records(np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([2]))
+THESIS = ":3:6:6:6"
+
+
+def keys(records: Records) -> list[bytes]:
+    return [row.tobytes() for row in records.features]
+
+
+@pytest.mark.parametrize(
+    ("group", "image"), [(0, [[1, 2], [3, 4]]), (1, [[2, 4], [1, 3]]), (2, [[4, 3], [2, 1]]),
+                         (3, [[3, 1], [4, 2]])],
+)  # fmt: skip
+def test_a_group_sees_its_images_turned(group: int, image: list[list[int]]) -> None:
+    groups = parse_groups("rotation:1:1:1:1", IMAGES)
+    seen = seen_by(ONE, groups, group, IMAGES)
+    assert seen.features[0, 0].tolist() == image
+    assert seen.features.flags.c_contiguous
+    assert seen.targets.tolist() == [2]
+
+
+def test_a_group_sees_its_labels_shifted_round() -> None:
+    groups = parse_groups("label-shift:1:1:1", IMAGES)
+    assert [seen_by(ONE, groups, m, IMAGES).targets.tolist() for m in range(3)] == [[2], [0], [1]]
+    assert seen_by(ONE, groups, 1, IMAGES).targets.dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", ["rotation", "label-shift"])
+def test_every_record_is_at_one_site_as_its_group_sees_it(kind: str) -> None:
+    plain = RunConfig().updated(partition="iid", seed=3)
+    terms = plain.updated(groups=kind + THESIS)
+    task = load_dataset("digits", "").task
+    groups = parse_groups(terms.simulation.groups, task)
+    rows = []
+    for site in range(21):
+        records, none = simulated_records(terms, site, 21)
+        before, group = simulated_records(plain, site, 21)[0], (site + 3) // 6
+        assert none is None
+        assert groups is not None
+        assert groups.of_site(site, 21) == group
+        expected = seen_by(before, groups, group, task)
+        assert np.array_equal(records.features, expected.features)
+        assert np.array_equal(records.targets, expected.targets)
+        assert group == 0 or not (
+            np.array_equal(records.features, before.features)
+            and np.array_equal(records.targets, before.targets)
+        )
+        rows += keys(before)
+    assert sorted(rows) == sorted(keys(load_dataset("digits", "").train))
+
+
+def test_groups_of_sites_with_as_many_records_as_asked_for() -> None:
+    plain = RunConfig().updated(partition="iid:60", seed=3)
+    terms, rows = plain.updated(groups="rotation" + THESIS), []
+    for site in range(21):
+        records = simulated_records(terms, site, 21)[0]
+        before = simulated_records(plain, site, 21)[0]
+        turned = np.rot90(before.features, (site + 3) // 6, axes=(2, 3))
+        assert len(records) == 60
+        assert np.array_equal(records.features, turned)
+        rows += keys(before)
+    assert len(set(rows)) == len(rows) == 21 * 60
+    assert set(rows) <= set(keys(load_dataset("digits", "").train))
+
+
+@pytest.mark.parametrize(
+    ("spec", "dataset", "words"),
+    [
+        ("turned:3:6", "digits", "write rotation:SIZE"),
+        ("rotation", "digits", "write rotation:SIZE"),
+        ("rotation:13", "digits", "two or more groups"),
+        ("rotation:3:-1", "digits", "write rotation:SIZE"),
+        ("rotation:3:1.5", "digits", "write rotation:SIZE"),
+        ("rotation:3:²", "digits", "write rotation:SIZE"),
+        ("rotation:13:0", "digits", "at least 1 site"),
+        ("rotation:6:7", "heart", "no square images"),
+        ("rotation:6:7", "school", "no square images"),
+        ("label-shift:6:7", "school", "not classes"),
+        ("rotation:3:3:3:3:1", "digits", "at most 4"),
+        ("label-shift:3:3:7", "heart", "at most 2"),
+        ("rotation:6:6", "digits", "12 sites and the run has 13"),
+    ],
+)
+def test_what_no_simulation_can_have_is_refused_by_name(
+    spec: str, dataset: str, words: str
+) -> None:
+    terms = RunConfig().updated(dataset=dataset, groups=spec)
+    with pytest.raises(TermsError, match=words) as caught:
+        simulated_records(terms, 0, 13)
+    assert "'groups'" in str(caught.value)
+
+
+def test_the_test_weighs_groups_by_their_sites_and_names_the_smallest() -> None:
+    # This model says class 0 where the upper left pixel is dark, else class 1.
+    weight = np.zeros((3, 4), np.float32)
+    weight[1, 0] = 1
+    arrays = {"1.weight": weight, "1.bias": np.array([0.5, 0, -9], np.float32)}
+    images = np.zeros((4, 1, 2, 2), np.float32)
+    images[:, 0, 0, 0] = [1, 1, 0, 0]
+    test = Records(images, np.array([1, 1, 0, 2]))
+    groups = parse_groups("label-shift:1:2:2", IMAGES)
+    assert groups is not None
+    found, by_site = evaluate_models("logreg", IMAGES, [arrays], {}, test, groups)
+    assert by_site == {}
+    assert {name: found[name] for name in found if name != "loss"} == {
+        "accuracy": pytest.approx(0.2 * 0.75 + 0.4 * 0.25 + 0.4 * 0),
+        "accuracy-minority": 0.75,
+        "accuracy-group-0": 0.75,
+        "accuracy-group-1": 0.25,
+        "accuracy-group-2": 0.0,
+    }
+    outputs = np.array([[0.5, 1, -9]] * 2 + [[0.5, 0, -9]] * 2)
+    lost = [
+        float(np.mean(np.log(np.exp(outputs).sum(1)) - outputs[range(4), (test.targets + m) % 3]))
+        for m in range(3)
+    ]
+    assert found["loss"] == pytest.approx(0.2 * lost[0] + 0.4 * lost[1] + 0.4 * lost[2], rel=1e-6)
+
+
+def test_all_groups_of_the_smallest_size_are_the_minority() -> None:
+    groups = parse_groups("label-shift:2:1:1", IMAGES)
+    assert groups is not None
+    assert groups.minority == (1, 2)
+
+
+def reads_the_truth(source: str) -> bool:
+    """Tell whether code looks at a run's groups of sites."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr == "groups":
+            return True
+        if isinstance(node, ast.Constant) and node.value == "groups":
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "hdpfl_flower.scenarios.groups":
+            return True
+    return False
+
+
+def test_no_strategy_but_an_oracle_reads_the_groups() -> None:
+    names = {str(path.relative_to(ROOT)) for path in (ROOT / "strategies").glob("*.py")}
+    assert {name for name in names if reads_the_truth((ROOT / name).read_text())} <= ORACLES
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = terms.groups",
+        "getattr(terms, 'groups')",
+        "from hdpfl_flower.scenarios.groups import x",
+    ],
+)
+def test_a_strategy_that_reads_the_groups_is_found(line: str) -> None:
+    assert reads_the_truth(line)

@@ -1,0 +1,133 @@
+"""The papers' own noise formulas, against the numbers that were published with them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hdpfl_flower.errors import AccountingError
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.scenarios.paper_formulas import (
+    ROBUST_HDP_ORDERS,
+    pfa_multiplier,
+    r_dpcfl_multiplier,
+    robust_hdp_multiplier,
+    selections_epsilon,
+)
+
+N, ROUNDS, DELTA = 2400, 200, 1e-4
+
+
+def z(epsilon: float, batch: int) -> float:
+    return robust_hdp_multiplier(epsilon, DELTA, batch / N, ROUNDS * N / batch)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "batch", "expected"),
+    [(2.81, 32, 2.78), (0.15, 64, 211.82), (1.12, 32, 6.5), (0.2, 64, 56.34), (0.97, 64, 10.53)],
+)
+def test_the_noise_of_the_papers_clients(epsilon: float, batch: int, expected: float) -> None:
+    """Computed apart from this code, with the authors' orders and conversion."""
+    assert z(epsilon, batch) == pytest.approx(expected, abs=0.0101)
+
+
+def test_dp_accounting_gives_the_same_cost() -> None:
+    """Its RDP at whole orders is Opacus': an independent path to the same ε."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    orders = [order for order in ROBUST_HDP_ORDERS if order == int(order)]
+    accountant = RdpAccountant(orders)
+    event = PoissonSampledDpEvent(16 / N, GaussianDpEvent(z(0.5, 16)))
+    accountant.compose(SelfComposedDpEvent(event, ROUNDS * N // 16))
+    rdp = np.asarray(accountant._rdp)
+    cost = float(np.min(rdp + math.log(1 / DELTA) / (np.asarray(orders) - 1)))
+    assert cost == pytest.approx(0.5, rel=0.002)  # z is rounded to two decimals
+
+
+def test_the_formula_has_a_floor() -> None:
+    with pytest.raises(AccountingError, match="ln\\(1/delta\\)/63"):
+        z(0.14, 16)
+
+
+def test_no_privacy_is_no_noise_and_little_privacy_little() -> None:
+    assert robust_hdp_multiplier(math.inf, DELTA, 0.1, 10) == 0
+    assert pfa_multiplier(math.inf, DELTA, 0.1, 10) == 0
+    assert robust_hdp_multiplier(1e6, DELTA, 0.1, 10) == 0.1
+
+
+def test_pfas_formula() -> None:
+    """z = 10·q·√(T·log₁₀(1/δ))/ε: 10 · (8/1200) · √(8000 · 5) / 0.1."""
+    assert pfa_multiplier(0.1, 1e-5, 8 / 1200, 8000) == pytest.approx(133.3333, abs=1e-4)
+
+
+@pytest.mark.parametrize("bad", [(0, DELTA, 0.1, 1), (1, 1, 0.1, 1), (1, DELTA, 0, 1),
+                                 (1, DELTA, 0.1, 0), (math.nan, DELTA, 0.1, 1)])  # fmt: skip
+def test_what_is_out_of_range_is_refused(bad: tuple[float, float, float, float]) -> None:
+    for formula in (robust_hdp_multiplier, pfa_multiplier):
+        with pytest.raises(AccountingError):
+            formula(*bad)
+
+
+def two_stages(records: int, batch: int, first: int) -> tuple[tuple[float, float], ...]:
+    """R-DPCFL's E = 200 rounds of one epoch, steps not rounded."""
+    return (first / records, records / first), (batch / records, 199 * records / batch)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "batch", "first", "expected", "variance"),
+    [
+        (5, 16, 16, 0.932, 35.2),
+        (5, 16, 6600, 1.249, 9.0e-7),
+        (5, 32, 32, 1.165, 6.88),
+        (5, 32, 6600, 1.444, 1.21e-6),
+        (5, 128, 128, 2.034, 0.328),
+        (5, 128, 6600, 2.224, 2.86e-6),
+        (10, 32, 32, 0.811, 3.33),
+        (10, 32, 6600, 0.903, 4.7e-7),
+    ],
+)
+def test_r_dpcfls_noise_and_the_variance_of_its_first_updates(
+    epsilon: float, batch: int, first: int, expected: float, variance: float
+) -> None:
+    """ResNet-18's 11,181,642 parameters, η 5e-4, c 3; its Lemma 4."""
+    found = r_dpcfl_multiplier(epsilon, DELTA, two_stages(6600, batch, first))
+    assert found == pytest.approx(expected, abs=6e-4)
+    steps = (Steps(first / 6600, math.ceil(6600 / first)), Steps(batch / 6600, 1))
+    plan = Plan(epsilon, DELTA, found, first, steps, 0.1, 10)
+    assert 11_181_642 * plan.update_noise_std(1, 3, 5e-4) ** 2 == pytest.approx(
+        variance,
+        rel=1e-2,  # whole steps
+    )
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "selections", "alone", "joint", "split"),
+    [
+        (3, 0.884, 2.123, 2.227, 2.909),
+        (5, 1.496, 1.381, 1.449, 1.853),
+        (10, 3.104, 0.867, 0.906, 1.090),
+        (15, 4.825, 0.720, 0.749, 0.858),
+    ],
+)
+def test_what_r_dpcfls_selections_cost(
+    epsilon: float, selections: float, alone: float, joint: float, split: float
+) -> None:
+    """N = 8,000, b = 32; 20 selections of 0.03·ε: split off as the authors do, or in one sum."""
+    stages, zcdp = two_stages(8000, 32, 8000), 20 * (0.03 * epsilon) ** 2 / 8
+    cost = selections_epsilon(zcdp, DELTA)
+    assert cost == pytest.approx(selections, abs=6e-4)
+    assert r_dpcfl_multiplier(epsilon, DELTA, stages) == pytest.approx(alone, abs=1.1e-3)
+    assert r_dpcfl_multiplier(epsilon, DELTA, stages, zcdp) == pytest.approx(joint, abs=1.1e-3)
+    assert r_dpcfl_multiplier(epsilon - cost, DELTA, stages) == pytest.approx(split, abs=1.1e-3)
+
+
+def test_r_dpcfls_noise_at_its_ends() -> None:
+    assert r_dpcfl_multiplier(math.inf, DELTA, two_stages(100, 10, 100)) == 0
+    with pytest.raises(AccountingError, match="cannot reach"):
+        r_dpcfl_multiplier(0.14, DELTA, two_stages(100, 10, 100))
+    with pytest.raises(AccountingError, match="needs epsilon"):
+        r_dpcfl_multiplier(1, DELTA, ((0.1, 1), (1.5, 1)))

@@ -1,0 +1,149 @@
+"""Patience with a busy SuperLink: what is asked again, for how long, and what ends a node."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hdpfl_flower.system import patient
+from hdpfl_flower.system.patient import ACTIVATION, HEARTBEAT, Ear, ask_again, heard_ago
+
+ANSWERS = {
+    ("/v1/fleet/pull-messages", 500): 503,
+    ("/v1/runtime/acquire-task", 500): 503,
+    ("/elsewhere", 500): 500,
+    (ACTIVATION, 412): 503,
+    ("/v1/fleet/deactivate-node", 412): 412,
+    ("/v1/fleet/pull-messages", 403): 403,
+    ("/v1/fleet/push-object", 200): 503,
+    ("/v1/fleet/pull-messages", 200): 200,
+}
+"""(path, what the SuperLink answers, without content) → what Flower sees."""
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """A client of a SuperLink that answers the status named in the query, and its content."""
+    monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # undone at the end
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        query = request.url.params
+        return httpx.Response(int(query["status"]), content=query.get("content", "").encode())
+
+    with httpx.Client(transport=httpx.MockTransport(answer), base_url="http://link") as client:
+        yield client
+
+
+@pytest.mark.parametrize(("path", "status"), ANSWERS)
+def test_a_busy_superlink_is_asked_again_and_nothing_else(
+    link: httpx.Client, path: str, status: int
+) -> None:
+    ask_again()
+    assert link.post(path, params={"status": status}).status_code == ANSWERS[path, status]
+
+
+def test_an_object_that_was_stored_is_not_sent_again(link: httpx.Client) -> None:
+    ask_again()
+    done = link.post("/v1/fleet/push-object", params={"status": 200, "content": "\b\x01"})
+    assert done.status_code == 200
+
+
+def test_patience_ends_and_begins_anew(link: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_again()
+    path, busy = "/v1/fleet/get-run", {"status": 500}
+    now = time.monotonic()
+    assert link.post(path, params=busy).status_code == 503
+    monkeypatch.setattr(time, "monotonic", lambda: now + patient.PATIENCE + 1)
+    assert [link.post(path, params=busy).status_code for _ in range(2)] == [500, 503]
+
+
+def test_an_answered_heartbeat_is_heard_once_and_a_refused_one_is_not(link: httpx.Client) -> None:
+    heard: list[int] = []
+    for _ in range(2):
+        ask_again(lambda: heard.append(1))
+    link.post(HEARTBEAT, params={"status": 500})
+    link.post(HEARTBEAT, params={"status": 200})
+    link.post("/v1/fleet/pull-messages", params={"status": 200})
+    assert heard == [1]
+
+
+def test_a_note_says_when_a_node_heard_and_a_new_process_forgets_it(tmp_path: Path) -> None:
+    note = tmp_path / "flwr" / "heard"
+    ear = Ear(note)
+    assert heard_ago(note) is None
+    for _ in range(2):
+        ear.note()
+    ago = heard_ago(note)
+    assert ago is not None
+    assert ago < 5
+    note.write_text(repr(time.monotonic() + 1000))  # of before the machine was started
+    assert heard_ago(note) is None
+    Ear(note)
+    assert not note.exists()
+
+
+def test_a_full_disk_and_no_systemd_are_no_reason_to_stop_the_heart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    Ear(tmp_path / "heard").note()
+    ear = Ear(tmp_path / "heard")
+    ear._note = tmp_path / "file" / "heard"
+    ear.note()
+
+
+def test_the_watchdog_of_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        Ear(tmp_path / "heard").note()
+        assert systemd.recv(64) == b"WATCHDOG=1"
+
+
+DEAF = """
+import sys
+from hdpfl_flower.system import patient
+patient.DEAF, patient.LOOK_SECONDS = 0.2, 0.05
+ear = patient.Ear(patient.heard_file())
+ear.note()
+ear.watch()
+"""
+ENDED = """
+import os, pathlib, sys, threading, time
+from hdpfl_flower.system import patient
+class Program:
+    name = "flower-superexec"
+    def load(self):
+        threading.Thread(target=time.sleep, args=[600]).start()
+        return lambda: None
+end = patient._end
+patient.entry_points = lambda **_: [Program()]
+sys.argv[1:] = ["flower-superexec"]
+pathlib.Path(os.environ["FLWR_HOME"], "heard").write_text("1.0")
+patient._end = lambda reason: (patient.heard_file().read_text() == "1.0") and end(reason)
+patient.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [(DEAF, "nothing was heard"), (ENDED, "has ended by itself")]
+)
+def test_a_node_that_hears_nothing_or_whose_main_thread_ended_ends(
+    tmp_path: Path, script: str, said: str
+) -> None:
+    """Though a thread of Flower's own would have it live on."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "FLWR_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == os.EX_TEMPFAIL
+    assert said in done.stderr

@@ -1,0 +1,148 @@
+"""Thousands of clients, a hundred a round: what is done for each registered one, by counting.
+
+Scaled down to 300 clients and ten a round. Nothing here measures a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from client_app.site import simulated
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.monitoring import influence
+from hdpfl_flower.monitoring.journal import Event, read_journal
+from hdpfl_flower.privacy import accounting, plan_table
+from server_app.in_process.in_process_run import run_in_process
+from server_app.run.rounds import RunResult
+
+CLIENTS, ASKED, ROUNDS = 300, 10, 3
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))
+    memory = (
+        plan_table._by_table, plan_table._knot, accounting._calibrate, simulated._profile,
+        simulated._parts, simulated._sizes,
+    )  # fmt: skip
+    for known in memory:
+        known.cache_clear()
+    yield
+    for known in memory:
+        known.cache_clear()
+
+
+@pytest.fixture
+def done() -> Iterator[Counter[str]]:
+    """How often each costly thing was done."""
+    counts: Counter[str] = Counter()
+
+    def counting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*at: Any, **named: Any) -> Any:
+            counts[name] += 1
+            return real(*at, **named)
+
+        return counted
+
+    with (
+        mock.patch.object(accounting, "_search", counting("searches", accounting._search)),
+        mock.patch.object(plan_table, "confirmed", counting("plans", accounting.confirmed)),
+        mock.patch.object(Profile, "parse", counting("profiles", Profile.parse)),
+    ):
+        yield counts
+
+
+def run_of(folder: Path, clients: int = CLIENTS, **more: object) -> RunResult:
+    config = RunConfig.parse({
+        "strategy": "mmse", "rounds": ROUNDS, "fraction": ASKED / clients, "partition": "iid:4",
+        "epsilons": "uniform:0.3:8", "batch-sizes": "2", "run-id": "many", "runs-dir": str(folder),
+        **more,
+    })  # fmt: skip
+    return run_in_process(config, clients)
+
+
+def asked_in(result: RunResult) -> set[str]:
+    return {one for event in result.rounds for one in event["asked"]}
+
+
+def test_only_sampled_clients_are_planned_and_built(tmp_path: Path, done: Counter[str]) -> None:
+    result = run_of(tmp_path)
+    sampled = asked_in(result)
+    assert len(sampled) > ASKED
+    assert done["plans"] == len(sampled)
+    assert 0 < done["searches"] <= 13
+    # All of them join, and are sent the model at the end.
+    assert done["profiles"] == CLIENTS
+    config = RunConfig.parse({"partition": "iid:4"})
+    taken = simulated._parts(*simulated._source_of(config, CLIENTS))._taken
+    assert {str(one) for one in taken} == sampled
+
+
+def test_a_second_run_plans_nobody_again(tmp_path: Path, done: Counter[str]) -> None:
+    run_of(tmp_path / "one")
+    done.clear()
+    plan_table._by_table.cache_clear()
+    run_of(tmp_path / "two", strategy="fedavg")
+    assert done["plans"] == done["searches"] == 0
+
+
+def test_no_site_makes_a_plan_where_the_server_adds_the_noise(
+    tmp_path: Path, done: Counter[str]
+) -> None:
+    result = run_of(tmp_path, strategy="dp-fedavg", noise="server")
+    assert len(result.rounds) == ROUNDS
+    assert done["plans"] == 0
+    assert done["searches"] <= 1  # the server's own noise
+    assert done["profiles"] <= CLIENTS
+
+
+def test_a_strategy_that_reads_the_noise_has_everybodys(tmp_path: Path, done: Counter[str]) -> None:
+    result = run_of(tmp_path, 80, strategy="oracle", rounds=1)
+    assert done["plans"] == 80
+    assert done["searches"] <= 13
+    assert len(result.rounds[0]["gauges"]["noise_std"]) == ASKED
+
+
+def test_a_rounds_line_does_not_grow_with_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(influence, "MOST_SHARES", 12)
+    few, many = (rounds_of(tmp_path / str(n), n) for n in (30, CLIENTS))
+    longest = max(len(json.dumps(event)) for event in few)
+    assert max(len(json.dumps(event)) for event in many) < 1.1 * longest
+    shares = many[-1]["shares"][0]
+    assert len(shares) == 12
+    whole = influence.influence_of(many).shares()
+    assert len(whole) > 12
+    assert shares == {one: round(whole[one], 6) for one in shares}
+    assert (
+        min(shares.values()) >= max(part for one, part in whole.items() if one not in shares) - 1e-6
+    )
+
+
+def rounds_of(folder: Path, clients: int) -> list[Event]:
+    """Return the rounds of a run without plans."""
+    run_of(folder, clients, epsilons="inf")
+    events = read_journal(folder / "many" / "journal.jsonl")
+    assert len(events) < ROUNDS + 8
+    return [event for event in events if event["event"] == "round"]
+
+
+def test_the_table_is_for_many_that_take_the_same_steps() -> None:
+    few = RunConfig.parse({"batch-sizes": "2", "partition": "iid:4"})
+    assert not simulated.has_many_alike(few, 0, 63)
+    assert simulated.has_many_alike(few, 0, 64)
+    sizes = "each:" + ":".join(["2"] * 99 + ["3"])
+    mixed = RunConfig.parse({"batch-sizes": sizes, "partition": "iid:4"})
+    assert simulated.has_many_alike(mixed, 0, 100)
+    assert not simulated.has_many_alike(mixed, 99, 100)
+    client = RunConfig.parse({"batch-sizes": sizes, "partition": "iid:4", "noise": "client"})
+    assert simulated.has_many_alike(client, 99, 100)
