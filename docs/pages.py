@@ -330,9 +330,7 @@ def first_line(doc: str | None) -> str:
 
 def bugs_page() -> str:
     """Return the bugs that ``make mutants`` puts back, with the test that fails on each."""
-    import importlib
-
-    from tests.mutants.table import MUTANTS
+    from tests.mutants.table import MUTANTS, TABLE
 
     intro = (
         "# Bugs put back\n\n`make mutants` puts each of these "
@@ -343,16 +341,12 @@ def bugs_page() -> str:
         "reason.\n"
     )
     parts = [intro]
-    for path in sorted((ROOT / "tests/mutants").glob("[a-z]*.py")):
-        found = getattr(importlib.import_module(f"tests.mutants.{path.stem}"), "MUTANTS", None)
-        if found is None or found is MUTANTS:  # the table of all, wherever it is imported
-            continue
-        doc = importlib.import_module(f"tests.mutants.{path.stem}").__doc__ or path.stem
+    for title, found in TABLE.items():
         rows = [
             (m.name, f"`{m.file}`", f"`tests/{m.killer.partition('::')[0]}`")
             for m in sorted(found, key=lambda mutant: mutant.file)
         ]
-        parts.append(f"\n## {plain(doc.splitlines()[0])}\n\n")
+        parts.append(f"\n## {plain(title)}\n\n")
         parts.append(table(("bug", "where", "test"), rows))
     return "".join(parts)
 

@@ -1,100 +1,39 @@
-"""The bugs that a private federation must not have, each with the test that finds it."""
+"""The bugs that a private federation must not have, as ``bugs/*.txt`` list them.
+
+A file's first line is its title. ``in FILE`` holds for the bugs below it. A bug is four kinds of
+lines: ``# name``, the text as it stands there once (``-``), what it becomes (``+``, none where it
+is removed) and, below ``tests/``, the test that must fail (``> test``).
+"""
 
 from __future__ import annotations
 
-from tests.mutants import (
-    anderson,
-    any_app,
-    backbones,
-    bounds,
-    budgets,
-    claims,
-    clinical,
-    clusters,
-    consent,
-    content,
-    crossing,
-    estimators,
-    federated_scores,
-    fedhdp,
-    filters,
-    found_rate,
-    guards,
-    importer,
-    influence,
-    ledgers,
-    measures,
-    messages,
-    mmse,
-    numerics,
-    one_number,
-    operations,
-    own_data,
-    personal_audits,
-    personal_parts,
-    personal_prior,
-    plans,
-    resuming,
-    rounding,
-    scaffold,
-    schemas,
-    server_steps,
-    spends,
-    splittings,
-    starts,
-    steps,
-    studies,
-    terms,
-    together,
-    units,
-    worths,
-)
+from pathlib import Path
 
-MUTANTS = (
-    *steps.MUTANTS,
-    *anderson.MUTANTS,
-    *backbones.MUTANTS,
-    *any_app.MUTANTS,
-    *bounds.MUTANTS,
-    *budgets.MUTANTS,
-    *claims.MUTANTS,
-    *clinical.MUTANTS,
-    *clusters.MUTANTS,
-    *consent.MUTANTS,
-    *content.MUTANTS,
-    *crossing.MUTANTS,
-    *estimators.MUTANTS,
-    *federated_scores.MUTANTS,
-    *fedhdp.MUTANTS,
-    *found_rate.MUTANTS,
-    *guards.MUTANTS,
-    *importer.MUTANTS,
-    *influence.MUTANTS,
-    *ledgers.MUTANTS,
-    *filters.MUTANTS,
-    *measures.MUTANTS,
-    *messages.MUTANTS,
-    *mmse.MUTANTS,
-    *numerics.MUTANTS,
-    *one_number.MUTANTS,
-    *operations.MUTANTS,
-    *own_data.MUTANTS,
-    *personal_audits.MUTANTS,
-    *personal_parts.MUTANTS,
-    *personal_prior.MUTANTS,
-    *plans.MUTANTS,
-    *resuming.MUTANTS,
-    *rounding.MUTANTS,
-    *scaffold.MUTANTS,
-    *schemas.MUTANTS,
-    *server_steps.MUTANTS,
-    *spends.MUTANTS,
-    *splittings.MUTANTS,
-    *starts.MUTANTS,
-    *studies.MUTANTS,
-    *terms.MUTANTS,
-    *together.MUTANTS,
-    *units.MUTANTS,
-    *worths.MUTANTS,
-)
-"""``file``, the text that is changed, what it becomes, and the test that says no."""
+from tests.mutants.runner import Mutant
+
+SUBJECTS = sorted((Path(__file__).parent / "bugs").glob("*.txt"))
+
+
+def bugs_of(text: str) -> tuple[str, list[Mutant]]:
+    """Return the title and the bugs of a list."""
+    title, *lines = text.splitlines()
+    file, found = "", []
+    bug: dict[str, list[str]] = {}
+    for number, line in enumerate(lines, start=2):
+        if line.startswith("in "):
+            file = line[3:]
+        elif line[:1] in {"#", "-", "+"}:
+            bug.setdefault(line[0], []).append(line[1:])
+        elif line.startswith("> "):
+            (name,), old, new = bug["#"], "\n".join(bug["-"]), "\n".join(bug.get("+", []))
+            found.append(Mutant(name.strip(), file, old, new, line[2:]))
+            bug = {}
+        elif line:
+            raise ValueError(f"{title}: line {number} is none of a bug's")
+    if bug:
+        raise ValueError(f"{title}: the last bug names no test")
+    return title, found
+
+
+TABLE = dict(bugs_of(path.read_text()) for path in SUBJECTS)
+MUTANTS = tuple(mutant for found in TABLE.values() for mutant in found)

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.mutants.runner import ROOT, Mutant, MutantError, mutated
-from tests.mutants.table import MUTANTS
+from tests.mutants.table import MUTANTS, bugs_of
+
+HALF = next(mutant for mutant in MUTANTS if mutant.name == "half the noise")
 
 
 def misfit(mutant: Mutant) -> str | None:
@@ -29,13 +31,12 @@ def test_every_mutant_fits_the_code_and_compiles() -> None:
 
 @pytest.mark.parametrize("change", [{"old": "no such text"}, {"new": "x = ("}, {"new": None}])
 def test_a_mutant_that_does_not_fit_is_listed(change: dict[str, str | None]) -> None:
-    first = MUTANTS[0]
-    assert misfit(replace(first, **{k: v or first.old for k, v in change.items()}))
+    assert misfit(replace(HALF, **{k: v or HALF.old for k, v in change.items()}))
 
 
 def test_a_mutant_that_no_longer_fits_is_told() -> None:
     with pytest.raises(MutantError, match="0 times"):
-        mutated(replace(MUTANTS[0], old="no such text"))
+        mutated(replace(HALF, old="no such text"))
 
 
 def test_every_killer_is_there() -> None:
@@ -53,6 +54,15 @@ def test_names_are_unique() -> None:
     assert len(set(names)) == len(names) >= 25
 
 
+@pytest.mark.parametrize("end", ["", "another line\n> a::test_b\n", "# without a test\n"])
+def test_a_list_of_bugs_is_read_to_its_end_or_not_at_all(end: str) -> None:
+    text = "Bugs\n\nin a.py\n# a bug\n-x = 1\n-y\n> a::test_b\n"
+    assert bugs_of(text) == ("Bugs", [Mutant("a bug", "a.py", "x = 1\ny", "", "a::test_b")])
+    if end:
+        with pytest.raises(ValueError, match="Bugs: "):
+            bugs_of(text + end)
+
+
 @pytest.mark.slow
 def test_a_change_that_is_no_bug_survives() -> None:
     """The runner does not call everything dead."""
@@ -60,8 +70,9 @@ def test_a_change_that_is_no_bug_survives() -> None:
         "from dataclasses import replace\n"
         "from tests.mutants.runner import judge_all\n"
         "from tests.mutants.table import MUTANTS\n"
-        "harmless = replace(MUTANTS[0], new=MUTANTS[0].old + '.clone()')\n"
-        "broken = replace(MUTANTS[0], new='nonsense(')\n"
+        "half = next(mutant for mutant in MUTANTS if mutant.name == 'half the noise')\n"
+        "harmless = replace(half, new=half.old + '.clone()')\n"
+        "broken = replace(half, new='nonsense(')\n"
         "print([v.fate for v in judge_all([harmless, broken], 2)])\n"
     )
     command = [sys.executable, "-c", script]
