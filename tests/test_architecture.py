@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -207,27 +207,30 @@ def sources() -> Mapping[str, Path]:
     return found
 
 
-def imported(source: str, modules: frozenset[str]) -> Iterator[str]:
-    """Yield what ``source`` imports, in functions too, but not where only types are checked."""
+@cache
+def tree(source: str) -> ast.Module:
+    """Return the syntax tree of a text, read once for all tests."""
+    return ast.parse(source)
 
-    def walk(node: ast.AST) -> Iterator[ast.AST]:
-        for child in ast.iter_child_nodes(node):
-            if (
-                isinstance(child, ast.If)
-                and isinstance(child.test, ast.Name)
-                and child.test.id == "TYPE_CHECKING"
-            ):
-                continue
-            yield child
-            yield from walk(child)
 
-    for node in walk(ast.parse(source)):
+def of_types_alone(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+@cache
+def imported(source: str, modules: frozenset[str]) -> tuple[str, ...]:
+    """Return what ``source`` imports, in functions too, but not where only types are checked."""
+    found, waiting = [], [tree(source)]
+    while waiting:
+        node: ast.AST = waiting.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in modules else node.module
+            wholes = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [whole if whole in modules else node.module for whole in wholes]
+        elif not isinstance(node, ast.expr) and not of_types_alone(node):
+            waiting += ast.iter_child_nodes(node)
+    return tuple(found)
 
 
 def forbidden(module: str, source: str) -> list[str]:
@@ -311,7 +314,7 @@ def test_packages_raise_and_do_not_assert() -> None:
     wrong = [
         f"{name}:{node.lineno}"
         for name, path in sources().items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path.read_text()))
         if isinstance(node, ast.Assert)
     ]
     assert wrong == []
@@ -360,7 +363,7 @@ def test_no_module_of_the_app_imports_a_tool() -> None:
 def test_a_class_name_exists_once() -> None:
     places: dict[str, list[str]] = {}
     for module, path in sources().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
@@ -390,7 +393,7 @@ def first_lines(source: str) -> list[str]:
     """Return the first line of every docstring of a module, those of attributes too."""
     return [
         node.value.value.strip().partition("\n")[0]
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree(source))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
