@@ -55,6 +55,7 @@ def test_a_digest_covers_names_types_shapes_forms_and_numbers() -> None:
         record(), record(name="b"), record(dtype="float64"), record(shape=(1, 2)),
         record(stype="other"), record(data=b"xz"), record(data=b"xyz"),
         ArrayRecord({"a": record()["a"], "b": record()["a"]}), ArrayRecord({}),
+        ArrayRecord({"b": record()["a"], "a": record()["a"]}),
     ]  # fmt: skip
     digests = [model_digest(one) for one in several]
     assert len({*digests}) == len(several)
@@ -111,7 +112,8 @@ def content(**changes: Any) -> RecordDict:
     [{"terms": None}, {"round": None}, {"terms": 5}, {"terms": b"x"}, {"round": 1.0},
      {"round": "1"}, {"round": True}, {"more": 1}, {"project": 5}, {"project": "x"},
      {"project": "a" * 63}, {"project": "A" * 64}, {"project": "a" * 65}, {"use": "choose"},
-     {"use": "pull"}, {"use": "x"}],
+     {"use": "pull"}, {"use": "x"},
+     *({"project": wrong} for wrong in ("g" * 64, "0" * 64 + "\n", "None", b"0" * 64, True))],
 )  # fmt: skip
 def test_a_head_is_refused_for_each_thing_that_differs(changes: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="instructions"):
@@ -141,8 +143,9 @@ def test_records_of_other_kinds_are_refused() -> None:
     for key in good:
         with pytest.raises(WireError, match="unexpected keys"):
             wire.read_instructions(RecordDict({k: v for k, v in good.items() if k != key}))
-    with pytest.raises(WireError, match="unexpected keys"):
-        wire.read_instructions(RecordDict({**good, "more": MODEL}))
+    for wrong in (RecordDict(), RecordDict({**good, "more": MODEL})):
+        with pytest.raises(WireError, match="unexpected keys"):
+            wire.read_instructions(wrong)
     for others in (ConfigRecord({"a": 1}), ArrayRecord({})):
         with pytest.raises(WireError, match="unexpected models"):
             wire.read_instructions(RecordDict({**good, "others": others}))
@@ -230,7 +233,7 @@ def test_what_a_site_says_of_itself() -> None:
         wire.write_site({"records": 1})
     for wrong in (
         {"records": 1.0}, {"epsilon": -0.5}, {"epsilon": float("nan")}, {"batch-size": -1},
-        {"batch-size": float("inf")}, {"epsilon": [1.0]},
+        {"batch-size": float("inf")}, {"epsilon": [1.0]}, {"noise-std": float("inf")},
     ):  # fmt: skip
         with pytest.raises(WireError, match="site"):
             wire.read_site(RecordDict({"site": MetricRecord(wrong)}))
@@ -267,3 +270,5 @@ def test_every_metric_of_the_list_comes_back_and_no_other_is_written() -> None:
         assert wire.encode_metrics(dict(reversed(metrics.items()))) == payload
     with pytest.raises(WireError, match="unexpected keys"):
         wire.write_metrics(wire.encode_metrics({**four, "records": 61.0}))
+    with pytest.raises(WireError):
+        wire.read_metrics(RecordDict({"metrics": MetricRecord({"num-examples": 3})}))

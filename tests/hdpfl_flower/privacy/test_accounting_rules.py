@@ -81,8 +81,9 @@ def test_noise_and_the_epsilon_of_pure_releases_are_positive(noise: float) -> No
 def test_a_pure_release_has_a_finite_epsilon_and_any_release_a_count() -> None:
     with pytest.raises(AccountingError, match="must be positive"):
         event_of([], 1.0, [PureSelections(math.inf, 1)])
-    with pytest.raises(AccountingError, match="a count must be >= 0"):
-        event_of([], 1.0, [Gaussians(1.0, 1), Gaussians(1.0, -1)])
+    for wrong in (Gaussians(1.0, -1), PureSelections(1.0, -1)):
+        with pytest.raises(AccountingError, match="a count must be >= 0"):
+            event_of([], 1.0, [Gaussians(1.0, 1), wrong])
 
 
 def test_half_an_epsilon_varies_like_noise_of_two() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -302,8 +303,24 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], why: str) -> None:
     ):  # fmt: skip
         check_policy(site, terms(**allowed))
     check_policy(profile(), terms(strategy="minimum"))
-    with pytest.raises(Declined, match=why):
+    with pytest.raises(Declined, match=why) as caught:
         check_policy(site, terms(**changes))
+    assert not re.search(r"[\d\n]", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": "os:system"}, "'model'"),
+        ({"local_epochs": 10**6}, "'policy.max-local-epochs'"),
+        ({"local_steps": 10**6}, "'policy.max-local-steps'"),
+        ({"rounds": 10**9}, "'rounds'"),
+    ],
+    ids=str,
+)
+def test_a_profile_without_a_policy_has_bounds(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(Declined, match=why):
+        check_policy(profile(), terms(**changes))
 
 
 # What may change in a run.

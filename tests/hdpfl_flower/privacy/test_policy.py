@@ -4,55 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import Declined
 from hdpfl_flower.privacy.accounting import Steps
 from hdpfl_flower.privacy.plan import Plan, make_plan
-from hdpfl_flower.privacy.policy import FREE_TERMS, check_policy, check_unchanged
+from hdpfl_flower.privacy.policy import FREE_TERMS, check_unchanged
 from tests.hdpfl_flower.ledger.plans import profile, terms
-
-
-@pytest.mark.parametrize(
-    ("policy", "change", "key"),
-    [
-        ({"strategies": ["fedavg"]}, {"strategy": "robust-hdp"}, "'strategy'"),
-        ({}, {"model": "os:system"}, "'model'"),
-        ({"models": ["a.b:c"]}, {"model": "a.b:d"}, "'model'"),
-        ({"max-rounds": 5}, {"rounds": 6}, "'rounds'"),
-        ({}, {"clip_norm": 0.0999}, "'clip-norm'"),
-        ({}, {"clip_norm": 10.001}, "'clip-norm'"),
-        ({"max-local-epochs": 3}, {"local_epochs": 4}, "'policy.max-local-epochs'"),
-        ({}, {"local_epochs": 10**6}, "'policy.max-local-epochs'"),
-        ({"max-local-steps": 3}, {"local_steps": 4}, "'policy.max-local-steps'"),
-        ({}, {"local_steps": 10**6}, "'policy.max-local-steps'"),
-        ({}, {"rounds": 10**9}, "'rounds'"),
-    ],
-)
-def test_policy_refuses_by_name(policy: dict[str, Any], change: dict[str, Any], key: str) -> None:
-    with pytest.raises(Declined, match=key) as caught:
-        check_policy(profile(policy=policy), terms(**change))
-    assert "\n" not in str(caught.value)
-    assert not any(character.isdigit() for character in str(caught.value))
-
-
-@pytest.mark.parametrize(
-    ("policy", "change"),
-    [
-        ({}, {}),
-        ({"strategies": ["fedavg", "minimum"]}, {"strategy": "minimum"}),
-        ({"models": ["a.b:c"]}, {"model": "a.b:c"}),
-        ({}, {"model": "mlp:64:32"}),
-        ({"max-rounds": 5}, {"rounds": 5}),
-        ({}, {"clip_norm": 0.1}),
-        ({}, {"clip_norm": 10.0}),
-        ({"max-local-epochs": 3, "max-local-steps": 4}, {"local_epochs": 3, "local_steps": 4}),
-    ],
-)
-def test_policy_lets_pass_what_it_allows(policy: dict[str, Any], change: dict[str, Any]) -> None:
-    check_policy(profile(policy=policy), terms(**change))
 
 
 def other_value(key: str, value: Any) -> Any:
@@ -94,13 +53,3 @@ def test_what_the_plan_was_made_from_is_never_free() -> None:
     for key in FREE_TERMS:
         other = RunTerms.parse({**config, key: other_value(key, config[key])})
         assert make_plan(profile(), other) == make_plan(profile(), terms())
-
-
-@pytest.mark.parametrize("clip", [0.0999, 10.001])
-def test_the_clip_norm_moves_inside_frozen_bounds_only(clip: float) -> None:
-    plan = Plan(1.0, 1e-5, 1.0, 10.0, (Steps(0.1, 1),), 0.1, 10.0)
-    for inside in (0.1, 5.0, 10.0):
-        check_unchanged(terms(), terms(clip_norm=inside), plan)
-        assert plan.round(1, inside).noise_std == np.float64(inside)
-    with pytest.raises(Declined, match="'clip-norm'"):
-        check_unchanged(terms(), terms(clip_norm=clip), plan)
