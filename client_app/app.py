@@ -177,7 +177,7 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:
     """Train the round's personal model, if the terms ask for one."""
-    if instructions.terms.second:
+    if instructions.terms.has_second_model:
         from client_app.training.ditto import train_personal_model
 
         train_personal_model(site, instructions, shared)
@@ -332,12 +332,11 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
 def finish(site: Site, instructions: Instructions) -> RecordDict:
     """Store the final model of a joined run, and close the run."""
     from client_app.after_run.final_model import close_run, is_closed, keep_final_model
-    from client_app.after_run.personal_model import has_personal_model
 
     if site.profile.state is not None:
         # Before all else: a second model of an ended run changes and releases nothing.
         keep_final_model(site, instructions, site.profile.state.path)
-    if has_personal_model(instructions.terms) and not is_closed(site):
+    if instructions.terms.makes_personal_model and not is_closed(site):
         _end_run(site, instructions)
     close_run(site)
     return wire.write_site({})

@@ -222,14 +222,14 @@ KEYS_REFUSED = (
         "take 'fedprox'",
         lambda strategy, config: (
             issubclass(strategy, OwnStarts)
-            and (_has_parts(strategy, config) or config.terms.second is not None)
+            and (_has_parts(strategy, config) or config.terms.has_second_model)
         ),
     ),
     KeyRefusal(
         "`shrink` after the run with several models",
         "'after' with 'shrink' does not go with '{strategy}', whose sites train models of their "
         "own: a site's updates have no one global path to differ from; leave it out",
-        lambda strategy, config: strategy.several_models and config.terms.after.shrink is not None,
+        lambda strategy, config: strategy.several_models and config.terms.shrinks,
     ),
     KeyRefusal(
         "`noise` other than `records` with `+scaffold`",
@@ -254,7 +254,7 @@ KEYS_REFUSED = (
         "'first-batch' of 'work' does not go with '{strategy}': control variates are of equal "
         "steps in every round; leave it out",
         lambda strategy, config: (
-            issubclass(strategy, Scaffold) and strategy.complete_terms(config.terms).work.full_first
+            issubclass(strategy, Scaffold) and strategy.complete_terms(config.terms).full_first
         ),
     ),
     KeyRefusal(
@@ -322,7 +322,7 @@ def _can_find_rate(strategy: type[HDPStrategy], config: RunConfig) -> bool:
         check_up_front(terms)
     except (TermsError, StrategyError):
         return False  # what else is wrong is refused with the other rate, too
-    return not (terms.has_personal_state or terms.second)
+    return not (terms.has_personal_state or terms.has_second_model)
 
 
 def _carries_noise(strategy: type[HDPStrategy], config: RunConfig) -> bool:

@@ -79,8 +79,7 @@ def tune_at_home(site: Site, whole: Arrays) -> bytes | None:
 
 def tuned_place(terms: RunTerms, task: Task, size: int) -> slice:
     """Return the coordinates that the tuning trains, of ``size``."""
-    is_all = terms.after.tuning is not None and terms.after.tuning.part == "all"
-    return slice(0, size) if is_all else parts_of(terms.model, task).head
+    return slice(0, size) if terms.tunes_all else parts_of(terms.model, task).head
 
 
 def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
@@ -97,7 +96,7 @@ def personal_arrays(site: Site, whole: Arrays, tuned: bytes | None) -> Arrays:
     if tuned is not None:
         return unflatten(flatten(whole) + wire.read_sealed(tuned), whole)
     # A second model of the same run takes the place of the shared one.
-    path = personal_path(site) if site.terms.second else None
+    path = personal_path(site) if site.terms.has_second_model else None
     size = sum(array.size for array in whole.values())
     own = load_personal_model(path, size) if path is not None else None
     return whole if own is None else unflatten(own, whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from client_app.after_run.personal_model import assemble, has_personal_model
+from client_app.after_run.personal_model import assemble
 from client_app.site.site import Site
 from client_app.training.ditto import load_personal_model, personal_path
 from client_app.training.trainer import read_model
@@ -44,8 +44,8 @@ def models_tested(site: Site) -> int:
     """Return the most models that one answer of the site covers."""
     if "personal-metrics" not in site.profile.disclose:
         return 1
-    second = site.terms.second is not None
-    return max(1, (not site.terms.work.sent_part) + has_personal_model(site.terms) + second)
+    terms = site.terms
+    return max(1, (not terms.sent_part) + terms.makes_personal_model + terms.has_second_model)
 
 
 def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]:
@@ -69,13 +69,13 @@ def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]
 def _metrics(site: Site, instructions: Instructions, arrays: Arrays, records: Records) -> bytes:
     spec, task = instructions.terms.model, site.task
     # Where a part of the model stays here, the whole is this site's own.
-    metrics = {} if site.terms.work.sent_part else evaluate(spec, task, arrays, records)
+    metrics = {} if site.terms.sent_part else evaluate(spec, task, arrays, records)
     shows_own = "personal-metrics" in site.profile.disclose
-    if shows_own and has_personal_model(site.terms):
+    if shows_own and site.terms.makes_personal_model:
         own_model = assemble(site, arrays, instructions.server_round)
         found = evaluate(spec, task, own_model, records)
         metrics |= {f"personal-{name}": value for name, value in found.items()}
-    path = personal_path(site) if shows_own and not site.terms.work.sent_part else None
+    path = personal_path(site) if shows_own and not site.terms.sent_part else None
     own = load_personal_model(path, len(flatten(arrays))) if path else None
     if own is not None:
         found = evaluate(spec, task, unflatten(own, arrays), records)

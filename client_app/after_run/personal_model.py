@@ -82,13 +82,7 @@ def kind_of(terms: RunTerms) -> Kind:
     At the level of a client what stays is trained without noise. So is a second model that is
     not private, whatever is added to it.
     """
-    plain = terms.second is not None and terms.second.kind != "private"
-    return "private" if terms.noise == "records" and not plain else "kept"
-
-
-def has_personal_model(terms: RunTerms) -> bool:
-    """Return whether a run of ``terms`` ends with such a model."""
-    return terms.work.keeps_state or any(each.makes_model for each in terms.after.kinds)
+    return "private" if terms.personal_is_private else "kept"
 
 
 def personal_model_path(site: Site) -> Path:
@@ -104,7 +98,7 @@ def check_folder(site: Site) -> None:
     Raises:
         Declined: before anything is charged for it.
     """
-    if has_personal_model(site.terms):
+    if site.terms.makes_personal_model:
         personal_model_path(site)
 
 

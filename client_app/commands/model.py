@@ -219,7 +219,7 @@ def _start_of_tuning(site: Profile) -> tuple[PersonalModel, Task]:
     own = None
     if site.state is not None:
         own = read_personal_model(personal_model_file(site.state.path, final.terms.run_id))
-    if own is None and final.terms.work.sent_part:
+    if own is None and final.terms.sent_part:
         raise DataError("the part of the model that stays here is missing; nothing can be tuned")
     none = np.zeros(task.outputs, np.float32)
     return own or PersonalModel(final.terms, final.arrays, none, "private"), task
@@ -234,7 +234,7 @@ def model_outputs(
 
     if isinstance(model, PersonalModel):
         return model.outputs(task, features)
-    if model.terms.work.sent_part:
+    if model.terms.sent_part:
         raise DataError(
             "the final model lacks the part that stays at each site; add --personal to use the "
             "whole of this site's"
@@ -274,7 +274,7 @@ def chosen_model(
     found = read_personal_model(personal_model_file(folder, terms.run_id))
     if found is not None:
         return found, task
-    own = own_arrays(folder, model) if not terms.work.sent_part else None
+    own = own_arrays(folder, model) if not terms.sent_part else None
     if own is None:
         raise DataError(
             f"no personal model of run '{terms.run_id}' in {folder}: its terms must set "
@@ -393,7 +393,7 @@ def _unlabelled(
 
 
 def _on_held_out(site: Profile, model: FinalModel | PersonalModel, task: Task) -> str:
-    if getattr(model, "kind", "") == "" and model.terms.work.sent_part:
+    if getattr(model, "kind", "") == "" and model.terms.sent_part:
         return "no test: the final model lacks the part that stays at each site; see --personal"
     if site.data is None or site.data.holdout == 0:
         return "no test: 'data.holdout' keeps no record out of training"

@@ -255,7 +255,7 @@ def disclosed_by(site: Profile, terms: RunTerms) -> list[str]:
     if constants:
         leaves.append(f"if the strategy asks: {', '.join(constants)}")
     leaves += tests_of(site, terms)
-    if terms.after.scores:
+    if terms.sends_scores:
         leaves.append("one noisy histogram of scores on its own records held out, at the end")
     return leaves
 

@@ -321,7 +321,7 @@ class _Sizes(NamedTuple):
 
 
 def _tested_at_sites(config: RunConfig) -> bool:
-    return config.terms.evaluation == "sites" or config.terms.after.scores is not None
+    return config.terms.evaluation == "sites" or config.terms.sends_scores
 
 
 def _sizes_of(config: RunConfig, number: int) -> _Sizes:

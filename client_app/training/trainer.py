@@ -104,7 +104,7 @@ class Trainer:
                 round_plan.steps.count, self.start, lambda phase: self._select(phase, round_plan)
             )
             course = replace(found, pull=found.pull or self._pull)
-            left = round_plan.steps.count - terms.work.extra_steps
+            left = round_plan.steps.count - terms.extra_steps
             round_plan = replace(round_plan, steps=replace(round_plan.steps, count=left))
         # Left by in_process.py for this very request; taken out, so that no other release can use
         # it.
@@ -160,7 +160,7 @@ class Trainer:
 
     def _select(self, phase: Phase, plan: RoundPlan) -> Vector:
         """Return the update that selects a mask: noisy and charged, or clean in a simulation."""
-        clean = self._instructions.terms.work.reads_clean_weights
+        clean = self._instructions.terms.reads_clean_weights
         plan = replace(
             plan,
             steps=replace(plan.steps, count=phase.steps),

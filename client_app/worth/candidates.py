@@ -54,11 +54,11 @@ def candidates(site: Profile, model: FinalModel, task: Task) -> list[Candidate]:
     """
     noisy: Kind = "none" if math.isinf(site.run.epsilon) else "private"
     terms, found = model.terms, []
-    if not terms.work.sent_part:  # else the final model is no whole one
+    if not terms.sent_part:  # else the final model is no whole one
         found.append(network_candidate(JOINED, noisy, model, task, model.arrays))
     if site.state is None:
         return found
-    own = own_arrays(site.state.path, model) if not terms.work.sent_part else None
+    own = own_arrays(site.state.path, model) if not terms.sent_part else None
     if own is not None:
         kind = noisy if kind_of(terms) == "private" else "kept"
         found.append(network_candidate("personal model (Ditto)", kind, model, task, own))

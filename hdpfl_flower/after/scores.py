@@ -29,7 +29,7 @@ class Scores(Ending):
 
     def check(self, terms: RunTerms) -> None:
         """Refuse models of which a part stays at its site."""
-        if terms.work.sent_part:
+        if terms.sent_part:
             raise TermsError(
                 "run config: 'after' = 'scores' is of a model that all sites share, and 'work' "
                 f"= '{terms.work.kind}' keeps a part of it at each site; leave one of them out"

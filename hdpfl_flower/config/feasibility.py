@@ -47,8 +47,3 @@ def reasons_for_equal_rounds(terms: RunTerms) -> list[str]:
         "'participations'": bool(terms.participations),
     }
     return [key for key, is_asked in asked.items() if is_asked]
-
-
-def models_of(terms: RunTerms) -> int:
-    """Return the models that a round trains under the plan: two with a private second model."""
-    return terms.second.models if terms.second else 1

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 
 from hdpfl_flower.after import KINDS as ENDINGS
 from hdpfl_flower.after import After, read_after
-from hdpfl_flower.config.kinds import Kind, read_kind, write_kind
+from hdpfl_flower.config.kinds import read_kind, write_kind
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings
 from hdpfl_flower.config.tasks import TASKS, StatedTask
 from hdpfl_flower.errors import TermsError
@@ -25,6 +25,7 @@ from hdpfl_flower.work import KINDS, Work, read_work
 from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights, read_backbone
 from hdpfl_flower.work.choice import CHOICES, Choice
 from hdpfl_flower.work.second import SECONDS, SecondModel
+from hdpfl_flower.work.site_work import SiteWork
 from hdpfl_flower.work.spend import SPENDS, Spend, read_spend
 
 AUTO: Final = "auto"
@@ -102,7 +103,7 @@ def _check_schema(text: str) -> str:
     return text
 
 
-class RunTerms(Settings):
+class RunTerms(Settings, SiteWork):
     """Proposal of a run to every site. Frozen; keys are checked.
 
     >>> RunTerms().updated(rounds=3).rounds
@@ -245,48 +246,6 @@ class RunTerms(Settings):
         "",
         description="Name and address of the coordinator, likewise: the server's word, unverified.",
     )
-
-    @property
-    def pull(self) -> float:
-        """λ of the local steps; 0 where the strategy leaves it open."""
-        return 0.0 if self.work.pull == AUTO else self.work.pull
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Typed values of the site's work."""
-        one = (self.work, self.second, self.choice, self.spend, self.backbone)
-        given = (*one, *self.after.kinds)
-        return tuple(each for each in given if each is not None)
-
-    def noise_factor(self, server_round: int) -> float:
-        """Return the noise of a round over that of the last, which all sites share; at least 1."""
-        return self.spend.noise_factor(server_round, self.rounds)
-
-    @property
-    def choices(self) -> int:
-        """Private choices that a site plans for."""
-        return self.choice.count(self) if self.choice else 0
-
-    @property
-    def needs_head(self) -> bool:
-        """Whether the run needs a model whose head can be told from its body."""
-        tuning = self.after.tuning
-        return self.work.needs_head or (tuning is not None and tuning.part != "all")
-
-    @property
-    def tuning_steps(self) -> int:
-        """Steps after the last round; 0: none."""
-        return self.after.tuning.count(self) if self.after.tuning else 0
-
-    @property
-    def has_personal_state(self) -> bool:
-        """Whether a site keeps a vector from round to round."""
-        return self.work.keeps_state or self.after.shrink is not None
-
-    @property
-    def sums_updates(self) -> bool:
-        """Whether a site keeps the sum of its noisy updates."""
-        return self.work.sums_updates or self.after.shrink is not None
 
     @staticmethod
     def from_json(text: str) -> RunTerms:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from hdpfl_flower import formats
 from hdpfl_flower.after import Prior, Scores
-from hdpfl_flower.config.feasibility import models_of
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError, Declined, Reason
@@ -30,7 +29,6 @@ from hdpfl_flower.privacy.accounting import (
 )
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
 from hdpfl_flower.privacy.plan_table import calibrate_among_many, calibrate_simulated
-from hdpfl_flower.work.choice import Gaussian, Gumbel
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -253,7 +251,7 @@ def make_plan(
     epsilon = min(profile.run.epsilon, terms.epsilon_cap or math.inf)
     steps = Steps(
         sampling_prob=training.batch_size / training.declared_records,
-        count=_local_steps(profile, terms) + terms.work.extra_steps,
+        count=_local_steps(profile, terms) + terms.extra_steps,
     )
     # Before any calibration, whose cost grows with the steps that the server asks for.
     check_work(profile, terms)
@@ -268,15 +266,15 @@ def make_plan(
     schedule, first_divisor = (steps,) * rounds, 0.0
     charged = terms.tuning_steps if terms.noise == "records" else 0
     tuning = replace(steps, count=charged) if charged else None
-    if terms.work.full_first:
+    if terms.full_first:
         # K full batches in round 1, in place of its sampled ones.
-        schedule = (Steps(1.0, terms.local_epochs + terms.work.extra_steps), *schedule[1:])
+        schedule = (Steps(1.0, terms.local_epochs + terms.extra_steps), *schedule[1:])
         first_divisor = float(training.declared_records)
     schedule = tuple(
         replace(one, noise_factor=terms.noise_factor(server_round))
         for server_round, one in enumerate(schedule, start=1)
     )
-    models, delta = models_of(terms), profile.run.delta
+    models, delta = terms.models, profile.run.delta
     choices, counts, scores = None, None, None
     if nominal is not None:
         noise_multiplier = noise_multiplier or nominal(rounds)
@@ -332,9 +330,9 @@ def planned_steps(profile: Profile, terms: RunTerms) -> int:
     rounds = rounds_asked(terms)
     if terms.noise != "records":
         return rounds
-    first = terms.local_epochs + terms.work.extra_steps if terms.work.full_first else 0
-    of_a_round = _local_steps(profile, terms) + terms.work.extra_steps
-    return models_of(terms) * (rounds * of_a_round + first) + terms.tuning_steps
+    first = terms.local_epochs + terms.extra_steps if terms.full_first else 0
+    of_a_round = _local_steps(profile, terms) + terms.extra_steps
+    return terms.models * (rounds * of_a_round + first) + terms.tuning_steps
 
 
 def check_work(profile: Profile, terms: RunTerms) -> None:
@@ -358,14 +356,12 @@ def check_work(profile: Profile, terms: RunTerms) -> None:
 
 def _choices(terms: RunTerms, epsilon: float, delta: float) -> ExtraRelease | None:
     """Return the run's private choices at their share of ε."""
-    if not isinstance(terms.choice, Gaussian):
+    asked = terms.choices_asked
+    if asked is None:
         return None
     from hdpfl_flower.privacy.noisy_max import selections_of
 
-    return selections_of(
-        terms.choices, terms.choice.share, epsilon, delta,
-        mechanism="gumbel" if isinstance(terms.choice, Gumbel) else "gaussian",
-    )  # fmt: skip
+    return selections_of(asked.times, asked.share, epsilon, delta, mechanism=asked.mechanism)
 
 
 def _once(asked: Prior | Scores | None, epsilon: float, delta: float) -> Gaussians | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from hdpfl_flower.models.task import Task
 
 
+Mechanism = Literal["gaussian", "gumbel"]
+
+
+class Choices(NamedTuple):
+    """Choices of a run: number, share of ε, and the noise of the counts."""
+
+    times: int
+    share: float
+    mechanism: Mechanism
+
+
 class Choice(Kind):
     """No choices: each site trains the model that the server sends."""
 
@@ -26,12 +37,18 @@ class Choice(Kind):
         del terms
         return 0
 
+    def asked(self, terms: RunTerms) -> Choices | None:
+        """Return the choices to pay for; None: none."""
+        del terms
+        return None
+
 
 class Gaussian(Choice):
     """The largest of noisy counts of right predictions, with Gaussian noise."""
 
     kind = "gaussian"
     is_charged = True
+    mechanism: ClassVar[Mechanism] = "gaussian"
     times: Count = Field(0, description="Number of choices; 0: a tenth of the rounds.")
     share: PartOfBudget = Field(
         0.1, description="Share of a site's ε that its choices alone would cost."
@@ -46,6 +63,10 @@ class Gaussian(Choice):
         """
         return self.times or math.ceil(terms.rounds / 10)
 
+    def asked(self, terms: RunTerms) -> Choices:
+        """Return the choices to pay for."""
+        return Choices(self.count(terms), self.share, self.mechanism)
+
     def check_task(self, task: Task) -> None:
         """Refuse tasks without classes."""
         if not task.classes:
@@ -58,7 +79,7 @@ class Gaussian(Choice):
 class Gumbel(Gaussian):
     """The exponential mechanism, as in R-DPCFL's paper."""
 
-    kind = "gumbel"
+    kind = mechanism = "gumbel"
 
 
 CHOICES: Final[dict[str, type[Choice]]] = {kind.kind: kind for kind in (Choice, Gaussian, Gumbel)}

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from client_app.after_run.personal_model import (
     PersonalModel,
-    has_personal_model,
     read_personal_model,
     simulated_model_path,
 )
@@ -58,9 +57,8 @@ def _test_personal_models(
     terms, simulation = config.terms, config.simulation
     # With what the strategy proposed, and the name.
     sent = replace(config, terms=result.sent or terms)
-    whole = has_personal_model(sent.terms)
-    ditto = sent.terms.second is not None
-    if not (whole or ditto) or terms.evaluation != "server":
+    whole = sent.terms.makes_personal_model
+    if not (whole or sent.terms.has_second_model) or terms.evaluation != "server":
         return {}
     data, own = dataset_of(terms, simulation.data_dir), own_tests_of(config, num_sites)
     if own is None:
@@ -85,7 +83,7 @@ def _test_personal_models(
 
     tests = [seen_by(own.test, groups, m, data.task) for m in range(number)]
     # A part of a model, or several of them, is no global model that could be tested here.
-    one = {} if sent.terms.work.sent_part or result.models else result.arrays
+    one = {} if sent.terms.sent_part or result.models else result.arrays
     found = list(site_scores(terms.model, own, one, tests, models()))
     write_personal_table(personal_table(found), result.folder)
     if result.rounds:

@@ -40,7 +40,7 @@ def federated_measures(grid: Grid, strategy: HDPStrategy, arrays: Arrays) -> dic
         strategy: of the run, after its last round.
         arrays: the final model, or models, as the run reports them.
     """
-    if strategy.terms.after.scores is None:
+    if not strategy.terms.sends_scores:
         return {}
     messages = list(strategy.finish_messages(wire.write_model(arrays), grid, wire.SCORES))
     replies = grid.send_and_receive(messages, timeout=strategy.server.round_timeout)

@@ -208,7 +208,7 @@ def _central_test(config: RunConfig) -> CentralTest | None:
         return None
     parse_groups(simulation.groups, task_for(terms))
     # What is sent of a model with a personal part predicts nothing by itself.
-    if terms.evaluation != "server" or terms.work.sent_part:
+    if terms.evaluation != "server" or terms.sent_part:
         return None
     if dataset_of(terms, simulation.data_dir).test is None:
         return None
