@@ -82,9 +82,13 @@ def __getattr__(name: str) -> Any:
     module = _PUBLIC[name]
     try:
         found = import_module(module)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
         if hidden := _hidden_by():
             raise ImportError(hidden) from None
+        if f"{module}.".startswith(f"{error.name}."):  # see fab-exclude
+            raise ImportError(
+                f"'{name}' is in the wheel of hdpfl-flower, and not in the app that Flower sends"
+            ) from None
         raise
     value = getattr(found, _OTHER_NAMES.get(name, name), found)
     globals()[name] = value

@@ -26,7 +26,7 @@ log = logging.getLogger("hdpfl.server")
 Curves = Mapping[str, npt.NDArray[np.float64]]
 """Strategy → accuracy, shape ``(seeds, rounds)``."""
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette: distinct for colour-blind readers too."""
 
 
@@ -80,24 +80,24 @@ def plot_run(events: Sequence[Event], path: Path) -> None:
     figure, axes = _column(heights)
     numbers = [event["round"] for event in rounds]
     for one, (unit, names) in zip(axes, units.items(), strict=False):
-        for (color, style), name in zip(_styles(), names, strict=False):
+        for (color, style), name in zip(line_styles(), names, strict=False):
             values = [event["metrics"].get(name, np.nan) for event in rounds]
             mark = "o" if np.isfinite(values).sum() == 1 else None  # one point makes no line
             one.plot(numbers, values, color=color, linestyle=style, marker=mark, label=name)
         one.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-        _label(one, "", unit, f"Test of the models: {unit}")
+        label_axes(one, "", unit, f"Test of the models: {unit}")
     image = _draw_weights(axes[-1], rounds, sites)
     figure.colorbar(image, cax=axes[-1].inset_axes((1.015, 0.0, 0.02, 1.0)))
-    _label(axes[-1], "round", "site", "Weight in the aggregate (white: no update used)")
+    label_axes(axes[-1], "round", "site", "Weight in the aggregate (white: no update used)")
     axes[-1].spines[["top", "right"]].set_visible(True)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_curves(curves: Curves, path: Path, title: str) -> None:
     """Draw accuracy by round, mean and standard deviation over seeds."""
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure(1)
     _draw_curves(axes, curves, title)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_panels(
@@ -111,146 +111,10 @@ def plot_panels(
         title: of the picture.
         label: what the measure is called.
     """
-    figure, axes = _figure(max(1, len(panels)), title, one_scale=True)
+    figure, axes = new_figure(max(1, len(panels)), title, one_scale=True)
     for one, (name, curves) in zip(axes, panels.items(), strict=False):
         _draw_curves(one, curves, name, label)
-    _save(figure, path)
-
-
-def plot_columns(
-    panels: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]],
-    path: Path,
-    label: str,
-    title: str,
-    *,
-    logarithmic: bool = False,
-) -> None:
-    """Draw lines over named columns, a panel for each name.
-
-    Args:
-        panels: name → line → column → (value, standard deviation; NaN: none is drawn).
-        path: where the PNG goes.
-        label: of the vertical axis.
-        title: of the picture.
-        logarithmic: whether that axis is.
-    """
-    figure, axes = _figure(max(1, len(panels)), title, one_scale=True)
-    for one, (panel, lines) in zip(axes, panels.items(), strict=False):
-        columns = list(dict.fromkeys(column for line in lines.values() for column in line))
-        for (color, style), (name, line) in zip(_styles(), lines.items(), strict=False):
-            places = [columns.index(column) for column in line]
-            values = np.array(list(line.values()), dtype=np.float64)
-            known = bool(np.isfinite(values[:, 1]).any())
-            spread = np.nan_to_num(values[:, 1]) if known else None
-            one.errorbar(
-                places, values[:, 0], spread, color=color, linestyle=style, marker="o", label=name,
-                capsize=2, markersize=4,
-            )  # fmt: skip
-        long = max(map(len, columns), default=0) * len(columns) > 60
-        one.set_xticks(
-            range(len(columns)),
-            columns,
-            rotation=35 if long else 0,
-            ha="right" if long else "center",
-        )
-        if logarithmic:
-            one.set_yscale("log")
-        _label(one, "", label, panel)
-    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _save(figure, path)
-
-
-def plot_differences(
-    panels: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]],
-    path: Path,
-    label: str,
-    title: str,
-) -> None:
-    """Draw differences at named places, one panel per name.
-
-    The axis is logarithmic beyond ±1, so that tenths and tens are both seen.
-
-    Args:
-        panels: name → mark → place → (value, standard error; NaN: none is drawn).
-        path: where the PNG goes.
-        label: of the horizontal axis.
-        title: of the picture.
-    """
-    places = list(dict.fromkeys(p for marks in panels.values() for m in marks.values() for p in m))
-    with extra("plots", "a picture"):
-        from matplotlib.figure import Figure
-
-    size = (3.2 + 4.6 * max(1, len(panels)), 2.4 + 0.3 * len(places))
-    figure = Figure(figsize=size, layout="constrained")
-    figure.suptitle(fill(title, 70), fontsize=12)
-    axes = figure.subplots(1, max(1, len(panels)), squeeze=False, sharex=True, sharey=True)[0]
-    for one, (panel, marks) in zip(axes, panels.items(), strict=False):
-        for number, ((color, _), (name, points)) in enumerate(
-            zip(_styles(), marks.items(), strict=False)
-        ):
-            values = np.array(list(points.values()), dtype=np.float64).reshape(-1, 2)
-            # Equal values of two marks stand below each other, within the row of their place.
-            rows = np.array([places.index(place) for place in points], dtype=np.float64)
-            rows += 0.6 * ((number + 0.5) / len(marks) - 0.5)
-            one.errorbar(
-                values[:, 0], rows, xerr=np.nan_to_num(values[:, 1]), color=color, linestyle="",
-                marker="osD^vPX"[number % 7], markersize=4, label=name,
-            )  # fmt: skip
-        one.axvline(0, color="0.6", linewidth=1)
-        one.set_xscale("symlog", linthresh=1)
-        one.xaxis.set_major_formatter("{x:g}")
-        one.set_yticks(range(len(places)), places, fontsize=8)
-        one.set_ylim(len(places) - 0.5, -0.5)
-        _label(one, label, "", panel)
-    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _save(figure, path)
-
-
-def plot_gaps(
-    panels: Mapping[str, Mapping[str, npt.NDArray[np.float64]]], path: Path, title: str
-) -> None:
-    """Draw optimality gaps by round, log axes, one panel per name.
-
-    Args:
-        panels: name → line → gap after each round, shape ``(rounds,)``; what is not finite or not
-            above 0 is left out.
-        path: where the PNG goes.
-        title: of the picture.
-    """
-    figure, axes = _figure(max(1, len(panels)), title)
-    for one, (name, lines) in zip(axes, panels.items(), strict=False):
-        for (color, style), (label, gaps) in zip(_styles(), lines.items(), strict=False):
-            shown = np.where(np.isfinite(gaps) & (gaps > 0), gaps, np.nan)
-            rounds = np.arange(1, len(gaps) + 1)
-            one.plot(rounds, shown, color=color, linestyle=style, label=label)
-        one.set(xscale="log", yscale="log")
-        _label(one, "round", "f(x) − f(x*)", name)
-    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-    _save(figure, path)
-
-
-def plot_positions(
-    panels: Mapping[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]],
-    path: Path,
-    title: str,
-) -> None:
-    """Draw points in the plane by group, one panel per name.
-
-    Args:
-        panels: name → (positions, shape ``(n, 1)`` or ``(n, 2)``; groups, shape ``(n,)``).
-        path: where the PNG goes.
-        title: of the picture.
-    """
-    figure, axes = _figure(max(1, len(panels)), title)
-    for one, (name, (positions, groups)) in zip(axes, panels.items(), strict=False):
-        flat = np.hstack([positions, np.zeros((len(positions), 1))])[:, :2]
-        for group in np.unique(groups):
-            own = flat[groups == group]
-            color, mark = _COLORS[group % len(_COLORS)], "osD^vPX"[group % 7]
-            one.scatter(own[:, 0], own[:, 1], color=color, marker=mark, label=f"group {group}")
-        _label(one, "first direction", "second direction", name)
-    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_demo(
@@ -267,18 +131,20 @@ def plot_demo(
         true: the noise it really added, shape ``(n,)``.
         path: where the PNG goes.
     """
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = new_figure(2)
     _draw_curves(left, curves, "Test accuracy of the global model")
     shown = np.concatenate([estimated, true])
     ends = [float(shown.min()) / 1.5, float(shown.max()) * 1.5]
     right.plot(ends, ends, color="0.6", linewidth=1, label="the noise is disclosed")
     right.scatter(
-        true, estimated, color=_COLORS[1], zorder=3, label="a site, from its updates alone"
+        true, estimated, color=COLORS[1], zorder=3, label="a site, from its updates alone"
     )
     right.set(xscale="log", yscale="log")
     right.legend(frameon=False, loc="upper left")
-    _label(right, "true noise of a site", "estimated noise", "What the server finds out by itself")
-    _save(figure, path)
+    label_axes(
+        right, "true noise of a site", "estimated noise", "What the server finds out by itself"
+    )
+    save_figure(figure, path)
 
 
 def _metrics_by_unit(rounds: Sequence[Event]) -> dict[str, list[str]]:
@@ -332,7 +198,7 @@ def _draw_curves(axes: Axes, curves: Curves, title: str, label: str = "accuracy"
     from matplotlib.ticker import MaxNLocator
 
     faint = min(0.18, 0.5 / max(1, len(curves)))  # many bands over one another hide the lines
-    for (color, style), (name, accuracy) in zip(_styles(), curves.items(), strict=False):
+    for (color, style), (name, accuracy) in zip(line_styles(), curves.items(), strict=False):
         rounds = np.arange(1, accuracy.shape[1] + 1)
         mean, spread = accuracy.mean(0), accuracy.std(0)
         axes.plot(rounds, mean, color=color, linestyle=style, label=f"{name}  {mean[-1]:.3f}")
@@ -346,17 +212,18 @@ def _draw_curves(axes: Axes, curves: Curves, title: str, label: str = "accuracy"
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     seeds = max((len(accuracy) for accuracy in curves.values()), default=0)
     shown = f"mean ± sd, {seeds} seeds" if seeds > 1 else "one seed"
-    _label(axes, "round", f"{label} ({shown})", title)
+    label_axes(axes, "round", f"{label} ({shown})", title)
 
 
-def _styles() -> Iterator[tuple[str, str]]:
+def line_styles() -> Iterator[tuple[str, str]]:
     """Yield colour and dash of each line, the first 28 all different."""
     for lap in count():
-        for color, dash in zip(_COLORS, (0, 0, 1, 2, 3, 0, 1), strict=True):
+        for color, dash in zip(COLORS, (0, 0, 1, 2, 3, 0, 1), strict=True):
             yield color, ("-", "--", "-.", ":")[(dash + lap) % 4]
 
 
-def _figure(panels: int, title: str = "", *, one_scale: bool = False) -> tuple[Figure, Any]:
+def new_figure(panels: int, title: str = "", *, one_scale: bool = False) -> tuple[Figure, Any]:
+    """Return a figure with panels side by side."""
     with extra("plots", "a picture"):
         from matplotlib.figure import Figure
 
@@ -366,12 +233,14 @@ def _figure(panels: int, title: str = "", *, one_scale: bool = False) -> tuple[F
     return figure, figure.subplots(1, panels, squeeze=False, sharey=one_scale)[0]
 
 
-def _label(axes: Axes, x: str, y: str, title: str) -> None:
+def label_axes(axes: Axes, x: str, y: str, title: str) -> None:
+    """Set the labels and the title; remove the frame's upper and right line."""
     axes.set(xlabel=x, ylabel=y)
     axes.set_title(title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the PNG, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

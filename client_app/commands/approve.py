@@ -22,11 +22,21 @@ from hdpfl_flower.system.printable import printable
 SHIPPED = ("*.py", "data/schemas/*.toml")
 """File endings of an app's packages; other files are not expected."""
 TOOLS = (
-    "client_app/approval/fab.py", "client_app/audit.py", "client_app/commands/",
-    "client_app/reports/", "client_app/worth/", "hdpfl_flower/data/schema_draft.py",
-    "hdpfl_flower/data/site_check.py", "server_app/certificates.py", "server_app/commands/",
-    "server_app/monitoring/", "server_app/project.py", "server_app/reports/",
-    "server_app/template/", "strategies/contract.py",
+    "client_app/after_run/home_tuning.py", "client_app/after_run/stored_models.py",
+    "client_app/approval/fab.py", "client_app/approval/launcher.py", "client_app/audit.py",
+    "client_app/commands/", "client_app/dp_sgd.py", "client_app/in_process.py",
+    "client_app/private_updates.py", "client_app/reports/", "client_app/worth/",
+    "hdpfl_flower/data/schema_draft.py", "hdpfl_flower/data/screen/",
+    "hdpfl_flower/data/site_check.py", "hdpfl_flower/data/subgroups.py",
+    "hdpfl_flower/ledger/invariants.py", "hdpfl_flower/ledger/recompute.py",
+    "hdpfl_flower/models/constant.py", "hdpfl_flower/monitoring/prometheus.py",
+    "hdpfl_flower/privacy/audit.py", "hdpfl_flower/privacy/trade_off.py",
+    "hdpfl_flower/scenarios/attacks.py", "hdpfl_flower/system/later.py",
+    "hdpfl_flower/system/proxies.py", "hdpfl_flower/system/terminal.py",
+    "server_app/certificates.py", "server_app/commands/", "server_app/in_process/",
+    "server_app/monitoring/", "server_app/progress.py",
+    "server_app/project.py", "server_app/reports/", "server_app/template/",
+    "strategies/contract.py", "strategies/noise_aware/around_flower.py",
 )  # fmt: skip
 """Parts of the wheel that no app imports or holds: ``fab-exclude`` of ``pyproject.toml``."""
 

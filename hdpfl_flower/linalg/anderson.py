@@ -15,8 +15,6 @@ pseudoinverse drops exactly the directions without a residual.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hdpfl_flower.linalg.types import Matrix, Vector
@@ -50,26 +48,3 @@ def mixing_weights(gram: Matrix, ridge: float = RIDGE) -> Vector:
     solved = np.linalg.solve(bordered, np.append(np.zeros(m), 1.0))[:m]
     weights: Vector = solved / solved.sum()  # 1 but for rounding
     return weights
-
-
-def accelerate(
-    points: Sequence[Matrix], images: Sequence[Matrix], memory: int, ridge: float = RIDGE
-) -> Matrix:
-    """Return the next point Σ πⱼT(uⱼ) over ``memory`` + 1 points; pure.
-
-    The last points are used.
-
-    Args:
-        points: u₀, u₁, …, float64, all of one shape.
-        images: T(u₀), T(u₁), …, likewise.
-        memory: τ ≥ 1. With fewer than τ + 1 points the next one is the last image: no acceleration.
-        ridge: see :func:`mixing_weights`.
-    """
-    if len(images) <= memory:
-        return images[-1]
-    last = images[-memory - 1 :]
-    residuals = np.array(
-        [(image - point).ravel() for point, image in zip(points[-memory - 1 :], last, strict=True)]
-    )
-    weights = mixing_weights(residuals @ residuals.T, ridge)
-    return np.tensordot(weights, np.array(last), axes=1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hdpfl_flower.errors import DataError
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_columns
+from studies.framework.plots import plot_columns
 from studies.framework.results import Value
 from studies.framework.study import Findings, Table
 

@@ -21,7 +21,6 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from server_app.in_process.comparison import RunJob
 from server_app.in_process.metrics_by_site import best_of, read_site_metrics
-from server_app.plots import plot_differences
 from server_app.run.final_measures import read_final_measures
 from studies.flamby.canary import Found, audit
 from studies.flamby.procedure import HONEST, PUBLISHED, SECRET_SEEDS, Recipe, train
@@ -38,6 +37,7 @@ from studies.flamby.scores import TestScores, constant_accuracy, joined, score_o
 from studies.flamby.spent import DELTA, SIGMAS, honest_sigma, spent, unamplified_sigma
 from studies.flamby.tables import NONE, AccuracyRow, above, accuracy_table, numbers_of, spent_table
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_differences
 from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
 from studies.natural.federation import Split, inner_split, write_split
 from studies.natural.recount import keep_recounted

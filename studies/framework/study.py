@@ -18,9 +18,10 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.scenarios.attacks import Attack
 from hdpfl_flower.system.paths import available_cores
 from server_app.in_process.comparison import OnRound, RunJob, compare
-from server_app.plots import plot_columns, plot_panels
+from server_app.plots import plot_panels
 from server_app.progress import rounds_bar
 from studies.framework.kept_runs import finished_run, keep, with_run_name
+from studies.framework.plots import plot_columns
 from studies.framework.results import Value, grid_tables, grid_values
 
 NOISES = {"robust-hdp": "the paper's noise", "pfa": "the paper's noise", "pld": "our accountant"}

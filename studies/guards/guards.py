@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from server_app.plots import plot_columns
+from studies.framework.plots import plot_columns
 from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
 from studies.guards import by_content
 from studies.guards.by_content import GRID, GUARDS, Result

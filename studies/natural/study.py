@@ -19,8 +19,8 @@ import numpy as np
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_differences
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_differences
 from studies.framework.study import (
     Findings,
     Options,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.plots import plot_columns
+from studies.framework.plots import plot_columns
 from studies.framework.study import Findings, Options, Setting, Study, Table
 from studies.personal.tuned_study import TunedRow, TunedStudy, mean_and_deviation
 

@@ -23,8 +23,8 @@ from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.models.site_summary import PERSONAL, SITE, WORST
 from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_columns
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_columns
 from studies.framework.study import (
     Findings,
     Options,

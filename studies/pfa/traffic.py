@@ -17,8 +17,8 @@ import numpy as np
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_columns
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_columns
 from studies.framework.study import Findings, Options, Study, Table, run_jobs
 from studies.pfa.mixgauss import BASE, ROUNDS
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from hdpfl_flower.data.datasets import load_dataset
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_positions
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_positions
 from studies.framework.study import (
     Findings,
     GridStudy,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from server_app.plots import plot_columns
+from studies.framework.plots import plot_columns
 from studies.framework.study import Table
 from studies.r_dpcfl.first_updates import MAPS, MapResult
 

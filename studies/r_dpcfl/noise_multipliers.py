@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdpfl_flower.privacy.accounting import calibrate
-from hdpfl_flower.privacy.noisy_max import calibrate_with_selections, two_stage_steps
 from hdpfl_flower.scenarios.paper_formulas import r_dpcfl_multiplier
-from server_app.plots import plot_columns
 from server_app.progress import rounds_bar
+from studies.framework.plots import plot_columns
 from studies.framework.study import Findings, Options, Study, Table, select_or_all
+from studies.r_dpcfl.two_stages import calibrate_with_selections, two_stage_steps
 
 RECORDS, ROUNDS, DELTA = 6600, 200, 1e-4
 RATE, CLIP_NORM, PARAMETERS = 5e-4, 3.0, 11_181_642

@@ -26,11 +26,11 @@ from hdpfl_flower.scenarios.paper_formulas import robust_hdp_multiplier
 from hdpfl_flower.scenarios.published_budgets import batch_sizes, epsilons
 from server_app.in_process.comparison import RunJob
 from server_app.in_process.worker_pool import make_pool
-from server_app.plots import plot_columns
 from server_app.progress import rounds_bar
 from strategies.averaging.weiavg import epsilon_weights
 from strategies.noise_aware.oracle import inverse_variance_weights
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_columns
 from studies.framework.study import NOISES, Findings, Options, Study, Table, run_jobs, select_or_all
 from studies.robust_hdp.accuracy import BASE, DISTS, published
 

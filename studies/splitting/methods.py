@@ -7,13 +7,14 @@ FedAvg), a schedule of η and, optionally, ergodic averages or Anderson accelera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.linalg.anderson import accelerate
+from hdpfl_flower.linalg.anderson import RIDGE, mixing_weights
+from hdpfl_flower.linalg.types import Matrix
 from strategies.server_step.schedule import Schedule
 from strategies.splitting.scheme import FEDPROX, Scheme
 from studies.splitting.problems import Problem
@@ -133,3 +134,26 @@ def _map(
 def _accelerated(method: Method, points: list[Floats], images: list[Floats]) -> Floats:
     memory = method.memory if method.late else min(method.memory, len(images) - 1)
     return accelerate(points, images, memory) if memory else images[-1]
+
+
+def accelerate(
+    points: Sequence[Matrix], images: Sequence[Matrix], memory: int, ridge: float = RIDGE
+) -> Matrix:
+    """Return the next point Σ πⱼT(uⱼ) over ``memory`` + 1 points; pure.
+
+    The last points are used.
+
+    Args:
+        points: u₀, u₁, …, float64, all of one shape.
+        images: T(u₀), T(u₁), …, likewise.
+        memory: τ ≥ 1. With fewer than τ + 1 points the next one is the last image: no acceleration.
+        ridge: see :func:`mixing_weights`.
+    """
+    if len(images) <= memory:
+        return images[-1]
+    last = images[-memory - 1 :]
+    residuals = np.array(
+        [(image - point).ravel() for point, image in zip(points[-memory - 1 :], last, strict=True)]
+    )
+    weights = mixing_weights(residuals @ residuals.T, ridge)
+    return np.tensordot(weights, np.array(last), axes=1)

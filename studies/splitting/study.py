@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.files import replace_file
-from server_app.plots import plot_gaps
 from server_app.progress import rounds_bar
+from studies.framework.plots import plot_gaps
 from studies.framework.study import Findings, Options, Study, Table, select_or_all
 from studies.splitting.methods import Method, gaps
 from studies.splitting.problems import Data, Problem

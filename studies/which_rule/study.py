@@ -18,8 +18,8 @@ from hdpfl_flower.data.datasets import load_dataset
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_differences
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_differences
 from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
 from studies.personal.tuned_study import fitting
 from studies.which_rule.battery import (

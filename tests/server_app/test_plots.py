@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from server_app import plots
-from server_app.plots import plot_columns, plot_curves, plot_differences, plot_panels, plot_run
+from server_app.plots import plot_curves, plot_panels, plot_run
+from studies.framework.plots import plot_columns, plot_differences
 
 
 @pytest.fixture

@@ -266,7 +266,7 @@ def test_an_importer_holds_what_may_run_and_no_longer(
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
     root = Path(launcher.__file__).parents[2]
-    name = "client_app/approval/launcher.py"
+    name = "client_app/approval/importer.py"
     files = {
         "pyproject.toml": pyproject(MODULE, VERSION).encode(),
         name: (root / name).read_bytes() + b"# more\n",

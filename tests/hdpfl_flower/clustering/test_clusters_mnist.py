@@ -15,7 +15,7 @@ from hdpfl_flower.clustering.noise_mixture import cluster_by_noise
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.accounting import calibrate
-from hdpfl_flower.privacy.noisy_max import two_stage_steps
+from studies.r_dpcfl.two_stages import two_stage_steps
 from tests.hdpfl_flower.clustering.clustered import finds_all, finds_minority
 
 REAL = os.environ.get("HDPFL_TEST_DATA", "")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hdpfl_flower.linalg.anderson import accelerate, mixing_weights
+from hdpfl_flower.linalg.anderson import mixing_weights
 from strategies.splitting.scheme import FEDPI, FEDPROX, Scheme
+from studies.splitting.methods import accelerate
 
 GENERATOR = np.random.default_rng(7)
 

@@ -30,7 +30,7 @@ from hdpfl_flower.privacy.exponential_mechanism import (
     pure_selections,
 )
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.privacy.noisy_max import calibrate_with_selections, two_stage_steps
+from studies.r_dpcfl.two_stages import calibrate_with_selections, two_stage_steps
 from tests.hdpfl_flower.privacy.test_noisy_max import CLOSE, DELTA, DRAWS, FALSE_ALARM, KEY
 
 

@@ -25,13 +25,8 @@ from hdpfl_flower.privacy.accounting import (
     interval_for,
 )
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.privacy.noisy_max import (
-    calibrate_with_selections,
-    choose_model,
-    selection_noise_std,
-    selection_sensitivity,
-    two_stage_steps,
-)
+from hdpfl_flower.privacy.noisy_max import choose_model, selection_noise_std, selection_sensitivity
+from studies.r_dpcfl.two_stages import calibrate_with_selections, two_stage_steps
 
 FALSE_ALARM = 1e-6
 """Chance that one statistical test below fails on right code (its seed is fixed all the same)."""

@@ -11,13 +11,8 @@ import torch
 import hdpfl_flower.privacy.noisy_max as module
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps
-from hdpfl_flower.privacy.noisy_max import (
-    calibrate_with_selections,
-    choose_model,
-    selection_noise_std,
-    selection_sensitivity,
-    two_stage_steps,
-)
+from hdpfl_flower.privacy.noisy_max import choose_model, selection_noise_std, selection_sensitivity
+from studies.r_dpcfl.two_stages import calibrate_with_selections, two_stage_steps
 
 
 class Known:
