@@ -321,7 +321,7 @@ def join(site: Site, instructions: Instructions) -> RecordDict:
     if "epsilon" in disclose:
         facts["epsilon"] = profile.run.epsilon
     noise = "noise-std" in disclose and (site.asked is None or "noise-std" in site.asked)
-    if noise and site.simulated and instructions.terms.noise == "records":
+    if noise and instructions.terms.noise == "records":
         terms = instructions.terms
         with contextlib.suppress(Declined):  # no plan, no noise: it declines to train, too
             plan, _ = site.plan

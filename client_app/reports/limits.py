@@ -12,7 +12,8 @@ _DISCLOSED = {
     "batch-size": "the expected batch size, sent to the server when the site joins",
     "declared-records": "the declared number of records, sent to the server when the site joins",
     "epsilon": "the ε of a run, sent to the server when the site joins",
-    "noise-std": "the noise of a simulated site, sent to the server when it joins",
+    "noise-std": "the noise of a coordinate of its updates, sent to the server when it joins; "
+    "it follows from ε, δ, batch size, records and the terms, and can be estimated without it",
     "metrics": "accuracy, loss and errors on records of this site, without any noise",
     "personal-metrics": "the same of the model that this site keeps for itself",
 }

@@ -204,8 +204,8 @@ class Profile(RedactedModel):
         description="What may leave the site although ε does not cover it: constants of the "
         "profile when the site joins, and metrics of a model on held-out records "
         "(`personal-metrics`, beside `metrics`: also those of the site's own model). A strategy "
-        "that needs one of them leaves out a site that does not disclose it. `noise-std` is for "
-        "simulated sites alone.",
+        "that needs one of them leaves out a site that does not disclose it. `noise-std` is the "
+        "noise of an update's coordinate, which updates show in time anyway.",
     )
     trust_server: bool = Field(
         False,
@@ -257,10 +257,6 @@ class Profile(RedactedModel):
             raise ValueError(
                 "[standing] bounds nothing while 'approval' is 'each-run'; set 'approval' = "
                 "'standing', or remove the section"
-            )
-        if "noise-std" in self.disclose and self.simulation is None:
-            raise ValueError(
-                "'disclose' may name 'noise-std' only where [simulation] is given: remove it"
             )
         if "personal-metrics" in self.disclose and "metrics" not in self.disclose:
             raise ValueError(

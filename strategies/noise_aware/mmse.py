@@ -165,7 +165,7 @@ class MMSE(HDPStrategy):
 
         The step may be longer than any client's.
         """
-        return Declaration(optional_facts=CLAIMS, is_convex=False)
+        return Declaration(optional_facts=CLAIMS | self.settings.facts, is_convex=False)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> MMSEState:
         """Return no uploads and no sums."""

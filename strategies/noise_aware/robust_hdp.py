@@ -12,7 +12,8 @@ then a site keeps the level of its first upload. Freeze after two at the earlies
 estimates the noise worse. Sites that miss rounds keep what is known of them.
 
 Threat model: an untrusted server that learns nothing but the noisy updates. That it can estimate
-their noise is a fact of any federated DP-SGD, not of this strategy. No site discloses anything.
+their noise is a fact of any federated DP-SGD, not of this strategy. No site discloses anything,
+unless ``estimator = "disclosed"`` welcomes it, tested (``disclosed_noise.py``).
 
 Known limit: the weights know noise alone. Under label skew a quiet site may hold few of the labels,
 and then these weights can lose to FedAvg.
@@ -33,7 +34,8 @@ from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory, TrackOp
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.core.base import Disclosed, HDPStrategy
+from strategies.core.base import Declaration, Disclosed, HDPStrategy
+from strategies.noise_aware.disclosed_noise import NOISE, with_claims
 from strategies.noise_aware.oracle import inverse_variance_weights
 
 
@@ -54,15 +56,21 @@ StateT = TypeVar("StateT", bound=RobustHDPState)
 class RobustHDPSettings(Settings):
     """Estimator of noise, and its number of uploads."""
 
-    estimator: Literal["auto", "rpca"] = Field(
+    estimator: Literal["auto", "disclosed", "rpca"] = Field(
         "auto",
-        description="Estimator of an update's noise: rpca (the paper's) or auto (ours).",
+        description="Estimator of an update's noise: rpca (the paper's), auto (ours), or disclosed "
+        "(what sites disclose as `noise-std`, where their updates agree, else auto).",
     )
     frozen_after: Count = Field(
         0,
         description="Uploads of a site after which its noise level is kept; 0: never, 1: as the "
         "paper's authors do.",
     )
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """Facts that the estimator uses where sites disclose them."""
+        return frozenset({NOISE}) if self.estimator == "disclosed" else frozenset()
 
 
 class RobustHDP(HDPStrategy):
@@ -71,6 +79,10 @@ class RobustHDP(HDPStrategy):
     name = "robust-hdp"
     settings_type = RobustHDPSettings
     settings: RobustHDPSettings
+
+    def declare(self) -> Declaration:
+        """Declare the disclosed noise, if it is asked for."""
+        return Declaration(optional_facts=self.settings.facts)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> RobustHDPState:
         """Return no uploads."""
@@ -92,9 +104,8 @@ def estimate_noise(
     """Return the state and σ̂ᵢ² after a round; the guard's σ̂ᵢ², if any."""
     if updates.noise is not None:
         return state, updates.noise
-    options = TrackOptions(
-        settings.estimator, terms.clip_norm, settings.frozen_after, terms.noise_factor
-    )
+    method = "rpca" if settings.estimator == "rpca" else "auto"
+    options = TrackOptions(method, terms.clip_norm, settings.frozen_after, terms.noise_factor)
     memory, estimate = track(
         state.uploads,
         updates.server_round,
@@ -103,6 +114,8 @@ def estimate_noise(
         options,
         updates.head,
     )
+    if settings.facts:
+        estimate = with_claims(estimate, memory, updates, terms)
     return replace(state, uploads=memory), estimate
 
 

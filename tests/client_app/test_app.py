@@ -15,8 +15,10 @@ from client_app import app as app_module
 from client_app.site.refusals import read_refusals
 from client_app.site.site import Site, node_profile, open_site
 from hdpfl_flower import wire
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.ledger.account import Request
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.privacy.plan import make_plan
 from tests.client_app.messages import (
     UNKNOWN,
     ask,
@@ -346,6 +348,16 @@ def test_a_site_says_of_itself_only_what_it_discloses(
 ) -> None:
     reply = ask(make_site(tmp_path, disclose=disclose), terms_of(), kind=wire.JOIN)
     assert wire.read_site(reply.content) == facts
+
+
+def test_a_site_discloses_the_noise_of_its_plan(tmp_path: Path) -> None:
+    path, terms = make_site(tmp_path, disclose='["noise-std"]'), terms_of()
+    facts = wire.read_site(ask(path, terms, kind=wire.JOIN).content)
+    plan = make_plan(Profile.load(path), terms)
+    assert facts == {
+        "noise-std": pytest.approx(plan.update_noise_std(1, terms.clip_norm, terms.learning_rate))
+    }
+    assert statuses(tmp_path) == {}, "a setting: nothing to charge"
 
 
 def test_the_final_model_stays_at_the_site(tmp_path: Path) -> None:

@@ -47,9 +47,8 @@ def test_the_promise_and_what_was_spent(opened) -> None:
 
 @pytest.mark.parametrize("name", Disclosure.__args__)
 def test_each_disclosure_is_named(opened, name: str) -> None:
-    simulation = "[simulation]\nseed = 1\n" if name == "noise-std" else ""
     names = ["metrics", name] if name == "personal-metrics" else [name]
-    opened.write_profile(("\n[budget]", f"disclose = {json.dumps(names)}\n{simulation}[budget]"))
+    opened.write_profile(("\n[budget]", f"disclose = {json.dumps(names)}\n[budget]"))
     assert f"'{name}', which the profile discloses" in words(opened)
     assert facts(opened)["disclosed"] == names
 

@@ -124,7 +124,6 @@ WRONG: list[tuple[str, Change]] = [
     ),
     ("'dislose' is not a known key", lambda d: d.update(dislose=[])),
     ("'disclose.0'", lambda d: d.update(disclose=["batch"])),
-    ("only where [simulation]", lambda d: d.update(disclose=["noise-std"])),
     ("without 'metrics'", lambda d: d.update(disclose=["personal-metrics"])),
     ("'simulation.seed'", lambda d: d.update(simulation={"seed": -1})),
 ]

@@ -1,0 +1,73 @@
+"""Noise that sites disclose (``noise-std``), believed where their updates do not contradict it.
+
+``estimator = "disclosed"`` of ``robust-hdp`` and ``mmse`` takes it in place of the estimate. With
+two to five sites no round shows their noise well: what a site states is then worth more than what
+can be seen. The server could estimate the number anyway, in time.
+
+The test is exact. Of the m *silent sums* of an honest update (``softmax_head.py``) nothing is
+signal, so that over the t uploads so far
+
+    m·t·s²/σ²  is χ² of m·t degrees of freedom, s² their mean square, σ the disclosed noise.
+
+A σ for which that is improbable from either side is not believed in this round, and the estimate
+stands: 0, 10³⁰⁰, and a claim that is to grab the weight with noisy updates. The probability is
+``ALARM`` a run, R rounds and both sides together: an honest site is doubted in one run of 1,000 at
+most, and then loses nothing but its claim. Nor is a claim believed of near copies, of flat updates,
+or of a head that is quieter than the rest of its update allows.
+
+Known limits: without a softmax layer, and under ``guard = "content"``, no claim is used. Little
+noise, truly sent and truly claimed, is believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.estimators.credible import FLAT
+from hdpfl_flower.estimators.near_copies import COPIES
+from hdpfl_flower.estimators.softmax_head import FORGED
+from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory
+from hdpfl_flower.updates import RoundUpdates
+
+NOISE = "noise-std"
+"""The fact: the standard deviation of a coordinate's noise in an update of round 1."""
+ALARM = 1e-3
+"""Probability that an honest site's claim is doubted in a run."""
+DISCLOSED = "disclosed by the site, and what its head allows"
+_DOUBTFUL = (COPIES, FLAT, FORGED)
+
+
+def with_claims(
+    estimate: NoiseEstimate, uploads: NoiseMemory, updates: RoundUpdates, terms: RunTerms
+) -> NoiseEstimate:
+    """Return ``estimate`` with each believed claim in its place.
+
+    Args:
+        estimate: of the round.
+        uploads: what is kept of the sites' uploads, this round's included.
+        updates: the round's, with the claims.
+        terms: of the run.
+    """
+    if updates.head is None or NOISE not in updates.disclosed:
+        return estimate
+    from scipy.special import chdtr, chdtrc
+
+    factor = terms.noise_factor(updates.server_round)
+    unit = (terms.clip_norm * factor) ** 2  # of the sums of squares that are kept
+    alarm, silent = ALARM / (2 * terms.rounds), updates.head.inputs + 1
+    with np.errstate(over="ignore", under="ignore"):
+        claims = np.square(updates.disclosed[NOISE] * factor / terms.noise_factor(1))
+    variances, reasons = estimate.variances.copy(), list(estimate.reasons)
+    identified = estimate.identified.copy()
+    for i, (site, claim) in enumerate(zip(updates.sites, claims, strict=True)):
+        known = uploads.clients.get(site)
+        is_doubtful = any(mark in reasons[i] for mark in _DOUBTFUL)
+        if known is None or is_doubtful or not (0 < claim < np.inf and variances[i] < np.inf):
+            continue
+        freedom, ratio = silent * known.uploads, silent * known.silent * unit / claim
+        if min(chdtr(freedom, ratio), chdtrc(freedom, ratio)) >= alarm:
+            variances[i], reasons[i], identified[i] = claim, DISCLOSED, True
+    return replace(estimate, variances=variances, reasons=tuple(reasons), identified=identified)
