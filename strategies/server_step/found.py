@@ -61,11 +61,11 @@ class FoundState:
 
     Attributes:
         rate: η before its fall at the end; 0 before there is one.
-        last: the last aggregate that was not 0, float64, shape ``(d,)``; None before round 1.
+        last: the last aggregate that was not 0, float32, shape ``(d,)``; None before round 1.
     """
 
     rate: float = 0.0
-    last: npt.NDArray[np.float64] | None = None
+    last: npt.NDArray[np.float32] | None = None
 
 
 def step_of(step: type[ServerStep], config: RunConfig) -> ServerStep:
@@ -118,15 +118,15 @@ class FoundRate(ServerStep):
 
         An aggregate of zeros moves nothing, and changes no rate.
         """
-        delta = outcome.update.astype(np.float64)
-        norm = float(np.linalg.norm(delta))
+        delta = outcome.update
+        norm = math.sqrt(_dot(delta, delta))
         if norm == 0:
             return state, outcome
         now, agreement = updates.server_round, 0.0
         if state.last is None:
             found = distance(len(delta)) / (math.sqrt(self._rounds) * norm)
         else:
-            agreement = float(delta @ state.last) / (norm * float(np.linalg.norm(state.last)))
+            agreement = _dot(delta, state.last) / (norm * math.sqrt(_dot(state.last, state.last)))
             found = state.rate
             if now <= self._rounds // 2 + 1:
                 found *= math.exp(change(agreement, len(delta)))
@@ -158,3 +158,8 @@ def change(agreement: float, size: int) -> float:
     """
     evidence = agreement**2 * size
     return GAIN * agreement * (1 - NOISE / evidence) if evidence > NOISE else 0.0
+
+
+def _dot(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
+    """Return the inner product in float64, without a copy of either."""
+    return float(np.einsum("i,i->", one, other, dtype=np.float64))
