@@ -24,6 +24,7 @@ from studies.robust_hdp.accuracy import (
 )
 from studies.robust_hdp.noise_table import NOISE_TABLE
 from studies.splitting.figures import FIGURES
+from studies.which_rule.few_sites import FEW_SITES
 from studies.which_rule.study import WHICH_RULE
 
 STUDIES: dict[str, Study] = {
@@ -46,6 +47,7 @@ STUDIES: dict[str, Study] = {
         LABEL,
         DSU,
         WHICH_RULE,
+        FEW_SITES,
         PUBLIC_START,
         LEADERBOARD,
         FLAMBY,

@@ -4,19 +4,23 @@
 two to five sites no round shows their noise well: what a site states is then worth more than what
 can be seen. The server could estimate the number anyway, in time.
 
-The test is exact. Of the m *silent sums* of an honest update (``softmax_head.py``) nothing is
-signal, so that over the t uploads so far
+With a softmax layer the test is exact. Of the m *silent sums* of an honest update
+(``softmax_head.py``) nothing is signal, so that over the t uploads so far
 
     m·t·s²/σ²  is χ² of m·t degrees of freedom, s² their mean square, σ the disclosed noise.
 
-A σ for which that is improbable from either side is not believed in this round, and the estimate
-stands: 0, 10³⁰⁰, and a claim that is to grab the weight with noisy updates. The probability is
-``ALARM`` a run, R rounds and both sides together: an honest site is doubted in one run of 1,000 at
-most, and then loses nothing but its claim. Nor is a claim believed of near copies, of flat updates,
-or of a head that is quieter than the rest of its update allows.
+Without one, signal may be all that an update shows beyond σ: there a claim is doubted that exceeds
+the whole update (a χ² of d degrees with a signal is only larger), or that the estimate exceeds
+``BELIEVED``-fold and by chance, so that a lie gains no more than half the noise would.
 
-Known limits: without a softmax layer, and under ``guard = "content"``, no claim is used. Little
-noise, truly sent and truly claimed, is believed.
+A doubted claim is not used in this round, and the estimate stands: 0, 10³⁰⁰, and a claim that is to
+grab the weight with noisy updates. The probability is ``ALARM`` a run, R rounds and both sides
+together: an honest site is doubted in one run of 1,000 at most (without a softmax layer if its
+signal moves by less than √3 times its noise), and then loses nothing but its claim. Nor is a claim
+believed of near copies, of flat updates, or of a head quieter than the rest of its update allows.
+
+Known limits: under ``guard = "content"`` no claim is used. Little noise, truly sent and truly
+claimed, is believed.
 """
 
 from __future__ import annotations
@@ -28,15 +32,15 @@ import numpy as np
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.estimators.credible import FLAT
 from hdpfl_flower.estimators.near_copies import COPIES
-from hdpfl_flower.estimators.softmax_head import FORGED
-from hdpfl_flower.estimators.temporal import NoiseEstimate, NoiseMemory
+from hdpfl_flower.estimators.softmax_head import BELIEVED, FORGED
+from hdpfl_flower.estimators.temporal import KEPT, NoiseEstimate, NoiseMemory
 from hdpfl_flower.updates import RoundUpdates
 
 NOISE = "noise-std"
 """The fact: the standard deviation of a coordinate's noise in an update of round 1."""
 ALARM = 1e-3
 """Probability that an honest site's claim is doubted in a run."""
-DISCLOSED = "disclosed by the site, and what its head allows"
+DISCLOSED = "disclosed by the site, and not contradicted by its updates"
 _DOUBTFUL = (COPIES, FLAT, FORGED)
 
 
@@ -51,15 +55,16 @@ def with_claims(
         updates: the round's, with the claims.
         terms: of the run.
     """
-    if updates.head is None or NOISE not in updates.disclosed:
+    if NOISE not in updates.disclosed:
         return estimate
     from scipy.special import chdtr, chdtrc
 
     factor = terms.noise_factor(updates.server_round)
     unit = (terms.clip_norm * factor) ** 2  # of the sums of squares that are kept
-    alarm, silent = ALARM / (2 * terms.rounds), updates.head.inputs + 1
+    alarm = ALARM / (2 * terms.rounds)
     with np.errstate(over="ignore", under="ignore"):
-        claims = np.square(updates.disclosed[NOISE] * factor / terms.noise_factor(1))
+        stated = np.maximum(updates.disclosed[NOISE], 0)  # below 0 nothing is
+        claims = np.square(stated * factor / terms.noise_factor(1))
     variances, reasons = estimate.variances.copy(), list(estimate.reasons)
     identified = estimate.identified.copy()
     for i, (site, claim) in enumerate(zip(updates.sites, claims, strict=True)):
@@ -67,7 +72,18 @@ def with_claims(
         is_doubtful = any(mark in reasons[i] for mark in _DOUBTFUL)
         if known is None or is_doubtful or not (0 < claim < np.inf and variances[i] < np.inf):
             continue
-        freedom, ratio = silent * known.uploads, silent * known.silent * unit / claim
-        if min(chdtr(freedom, ratio), chdtrc(freedom, ratio)) >= alarm:
+        if updates.head is not None:
+            silent = updates.head.inputs + 1
+            freedom, ratio = silent * known.uploads, silent * known.silent * unit / claim
+            chances = chdtr(freedom, ratio), chdtrc(freedom, ratio)
+        else:
+            size, row = updates.updates.shape[1], updates.updates[i]
+            # The mean of m differences of neighbours has the variance of 2m/3 independent ones.
+            freedom = min(size, KEPT) * max(1.0, 2 * estimate.pairs[i] / 3)
+            chances = (
+                chdtr(size, float(np.einsum("i,i->", row, row, dtype=np.float64)) / claim),
+                chdtrc(freedom, freedom * variances[i] / (BELIEVED * claim)),
+            )
+        if min(chances) >= alarm:
             variances[i], reasons[i], identified[i] = claim, DISCLOSED, True
     return replace(estimate, variances=variances, reasons=tuple(reasons), identified=identified)

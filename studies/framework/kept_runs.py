@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -49,7 +50,9 @@ def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
     }
     # Sorted keys: the name does not depend on the order of a study's terms.
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return f"{job.terms.strategy.replace('+', '.')}-seed{job.config.simulation.seed}-{digest[:16]}"
+    return (
+        f"{re.sub('[+:]', '.', job.terms.strategy)}-seed{job.config.simulation.seed}-{digest[:16]}"
+    )
 
 
 def with_run_name(job: RunJob) -> RunJob:

@@ -25,6 +25,7 @@ def run(
     name: str = "robust-hdp",
     estimator: str = "disclosed",
     forged: float = 0.0,
+    head: Head | None = HEAD,
 ) -> list[Outcome]:
     """Return the outcomes of three sites whose own, moving signals sum to 0 over the classes."""
     generator = np.random.default_rng(seed)
@@ -40,7 +41,7 @@ def run(
         parts = np.split(signal + noise, [INPUTS], axis=2)  # the biases follow the weights
         rows = np.concatenate([part.reshape(3, -1) for part in parts], axis=1)
         facts = {"noise-std": np.asarray(claims, dtype=np.float64)}
-        given = RoundUpdates(number, ("a", "b", "c"), rows.astype(np.float32), facts, head=HEAD)
+        given = RoundUpdates(number, ("a", "b", "c"), rows.astype(np.float32), facts, head=head)
         state, outcome = rule.combine(state, given, RandomStream(bytes(32)))
         found.append(outcome)
     return found
@@ -50,9 +51,10 @@ def believed(outcome: Outcome) -> list[bool]:
     return [bool(x) for x in outcome.gauges.get(f"noise by {DISCLOSED}", np.zeros(3))]
 
 
+@pytest.mark.parametrize("head", [HEAD, None])
 @pytest.mark.parametrize("name", ["robust-hdp", "mmse"])
-def test_weights_rest_on_what_sites_disclose(name: str) -> None:
-    for outcome in run(STD, name=name):
+def test_weights_rest_on_what_sites_disclose(name: str, head: Head | None) -> None:
+    for outcome in run(STD, name=name, head=head):
         assert believed(outcome) == [True, True, True]
         np.testing.assert_allclose(outcome.gauges["noise_std"], STD)
         if name == "robust-hdp":
@@ -65,10 +67,17 @@ def test_nothing_is_asked_for_by_default() -> None:
     assert not any(any(believed(one)) for one in run(STD, estimator="auto"))
 
 
-@pytest.mark.parametrize("lie", [0.0, np.nan, 1e300, -1.0, 1e-200, 1e-3, 1.0, np.inf])
-def test_a_lie_changes_nothing(lie: float) -> None:
+LIES = [0.0, np.nan, 1e300, -1.0, 1e-200, 1e-3, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("head", "lie"),
+    [*((HEAD, lie) for lie in (*LIES, 1.0)), *((None, lie) for lie in (*LIES, 0.7))],
+)
+def test_a_lie_changes_nothing(head: Head | None, lie: float) -> None:
     """Of the noisiest site: what it gets is what it gets without a claim."""
-    for with_lie, without in zip(run([*STD[:2], lie]), run([*STD[:2], np.nan]), strict=True):
+    honest = run([*STD[:2], np.nan], head=head)
+    for with_lie, without in zip(run([*STD[:2], lie], head=head), honest, strict=True):
         assert believed(with_lie) == [True, True, False]
         np.testing.assert_array_equal(with_lie.weights, without.weights)
 
