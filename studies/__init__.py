@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from studies.advise.study import ADVISE
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.flamby.study import FLAMBY
 from studies.framework.study import Study
@@ -48,6 +49,7 @@ STUDIES: dict[str, Study] = {
         DSU,
         WHICH_RULE,
         FEW_SITES,
+        ADVISE,
         PUBLIC_START,
         LEADERBOARD,
         FLAMBY,

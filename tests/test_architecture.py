@@ -171,6 +171,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "server_app.plots",
         "server_app.progress",
     },
+    "studies.advise": {
+        "hdpfl_flower",
+        "studies",
+        "server_app.in_process",
+        "server_app.plots",
+        "server_app.reports",
+    },
     "studies.framework": {
         "hdpfl_flower",
         "server_app.run",

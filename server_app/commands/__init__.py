@@ -28,6 +28,11 @@ COMMANDS = {
         "check",
         "Check a run config before flwr run, or a strategy by its contract; exit 1 at a fault.",
     ),
+    "advise": Later(
+        f"{_HERE}.advise",
+        "advise",
+        "Advise rounds, steps, batches, model and rate of a run, and what would help most.",
+    ),
     "new": Later(
         f"{_HERE}.new",
         "new",

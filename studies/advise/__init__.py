@@ -1,0 +1,1 @@
+"""Advised settings beside a grid."""

@@ -1,0 +1,117 @@
+"""The predicted ratio against the plans of sites, and what is proposed by it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hdpfl_flower.config.terms import RunTerms
+from hdpfl_flower.data.datasets import task_for
+from hdpfl_flower.errors import TermsError
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.privacy.plan import make_plan
+from server_app.reports.advice import (
+    ENOUGH,
+    PlannedSite,
+    RunSetting,
+    asked_setting,
+    helps,
+    propose,
+    spread,
+)
+from tests.hdpfl_flower.ledger.plans import profile
+
+TASK = Task.classification((20,), 3)
+TERMS = RunTerms.parse(
+    {"dataset": "site", "task": "classification shape=20 classes=3", "rounds": 5}
+)
+
+
+def asked(epsilons: str, sites: int = 4, records: str = "200", **terms: object) -> RunSetting:
+    return asked_setting(TERMS.updated(**terms), sites, records, epsilons, 1e-5, "50")
+
+
+def test_the_ratio_is_that_of_the_sites_own_plans() -> None:
+    """Signal √T·C over the noise √d·s, s by the plans' own noise: of an update, over its steps."""
+    run = TERMS.updated(local_steps=3, clip_norm=2.0, learning_rate=0.5)
+    setting = asked_setting(run, 3, "200×2,90", "0.5,2,8", 1e-5, "50×2,30")
+    precision = 0.0
+    for records, epsilon, batch in ((200, 0.5, 50), (200, 2.0, 50), (90, 8.0, 30)):
+        site = profile(
+            run={"epsilon": epsilon, "delta": 1e-5},
+            training={"batch-size": batch, "declared-records": records},
+        )
+        std = make_plan(site, run).update_noise_std(5, 2.0, 0.5)
+        precision += std**-2
+    signal = 3 * 0.5 * 2.0
+    assert setting.size == 63
+    assert setting.of_round == pytest.approx(signal * math.sqrt(precision / 63), rel=1e-4)
+    assert setting.of_run == pytest.approx(setting.of_round * math.sqrt(5))
+
+
+@pytest.mark.usefixtures("guessed_noise")
+def test_a_larger_model_is_proposed_where_the_ratio_allows() -> None:
+    strict, loose = (propose(asked(epsilon, model="mlp:8"), TASK, 30) for epsilon in ("0.1", "60"))
+    assert (strict.model, strict.rounds, set(strict.steps)) == ("logreg", 30, {4})
+    assert loose.model.startswith("mlp:")
+    assert loose.of_run >= ENOUGH > replace(strict, size=loose.size).of_run
+    assert {site.batch_size for site in loose.sites} == {50}
+    task = Task.classification((1, 28, 28), 10)
+    run = {"dataset": "mnist", "task": None, "model": "cnn"}
+    assert propose(asked("0.1", **run), task, 30).model == "logreg"
+    assert propose(asked("80", 80, "9000", **run), task, 30).model == "cnn"
+
+
+@pytest.mark.usefixtures("guessed_noise")
+def test_what_helps_is_ranked_by_its_ratio() -> None:
+    found = helps(proposal := propose(asked("0.5×3,4"), TASK, 10), TASK)
+    gains = {one.what: one.gain for one in found}
+    assert list(gains.values()) == sorted(gains.values(), reverse=True)
+    assert min(gains.values()) > 1
+    assert gains["twice the sites, with the same terms"] == pytest.approx(math.sqrt(2))
+    assert proposal.model == "logreg"
+    assert "a smaller model: logreg" not in gains
+    # The loose site carries the sum: more of its ε is worth more than of a strict one's.
+    strict = gains["ε 1 in place of 0.5 at site 1 (or another of its 3)"]
+    assert gains["ε 8 in place of 4 at site 4"] > strict
+    larger = replace(proposal, model="mlp:32", size=771)
+    assert helps(larger, TASK)[0].what == "a smaller model: logreg"
+    wide = helps(replace(proposal, size=7850), Task.classification((784,), 10))
+    assert wide[0].what.startswith("64 public features")
+    assert wide[0].gain == pytest.approx(math.sqrt(7850 / 650))
+
+
+def test_nothing_helps_a_run_without_noise() -> None:
+    setting = asked("inf")
+    assert math.isinf(setting.of_run)
+    assert helps(setting, TASK) == []
+    assert task_for(TERMS) == TASK
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "a", "1×0", "1×5", "1×2×2", "nan", "1,,2"])
+def test_a_wrong_number_is_refused_by_its_option(text: str) -> None:
+    with pytest.raises(TermsError, match="--epsilons: write positive numbers"):
+        spread(text, 4, "--epsilons")
+
+
+def test_numbers_are_one_for_each_site() -> None:
+    assert spread("3x2, 4", 3, "--records", whole=True) == (3, 3, 4)
+    with pytest.raises(TermsError, match="--records: write positive whole numbers"):
+        spread("2.5", 3, "--records", whole=True)
+    with pytest.raises(TermsError, match="--records: the numbers are not one for each") as error:
+        spread("712,3", 3, "--records", whole=True)
+    assert "712" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"noise": "client"}, {"noise_multiplier": 1.0}, {"calibration": "pfa"}]
+)
+def test_noise_that_is_not_calibrated_for_records_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(TermsError, match="'noise-multiplier'"):
+        asked("1", **changes)
+
+
+def test_the_text_of_a_site_shows_none_of_its_numbers() -> None:
+    assert "0.123" not in repr(asked("0.123")) + repr(PlannedSite(10, 0.123, 5))
