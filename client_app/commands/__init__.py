@@ -47,9 +47,11 @@ COMMANDS = {
         "exporter",
         "Show this site's budget, releases, refusals and ledger to its own Prometheus.",
     ),
-    "profile": Later(f"{_HERE}.profile", "app", "Check the site's profile."),
+    "profile": Later(f"{_HERE}.profile", "app", "The site's profile: write a new one, check one."),
     "schema": Later(
-        f"{_HERE}.schema", "app", "The public schema of a table: draft one, check one."
+        f"{_HERE}.schema",
+        "app",
+        "The public schema of a table: draft one, check one, mock a table of one.",
     ),
     "ledger": Later(f"{_HERE}.ledger", "app", "The budget ledger: what was charged and released."),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),

@@ -1,35 +1,125 @@
-"""``hdpfl-site profile check``: readiness for a run, without training or charges."""
+"""``hdpfl-site profile``: a new one, and readiness for a run without training or charges."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-from collections.abc import Iterator
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar, cast
 
 import typer
 
-from client_app.commands.options import TERMS_HELP, ProfileOption, open_profile
+from client_app.commands.options import (
+    TERMS_HELP,
+    ProfileOption,
+    check_free,
+    naming,
+    open_profile,
+    write_file,
+)
 from client_app.reports.ledger_view import notes_on_cap, read_ledger
 from client_app.reports.lifetime import runs_that_fit
 from hdpfl_flower.config.profile import LedgerPaths, Profile
+from hdpfl_flower.config.profile_text import NewProfile, quoted
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import HDPFLError
+from hdpfl_flower.errors import HDPFLError, ProfileError
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
-app = new_app("Check the site's profile.")
+app = new_app("The site's profile: write a new one, check one.")
 
 
-@app.callback()
-def _group() -> None:
-    """Keep 'check' a command of its own, although it is the only one."""
+@app.command()
+def new(  # noqa: PLR0913, PLR0917 - options of a command line
+    to: Annotated[Path, typer.Option("--to", help="The profile to write.")] = Path("profile.toml"),
+    data: Annotated[
+        Path | None, typer.Option(help="CSV, Parquet or npz file, or folder of images.")
+    ] = None,
+    id_: Annotated[str, typer.Option("--id", help="Column of a table that names the person.")] = "",
+    records: Annotated[
+        int | None, typer.Option(help="About the records for training; public: round it.", min=1)
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of one run; inf: no privacy.")] = None,
+    cap: Annotated[
+        float | None, typer.Option(help="ε of all runs together, over the records' life.")
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="δ of one run; all together: ten times. 0: by --records.")
+    ] = 0.0,
+    batch_size: Annotated[
+        int, typer.Option(help="Records of a step; 0: an eighth of --records.", min=0)
+    ] = 0,
+    anchor: Annotated[str, typer.Option(help="File on other storage than the ledger's.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Write a new profile, with comments; ask on a terminal for what is missing.
+
+    How a CSV is written (encoding, delimiter, decimal comma, marks) is looked up in it. Nothing is
+    sent; 'profile check' comes next.
+    """
+    check_free(to, force=force)
+    data = _asked(data, "--data", "Where do the records lie (CSV, Parquet, npz, folder)?", Path)
+    records = _asked(records, "--records", "About how many records are for training (public)?", int)
+    epsilon = _asked(epsilon, "--epsilon", "ε of one run (smaller protects more; 1 to 4)?", float)
+    cap = _asked(cap, "--cap", "ε of all runs together, for ever?", float)
+    text = NewProfile(
+        _data_lines(data, to, id_), records, epsilon, cap, delta, batch_size, anchor=anchor
+    ).text()
+    try:
+        Profile.parse(tomllib.loads(text))
+    except ProfileError as error:
+        raise ProfileError(f"the options make no profile: {error}") from None
+    write_file(to, text.encode(), force=force)
+    typer.echo(
+        f"wrote {to}: read it, each key has its comment; then: hdpfl-site ledger init, and "
+        "hdpfl-site profile check --terms RUN.toml"
+    )
+
+
+_Answer = TypeVar("_Answer")
+
+
+def _asked(
+    given: _Answer | None, option: str, question: str, kind: Callable[[str], _Answer]
+) -> _Answer:
+    """Return an option, or a terminal's answer to ``question``."""
+    if given is not None:
+        return given
+    if not sys.stdin.isatty():
+        raise ProfileError(f"{option} is missing: {question} On a terminal it would be asked")
+    return cast(_Answer, typer.prompt(question.removesuffix("?"), value_proc=kind))
+
+
+def _data_lines(data: Path, to: Path, id_: str) -> str:
+    """Return the keys of ``[data]``; what must be chosen is commented out."""
+    from hdpfl_flower.data.placeholders import TO_CHOOSE
+    from hdpfl_flower.data.schema_draft import draft_schema
+
+    if not data.exists():
+        raise ProfileError(f"--data: there is nothing at {data}")
+    here, home = data.absolute(), to.absolute().parent
+    path = here.relative_to(home) if here.is_relative_to(home) else here
+    kinds = {".parquet": "parquet", ".npz": "npz"}
+    kind = "images" if data.is_dir() else kinds.get(data.suffix.lower(), "csv")
+    if kind != "csv":
+        lines = ["[data]", f'format = "{kind}"', f"path = {quoted(path)}"]
+        return "\n".join([*lines, *([f"id = {quoted(id_)}"] if id_ else [])])
+    with naming(data):
+        drafted = draft_schema(data, unit=id_).profile.replace(quoted(data), quoted(path), 1)
+    head, *columns = drafted.split("\n[data.columns.")
+    blocks = [f"[data.columns.{each}" for each in columns]
+    return "\n".join(
+        [head, *("\n".join(f"# {line}" for line in each.splitlines()) if TO_CHOOSE in each else each
+                 for each in blocks)]
+    )  # fmt: skip
 
 
 @app.command()

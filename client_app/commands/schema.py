@@ -1,4 +1,4 @@
-"""``hdpfl-site schema``: draft a schema from a file, and check one."""
+"""``hdpfl-site schema``: draft from a file, check, and made-up tables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from client_app.commands.options import check_free, naming, write_file
-from hdpfl_flower.config.named_files import read_schema
+from hdpfl_flower.config.named_files import is_path, read_schema
 from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
-app = new_app("The public schema of a table: draft one, check one.")
+app = new_app("The public schema of a table: draft one, check one, mock a table of one.")
 
 PRIVATE = "what the records hold: for your eyes alone, and none of it is in the file"
 WARNING = (
@@ -90,3 +90,27 @@ def check(
             said = f"{len(column.categories)} categories; missing: {column.fill or 'all zeros'}"
         typer.echo(printable(f"ok       '{column.name}': {said}"))
     typer.echo(printable(f'ok       in the terms of a run: schema = "{file}"'))
+
+
+@app.command()
+def mock(
+    schema: Annotated[str, typer.Argument(help="A schema, FILE.toml or a built-in one.")],
+    to: Annotated[Path, typer.Option("--to", help="The table to write, FILE.csv.")],
+    rows: Annotated[int, typer.Option(help="Records.", min=1, max=1_000_000)] = 300,
+    seed: Annotated[int, typer.Option(help="Another seed is another table.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Make up a table from a schema alone, to rehearse with; ε = 0.
+
+    Types, bounds, categories and missing values are the schema's; no record is read.
+    """
+    from hdpfl_flower.data.own_data.mock_table import mock_table
+    from hdpfl_flower.data.schema import Schema
+
+    check_free(to, force=force)
+    text = read_schema(Path(schema)) if is_path(schema) else schema
+    write_file(to, mock_table(Schema.load(text), rows, seed).encode(), force=force)
+    typer.echo(
+        f"wrote {to}: {rows} made-up records, of no person; their label follows a made-up rule, so "
+        "no score on them says anything of real ones"
+    )

@@ -299,7 +299,7 @@ class Profile(RedactedModel):
             text = path.read_text(encoding="utf-8").removeprefix(BOM)
         except FileNotFoundError:
             raise ProfileError(
-                f"profile {path} is not there; write one, see docs/how-to/site.md"
+                f"profile {path} is not there; write one: hdpfl-site profile new"
             ) from None
         except (OSError, UnicodeDecodeError):
             raise ProfileError(f"profile {path} cannot be read as text by this user") from None

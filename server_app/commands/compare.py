@@ -18,7 +18,7 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.own_code import search_here, shown_to_its_author
 from hdpfl_flower.system.paths import available_cores, runs_dir
-from hdpfl_flower.system.printable import csv_text
+from hdpfl_flower.system.printable import csv_text, printable
 from server_app.plots import plot_panels, why_no_picture
 from server_app.progress import console, rounds_bar, waiting
 
@@ -31,12 +31,25 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
     strategies: Annotated[
         str, typer.Option(help="Names, or module:Class of your own, with commas between.")
     ] = "fedavg,robust-hdp,mmse,oracle",
-    clients: Annotated[int, typer.Option(help="Simulated sites.", min=1)] = 13,
+    clients: Annotated[
+        int, typer.Option(help="Simulated sites; with --tables one a table.", min=1)
+    ] = 13,
     seeds: Annotated[
         int, typer.Option(help="Runs of each strategy, each with its own seed.", min=1)
     ] = 3,
     dataset: Annotated[
         str | None, typer.Option(help="A named data set, or one of your own.", show_default=False)
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(help="Schema of --tables, FILE.toml or a built-in one.", show_default=False),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            help="A table a site, with commas between: a CSV or Parquet file, or a site's profile.",
+            show_default=False,
+        ),
     ] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder of the named data sets.", show_default=False)
@@ -145,6 +158,8 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
             spec = config.get("epsilons", SimulationTerms().epsilons)
             config["epsilons"] = f"{spec}+opt-out:{opt_out}"
         folder = out or _new_folder()
+        if schema or tables:
+            clients = _take_tables(config, schema, tables, folder)
         config = with_own_task(with_files(config, Path.cwd()), Path.cwd())
         base = RunConfig.parse({**config, "runs-dir": str(folder.absolute())})
         check_settings(base, SETTINGS_OWNERS, running=chosen.values())
@@ -173,6 +188,36 @@ def compare(  # noqa: PLR0913, PLR0917 - options of a command line
         if comparison.rounds:
             _show_all(comparison, todo, folder, as_json)
             _write_csv(comparison, {job.key: folder / job.terms.run_id for job in todo}, csv)
+
+
+def _take_tables(
+    config: dict[str, object], schema: str | None, tables: str | None, folder: Path
+) -> int:
+    """Put a federation of tables into ``config``; return its number of sites.
+
+    What each table loses is said on stderr. An encoded copy of the records lies in ``folder``.
+    """
+    from hdpfl_flower.data.own_data.site_tables import table_sources, write_federation
+    from hdpfl_flower.data.schema import schema_text
+    from hdpfl_flower.data.site_check import about_losses
+
+    names = [name.strip() for name in (tables or "").split(",") if name.strip()]
+    if not schema or not names:
+        raise TermsError("--schema and --tables go together: --schema S.toml --tables a.csv,b.csv")
+    for key in ("dataset", "partition", "task", "schema"):
+        if config.get(key, "") not in ("", "site" if key == "dataset" else "natural"):
+            raise TermsError(f"'{key}' is said by --tables, a site a table; leave one of them out")
+    text = schema_text(str(with_files({"schema": schema}, Path.cwd())["schema"]))
+    sources = table_sources(names, Path.cwd(), text)
+    copy = folder.absolute() / "tables.npz"
+    task, counts = write_federation(sources, text, copy)
+    for table, line in zip(sources, counts, strict=True):
+        typer.echo(printable(line), err=True)
+        for lost in about_losses(table.source, text):
+            typer.echo(printable(f"{table.name}: {lost}"), err=True)
+    config.pop("schema", None)
+    config |= {"dataset": f"file:{copy}", "partition": "natural", "task": task}
+    return len(sources)
 
 
 def _show_remedy(done: int, of: int, folder: Path) -> None:

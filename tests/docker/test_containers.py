@@ -288,7 +288,7 @@ def test_a_profile_that_is_missing(stack: Stack, ended: Done) -> None:
     stack.do("run", "--rm", "-T", "--no-deps", "setup", "python", "-c", away)
     stack.do("restart", "va-tasks")
     assert stack.wait_for_line("va-tasks", "error") == (
-        "error: profile /site/profile.toml is not there; write one, see docs/how-to/site.md"
+        "error: profile /site/profile.toml is not there; write one: hdpfl-site profile new"
     )
     stack.do("run", "--rm", "-T", "--no-deps", "setup")
     stack.wait_until_healthy("va-tasks")

@@ -1,0 +1,80 @@
+"""``hdpfl-site profile new``: from a table to a profile that 'profile check' takes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hdpfl_flower.config.profile import Profile
+from tests.client_app.commands.conftest import SiteFolder
+
+ENOUGH = ("--records", 40, "--epsilon", 2, "--cap", 8)
+
+
+def test_it_is_ready_for_the_check(site: SiteFolder) -> None:
+    table = (site.folder / "records.csv").read_text().replace(",", ";").replace("PATIENT-123", "")
+    (site.folder / "records.csv").write_text(table, encoding="latin-1")
+    site.profile_path.unlink()
+    made = site.bare("profile", "new", "--to", site.profile_path, "--data",
+                     site.folder / "records.csv", *ENOUGH)  # fmt: skip
+    assert made.code == 0, made.err
+    assert site.profile_path.stat().st_mode & 0o777 == 0o600
+    text = site.profile_path.read_text()
+    assert 40 < len(text.splitlines()) < 60
+    assert 'path = "records.csv"' in text, "of the profile's folder, wherever that moves"
+    found = site.profile
+    assert (found.run.epsilon, found.budget.epsilon) == (2, 8)
+    assert found.budget.delta == 10 * found.run.delta < 1 / 40
+    assert (found.disclose, found.approval) == (("declared-records",), "each-run")
+    assert found.data is not None and found.data.delimiter == ";"
+    assert site("ledger", "init").code == 0
+    checked = site("profile", "check", "--terms", site.terms_path)
+    assert checked.code == 0, checked.out
+
+
+def test_what_must_be_chosen_is_a_comment(site: SiteFolder) -> None:
+    rows = "".join(f"{i % 2},{i},<{i},{i % 28 + 1:02}.03.2020\n" for i in range(60))
+    (site.folder / "t.csv").write_text(f"y,a,b,born\n{rows}")
+    made = site.bare("profile", "new", "--to", site.folder / "p.toml", "--data",
+                     site.folder / "t.csv", *ENOUGH)  # fmt: skip
+    assert made.code == 0, made.err
+    data = Profile.load(site.folder / "p.toml").data
+    assert data is not None and data.columns["b"].below_limit == "half"
+    assert "born" not in data.columns
+    assert '# reference = "<choose>"' in (site.folder / "p.toml").read_text()
+
+
+def test_a_terminal_is_asked_and_nothing_else(
+    site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = ("--to", site.folder / "new.toml")
+    assert "--data is missing" in site.bare("profile", "new", *to).error()
+    asked: list[str] = []
+
+    def answer(question: str, value_proc):
+        asked.append(question)
+        return value_proc({0: str(site.folder / "records.csv"), 1: "40"}.get(len(asked) - 1, "3"))
+
+    monkeypatch.setattr("client_app.commands.profile.typer.prompt", answer)
+    real = SiteFolder.bare
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("client_app.commands.profile.sys", type("S", (), {
+        "stdin": Terminal(), "argv": sys.argv}))  # fmt: skip
+    made = real(site, "profile", "new", *to)
+    assert made.code == 0, made.err
+    assert len(asked) == 4
+    assert Profile.load(site.folder / "new.toml").run.epsilon == 3
+
+
+def test_wrong_options_are_named_and_nothing_is_written(site: SiteFolder) -> None:
+    words = ("profile", "new", "--to", site.folder / "p.toml", "--data",
+             site.folder / "records.csv", "--records", 40)  # fmt: skip
+    assert "[run] asks for more" in site.bare(*words, "--epsilon", 9, "--cap", 8).error()
+    assert "batch-size" in site.bare(*words, *ENOUGH[2:], "--batch-size", 41).error()
+    assert not (site.folder / "p.toml").exists()
+    assert "--force" in site.bare("profile", "new", "--to", site.profile_path, *ENOUGH).error()

@@ -1,0 +1,103 @@
+"""Made-up tables: of the schema alone, and such as a site's reader takes whole."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_app.commands.schema import mock
+from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.data.own_data.mock_table import mock_table
+from hdpfl_flower.data.own_table import OwnTable
+from hdpfl_flower.data.schema import NumberColumn, Schema, schema_text
+from hdpfl_flower.data.screen.losses import table_losses
+from hdpfl_flower.data.site_data import read_site_data
+from hdpfl_flower.data.table_reader import load_table
+from tests.hdpfl_flower.data.test_survival_table import TEXT as SURVIVAL
+
+WIDE = """
+id = "person"
+missing = ["", "-9", "k.A., fehlt"]
+[label]
+column = "wert"
+bounds = [-1e308, 1e308]
+[[columns]]
+name = "größe; in cm"
+type = "number"
+bounds = [50, 250]
+missing = ["999"]
+[[columns]]
+name = "thin"
+type = "number"
+bounds = [0.1, 0.1000001]
+[[columns]]
+name = "art"
+type = "category"
+categories = [["a\\"b", "c,d"], "e\\nf", "3"]
+"""
+SCHEMAS = {"heart": schema_text("heart"), "survival": SURVIVAL, "wide": WIDE}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("rows", [1, 2, 500])
+def test_the_sites_reader_loses_nothing_of_a_mock(name: str, rows: int, tmp_path: Path) -> None:
+    text, path = SCHEMAS[name], tmp_path / "mock.csv"
+    schema = Schema.load(text)
+    path.write_text(mock_table(schema, rows, seed=3))
+    source = DataSource(format="csv", path=path, id=schema.id)
+    data = read_site_data(source, schema.task, text)
+    assert len(data.train) == data.summary.rows == rows
+    assert not any(data.summary.unreadable.values())
+    assert not {k: n for k, n in data.summary.clipped.items() if n and k != schema.label.column}
+    own = OwnTable.of(source)
+    losses = table_losses(load_table(path, "csv", own.all_wanted(schema), lost=True), schema, own)
+    assert all(each.lost == 0 for each in losses.cells.values())
+    if rows == 500:
+        filled = sum(data.summary.filled.values()) / (rows * len(schema.columns))
+        assert 0.02 < filled < 0.09  # 5 %: missing values are rehearsed, too
+        for at, column in enumerate(schema.columns):
+            if isinstance(column, NumberColumn):
+                feature = data.train.features[:, schema.feature_names.index(column.name)]
+                assert -1 <= feature.min() < -0.9 and 0.9 < feature.max() <= 1, at
+
+
+def test_its_label_can_be_learned_and_the_rule_is_one_for_all_seeds() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    schema = Schema.load("heart")
+    parts = []
+    for seed in (1, 2):
+        lines = [line.split(",") for line in mock_table(schema, 400, seed).splitlines()]
+        at = lines[0].index("thalach"), lines[0].index("oldpeak"), lines[0].index("target")
+        kept = [line for line in lines[1:] if line[at[0]] not in schema.missing
+                and line[at[1]] not in schema.missing]  # fmt: skip
+        x = np.array([[float(line[at[0]]) / 200, float(line[at[1]])] for line in kept])
+        parts.append((x, np.array([line[at[2]] == "0" for line in kept])))
+    model = LogisticRegression().fit(*parts[0])
+    assert model.score(*parts[1]) > 0.55
+
+
+def test_it_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a table of the schema's names: the same bytes, and no file opened but the schema."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(SCHEMAS["wide"])
+    mock("s.toml", Path("a.csv"), 50, 0, False)
+    Path("records.csv").write_text('person,wert,größe; in cm,thin,art\n1,2,180,.1,"3"\n')
+    opened: list[str] = []
+    real = io.open
+
+    def seen(file, *args, **kwargs):
+        opened.append(Path(str(file)).name)
+        return real(file, *args, **kwargs)
+
+    for module in (builtins, io):
+        monkeypatch.setattr(module, "open", seen)
+    mock("s.toml", Path("b.csv"), 50, 0, False)
+    monkeypatch.undo()
+    assert [one for one in opened if one.endswith((".csv", ".parquet"))] == []
+    assert "s.toml" in opened
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
