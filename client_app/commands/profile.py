@@ -57,6 +57,7 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     batch_size: Annotated[
         int, typer.Option(help="Records of a step; 0: an eighth of --records.", min=0)
     ] = 0,
+    name: Annotated[str, typer.Option(help="Of the site, for its own report.")] = "",
     anchor: Annotated[str, typer.Option(help="File on other storage than the ledger's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
@@ -71,8 +72,9 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     epsilon = _asked(epsilon, "--epsilon", "ε of one run (smaller protects more; 1 to 4)?", float)
     cap = _asked(cap, "--cap", "ε of all runs together, for ever?", float)
     text = NewProfile(
-        _data_lines(data, to, id_), records, epsilon, cap, delta, batch_size, anchor=anchor
-    ).text()
+        _data_lines(data, to, id_), records, epsilon, cap, delta, batch_size,
+        anchor=anchor, name=name,
+    ).text()  # fmt: skip
     try:
         Profile.parse(tomllib.loads(text))
     except ProfileError as error:

@@ -16,7 +16,7 @@ from client_app.reports.wording import failed
 from hdpfl_flower.errors import LedgerError
 
 
-def report(
+def report(  # noqa: PLR0913, PLR0917 - options of a command line
     profile: ProfileOption = None,
     ledger: Annotated[
         Path | None, typer.Option(help="A ledger's file alone, in place of a profile.")
@@ -26,6 +26,15 @@ def report(
         bool, typer.Option("--html", help="The whole report as a page, in short first, for A4.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign --out by the site's key: OUT.sig, OUT.pub.")
+    ] = False,
+    verify: Annotated[
+        Path | None, typer.Option(help="Check a signed report offline; nothing else is done.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Public key for --verify; else REPORT.pub beside it.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Print the site's privacy report.
@@ -33,8 +42,13 @@ def report(
     In short; with --html all of it: what is promised, what was spent and released, whether the
     ledger agrees when everything is computed again, and what is not covered. With --ledger it is
     made from the ledger's file alone, which is only read. Exit status 1 if the ledger contradicts
-    the promise.
+    the promise, or with --verify if a byte of the report or its signature was changed.
     """
+    if verify is not None:
+        _verify(verify, key)
+        return
+    if sign and (out is None or ledger is not None):
+        raise typer.BadParameter("--sign needs --out FILE, and the profile of the site that signs")
     if json and html:
         raise typer.BadParameter("--json and --html exclude each other")
     facts = gather(_source(profile, ledger))
@@ -51,11 +65,33 @@ def report(
     else:
         write_file(out, text.encode(), force=force)
         typer.echo(f"wrote {out}")
+        if sign:
+            _sign(out, text.encode(), ledger_paths(open_profile(profile)).path)
     if wrong := failed(facts):
         raise LedgerError(
             f"the ledger contradicts what is promised: not '{wrong[0]}'; see 'Assumptions "
             "checked' of --html, and rely on none of its numbers"
         )
+
+
+def _sign(report: Path, content: bytes, ledger: Path) -> None:
+    from client_app.reports.signature import beside, fingerprint, key_path, signed
+
+    signature, public = signed(content, key_path(ledger))
+    for path, part in zip(beside(report), (signature, public), strict=True):
+        write_file(path, part, force=True)
+    typer.echo(
+        f"signed: hand on {report.name}, {report.name}.sig and {report.name}.pub, and tell by "
+        f"another way that the key is {fingerprint(public)}"
+    )
+
+
+def _verify(report: Path, key: Path | None) -> None:
+    from client_app.reports.signature import beside, check
+
+    found = check(report, key or beside(report)[1])
+    known = "" if key else "; this key came with the report: is it the one that the site told you?"
+    typer.echo(f"verified: {report} is, to the byte, what the key {found} signed{known}")
 
 
 def _source(profile: Path | None, ledger: Path | None) -> Source:

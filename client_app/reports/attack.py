@@ -45,16 +45,20 @@ def found_by_an_attacker(plans: Sequence[ChargedPlan]) -> dict[str, float] | Non
         return None  # a plan that was altered: the assumptions checked say so
 
 
-def in_words(found: dict[str, float]) -> str:
-    """Return the rates in whole per cent, rounded up.
+def in_words(found: dict[str, float], things: str = "records") -> str:
+    """Return the rates in whole per cent, rounded up, of ``things``.
 
-    >>> in_words({"0.01": 0.0312, "0.1": 0.21})
-    'finds at most 4 in 100 members if it accuses 1 in 100 others, at most 21 if it accuses 10'
+    >>> in_words({"0.01": 0.0312})
+    'could identify at most 4 of 100 records in the data when wrongly accusing 1 of 100 others'
     """
     pairs = [(round(100 * float(rate)), _hundredths(share)) for rate, share in found.items()]
     (first, hit), *others = pairs
-    text = f"finds at most {hit} in 100 members if it accuses {first} in 100 others"
-    return ", ".join([text, *(f"at most {share} if it accuses {rate}" for rate, share in others)])
+    text = (
+        f"could identify at most {hit} of 100 {things} in the data when wrongly accusing {first} "
+        "of 100 others"
+    )
+    more = (f"at most {share} of 100 when wrongly accusing {rate} of 100" for rate, share in others)
+    return ", or ".join([text, *more])
 
 
 def _hundredths(share: float) -> int:

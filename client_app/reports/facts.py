@@ -12,10 +12,12 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from client_app.reports.attack import found_by_an_attacker
+from client_app.reports.board import decisions, exact_releases
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
@@ -75,6 +77,8 @@ def gather(source: Source) -> dict[str, Any]:
     entries, budget = view.entries, site.budget if site else None
     now = budget_status(view.account, budget)
     facts: dict[str, Any] = {
+        "site": site.name if site else "",
+        "made": f"{datetime.now(UTC):%Y-%m-%d}",
         "ledger": {
             "path": str(source.ledger),
             "entries": len(entries),
@@ -95,6 +99,9 @@ def gather(source: Source) -> dict[str, Any]:
         "updates": {status: view.count(status, kind="update") for status in STATUSES},
         "metrics-released": metrics_left(view),
         "exact-answers": {"given": view.account.exact_answers, "most": most_exact(site)},
+        "exact-releases": exact_releases(view),
+        "decisions": decisions(view),
+        "declared-records": site.training.declared_records if site else None,
         "clipped-updates-released": sum(
             view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")
         ),
@@ -159,6 +166,8 @@ def _run(view: LedgerView, run_id: str) -> dict[str, Any]:
         "run-id": run_id,
         "charged": view.charged_on(run_id),
         "strategy": str(terms.get("strategy", "")),
+        "coordinator": str(terms.get("coordinator", "")),
+        "purpose": str(terms.get("purpose", "")),
         "rounds": sum(part["rounds"] for part in plan["schedule"]) if plan else 0,
         "epsilon": frozen.epsilon if frozen else None,
         "delta": frozen.delta if frozen else None,

@@ -13,9 +13,10 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from client_app.reports.board import MOST_RUNS, runs_asked
 from client_app.reports.formatting import ceil_digits, floor_digits
 from client_app.reports.lifetime import per_cent
-from client_app.reports.short import TITLE, alarms, in_short
+from client_app.reports.short import TITLE, alarms, head, in_short
 from client_app.reports.wording import Part, sections
 from hdpfl_flower.system.printable import printable
 
@@ -25,7 +26,7 @@ _PAGE = """\
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width,initial-scale=1">
 <title>{{ title }}</title><style>
-@page{size:A4;margin:18mm}
+@page{size:A4;margin:14mm}
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem;padding:0 1rem}
 body{color:#1b1f24}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:1.8rem}
 dl{margin:1rem 0}dt{font-weight:600;margin-top:.7rem}dd{margin:0}
@@ -37,25 +38,34 @@ td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 svg{width:100%;height:auto;display:block}
 .key i{display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 0;vertical-align:-1px}
 .rest{margin-top:2.5rem;border-top:1px solid #d8dee4;font-size:.9rem}
-@media print{body{margin:0;max-width:none;font-size:10.5pt;padding:0}
-h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.rest{break-before:page;border:0}}
+.asked td,.asked th,.words td,.words th{text-align:left;vertical-align:top}
+.head{margin:.2rem 0;font-weight:600}
+@media print{body{margin:0;max-width:none;font-size:9pt;line-height:1.3;padding:0}
+h1{font-size:14pt;margin:0}h2{font-size:10pt;margin:2mm 0 1mm}dl{margin:2mm 0}dt{margin-top:1.5mm}
+table{font-size:7.5pt;margin:1mm 0}.alarm{padding:1mm 2mm;margin:1mm 0}p{margin:1mm 0}
+h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.rest{break-before:page;border:0;margin:0;font-size:9pt}.key span{white-space:nowrap}}
 </style></head><body>
 <h1>{{ title }}</h1>
+<p class="head">{{ head }}</p>
 {% for line in alarms %}<p class="alarm">{{ line }}</p>{% endfor %}
 <dl>{% for question, answers in short %}
 <dt>{{ question }}</dt>{% for answer in answers %}<dd>{{ answer }}</dd>{% endfor %}{% endfor %}
 </dl>
+{% if asked %}<h2>{{ asked_title }}</h2>
+<table class="asked"><tr>{% for word in asked[0] %}<th>{{ word }}</th>{% endfor %}</tr>
+{% for row in asked[1:] %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table>{% endif %}
 {% if bars %}
 <h2>The budget</h2>
 <svg viewBox="0 0 1000 44" role="img" aria-label="{{ caption }}">
 <rect width="1000" height="30" y="7" fill="#e4e8ec"/>
 {% for bar in bars %}
 <rect x="{{ bar.x }}" y="7" width="{{ bar.width }}" height="30" fill="{{ bar.colour }}">
-<title>{{ bar.name }}: ε {{ bar.amount }}</title></rect>{% endfor %}
+<title>{{ bar.name }}: {{ bar.amount }}</title></rect>{% endfor %}
 <rect x="{{ edge }}" width="3" height="44" fill="#1b1f24"/></svg>
 <p>{{ caption }}</p>
-<p class="key">{% for bar in bars %}<span><i style="background:{{ bar.colour }}"></i>{{ bar.name }}
-(ε {{ bar.amount }})</span> &ensp; {% endfor %}</p>
+{% if bars|length <= 12 %}<p class="key">{% for bar in bars %}<span><i style="background:{{ bar.colour }}"></i>{{ bar.name }}
+({{ bar.amount }})</span> &ensp; {% endfor %}</p>{% endif %}
 {% endif %}
 <div class="rest"><h1>The whole report</h1>
 {% for title, parts in sections %}
@@ -64,7 +74,8 @@ h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.rest{break-before:page;border:
 {% if kind == "point" %}<ul>{% for point in group %}<li>{{ point }}</li>{% endfor %}</ul>
 {% else %}{% for part in group %}
 {% if kind == "text" %}<p>{{ part }}</p>
-{% else %}<table><tr>{% for word in part[0] %}<th>{{ word }}</th>{% endfor %}</tr>
+{% else %}<table{% if part[0]|length in (2, 5) %} class="words"{% endif %}><tr>
+{% for word in part[0] %}<th>{{ word }}</th>{% endfor %}</tr>
 {% for row in part[1:] %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table>{% endif %}{% endfor %}{% endif %}
 {% endfor %}{% endfor %}</div></body></html>
@@ -78,14 +89,19 @@ _TEMPLATE = Environment(
 ).from_string(_PAGE)
 _COLOURS = ("#1f6feb", "#8250df", "#bf3989", "#bc4c00", "#4d7c0f", "#0e7490")
 _WIDTH = 1000.0
+ASKED = "Who asked, for what, and who decided"
 
 
 def as_html(facts: dict[str, Any]) -> str:
     """Return the page of the facts of :func:`client_app.reports.facts.gather`."""
     bars, edge = _bars(facts)
+    asked = runs_asked(facts, whole=False)
     return _TEMPLATE.render(
         title=TITLE,
+        head=head(facts),
         alarms=list(alarms(facts)),
+        asked=asked if len(asked) > 1 else [],
+        asked_title=ASKED + (f" (the last {MOST_RUNS} runs)" if len(asked) > MOST_RUNS else ""),
         short=list(in_short(facts)),
         bars=bars,
         edge=edge,
@@ -111,7 +127,7 @@ def _bars(facts: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
                 "width": f"{max(width - 1, 0.5):.2f}",
                 "colour": _COLOURS[number % len(_COLOURS)],
                 "name": run["run-id"],
-                "amount": per_cent(run[of]) if facts["order"] else ceil_digits(run[of]),
+                "amount": per_cent(run[of]) if facts["order"] else f"ε {ceil_digits(run[of])}",
             }
         )
         place += width

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from client_app.reports.attack import in_words
+from client_app.reports.board import exact_in_words, runs_asked
 from client_app.reports.formatting import ROUNDING, ceil_digits, floor_digits, table
 from client_app.reports.lifetime import bar
-from client_app.reports.units import MORE_OR_LESS, NOT_HERE
+from client_app.reports.units import MORE_OR_LESS, NOT_HERE, things_of
 from client_app.reports.wording import charges, failed, names_of
 from hdpfl_flower.ledger.account import sum_rounded_up
 from hdpfl_flower.system.printable import printable
@@ -30,15 +31,25 @@ def as_text(facts: dict[str, Any]) -> str:
     lines = [
         TITLE.upper(),
         *_wrapped(alarms(facts), ""),
+        *_wrapped([head(facts)], ""),
         *_wrapped([f"ledger {ledger['path']}, {ledger['entries']} entries verified"], ""),
         *_wrapped([f"digest of the last one: {ledger['digest']}"], ""),
     ]
     if facts["runs"]:
         lines += ["", *table([*charges(facts["runs"])])]
+    for name, charged, coordinator, purpose, decision in runs_asked(facts, whole=False)[1:]:
+        asked = f"run {name} ({charged}): {decision}. Asked by {coordinator}, for: {purpose}"
+        lines += _wrapped([asked], "- ")
     not_covered = ("What does the promise not cover?", facts["not-covered"])
     for question, answers in (*in_short(facts), not_covered):
         lines += ["", question, *_wrapped(answers, "- ")]
     return "\n".join([*lines, "", ROUNDING, THE_REST, ""])
+
+
+def head(facts: dict[str, Any]) -> str:
+    """Return site and date in a line."""
+    site = facts["site"] or "this site (no 'name' in its profile)"
+    return f"{site}; made on {facts['made']} (UTC)"
 
 
 def _wrapped(texts: Iterator[str] | list[str], mark: str) -> Iterator[str]:
@@ -124,8 +135,8 @@ def _promise(facts: dict[str, Any]) -> Iterator[str]:
             more_or_less = promise["relation"] == MORE_OR_LESS
             what = "one unit more or less" if more_or_less else "what is compared"
             yield (
-                f"In words: {what} changes the probability of anything that can be seen by a "
-                f"factor of at most e^ε = {_factor(spent['epsilon'])}, but for a probability δ."
+                f"In words: with {what}, whatever can be seen is at most "
+                f"{_factor(spent['epsilon'])} times as probable (e^ε), but for a probability δ."
             )
     if row := facts["promise"]["row"]:
         yield f"By the present profile the record used of an id is its {row}."
@@ -165,11 +176,17 @@ def _leaves(facts: dict[str, Any]) -> Iterator[str]:
     if facts["scores-released"]:
         found = _count(facts["scores-released"], "histogram")
         yield f"{found} of a model's scores on records held out, with noise in each count."
-    if facts["metrics-released"]:
-        yield f"{_count(facts['metrics-released'], 'test result')} without noise."
+    yield exact_in_words(facts)
     if facts["clipped-updates-released"]:
         clipped = _count(facts["clipped-updates-released"], "update")
         yield f"{clipped} without noise, to a server that this site trusts to add it."
+    if facts["disclosed"] is not None:
+        named = ", ".join(
+            f"{name} ({facts[name]})" if name in facts else name for name in facts["disclosed"]
+        )
+        yield f"Beside that, what the profile discloses, not protected by ε: {named or 'nothing'}."
+    time = "at a constant time" if facts["reply-after"] else "at a time that depends on its work"
+    yield f"Each reply leaves {time}."
 
 
 def _spent(facts: dict[str, Any]) -> Iterator[str]:
@@ -213,9 +230,9 @@ def _gain(facts: dict[str, Any]) -> Iterator[str]:
     for each in rows:
         names = f" ({names_of(each['runs'])})" if len(rows) > 1 else ""
         yield (
-            f"An attack that asks whether {each['unit']} was among the data"
-            f"{names} {in_words(each['attacker-finds'])}. Without seeing anything it would find as "
-            "many members as it accuses others."
+            f"An attacker who has seen everything that left with noise{names} "
+            f"{in_words(each['attacker-finds'], things_of(each['unit']))}. By guessing alone it "
+            "would be 1 of 100, or 10 of 100."
         )
 
 

@@ -34,6 +34,13 @@ def of_id(column: str) -> str:
     return f"all that lies under one value of column '{column}' (one record is used)"
 
 
+def things_of(unit: str) -> str:
+    """Return the word for several of a unit, in a sentence on an attacker."""
+    if unit == WHOLE_SITE:
+        return "sites"
+    return "records" if unit == RECORD else "patients"
+
+
 def relation_of(unit: str) -> str:
     """Return which two data sets the promise for ``unit`` compares."""
     return _RELATIONS.get(unit, MORE_OR_LESS)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from client_app.reports.board import NIST, nist_rows, runs_asked
 from client_app.reports.formatting import ROUNDING, ceil_digits
 from client_app.reports.ledger_view import STATUSES
 from client_app.reports.units import (
@@ -40,11 +41,19 @@ def sections(facts: dict[str, Any]) -> list[tuple[str, list[Part]]]:
     """Return the whole report."""
     found = [
         ("", [*_head(facts["ledger"])]),
+        ("Who asked, and who decided", [*_decided(facts)]),
         ("What was spent", [*_spending(facts)]),
         ("What was released", [*_released(facts)]),
         ("Assumptions checked", [*_assumptions(facts)]),
         ("What the promise does not cover", [(POINT, each) for each in facts["not-covered"]]),
         ("What 'private' means here", [(TEXT, facts["promise"]["private-epsilon"])]),
+        (
+            "Appendix: the questions of NIST SP 800-226",
+            [
+                (TEXT, f"Guidelines for Evaluating Differential Privacy Guarantees, {NIST}."),
+                (TABLE, tuple(nist_rows(facts))),
+            ],
+        ),
     ]
     return [*found, ("", [(TEXT, ROUNDING)])]
 
@@ -59,6 +68,12 @@ def _head(ledger: dict[str, Any]) -> Iterator[Part]:
     yield (TEXT, f"ledger {ledger['path']}")
     yield (TEXT, f"entries verified: {ledger['entries']}{days}")
     yield (TEXT, f"digest of the last one: {ledger['digest']}")
+
+
+def _decided(facts: dict[str, Any]) -> Iterator[Part]:
+    rows = runs_asked(facts, whole=True)
+    yield (TEXT, "Coordinator and purpose are the server's word. Each decision is a ledger entry.")
+    yield (TABLE, tuple(rows)) if len(rows) > 1 else (TEXT, "no run was asked for")
 
 
 def _spending(facts: dict[str, Any]) -> Iterator[Part]:

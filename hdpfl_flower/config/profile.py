@@ -184,6 +184,10 @@ class Profile(RedactedModel):
     format: Annotated[int, Field(ge=1)] = Field(
         1, description="Number of the profile's form; a version refuses those it does not know."
     )
+    name: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = Field(
+        "", description="Name of this site, such as a hospital's, for the head of its own report. "
+        "It is never sent."
+    )  # fmt: skip
     budget: LifetimeBudget
     run: Budget
     training: Training

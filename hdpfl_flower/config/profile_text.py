@@ -27,6 +27,7 @@ class NewProfile:
         ledger: path of the ledger.
         anchor: path of its anchor; empty: none.
         state: folder of the models.
+        name: of the site, for its report.
     """
 
     data: str
@@ -39,6 +40,7 @@ class NewProfile:
     ledger: str = "ledger/ledger.sqlite"
     anchor: str = ""
     state: str = "state"
+    name: str = ""
 
     def text(self) -> str:
         """Return the TOML."""
@@ -53,6 +55,9 @@ class NewProfile:
         return f"""\
 # Profile of this site: its private terms. It stays on this machine, readable by its owner alone.
 # Every key: docs/reference/profile.md. Check it: hdpfl-site profile check
+
+# Name of this site, for the head of its own report; never sent.
+name = {quoted(self.name)}
 
 # What may leave beside noisy updates, not covered by ε. "metrics": a model's exact test results.
 disclose = ["declared-records"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.profile_text import NewProfile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import make_plan
 
@@ -13,9 +15,18 @@ TEXT = (Path(__file__).parents[3] / "docs" / "how-to" / "site.md").read_text()
 
 
 def example(tmp_path: Path) -> Profile:
-    """Return the profile that the guide shows first."""
+    """Return the profile that the guide's command writes."""
+    (words,) = re.findall(r"\$ hdpfl-site profile new (.*)", TEXT)
+    given = shlex.split(words)
+    options = dict(zip(given[::2], given[1::2], strict=True))
     path = tmp_path / "profile.toml"
-    path.write_text(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[0])
+    text = NewProfile(
+        f'[data]\nformat = "csv"\npath = "{options["--data"]}"',
+        int(options["--records"]),
+        float(options["--epsilon"]),
+        float(options["--cap"]),
+    ).text()
+    path.write_text(text)
     path.chmod(0o600)
     return Profile.load(path)
 

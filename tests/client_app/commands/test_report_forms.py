@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from client_app.reports.page import ASKED
 from hdpfl_flower.ledger.ledger import Ledger
 
 SECTIONS = [
-    "The whole report", "What was spent", "What was released", "Assumptions checked",
+    "The whole report", "Who asked, and who decided", "What was spent",
+    "What was released", "Assumptions checked",
     "What the promise does not cover", "What 'private' means here",
+    "Appendix: the questions of NIST SP 800-226",
 ]  # fmt: skip
 QUESTIONS = [
     "What is promised?", "What leaves?", "What cannot be undone?",
@@ -28,7 +31,8 @@ FACTS = {
     "exact-answers", "clipped-updates-opted-out", "clipped-updates-released", "releases",
     "sums", "trusted-server", "no-privacy", "simulation", "disclosed", "reply-after", "promise",
     "assumptions", "not-covered", "stays", "closed-runs", "scores-released", "tuned-runs",
-    "composition", "order", "full",
+    "composition", "order", "full", "site", "made", "exact-releases", "decisions",
+    "declared-records",
 }  # fmt: skip
 """What a program may rely on: a key that goes or changes its name breaks somebody's archive."""
 KEYS = {
@@ -36,7 +40,7 @@ KEYS = {
     "promise": {"unit", "relation", "adversary", "private-epsilon", "row"},
     "runs": {
         "run-id", "charged", "strategy", "rounds", "epsilon", "delta", "plan", "unit", "updates",
-        "metrics-released", "closed", "share",
+        "metrics-released", "closed", "share", "coordinator", "purpose",
     },
     "sums": {
         "unit", "relation", "runs", "epsilon", "delta", "with-all-records", "attacker-finds",
@@ -119,7 +123,7 @@ def test_the_page_has_every_section_and_a_row_for_every_release(opened) -> None:
     page = opened("report", "--html").out
     assert re.findall(r"<dt>(.*?)</dt>", page) == QUESTIONS
     heads = [html.unescape(each) for each in re.findall(r"<h[12]>(.*?)</h[12]>", page)]
-    assert heads == ["Privacy report of this site", "The budget", *SECTIONS]
+    assert heads == ["Privacy report of this site", ASKED, "The budget", *SECTIONS]
     assert page.count("<td>update</td>") == 3
 
 

@@ -135,6 +135,6 @@ def test_a_run_without_noise_finds_everybody_and_an_unreadable_one_says_nothing(
 
 def test_rates_are_rounded_up() -> None:
     assert norm.cdf(norm.ppf(0.01) + 1) == pytest.approx(0.0924, abs=1e-4)
-    assert in_words({"0.01": 0.0924}).startswith("finds at most 10 in 100 members")
-    assert in_words({"0.01": 0.03}).startswith("finds at most 3 in 100 members")
-    assert in_words({"0.01": 1.0}).startswith("finds at most 100 in 100 members")
+    assert in_words({"0.01": 0.0924}).startswith("could identify at most 10 of 100 records")
+    assert in_words({"0.01": 0.03}).startswith("could identify at most 3 of 100 records")
+    assert in_words({"0.01": 1.0}).startswith("could identify at most 100 of 100 records")
