@@ -23,8 +23,8 @@ from client_app.commands.options import (
 )
 from client_app.reports.ledger_view import notes_on_cap, read_ledger
 from client_app.reports.lifetime import runs_that_fit
+from client_app.site.new_profile import NewProfile, quoted
 from hdpfl_flower.config.profile import LedgerPaths, Profile
-from hdpfl_flower.config.profile_text import NewProfile, quoted
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError, ProfileError

@@ -43,7 +43,8 @@ svg{width:100%;height:auto;display:block}
 @media print{body{margin:0;max-width:none;font-size:9pt;line-height:1.3;padding:0}
 h1{font-size:14pt;margin:0}h2{font-size:10pt;margin:2mm 0 1mm}dl{margin:2mm 0}dt{margin-top:1.5mm}
 table{font-size:7.5pt;margin:1mm 0}.alarm{padding:1mm 2mm;margin:1mm 0}p{margin:1mm 0}
-h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.rest{break-before:page;border:0;margin:0;font-size:9pt}.key span{white-space:nowrap}}
+h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.key span{white-space:nowrap}
+.rest{break-before:page;border:0;margin:0;font-size:9pt}}
 </style></head><body>
 <h1>{{ title }}</h1>
 <p class="head">{{ head }}</p>
@@ -64,7 +65,8 @@ h2,dt{break-after:avoid}tr,dd{break-inside:avoid}.rest{break-before:page;border:
 <title>{{ bar.name }}: {{ bar.amount }}</title></rect>{% endfor %}
 <rect x="{{ edge }}" width="3" height="44" fill="#1b1f24"/></svg>
 <p>{{ caption }}</p>
-{% if bars|length <= 12 %}<p class="key">{% for bar in bars %}<span><i style="background:{{ bar.colour }}"></i>{{ bar.name }}
+{% if bars|length <= 12 %}<p class="key">{% for bar in bars %}
+<span><i style="background:{{ bar.colour }}"></i>{{ bar.name }}
 ({{ bar.amount }})</span> &ensp; {% endfor %}</p>{% endif %}
 {% endif %}
 <div class="rest"><h1>The whole report</h1>

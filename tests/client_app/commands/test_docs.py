@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+from client_app.site.new_profile import NewProfile
 from hdpfl_flower.config.profile import Profile
-from hdpfl_flower.config.profile_text import NewProfile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import make_plan
 
