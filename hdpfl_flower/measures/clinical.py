@@ -44,6 +44,12 @@ WORDS: Mapping[str, str] = {
     "r2": "R²", "mse": "MSE", "mae": "MAE",
 }  # fmt: skip
 """Names of the measures in tables."""
+WIDEST = 10.0
+"""Reach of an interval of a calibration beyond which value and interval are withheld: odds e¹⁰."""
+_WITHHELD = (
+    "withheld: too few records, or scores too alike, to fit it (its interval of {level:g} % would "
+    "be {low:.3g} to {high:.3g})"
+)
 FEWEST, MOST, AT_MOST = 200, 2000, 2_000_000
 """Bounds on resamples per interval, and on their total weighted records."""
 
@@ -287,7 +293,15 @@ def with_intervals(
         if math.isfinite(value) and name not in missing
     }
     why = {name: missing.get(name, "no value") for name in names if name not in found}
+    for name in [name for name in CALIBRATION if name in found and not _is_sound(found[name])]:
+        one = found.pop(name)
+        why[name] = _WITHHELD.format(level=100 * how.level, low=one.low, high=one.high)
     return Measured(len(units), number, how.level, 0.0, found, why)
+
+
+def _is_sound(one: Estimate) -> bool:
+    """Return whether a calibration's interval holds its value and is no nonsense."""
+    return one.low <= one.value <= one.high and one.high - one.low <= 2 * WIDEST
 
 
 def _of_few(name: str, one: Estimate, units: int, level: float) -> Estimate:

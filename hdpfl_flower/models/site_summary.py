@@ -27,6 +27,13 @@ NOBODY_MEASURED = (
     "'exact-answers' are not used up; 'after' = 'scores' asks for a noisy histogram within ε"
 )
 """Reason why a run with tests at the sites has no metrics."""
+NOT_ASKED = (
+    "nobody measured this model: the sites hold the records, and the run asked none of them. Two "
+    "ways out: 'after' = 'scores' asks each site for a noisy histogram of scores, within its ε; or "
+    "'evaluation' = 'sites' asks for exact results, outside of ε, of sites whose profile discloses "
+    "'metrics' within its 'exact-answers'"
+)
+"""Reason why a run over sites' own records has no measures, and the two remedies."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hdpfl_flower.errors import DataError
 from server_app.progress import console
 
 
@@ -18,6 +19,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The page; default: report.html in its folder.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a page that exists.")] = False,
     tensorboard: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write TensorBoard's files; the run is a folder in DIR."),
@@ -48,6 +50,8 @@ def report(
         folder = run_folder(run)
         page = make_report(folder)
     path = out or folder / "report.html"
+    if path.exists() and not force:
+        raise DataError(f"{path} exists already; name another file with --out, or add --force")
     path.write_text(page, encoding="utf-8")
     console.print(str(path), soft_wrap=True)
 

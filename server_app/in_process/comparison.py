@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
@@ -26,6 +25,7 @@ from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.scenarios.attacks import Attack
 from server_app.in_process.in_process_run import run_in_process
 from server_app.in_process.worker_pool import make_manager, make_pool
+from server_app.run.final_measures import folder_name
 
 OnRound = Callable[[], None]
 AnyJob = TypeVar("AnyJob", bound="RunJob")
@@ -166,7 +166,7 @@ def jobs_of(config: RunConfig, strategies: list[str], seeds: int, num_sites: int
             config.updated(
                 strategy=s,
                 seed=first + i,
-                run_id=f"{re.sub('[+:]', '.', s)}-seed{first + i}",  # it names a folder
+                run_id=folder_name(s, first + i),
             ),
             num_sites,
         )

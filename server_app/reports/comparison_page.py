@@ -12,11 +12,18 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from hdpfl_flower.errors import DataError
-from server_app.reports.run_page import folded
+from hdpfl_flower.measures.clinical import SPECIFICITY, WORDS
+from server_app.reports.run_page import folded, metric_words
 from server_app.reports.run_template import STYLE
 from server_app.reports.spread import mean_and_sd
+from server_app.run.federated_measures import FEDERATED
+from server_app.run.final_measures import EVENT, folder_name, read_final_measures
 
 COMPARISON, PICTURE = "comparison.json", "comparison.png"
+_FINAL = (
+    "Of one seed each measure has its interval of 95 %, of several it is the mean ± standard "
+    "deviation."
+)
 _NO_METRICS = ("seeds", "tested")
 
 _TEMPLATE = Environment(
@@ -37,6 +44,13 @@ _TEMPLATE = Environment(
 <table><tr>{% for word in head %}<th>{{ word }}</th>{% endfor %}</tr>
 {% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table>
+{% if final %}
+<h2>Final models</h2>
+<p>{{ final_about }}</p>
+<table>{% for row in final %}<tr>{% for cell in row %}
+<{{ "th" if loop.first or row is sameas final[0] else "td" }}>{{ cell }}\
+</{{ "th" if loop.first or row is sameas final[0] else "td" }}>
+{% endfor %}</tr>{% endfor %}</table>{% endif %}
 {% if picture %}
 <h2>By round</h2>
 <img alt="Each strategy's measures by round" src="data:image/png;base64,{{ picture }}">
@@ -82,16 +96,42 @@ def make_comparison_report(folder: Path) -> str:
             f"the comparison in {folder} has finished no run; there is nothing to report: give the "
             "same command again, with the same --out"
         )
+    final = list(_final(folder, results))
     picture = folder / PICTURE
     return _TEMPLATE.render(
         title=f"Comparison of {len(rows)} strategies" if len(rows) != 1 else "Comparison",
         style=STYLE,
         about=about,
-        head=("strategy", *metrics, "seeds"),
+        head=("strategy", *map(metric_words, metrics), "seeds"),
+        final=final if len(final) > 1 else [],
+        final_about=_FINAL,
         rows=rows,
         picture=base64.b64encode(picture.read_bytes()).decode() if picture.is_file() else "",
         settings=folded(terms),
     )
+
+
+def _final(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield a header, then a row a measure of the final models, a column a strategy."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for name, result in results.items():
+        for seed in result["seeds"]:
+            run = folder / folder_name(name, seed)
+            for event, where in ((EVENT, ""), (FEDERATED, ", from noisy histograms")):
+                for measure, one in read_final_measures(run, event).get("measures", {}).items():
+                    at = f" at {100 * SPECIFICITY:g} % specificity"
+                    at = at if measure == "sensitivity" else ""
+                    row = found.setdefault(f"{WORDS.get(measure, measure)}{at}{where}", {})
+                    row.setdefault(name, []).append(one)
+    yield ("measure", *results)
+    for measure, by_strategy in found.items():
+        yield (measure, *(_cell(by_strategy.get(name, [])) for name in results))
+
+
+def _cell(seeds: Sequence[Mapping[str, Any]]) -> str:
+    if len(seeds) == 1 and None not in seeds[0].values():
+        return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**seeds[0])
+    return mean_and_sd(np.array([one["value"] for one in seeds])) if seeds else "–"
 
 
 def _metrics(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -15,7 +15,14 @@ from typing import Any
 
 from hdpfl_flower.config.server_terms import rates_line
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.models.site_summary import NOBODY_MEASURED, WORST, is_error
+from hdpfl_flower.models.site_summary import (
+    NOBODY_MEASURED,
+    NOT_ASKED,
+    PERSONAL,
+    SITE,
+    WORST,
+    is_error,
+)
 from hdpfl_flower.monitoring.influence import warning_lines
 from hdpfl_flower.monitoring.journal import Event, finished_rounds, read_journal
 from server_app.plots import plot_run, why_no_picture
@@ -27,6 +34,11 @@ from server_app.run.final_measures import EVENT, measure_rows
 from server_app.run.resume import JOURNAL, defaults, is_complete
 
 Cell = str | float | int
+_NOISE = {
+    "records": "added at each site, to the clipped gradients of its records",
+    "client": "added at each site, to its clipped update",
+    "server": "added at the server, to the sum of the sites' clipped updates",
+}
 MOST_ROWS = 200
 """Most rows of a table of sites; the journal has all."""
 
@@ -57,7 +69,7 @@ def make_report(folder: Path) -> str:
         federated_facts=_federated_line(events),
         results=list(_results(rounds, is_regression="mse" in rounds[-1]["metrics"])),
         missing=_some(_not_counted(rounds[-1])),
-        unmeasured=NOBODY_MEASURED if "tested" in rounds[-1] and not rounds[-1]["metrics"] else "",
+        unmeasured=_why_unmeasured(events, rounds),
         picture="" if no_picture else _picture(events),
         no_picture=no_picture,
         privacy=list(_privacy(events)),
@@ -70,6 +82,30 @@ def make_report(folder: Path) -> str:
         versions=list(_versions(starts)),
         command=command_of(terms, rounds, starts),
     )
+
+
+def _why_unmeasured(events: Sequence[Event], rounds: Sequence[Event]) -> str:
+    """Return why no measure is in the page, and the remedies; empty where one is."""
+    if rounds[-1]["metrics"] or any(_last(events, name) for name in (EVENT, FEDERATED)):
+        return ""
+    return NOBODY_MEASURED if "tested" in rounds[-1] else NOT_ASKED
+
+
+def metric_words(name: str) -> str:
+    """Return the words of a metric of the rounds.
+
+    >>> metric_words("site-accuracy-worst"), metric_words("personal-loss"), metric_words("loss")
+    ('accuracy, worst tenth of the sites', 'loss, personal models', 'loss')
+    """
+    kinds = {SITE: "mean of the sites", PERSONAL: "personal models"}
+    kind = next((kind for kind in kinds if name.startswith(kind)), "")
+    plain, parts = name.removeprefix(kind), [kinds[kind]] if kind else []
+    if plain.endswith(WORST):
+        plain = plain.removesuffix(WORST)
+        parts = [*([] if kind == SITE else parts), "worst tenth of the sites"]
+    if plain.endswith("-variance"):
+        plain, parts = plain.removesuffix("-variance"), [*parts, "variance over the sites"]
+    return ", ".join([plain.replace("-", " "), *parts])
 
 
 def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
@@ -87,12 +123,23 @@ def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequen
     # JSON's numbers, texts, true and false are TOML's, too.
     texts = {key: json.dumps(value, ensure_ascii=False) for key, value in said.items()}
     if any("\\" in text for text in texts.values()):  # more than Flower reads on a command line
+        texts |= {
+            key: f"'''\n{value}'''"
+            for key, value in said.items()
+            if isinstance(value, str) and "\n" in value and _is_plain(value)
+        }
         lines = "".join(f"{key} = {text}\n" for key, text in texts.items())
         command += ["--run-config", "run.toml", "--stream"]
         return f"cat > run.toml <<'END'\n{lines}END\n{shlex.join(command)}"
     if texts:
         command += ["--run-config", " ".join(f"{key}={text}" for key, text in texts.items())]
     return shlex.join([*command, "--stream"])
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether TOML's literal text of several lines can hold ``text``."""
+    lines = text.split("\n")
+    return "".join(lines).isprintable() and "'''" not in f"{text}'" and "END" not in lines
 
 
 def _status(events: Sequence[Event], rounds: Sequence[Event], starts: Sequence[Event]) -> str:
@@ -159,7 +206,7 @@ def _results(rounds: Sequence[Event], *, is_regression: bool = False) -> Iterabl
             value, number = (min if is_error(name) else max)(finite)
             best = f"{value:.4f} (round {number})"
         shown = name.replace("accuracy", "R²") if is_regression else name
-        yield shown, last["metrics"].get(name, ""), best, _counted(last, name)
+        yield metric_words(shown), last["metrics"].get(name, ""), best, _counted(last, name)
     yield "updates used", f"{len(last['accepted'])} of {len(last['asked'])}", "", ""
     without = sum("gauges" not in event for event in rounds)
     yield "rounds without a quorum", without, "", ""
@@ -185,7 +232,8 @@ def _privacy(events: Sequence[Event]) -> Iterable[tuple[Cell, ...]]:
     said = next((e for e in reversed(events) if e["event"] == "privacy"), {})
     for key, value in said.items():
         if key not in ("event", "at"):
-            yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield key, _NOISE.get(words, words) if key == "noise" else words
     if not said:
         yield "not known", "the run ended before it was said"
 
@@ -244,7 +292,8 @@ def folded(terms: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     usual: list[tuple[str, str]] = []
     for key, value in terms.items():
         kind = usual if value == default.get(key) else said
-        kind.append((key, json.dumps(value, ensure_ascii=False)))
+        lines = isinstance(value, str) and "\n" in value
+        kind.append((key, value.strip() if lines else json.dumps(value, ensure_ascii=False)))
     return [("Not the default", said), ("Defaults", usual)]
 
 

@@ -16,7 +16,7 @@ table{border-collapse:collapse;margin:.6rem 0}
 th,td{border-bottom:1px solid #d8dee4;padding:.25rem .8rem .25rem 0}
 th,td{text-align:left;vertical-align:top}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
-details{margin:.4rem 0}summary{cursor:pointer}
+details td{white-space:pre-wrap}details{margin:.4rem 0}summary{cursor:pointer}
 img{max-width:100%;height:auto}code,pre{font:13px/1.5 ui-monospace,monospace}
 pre{background:#f6f8fa;padding:.8rem;overflow-x:auto;white-space:pre-wrap}.set td{font-weight:600}
 .warning{font-weight:600}
@@ -46,6 +46,10 @@ _PAGE = """\
 <body>
 <h1>Run {{ name }}</h1>
 <p>{{ status }}<br>{{ rates }}</p>
+{% if unmeasured %}
+<h2>No measures</h2>
+<p class="warning">{{ unmeasured }}.</p>
+{% endif %}
 {% if measures %}
 <h2>Measures of the final model</h2>
 <p>On the public test set, each with an interval of 95 % that resamples its records. Of several
@@ -64,9 +68,6 @@ site.</p>
 {% if missing %}
 <p>Sites whose test the means of the last round do not count:</p>
 {{ table(("site", "why"), missing) }}
-{% endif %}
-{% if unmeasured %}
-<p>{{ unmeasured }}.</p>
 {% endif %}
 <h2>Figures</h2>
 {% if picture %}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -102,6 +103,11 @@ def _used(
         for group, (start, end) in enumerate(pairwise(ends))
         for site in range(start, end)
     )
+
+
+def folder_name(strategy: str, seed: int) -> str:
+    """Return the name of a compared run, and of its folder."""
+    return f"{re.sub('[+:]', '.', strategy)}-seed{seed}"
 
 
 def read_final_measures(folder: Path, event: str = EVENT) -> dict[str, Any]:

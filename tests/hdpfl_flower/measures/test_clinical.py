@@ -218,3 +218,24 @@ def test_survival_is_measured_with_an_interval_or_a_reason() -> None:
     assert none.missing == {"concordance": "no record has its event before another one's end"}
     with pytest.raises(DataError, match="not finite"):
         measure(SURVIVAL, np.full_like(outputs, np.nan), targets)
+
+
+def test_a_calibration_that_no_record_supports_is_withheld_with_the_reason() -> None:
+    """Scores that hardly differ: the slope may be anything, and so is not shown."""
+    draw = np.random.default_rng(4)
+    task, withheld = Task.classification((2,), 2), 0
+    for records in (12, 20, 40):
+        for spread in (1e-3, 1e-2, 0.1, 1.0):
+            y = np.arange(records) % 2
+            z = (spread * draw.normal(size=records)).astype(np.float32)
+            found = measure(task, z[:, None], y)
+            for name in ("calibration-slope", "calibration-intercept"):
+                if name in found.found:
+                    one = found.found[name]
+                    assert one.low <= one.value <= one.high and one.high - one.low <= 20
+                else:
+                    assert name in found.missing
+                    withheld += found.missing[name].startswith("withheld: too few records")
+            if spread == 1e-3:
+                assert "calibration-slope" not in found.found
+    assert withheld > 3

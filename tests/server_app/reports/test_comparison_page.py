@@ -12,6 +12,7 @@ import pytest
 from hdpfl_flower.errors import DataError
 from server_app.commands.report import report
 from server_app.reports.comparison_page import make_comparison_report
+from server_app.run.final_measures import folder_name
 from server_app.run.resume import defaults
 
 PNG = b"\x89PNG not really"
@@ -68,3 +69,18 @@ def test_a_comparison_without_a_finished_run_is_no_empty_page(tmp_path: Path) ->
 def test_the_command_takes_the_folder(tmp_path: Path) -> None:
     report(str(written(tmp_path)))
     assert "Comparison of 2 strategies" in (tmp_path / "report.html").read_text()
+
+
+def test_the_final_measures_are_in_the_page(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    assert "Final models" not in make_comparison_report(folder)
+    for name, seed, value in (("fedavg", 0, 0.7), ("fedavg", 1, 0.9), ("my <b>rule</b>", 0, 0.8)):
+        run = folder / folder_name(name, seed)
+        run.mkdir(parents=True)
+        one = {"value": value, "low": value - 0.1, "high": value + 0.1}
+        found = {"measures": {"measures": {"auroc": one, "sensitivity": one}}}
+        (run / "result.json").write_text(json.dumps(found))
+    page = " ".join(make_comparison_report(folder).split())
+    assert "AUROC" in page and "sensitivity at 90 % specificity" in page
+    assert "0.8000 ± 0.1414" in page
+    assert "0.800 [0.700, 0.900]" in page

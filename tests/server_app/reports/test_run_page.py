@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.models.site_summary import NOT_ASKED
 from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from server_app.commands import app
 from server_app.reports.clusters import found_clusters
@@ -168,8 +169,8 @@ def test_the_best_loss_is_the_least_and_no_variance_is_best() -> None:
     ]
     best = {str(row[0]): row[2] for row in _results(rounds)}
     assert best["accuracy"] == "0.7500 (round 3)"
-    assert best["loss"] == best["personal-loss"] == "0.2500 (round 2)"
-    assert best["accuracy-private-variance"] == ""
+    assert best["loss"] == best["loss, personal models"] == "0.2500 (round 2)"
+    assert best["accuracy private, variance over the sites"] == ""
 
 
 @pytest.mark.usefixtures("guessed_noise")
@@ -309,3 +310,64 @@ def test_chromium_shows_it(folder: Path, tmp_path: Path) -> None:
 )
 def test_times_are_those_of_a_clock(first: str, last: str, words: str) -> None:
     assert _when([{"at": first}, {"at": last}]) == words
+
+
+def test_a_run_that_nobody_measured_says_so_and_the_two_ways_out(
+    folder: Path, tmp_path: Path
+) -> None:
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    schema = "[label]\ncolumn = 'y'\nclasses = [['0'], ['1']]\n"
+    for event in events:
+        if "terms" in event:
+            event["terms"] |= {"dataset": "site", "schema": schema}
+        if event["event"] == "round":
+            event["metrics"] = {}
+            event.pop("tested", None)
+    kept = [event for event in events if event["event"] != "measures"]
+    (tmp_path / "journal.jsonl").write_text("\n".join(map(json.dumps, kept)))
+    page = Page(make_report(tmp_path))
+    said = "".join(page.text)
+    assert NOT_ASKED in said
+    assert said.index("No measures") < said.index("Figures")
+    for remedy in ("'after' = 'scores'", "'evaluation' = 'sites'", "'exact-answers'"):
+        assert remedy in said
+    assert "\\n" not in said, "a schema is lines, in the table and in the command"
+    cells = {row[0]: row[1] for table in page.tables for row in table if len(row) == 2}
+    assert cells["schema"] == schema.strip()
+    command = said.partition("cat > run.toml <<'END'\n")[2].partition("\nEND\n")[0]
+    assert tomllib.loads(command)["schema"] == schema
+    assert NOT_ASKED not in "".join(Page(make_report(folder)).text)
+
+
+def test_no_internal_name_of_a_metric_is_shown(folder: Path, tmp_path: Path) -> None:
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    names = ("accuracy", "site-accuracy", "site-accuracy-worst", "personal-loss",
+             "personal-accuracy-worst", "site-loss-variance")  # fmt: skip
+    for event in events:
+        if event["event"] == "round":
+            event["metrics"] = dict.fromkeys(names, 0.5)
+    (tmp_path / "journal.jsonl").write_text("\n".join(map(json.dumps, events)))
+    (table,) = [t for t in Page(make_report(tmp_path)).tables if t[0][1:2] == ["last round"]]
+    shown = [row[0] for row in table]
+    assert len({*shown}) == len(shown)
+    assert not [name for name in shown if "-" in name]
+
+
+@pytest.mark.parametrize("value", ["a\nEND\nb", "a\n'''b", "a\n''", "tab\t\n", "plain\n", "\r\n"])
+def test_any_text_of_several_lines_is_itself_again(value: str) -> None:
+    told = command_of(RunConfig.parse({}).as_config() | {"schema": value}, [], [])
+    text, _, command = told.partition("\n")[2].rpartition("\nEND\n")
+    assert tomllib.loads(text)["schema"] == value
+    assert "END" not in text.splitlines()
+    assert command.startswith("flwr run")
+
+
+def test_a_page_that_is_there_stays_without_force(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    out.write_text("mine")
+    words = ["report", str(folder), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, DataError) and "--force" in str(done.exception)
+    assert out.read_text() == "mine"
+    assert CliRunner().invoke(app, [*words, "--force"]).exit_code == 0
+    assert out.read_text().startswith("<!doctype html>")
