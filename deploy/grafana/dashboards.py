@@ -8,7 +8,7 @@ Built with Grafana's own SDK for Grafana 10.1, the oldest it knows; newer ones a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, timeseries
@@ -23,6 +23,7 @@ from hdpfl_flower.monitoring import series as metrics
 
 FOLDER = Path(__file__).parents[2] / "docker" / "grafana" / "dashboards"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${source}")
+COLUMNS = 24
 RED, GREEN = "red", "green"
 
 AnyPanel = timeseries.Panel | stat.Panel | heatmap.Panel
@@ -73,15 +74,36 @@ def _dashboard(
             .include_all(several)
         )
     )
-    for panel in panels:
-        built.with_panel(_panel(panel))
+    panels = list(panels)
+    shown = [panel for panel in panels if not panel.row]
+    top = 0
+    for panel, at in _places(shown):
+        built.with_panel(_panel(panel).grid_pos(at))
+        top = max(top, at.y + at.h)
+    for heading in dict.fromkeys(panel.row for panel in panels if panel.row):
+        row = dashboard.Row(heading).collapsed(True).grid_pos(models.GridPos(h=1, w=24, y=top))
+        for panel, at in _places([panel for panel in panels if panel.row == heading], top + 1):
+            row.with_panel(_panel(panel).grid_pos(at))
+        built.with_row(row)
+        top += 1
     return built
+
+
+def _places(panels: Iterable[Panel], top: int = 0) -> Iterator[tuple[Panel, models.GridPos]]:
+    """Yield a place per panel: from left to right, a new line where 24 columns are full."""
+    left = height = 0
+    for panel in panels:
+        if left + panel.width > COLUMNS:
+            left, top, height = 0, top + height, 0
+        own = 4 if panel.kind in ("stat", "status") else 8
+        yield panel, models.GridPos(h=own, w=panel.width, x=left, y=top)
+        left, height = left + panel.width, max(height, own)
 
 
 def _panel(panel: Panel) -> AnyPanel:
     made = {"heatmap": _heatmap, "stat": _stat, "status": _status}.get(panel.kind, _lines)(panel)
     made.title(panel.title).description(panel.says).datasource(SOURCE)
-    made.unit(panel.unit).span(panel.width).height(4 if panel.kind in ("stat", "status") else 8)
+    made.unit(panel.unit)
     for number, query in enumerate(panel.queries):
         made.with_target(
             Dataquery()

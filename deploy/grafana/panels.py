@@ -15,6 +15,9 @@ from hdpfl_flower.monitoring.series import Series
 Kind = Literal["timeseries", "stacked", "heatmap", "stat", "status"]
 RUN = "run"
 """Dashboard variable with the names of the shown runs."""
+CLUSTERED, MEASURED = "Where a strategy clusters", "Where the model is measured in each round"
+GPU = "GPU, where NVIDIA's dcgm-exporter is scraped"
+"""Rows that are folded up."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Panel:
         unit: Grafana's name of it, or the text that stands at the axis after ``suffix:``.
         width: of 24 columns.
         log: whether the axis is logarithmic.
-        clusters: whether there are data only if a strategy clusters.
+        row: heading of the row, folded up at first, of panels that only some runs or machines fill.
     """
 
     title: str
@@ -47,7 +50,7 @@ class Panel:
     unit: str = "short"
     width: int = 8
     log: bool = False
-    clusters: bool = False
+    row: str = ""
 
 
 def of(series: Series, legend: str = "") -> Query:
@@ -80,18 +83,8 @@ COORDINATOR = (
           (of(metrics.ACTIVE),), "status", width=4),
     Panel("Silent for", "Time since the journal was last written to.",
           (ago(metrics.LAST_EVENT, "{{run}}"),), "stat", "s", 4),
-    Panel("Accuracy now", "On the public test set, or the mean of what sites disclose.",
-          (Query(f'{metrics.ACCURACY.name}{{{RUN}=~"${RUN}", group="all"}}', "{{run}}"),),
-          "stat", "percentunit", 5),
     Panel("Effective clients now", "As many clients of equal weight would count as much.",
-          (of(metrics.EFFECTIVE, "{{run}}"),), "stat", width=5),
-    Panel("Accuracy", "After each round: of all, of the smallest groups, of each group.",
-          (of(metrics.ACCURACY),), unit="percentunit"),
-    Panel("Loss", "Mean loss after each round.", (of(metrics.LOSS),)),
-    Panel("Error of a regression", "Mean squared and mean absolute error after each round.",
-          (of(metrics.SQUARED, "squared, {{group}}"), of(metrics.ABSOLUTE, "absolute, {{group}}"))),
-    Panel("Sites tested", "Sites that the mean over the sites counts, and those without a test.",
-          (of(metrics.TESTED, "counted"), of(metrics.UNTESTED, "not counted"))),
+          (of(metrics.EFFECTIVE, "{{run}}"),), "stat", width=10),
     Panel("Rounds", "Rounds that ended, of those planned; those without a quorum.",
           (of(metrics.FINISHED, "ended"), of(metrics.PLANNED, "planned"),
            of(metrics.NO_QUORUM, "without a quorum"))),
@@ -106,13 +99,6 @@ COORDINATOR = (
           (of(metrics.NOISE),), width=12, log=True),
     Panel("Norm of each update", "l2 norm of the update received, noise included.",
           (of(metrics.NORM),), width=12, log=True),
-    Panel("Cluster of each client", "Where a strategy clusters: the model that a client is put to.",
-          (of(metrics.CLUSTER),), clusters=True),
-    Panel("Surety of each cluster", "How surely a client belongs to its cluster.",
-          (of(metrics.CONFIDENCE),), unit="percentunit", clusters=True),
-    Panel("Clusters", "How many; how well they are separated; the last round that draws.",
-          (of(metrics.CLUSTERS, "clusters"), of(metrics.MSS, "separation"),
-           of(metrics.LAST_SOFT, "last soft round")), clusters=True),
     Panel("Participation", "Clients asked, updates used, updates needed.",
           (of(metrics.ASKED, "asked"), of(metrics.ACCEPTED, "used"),
            of(metrics.QUORUM, "needed"))),
@@ -143,6 +129,28 @@ COORDINATOR = (
           (of(metrics.DURATION, "last"), of(metrics.MEDIAN, "median")), unit="s"),
     Panel("Bytes up and down", "Replies and instructions of all rounds so far.",
           (of(metrics.RECEIVED, "up"), of(metrics.SENT, "down")), unit="bytes"),
+    Panel("Late", "Rounds that ended before a client's reply: its work was charged, and not used.",
+          (of(metrics.SITE_LATE),)),
+    Panel("Measures of the final model", "On a public test set, or by the scores that sites send.",
+          (of(metrics.MEASURED),), "stat"),
+    Panel("Accuracy now", "On the public test set, or the mean of what sites disclose.",
+          (Query(f'{metrics.ACCURACY.name}{{{RUN}=~"${RUN}", group="all"}}', "{{run}}"),),
+          "stat", "percentunit", row=MEASURED),
+    Panel("Accuracy", "After each round: of all, of the smallest groups, of each group.",
+          (of(metrics.ACCURACY),), unit="percentunit", row=MEASURED),
+    Panel("Loss", "Mean loss after each round.", (of(metrics.LOSS),), row=MEASURED),
+    Panel("Error of a regression", "Mean squared and mean absolute error after each round.",
+          (of(metrics.SQUARED, "squared, {{group}}"), of(metrics.ABSOLUTE, "absolute, {{group}}")),
+          row=MEASURED),
+    Panel("Sites tested", "Sites that the mean over the sites counts, and those without a test.",
+          (of(metrics.TESTED, "counted"), of(metrics.UNTESTED, "not counted")), row=MEASURED),
+    Panel("Cluster of each client", "Where a strategy clusters: the model that a client is put to.",
+          (of(metrics.CLUSTER),), row=CLUSTERED),
+    Panel("Surety of each cluster", "How surely a client belongs to its cluster.",
+          (of(metrics.CONFIDENCE),), unit="percentunit", row=CLUSTERED),
+    Panel("Clusters", "How many; how well they are separated; the last round that draws.",
+          (of(metrics.CLUSTERS, "clusters"), of(metrics.MSS, "separation"),
+           of(metrics.LAST_SOFT, "last soft round")), row=CLUSTERED),
 )  # fmt: skip
 
 SITE = (
@@ -182,4 +190,11 @@ SITE = (
           (ago(metrics.CHECKED, "ago"),), unit="s"),
     Panel("Anchor", "Whether an older copy of the ledger would be noticed.",
           (of(metrics.ANCHORED),), "status"),
+    Panel("GPU at work", "Share of the time in which a GPU computes.",
+          (Query("DCGM_FI_DEV_GPU_UTIL / 100", "GPU {{gpu}}"),), unit="percentunit", width=12,
+          row=GPU),
+    Panel("Memory of the GPU", "In use, and free.",
+          (Query("DCGM_FI_DEV_FB_USED * 1048576", "used, GPU {{gpu}}"),
+           Query("DCGM_FI_DEV_FB_FREE * 1048576", "free, GPU {{gpu}}")), unit="bytes", width=12,
+          row=GPU),
 )  # fmt: skip

@@ -143,6 +143,14 @@ LOSS = _ours("model_loss", "mean", "Mean loss on the same records.", "group")
 SQUARED = _ours("model_squared_error", "mean", "Mean squared error, of a regression.", "group")
 ABSOLUTE = _ours("model_absolute_error", "mean", "Mean absolute error, of a regression.", "group")
 TESTED = _ours("model_tested", "sites", "Sites in the mean over the sites.")
+MEASURED = _ours(
+    "model_measure",
+    "value",
+    "Measure of the final model: measures (the public test set) or federated-measures (held-out "
+    "records, by scores that sites send with noise).",
+    "event",
+    "measure",
+)
 UNTESTED = _ours("model_untested", "sites", "Sites without a test, which that mean leaves out.")
 
 # --- the coordinator: a site, as far as its updates show it ---------------------------------------
@@ -178,6 +186,9 @@ SITE_ABSENT = _ours(
 )  # fmt: skip
 PENDING_SITES = _ours("run_pending", "sites", "Sites online whose operators have not decided.")
 ENDED = _ours("run_ended", "bool", "How its last attempt ended, 1 for one of them.", "how")
+SITE_LATE = _ours(
+    "site_late", "rounds", "Rounds that ended before its reply.", "site", counter=True
+)
 SITE_BAD = _ours(
     "site_bad", "updates", "Its updates that were malformed or refused by guard.", "site",
     counter=True,

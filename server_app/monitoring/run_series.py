@@ -56,6 +56,8 @@ _MEASURES: Mapping[str, Series] = {
 }
 _BY_GROUP = BY_GROUP.removeprefix("accuracy")
 _GROUPS = {"": "all", MINORITY.removeprefix("accuracy"): "minority"}
+_FINAL = ("measures", "federated-measures")
+"""Events with the measures of the final model; ``run/federated_measures.py``."""
 _OF_SITES = {"": "sites", WORST: "worst-tenth"}
 
 
@@ -80,6 +82,8 @@ class RunTally:
     _asked: Counter[str] = field(default_factory=Counter)
     _accepted: Counter[str] = field(default_factory=Counter)
     _bad: Counter[str] = field(default_factory=Counter)
+    _late: Counter[str] = field(default_factory=Counter)
+    _final: dict[tuple[str, str], float] = field(default_factory=dict)
     _rejected: Counter[Rejection] = field(default_factory=Counter)
     _left_out: set[str] = field(default_factory=set)
     _pending: set[str] = field(default_factory=set)
@@ -130,6 +134,8 @@ class RunTally:
         if self._last is not None:
             yield from self._round(self._last)
             yield from self._model(self._last)
+        for (event, measure), value in self._final.items():
+            yield metrics.MEASURED.reads(value, self.run, event, measure)
         yield from self._sites()
 
     # --- parts -------------------------------------------------------------------------------
@@ -146,6 +152,9 @@ class RunTally:
             noted = self._pending if kind == "approval" else self._absent
             known = noted.add if event["status"] == _STATUSES[kind] else noted.discard
             known(_name(event["site"]))
+        elif kind in _FINAL:
+            measures = event["measures"].items()
+            self._final |= {(kind, _name(name)): float(one["value"]) for name, one in measures}
         elif kind == "run-started":
             self._apply_terms(event["terms"])
             # The first start counts: a run that begins again under its id is the same run.
@@ -172,6 +181,7 @@ class RunTally:
         self._accepted.update(accepted)
         self._rejected.update(rejected.values())
         self._bad.update(site for site, reason in rejected.items() if reason in BAD)
+        self._late.update(site for site, reason in rejected.items() if reason is Rejection.LATE)
         self._received, self._sent = self._received + received, self._sent + sent
         self._no_quorum += not found["weights"]
         self._missed.update(self._absent)
@@ -254,6 +264,7 @@ class RunTally:
         for site, count in self._asked.items() if not many else ():
             yield metrics.SITE_ASKED.reads(count, self.run, site)
             yield metrics.SITE_ACCEPTED.reads(self._accepted[site], self.run, site)
+            yield metrics.SITE_LATE.reads(self._late[site], self.run, site)
             yield metrics.SITE_BAD.reads(self._bad[site], self.run, site)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
 
 from deploy.grafana.dashboards import FOLDER, dashboards
 from deploy.grafana.panels import COORDINATOR, SITE, Panel
@@ -56,6 +59,37 @@ def test_panels_are_told_apart_and_say_what_they_show(panels: tuple[Panel, ...])
     for panel in panels:
         assert panel.says.endswith(".") and panel.queries
         assert len({query.expr for query in panel.queries}) == len(panel.queries)
+
+
+@pytest.mark.parametrize("name", ["coordinator.json", "site.json"])
+def test_a_dashboard_is_one_of_grafanas_schema(name: str) -> None:
+    """The SDK's models, made from Grafana's schema, read all of it, and write the same again."""
+    content = json.loads((FOLDER / name).read_text())
+    again = JSONEncoder(sort_keys=True).encode(models.Dashboard.from_json(content))
+    assert json.loads(again) == content
+
+
+@pytest.mark.parametrize("name", ["coordinator.json", "site.json"])
+def test_panels_lie_within_24_columns_and_none_over_another(name: str) -> None:
+    shown = json.loads((FOLDER / name).read_text())["panels"]
+    for panels in (shown, *(row["panels"] for row in shown if row["type"] == "row")):
+        taken: set[tuple[int, int]] = set()
+        for panel in panels:
+            at = panel["gridPos"]
+            assert at["x"] >= 0 and at["x"] + at["w"] <= 24, panel["title"]
+            cells = set(itertools.product(range(at["x"], at["x"] + at["w"]),
+                                          range(at["y"], at["y"] + at["h"])))  # fmt: skip
+            assert not cells & taken, panel["title"]
+            taken |= cells
+
+
+def test_what_only_some_fill_is_folded_up() -> None:
+    for name, panels in (("coordinator.json", COORDINATOR), ("site.json", SITE)):
+        rows = [one for one in json.loads((FOLDER / name).read_text())["panels"]
+                if one["type"] == "row"]  # fmt: skip
+        assert all(row["collapsed"] for row in rows)
+        found = {panel["title"]: row["title"] for row in rows for panel in row["panels"]}
+        assert found == {panel.title: panel.row for panel in panels if panel.row}
 
 
 def test_weights_are_a_heatmap_with_a_row_a_client() -> None:

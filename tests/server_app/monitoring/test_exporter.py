@@ -43,6 +43,8 @@ ROUND: dict[str, Any] = {
                 "site-accuracy-worst": 0.125},
     "tested": {"sites": 3, "counted": {"site-accuracy": 2, "site-loss": 2}, "missing": {"c": "x"}},
 }  # fmt: skip
+MEASURED = {"measures": {"auroc": {"value": 0.875, "low": 0.75, "high": None}},
+            "missing": {"brier": "the noise hides it"}}  # fmt: skip
 AFTER_ROUND = {
     ("round_asked_sites",): 3, ("round_accepted_sites",): 2, ("round_quorum_sites",): 2,
     ("round_effective_sites",): 1.6, ("round_duration_seconds",): 2, ("round_median_seconds",): 2,
@@ -61,6 +63,8 @@ AFTER_ROUND = {
     ("site_cluster_index", "b"): 1, ("site_cluster_confidence_ratio", "a"): 0.9,
     ("site_asked_rounds_total", "c"): 1, ("site_accepted_rounds_total", "c"): 0,
     ("site_bad_updates_total", "c"): 1, ("site_bad_updates_total", "a"): 0,
+    ("site_late_rounds_total", "c"): 0,
+    ("model_measure_value", "federated-measures", "auroc"): 0.875,
     ("clustering_clusters",): 2, ("clustering_mss_score",): 0.8,
     ("clustering_last_soft_round",): 4,
 }  # fmt: skip
@@ -71,6 +75,7 @@ def write(folder: Path, *rounds: dict[str, Any], ended: str = "") -> Path:
     journal.write("run-started", terms=TERMS.as_config(), parameters=650)
     for facts in rounds:
         journal.write("round", **facts)
+    journal.write("federated-measures", **MEASURED)
     if ended:
         journal.write("run-finished", status=ended)
     journal.close()
@@ -353,6 +358,18 @@ def test_sites_that_go_and_come_back_and_how_a_run_ends() -> None:
     assert found["site_absent_rounds_total", "a"] == 1
     assert found["run_pending_sites",] == 0
     assert found["run_ended_bool", "interrupted"] == 1
+
+
+def test_who_is_late_is_counted_by_name() -> None:
+    at = {"event": "round", "at": "2026-01-01T00:00:00+00:00"}
+    late = {**ROUND, "rejected": {"c": "no reply in time"}, "rejections": {"c": "late"}, **at}
+    found = values(tally("r", [late, {**late, "round": 2}]).readings())
+    assert {name: found["site_late_rounds_total", name] for name in "abc"} == {
+        "a": 0,
+        "b": 0,
+        "c": 2,
+    }
+    assert found["site_bad_updates_total", "c"] == 0
 
 
 def test_files_that_are_watched_show_their_size_their_end_and_their_disk(tmp_path: Path) -> None:
