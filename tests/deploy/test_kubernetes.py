@@ -88,7 +88,8 @@ def check_sealed(all_: Manifests) -> None:
         }, (pod_name, name)  # fmt: skip
         assert "memory" in one["resources"]["limits"], (pod_name, name)
         assert re.fullmatch(r".*:\d+\.\d+\.\d+", one["image"]), name
-        assert "hdpfl" not in one["image"] or one["image"] == f"hdpfl-flower:{__version__}", name
+        own = {f"hdpfl-{role}:{__version__}" for role in ("site", "coordinator")}
+        assert "hdpfl" not in one["image"] or one["image"] in own, name
 
 
 def check_single(all_: Manifests) -> None:
@@ -234,7 +235,7 @@ BUGS: dict[str, tuple[Callable[[Manifests], None], Callable[[Manifests], object]
             {"name": "host", "hostPath": {"path": "/"}})),
     "whatever image is newest": (
         check_sealed, lambda m: pod_of(m, "node")["containers"][0].update(
-            image="hdpfl-flower:latest")),
+            image="hdpfl-site:latest")),
     "two writers of a ledger": (
         check_single, lambda m: spec(m, "Deployment", "tasks").update(replicas=2)),
     "an update that starts the second first": (

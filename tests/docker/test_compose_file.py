@@ -26,7 +26,9 @@ from tests.deploy.test_systemd import PARSERS, program_of
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yml").read_text())
 SITES = ("cleveland", "hungarian", "switzerland", "va")
-ONCE = ("setup", "register", "run")
+ONCE = ("setup", "register", "run", "ledger")
+ALONE = ("node", "tasks", "ledger")
+"""Services of docker/site.yml."""
 Compose = dict[str, Any]
 
 
@@ -42,22 +44,24 @@ def volumes(service: dict[str, Any]) -> dict[str, str]:
 
 
 def check_sealed(compose: Compose) -> None:
-    """Nobody is root, has a capability, gets one, or writes to the image."""
+    """Nobody is root, has a capability, gets one, writes to the image, or takes all there is."""
     for name, service in compose["services"].items():
         assert service["read_only"] and service["init"], name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["user"].split(":")[0] not in ("0", "root"), name
         assert "privileged" not in service and "cap_add" not in service, name
+        assert {"mem_limit", "cpus", "pids_limit"} <= service.keys(), name
 
 
 def check_pinned(compose: Compose) -> None:
-    """Every image has a version, and the app's is that of the package."""
+    """Every image has a version, or is named by the operator; ours has that of the package."""
     for name, service in compose["services"].items():
-        tag = service["image"].split(":", 1)[1]
-        assert re.fullmatch(r"v?\d+\.\d+\.\d+|\$\{HDPFL_VERSION:-\d+\.\d+\.\d+\}", tag), name
-    app = compose["services"]["superlink"]["image"]
-    assert app == f"hdpfl-flower:${{HDPFL_VERSION:-{__version__}}}"
+        image = re.sub(r"\$\{HDPFL_(VERSION|IMAGE):-([^}]+)\}", r"\2", service["image"])
+        assert re.fullmatch(r".*:v?\d+\.\d+\.\d+", image), name
+        if "hdpfl" in image:
+            role = "site" if site_of(name) or name in ALONE else "coordinator"
+            assert image == f"hdpfl-{role}:{__version__}", name
 
 
 def check_watched(compose: Compose) -> None:
@@ -141,7 +145,8 @@ def check_options(compose: Compose) -> None:
             elif program in ("hdpfl", "hdpfl-site"):
                 assert given <= options(program, words), name
             if "--insecure" in given:
-                assert site_of(name) and name.endswith(("-tasks", "-exporter")), name
+                where = site_of(name) and name.endswith(("-tasks", "-exporter"))
+                assert where or name == "tasks", name
 
 
 def programs(command: list[str]) -> list[list[str]]:
@@ -170,11 +175,52 @@ def test_the_file(check: Callable[[Compose], None]) -> None:
     check(COMPOSE)
 
 
+def read(name: str) -> Compose:
+    """Return one of the other files."""
+    found: Compose = yaml.safe_load((ROOT / "docker" / name).read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", ["site.yml", "coordinator.yml"])
+@pytest.mark.parametrize("check", [check_sealed, check_pinned, check_watched, check_options])
+def test_the_files_of_one_machine_each(name: str, check: Callable[[Compose], None]) -> None:
+    compose = read(name)
+    if name == "coordinator.yml":
+        assert compose["services"]["proxy"]["network_mode"] == "service:superlink"
+    check(compose)
+
+
+def test_a_hospitals_own_file_is_its_part_of_the_demo() -> None:
+    """What runs, with which environment; only names of volumes and networks differ."""
+    own = read("site.yml")["services"]
+    for role in ("node", "tasks"):
+        demo = COMPOSE["services"][f"va-{role}"]
+        for key in ("command", "healthcheck", "mem_limit", "cpus"):
+            assert own[role].get(key) == demo.get(key), (role, key)
+        assert own[role]["environment"].keys() == demo["environment"].keys()
+        assert own[role]["environment"]["PATH"] == demo["environment"]["PATH"]
+        assert not own[role].get("ports")
+    assert not any("node.key" in text for text in own["tasks"]["volumes"])
+    assert not any("HDPFL_SITE" in text for text in own["node"]["volumes"])
+    assert own["tasks"]["networks"] == ["inside"]
+    assert read("site.yml")["networks"]["inside"] == {"internal": True}
+
+
+def test_a_gpu_is_for_the_tasks_alone() -> None:
+    """Compose reserves one; nothing else of the container changes."""
+    (name, service), *rest = read("gpu.yml")["services"].items()
+    assert (name, rest) == ("tasks", [])
+    assert service.keys() == {"image", "deploy"}
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+
+
 def test_every_site_has_the_same_containers() -> None:
     """But for names, so that what holds for one holds for all."""
     texts = []
     for site in SITES:
-        own = {n: s for n, s in COMPOSE["services"].items() if site_of(n) == site}
+        own = {n: {k: v for k, v in s.items() if k != "build"}
+               for n, s in COMPOSE["services"].items() if site_of(n) == site}  # fmt: skip
         text = yaml.safe_dump(own, sort_keys=True).replace(site.upper(), "X")
         texts.append(re.sub(r":-300\d", ":-3000", re.sub(rf"\b{site}\b", "x", text)))
     assert len(set(texts)) == 1
@@ -186,6 +232,7 @@ BUGS: dict[str, tuple[Callable[[Compose], None], Callable[[dict[str, Any]], obje
     "a root file system that can be written": (
         check_sealed, lambda s: s["va-node"].update(read_only=False)),
     "capabilities kept": (check_sealed, lambda s: s["exporter"].update(cap_drop=[])),
+    "a container without a limit": (check_sealed, lambda s: s["va-tasks"].pop("mem_limit")),
     "whatever image is newest": (
         check_pinned, lambda s: s["grafana"].update(image="grafana/grafana:latest")),
     "a container that nobody starts again": (

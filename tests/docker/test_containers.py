@@ -326,7 +326,7 @@ def test_a_site_of_another_version_runs_nothing_and_the_others_go_on(
     rename = "cd /srv/hdpfl/approved/apps && mv * $(head -c 64 /dev/zero | tr '\\0' 0)"
     stack.do("up", "-d", "--no-deps", "va-tasks", more=(override,))
     quietly("docker", "run", "--rm", "--user=0:0", "-v", f"{volume}:/srv/hdpfl/approved",
-            "hdpfl-flower:test", "sh", "-c", rename)  # fmt: skip
+            "hdpfl-site:test", "sh", "-c", rename)  # fmt: skip
     stack.wait_until_healthy("va-tasks")
     stack.do("run", "--rm", "-T", "run", "sh", "-c", SHORT)
     assert [event["accepted"] for event in rounds(stack)] == [["cleveland", "hungarian",

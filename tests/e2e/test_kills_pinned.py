@@ -125,7 +125,7 @@ class Story:
 
     def wait_for(self, site: str, program: str) -> int:
         """Return a process of a site, once it is there."""
-        wait_until(lambda: program in programs(self.federation, site), 120)
+        wait_until(lambda: program in programs(self.federation, site))
         return programs(self.federation, site)[program]
 
     def wait_until_back(self, site: str, after: int) -> None:

@@ -225,7 +225,7 @@ def test_a_rejection_is_counted_by_its_code_whatever_its_words(code: Rejection) 
 
 def test_history_has_every_round_at_its_time(tmp_path: Path) -> None:
     path = write(tmp_path / "r", ROUND, {**ROUND, "round": 2, "weights": [0.5, 0.5]})
-    events = read_journal(path)
+    events = read_journal(path)[:-1]  # without the final measures
     for number, event in enumerate(events):
         event["at"] = f"2026-11-22T03:00:0{number}.5+00:00"
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
