@@ -1,4 +1,4 @@
-"""The one compose file, started for real under a name of its own, and taken down altogether."""
+"""The demo's compose file, started for real under a name of its own, and taken down altogether."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,8 @@ SITES = ("cleveland", "hungarian", "switzerland", "va")
 ROLES = ("node", "tasks", "exporter", "prometheus", "grafana")
 PORTS = (3000, 8000, 8099, 9090, 9094, 28290, 28291)
 """All ports at which a container of ours may listen."""
-PATIENCE = 900
+PATIENCE, QUIET = 3600, 300.0
+"""Seconds of a command of Docker at most; seconds without any progress that end a wait."""
 Done = subprocess.CompletedProcess[str]
 
 
@@ -109,22 +110,38 @@ class Stack:
         done = quietly("docker", "logs", self.container(service))
         return (done.stdout + done.stderr).splitlines()
 
-    def wait_for_line(self, service: str, text: str, seconds: float = 60.0) -> str:
-        """Return the first line with ``text`` in a log, as soon as it is there."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for line in self.logs(service):
-                if text in line:
-                    return line
-            time.sleep(1)
-        raise TimeoutError(f"{service} does not say {text!r}: {self.logs(service)[-20:]}")
+    def wait(self, service: str, what: Callable[[], Any]) -> Any:
+        """Return what ``what()`` finds, once it does; given up when the container stands still.
 
-    def wait_until_healthy(self, service: str, seconds: float = 150.0) -> None:
-        """Wait until Docker finds the container healthy."""
-        end = time.monotonic() + seconds
-        while self.inspect(service)["State"]["Health"]["Status"] != "healthy":
-            assert time.monotonic() < end, (service, self.logs(service)[-20:])
+        A loaded machine is slow and goes on: its log grows, its state changes, health is asked.
+        """
+        seen, end = "", time.monotonic() + QUIET
+        while not (found := what()):
+            state = self.inspect(service)
+            now = json.dumps([state["State"], state["RestartCount"], len(self.logs(service))])
+            if now != seen:
+                seen, end = now, time.monotonic() + QUIET
+            streak = state["State"].get("Health", {}).get("FailingStreak", 0)
+            standing = time.monotonic() > end or streak > FAILING
+            assert not standing, (service, state["State"], self.logs(service)[-20:])
             time.sleep(1)
+        return found
+
+    def wait_for_line(self, service: str, text: str) -> str:
+        """Return the first line with ``text`` in a log, as soon as it is there."""
+        return str(self.wait(service, lambda: [x for x in self.logs(service) if text in x])[0])
+
+    def wait_until_healthy(self, service: str, restarts: int = 0) -> None:
+        """Wait until Docker finds the container healthy, after so many restarts."""
+
+        def healthy() -> bool:
+            found = self.inspect(service)
+            return (
+                found["RestartCount"] >= restarts
+                and found["State"]["Health"]["Status"] == "healthy"
+            )
+
+        self.wait(service, healthy)
 
     def ask(self, place: str, expr: str) -> list[dict[str, Any]]:
         """Return what the Prometheus of a place finds; it is asked from within its container."""
@@ -134,13 +151,9 @@ class Stack:
         assert answer["status"] == "success"
         return list(answer["data"]["result"])
 
-    def wait_for(self, place: str, expr: str, seconds: float = 90.0) -> float:
+    def wait_for(self, place: str, expr: str) -> float:
         """Return the only value of ``expr`` as soon as the Prometheus of a place has it."""
-        end = time.monotonic() + seconds
-        while not (found := self.ask(place, expr)):
-            assert time.monotonic() < end, f"{place}: nothing for {expr}"
-            time.sleep(2)
-        (sample,) = found
+        (sample,) = self.wait(prometheus_of(place), lambda: self.ask(place, expr))
         return float(sample["value"][1])
 
     def metrics(self, place: str) -> str:
@@ -149,6 +162,8 @@ class Stack:
         return self.python(prometheus_of(place), fetching(f"http://exporter:{port}/metrics"))
 
 
+FAILING = 40
+"""Checks of health in a row that fail, until nothing is hoped for."""
 PYTHON = "/srv/hdpfl/venv/bin/python"
 
 
@@ -164,7 +179,7 @@ def fetching(url: str) -> str:
 
 @contextmanager
 def started(project: str, authority: Path | None) -> Iterator[Stack]:
-    """Build the image where it changed, start the containers; take all down at the end."""
+    """Build the images where they changed, start the containers; take all down at the end."""
     own_ports = {f"HDPFL_GRAFANA{place}": "0" for place in ("", *(f"_{s.upper()}" for s in SITES))}
     stack = Stack(project, base_image(), {"HDPFL_VERSION": "test", **own_ports})
     with extra_authority(authority):

@@ -246,6 +246,41 @@ def test_grafana_would_find_its_dashboard_and_its_prometheus(
     assert series in stack.python(service, code)
 
 
+LISTED = """
+import json, re
+parts = json.load(open('/srv/hdpfl/sbom.cdx.json'))['components']
+names = {part['name'].lower() for part in parts}
+listed = {line.split()[0].lower() for line in open('/srv/hdpfl/licences.txt').readlines()[1:]}
+import importlib.metadata as m
+there = {one.metadata['Name'].lower() for one in m.distributions()}
+print(json.dumps([sorted(names), sorted(listed), sorted(there)]))
+"""
+NOT_AT_A_SITE = re.compile(
+    "nvidia-.*|cuda-.*|triton|ray|pytest.*|mypy.*|jupyter.*|mkdocs.*|ruff|matplotlib|uv|pip"
+)
+
+
+@pytest.mark.parametrize(
+    ("service", "unwanted"),
+    [("cleveland-tasks", NOT_AT_A_SITE), ("exporter", re.compile("nvidia-.*|triton|ray|pytest.*"))],
+)
+def test_an_image_lists_what_is_in_it_and_holds_nothing_else(
+    stack: Stack, service: str, unwanted: re.Pattern[str]
+) -> None:
+    names, listed, there = json.loads(stack.python(service, LISTED))
+    assert set(there) <= set(names) and set(there) <= set(listed)
+    assert not [name for name in there if unwanted.fullmatch(name)]
+    size = json.loads(quietly("docker", "image", "inspect", stack.inspect(service)["Image"]).stdout)
+    assert size[0]["Size"] <= 2.6e9
+
+
+def test_a_site_without_a_gpu_has_torch_and_none_of_nvidias_libraries(stack: Stack) -> None:
+    code = (
+        "import torch as t; print(t.cuda.is_available(), t.ones(2, 2).matmul(t.ones(2, 2)).sum())"
+    )
+    assert stack.python("cleveland-tasks", code).split() == ["False", "tensor(8.)"]
+
+
 # --- what goes wrong, and where the operator reads it -----------------------------------------
 
 
@@ -260,7 +295,7 @@ for pid in os.listdir('/proc'):
 def test_a_container_that_is_killed_comes_back(stack: Stack, ended: Done) -> None:
     before = verified(stack, "va")
     stack.execute("va-tasks", PYTHON, "-c", KILL)
-    stack.wait_until_healthy("va-tasks")
+    stack.wait_until_healthy("va-tasks", restarts=1)  # before it, it is healthy from then
     assert stack.inspect("va-tasks")["RestartCount"] == 1
     assert verified(stack, "va") == before
 

@@ -19,6 +19,8 @@ from tests.e2e.engines import BIN, Done, processes
 
 NETWORK = "10.77.0"
 TOOL = "ip"
+FAKE_TIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+"""Debian's, of its package libfaketime."""
 
 
 class NoNamespacesError(Exception):
@@ -51,6 +53,12 @@ class Network:
     def heal(self, host: str) -> None:
         """Put it in again."""
         _ip("-n", self._switch, "link", "set", self._port(host), "up")
+
+    def move(self, host: str) -> None:
+        """Give a host another address, as a router that was started again does."""
+        space, address = self._space(host), f"{NETWORK}.{101 + self.hosts.index(host)}/24"
+        _ip("-n", space, "address", "flush", "dev", "eth0")
+        _ip("-n", space, "address", "add", address, "dev", "eth0")
 
     def make(self) -> None:
         """Make the switch, the hosts and their cables.
@@ -130,6 +138,14 @@ class Host:
         started = self.network.on(self.name, BIN / command, *words)
         processes.start(name, started, self.folder, self.log, self.environment)
 
+    def set_clock(self, seconds: int) -> None:
+        """Set this host's clock so far ahead of the machine's, for what runs, too."""
+        self.offset.write_text(f"{seconds:+d}s")
+
+    @property
+    def offset(self) -> Path:
+        return self.folder / "offset"
+
     def kill(self, name: str) -> None:
         """End what :meth:`start` started, and all that it started, as a loss of power does."""
         pid = processes.find(name, self.folder)
@@ -150,8 +166,13 @@ class Host:
     def environment(self) -> dict[str, str]:
         shut = ("FLWR_", "HDPFL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(shut)}
+        own_clock = {
+            "LD_PRELOAD": str(FAKE_TIME), "FAKETIME_TIMESTAMP_FILE": str(self.offset),
+            "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }  # fmt: skip
         return {
             **kept,
+            **(own_clock if self.offset.exists() else {}),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "HDPFL_HOME": str(self.folder / "home"),
             "FLWR_HOME": str(self.folder / "flwr"),

@@ -1,4 +1,7 @@
-"""A coordinator and three sites on hosts of their own: one is cut off, one loses its power."""
+"""A coordinator and three sites on hosts of their own.
+
+One is cut off, gets another address, and has a clock that is an hour ahead; one loses its power.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from tests.e2e.faults import (
     wait_until,
     write_hospital,
 )
-from tests.e2e.hosts import Host, Network, network
+from tests.e2e.hosts import FAKE_TIME, Host, Network, network
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 COORDINATOR, STEADY, CUT, DEAD = "coordinator", "steady", "cut", "dead"
 SITES = {STEADY: "hungarian", CUT: "switzerland", DEAD: "va"}
-PORT, RUN, ROUNDS, TIMEOUT = 8000, "hosts", 10, 120.0
+PORT, RUN, ROUNDS, TIMEOUT = 8000, "hosts", 16, 120.0
 TERMS = {
     **HEART, "run-id": RUN, "rounds": ROUNDS, "min-sites": len(SITES), "round-timeout": TIMEOUT,
 }  # fmt: skip
@@ -45,6 +48,8 @@ class Consortium:
     net: Network
     folder: Path
     seen: dict[str, list[Fact]] = field(default_factory=dict)
+    at: dict[str, int] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     status: str = ""
 
     def host(self, name: str) -> Host:
@@ -94,6 +99,8 @@ class Consortium:
             "--enable-supernode-auth", "--database", here.folder / "state.db",
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
+        if FAKE_TIME.exists():
+            self.host(CUT).set_clock(0)
         for site in SITES:
             self.profile(site).chmod(0o600)
             words = ["ledger", "init", "--profile", self.profile(site)]
@@ -113,7 +120,7 @@ class Consortium:
         host, certs = self.host(site), self.folder / COORDINATOR / "certs"
         (host.folder / "node.toml").write_text(f"profile = {json.dumps(str(self.profile(site)))}\n")
         host.start(
-            "node", "flower-supernode", "--superlink", self.link,
+            "node", "hdpfl-patient", "flower-supernode", "--superlink", self.link,
             "--root-certificates", certs / "ca.crt",
             "--auth-supernode-private-key", certs / "sites" / site,
             "--host", "127.0.0.1", "--port", "9094", "--node-config", host.folder / "node.toml",
@@ -142,6 +149,20 @@ class Consortium:
         wait_for_round(self.run_folder, 2)
         self.net.heal(CUT)
         wait_until(lambda: max(self.accepted(CUT)) > 2)
+
+        self.net.move(CUT)
+        self.at["moved"] = len(self.rounds)
+        wait_until(lambda: max(self.accepted(CUT)) > self.at["moved"] + 1)
+
+        if FAKE_TIME.exists():
+            self.host(CUT).set_clock(3600)
+            self.at["clock"] = len(self.rounds)
+            wait_until(lambda: self.rounds[-1]["round"] > self.at["clock"] + 2)
+            words = ["health", self.link, "--root-certificates"]
+            ca = self.folder / COORDINATOR / "certs" / "ca.crt"
+            self.said["clock"] = self.host(CUT).call("hdpfl-site", *words, ca).stderr
+            self.host(CUT).set_clock(0)
+            self.start_until_back(CUT)
 
         wait_for_work(self.ledger(DEAD))
         self.host(DEAD).kill("node")
@@ -185,6 +206,23 @@ def test_who_is_cut_off_is_missing_and_comes_back(consortium: Consortium) -> Non
     assert consortium.rounds[1]["rejected"] == {CUT: "no reply in time"}
     assert 2 not in consortium.accepted(CUT)
     assert max(consortium.accepted(CUT)) == ROUNDS
+
+
+def test_who_gets_another_address_is_back_by_itself(consortium: Consortium) -> None:
+    """Its node calls anew, from wherever it is: nobody starts anything."""
+    assert max(consortium.accepted(CUT)) > consortium.at["moved"] + 1
+
+
+def test_who_has_a_wrong_clock_is_told_and_comes_back_once_it_is_right(
+    consortium: Consortium,
+) -> None:
+    """A SuperLink takes what is signed at most 5 s ahead or 300 s behind."""
+    if not FAKE_TIME.exists():
+        pytest.skip("no libfaketime: apt install faketime")
+    first = consortium.at["clock"] + 2
+    assert first not in consortium.accepted(CUT)
+    assert "clock" in consortium.said["clock"]
+    assert max(consortium.accepted(CUT)) > first
 
 
 def test_who_loses_power_at_work_loses_that_round_and_comes_back(consortium: Consortium) -> None:

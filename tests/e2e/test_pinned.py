@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from client_app.approval.importer import HOLD
 from tests.e2e.engines import (
     ROOT,
     SITES,
@@ -116,3 +117,29 @@ def test_plain_http_is_refused(federation: Federation) -> None:
         connection.request("GET", "/health")
         connection.getresponse()
     connection.close()
+
+
+def importers(federation: Federation) -> dict[str, list[int]]:
+    """Return each site's importers, in order of the sites: those that end with its tasks."""
+    table = processes.table()
+    lines = {pid: command_of(pid).split() for pid in table}
+    found: dict[str, list[int]] = {}
+    for site in map(str, range(SITES)):
+        pair = processes.find(site, federation.folder / "pids")
+        own = {str(pid) for pid, living in table.items() if living.parent == pair}
+        held = {pid for pid, words in lines.items() if words[3:4] == [HOLD] and words[5] in own}
+        found[site] = [pid for pid in held if table[pid].parent not in held]  # but their children
+    return found
+
+
+def test_a_second_up_leaves_one_importer_a_site(federation: Federation) -> None:
+    """And the same one, which answers the next run's messages."""
+    _, done = federation.run(seeded_terms(rounds=1, **{"run-id": "before"}))
+    assert done.returncode == 0, done.stderr
+    first = importers(federation)
+    assert {site: len(pids) for site, pids in first.items()} == dict.fromkeys(first, 1)
+    again = federation.call("up", "--pin", "--sites", federation.home / "sites")
+    assert again.returncode == 0, again.stderr
+    _, done = federation.run(seeded_terms(rounds=1, **{"run-id": "after"}))
+    assert done.returncode == 0, done.stderr
+    assert importers(federation) == first
