@@ -72,8 +72,8 @@ def write(library: str, versions: dict[str, set[str]], folder: Path) -> None:
         source, exported = Path(made, "none.c"), Path(made, "versions")
         source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in functions))
         exported.write_text("".join(script))
-        words = [sys.executable, "-I", "-m", "ziglang", "cc", "-shared", "-nostdlib", "-fno-builtin",
-                 "-Os", "-w", "-s", f"-Wl,-soname,{library}"]  # fmt: skip
+        words = [sys.executable, "-I", "-m", "ziglang", "cc", "-shared", "-nostdlib", "-Os",
+                 "-fno-builtin", "-w", "-s", f"-Wl,-soname,{library}"]  # fmt: skip
         words += [f"-Wl,--version-script={exported}"] if script else []
         subprocess.run([*words, "-o", folder / library, source], check=True)
 
