@@ -173,10 +173,10 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
         ModelError: no engine trains the model, or one that canaries are not made for.
         DataError: the terms do not say what the model takes.
     """
-    if is_user_code(terms.model) and not code:
-        raise ModelError(
-            f"model '{terms.model}' is code: name a profile whose 'policy.models' lists it"
-        )
+    own = terms.backbone.code if terms.backbone else ""
+    for name in (own, terms.model if is_user_code(terms.model) else ""):
+        if name and not code:
+            raise ModelError(f"'{name}' is code: name a profile whose 'policy.models' lists it")
     device = _present(training.device)
     wanted = type(engine_for(terms.model, task_for(terms), training.engine, device))
     for name in ENGINES:

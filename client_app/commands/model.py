@@ -73,7 +73,8 @@ def show(
     Printed are the terms by which sites trained and, where the profile keeps a holdout, how good
     the model is on it. The file's metadata hold the run's terms, and of a model of the site's own
     its kind. What a prior adds is in the bias of the last layer, or where there is none in an array
-    'outputs', to be added.
+    'outputs', to be added. Of a backbone with adapters the file holds all numbers, the adapters
+    added to them, under 'backbone.' and 'head.'.
     """
     from client_app.after_run.personal_model import PersonalModel
 
@@ -202,6 +203,10 @@ def _write(to: Path, model: FinalModel | PersonalModel, task: Task, *, force: bo
         model = folded(model, task)
         left = {"outputs": model.added} if model.added.any() else {}
         arrays, metadata = {**model.arrays, **left}, {**metadata, "kind": model.kind}
+    if task.body:
+        from hdpfl_flower.models.adapters import with_backbone
+
+        arrays = with_backbone(model.terms.model, task, arrays)
     write_file(to, save(arrays, metadata), force=force)
     typer.echo(f"wrote {to}")
 

@@ -1,8 +1,9 @@
-"""Frozen backbone: a public function of a record, whose outputs the model reads.
+"""Backbone: a public function of a record, whose outputs the model reads.
 
-It is no part of what is trained, noised or sent: its numbers come from a file that every site has
-(``system/weight_files.py``), and it is evaluated once a record where records are read, so that
-strategy, accounting and engines see a small model of its outputs.
+Its numbers come from a file that every site has (``system/weight_files.py``), and are never
+trained, noised or sent. A frozen one is evaluated once a record where records are read, so that
+strategy, accounting and engines see a small model of its outputs. One with adapters is a part of
+the model, of which the adapters are trained (``models/adapters.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _BATCH = 64
 
 def over(backbone: Backbone, task: Task) -> Task:
     """Return the task of a model that reads the backbone's outputs of ``task``'s records."""
+    if backbone.adapter:
+        return replace(task, body=Adapted(backbone, task))
     return replace(task, input_shape=(backbone.size,), embedding=Embedded(backbone, task))
 
 
@@ -107,6 +110,49 @@ class Embedded:
                 found[start : start + len(rows)] = network(torch.from_numpy(batch))[: len(rows)]
         found[~np.isfinite(found).all(axis=1)] = 0
         return found
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Backbone with adapters under a model.
+
+    Attributes:
+        backbone: its settings.
+        records: the task of the records.
+    """
+
+    backbone: Backbone
+    records: Task
+
+    @property
+    def size(self) -> int:
+        """Outputs of the backbone."""
+        return self.backbone.size
+
+    @property
+    def has_code(self) -> bool:
+        """Whether a user's function builds it."""
+        return bool(self.backbone.code)
+
+    def under(self, head: nn.Module) -> nn.Module:
+        """Return the backbone and ``head`` as one network; of both, adapters and head are trained.
+
+        Guarantees:
+            Every building has the same frozen numbers, in the same memory. On torch's meta device
+            no file is read.
+
+        Raises:
+            DataError, ModelError: the backbone cannot be built, or has no layer to adapt.
+        """
+        import torch
+
+        from hdpfl_flower.models.adapters import adapt
+
+        if torch.empty(0).is_meta:
+            network = _built(self.backbone, self.records).requires_grad_(False)
+        else:
+            network = _network(self.backbone, self.records)
+        return adapt(network, head, self.backbone)
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,7 @@ def _on_meta(spec: str, task: Task) -> nn.Module | None:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             return _named(spec, task)
     except ModelError:
-        if is_user_code(spec):
+        if is_user_code(spec) or (task.body and task.body.has_code):
             return None
         raise
 
@@ -168,7 +169,8 @@ def build_model(spec: str, task: Task, seed: int) -> nn.Module:
             f"{MAX_MODEL_MB:,.0f} MB that a model may have; choose a smaller one"
         )
     model = _initialised(spec, task, seed)
-    refuse_mixing_layers(model)
+    # A body is looked at where it is read, in the mode in which it stays.
+    refuse_mixing_layers(model.get_submodule("head") if task.body else model)
     if not any(p.requires_grad for p in model.parameters()):
         raise ModelError(f"model '{spec}' has no trainable parameter")
     if any(p.is_meta for p in model.parameters()):
@@ -189,6 +191,9 @@ def _initialised(spec: str, task: Task, seed: int) -> nn.Module:
 
 
 def _named(spec: str, task: Task) -> nn.Module:
+    if task.body:
+        above = replace(task, input_shape=(task.body.size,), body=None)
+        return task.body.under(_named(spec, above))
     if is_user_code(spec):
         return _user_model(spec, task)
     name, *widths = spec.split(":")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Loss = Literal["softmax", "logistic", "squared", "hazard"]
 
@@ -22,6 +25,25 @@ class Embedding(Protocol):
         """Return the model's inputs for n records, float32 ``(n, width)``."""
 
 
+class Body(Protocol):
+    """Network below the one that terms name, built with it; hashable."""
+
+    @property
+    def records(self) -> Task:
+        """The task of the records themselves."""
+
+    @property
+    def size(self) -> int:
+        """Numbers of a record that the upper network reads."""
+
+    @property
+    def has_code(self) -> bool:
+        """Whether a user's function builds it."""
+
+    def under(self, head: nn.Module) -> nn.Module:
+        """Return the whole network; ``head`` is its attribute ``head``."""
+
+
 @dataclass(frozen=True)
 class Task:
     """Public shape of a learning problem.
@@ -34,17 +56,20 @@ class Task:
             cross-entropy of one logit), ``squared`` (half the squared error of one output) or
             ``hazard`` (binary cross-entropy of the hazard's logit in each interval at risk).
         embedding: from a record to the model's input; None: the record itself.
+        body: network below the named one, with numbers that are trained; None: none.
     """
 
     input_shape: tuple[int, ...]
     outputs: int
     loss: Loss
     embedding: Embedding | None = None
+    body: Body | None = None
 
     @property
     def of_records(self) -> Task:
         """The task of the records, before any embedding."""
-        return self.embedding.records if self.embedding else self
+        below = self.embedding or self.body
+        return below.records if below else self
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the model's inputs for n records, float32 ``(n, *input_shape)``."""

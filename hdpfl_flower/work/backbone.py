@@ -1,7 +1,8 @@
-"""Settings of frozen backbones, as one typed value of the terms; ``models/backbones.py`` builds."""
+"""Settings of backbones, as one typed value of the terms; ``models/backbones.py`` builds."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -21,6 +22,17 @@ Weights = Annotated[str, AfterValidator(_check_digest)]
 """Digest of a public file of weights; empty: none."""
 
 
+def _check_adapter(value: str) -> str:
+    if value and not _ADAPTER.fullmatch(value):
+        raise ValueError("must be lora:RANK or lora-both:RANK, with a rank from 1 to 999")
+    return value
+
+
+_ADAPTER = re.compile("(lora|lora-both):([1-9][0-9]{0,2})")
+Adapter = Annotated[str, AfterValidator(_check_adapter)]
+"""Adapters of a backbone; empty: it stays as it is."""
+
+
 class Backbone(Kind):
     """Frozen network of torchvision, without its last layer.
 
@@ -35,11 +47,27 @@ class Backbone(Kind):
     head: ClassVar[str] = ""
     side: ClassVar[int] = 0
     weights: Weights = Field("", description="File of its numbers; sites are sent its SHA-256.")
+    adapter: Adapter = Field(
+        "",
+        description="`lora:RANK`: train a low-rank change B·A of each layer with it, A fixed, so "
+        "that the mean of changes is the change of means; `lora-both:RANK`: A, too, where a mean "
+        "of models is only near to that.",
+    )
 
     @property
     def size(self) -> int:
         """Numbers that it returns for a record."""
         return self.outputs
+
+    @property
+    def rank(self) -> int:
+        """Rank of its adapters; 0 without."""
+        return int(self.adapter.partition(":")[2] or 0)
+
+    @property
+    def trains_both(self) -> bool:
+        """Whether both factors of an adapter are trained."""
+        return self.adapter.startswith("lora-both")
 
     @property
     def code(self) -> str:

@@ -8,13 +8,14 @@ from hdpfl_flower.models.networks import is_user_code
 
 
 def rehearse_own_model(terms: RunTerms) -> None:
-    """Train a ``module:function`` model on zeros; built-in models are skipped.
+    """Train a model with own code or adapters on zeros; built-in models are skipped.
 
     Raises:
         ModelError: it cannot be built or trained; the user's exception is its cause.
     """
-    if not is_user_code(terms.model):
+    task = task_for(terms)
+    if not is_user_code(terms.model) and not task.body:
         return
     from client_app.training.engine_choice import engine_for
 
-    engine_for(terms.model, task_for(terms), "auto", "cpu")
+    engine_for(terms.model, task, "auto", "cpu")

@@ -66,7 +66,9 @@ class PublicRecords:
         terms, task, records = self._terms, task_for(self._terms), self._records
         features = last_inputs(terms.model, task, dict(model), records.features)
         found = public_means(features, records.targets.astype(np.int64), task.classes)
-        if terms.model == "logreg":  # its features are the records', for any model
+        if (
+            terms.model == "logreg" and not task.body
+        ):  # its features are the records', for any model
             self._fixed = found
         return found
 

@@ -92,6 +92,11 @@ def _rows(whole: str, frozen: str) -> tuple[Setting, ...]:
             "model": "logreg",
             "backbone": f"own function={__name__}:body width={WIDTH} weights={frozen}",
         },
+        "public CNN with adapters": {
+            "model": "logreg",
+            "backbone": f"own function={__name__}:body width={WIDTH} weights={frozen} "
+            "adapter=lora:4",
+        },
     }
     return tuple(
         Setting(f"{label}: {strategy}", {**config, "strategy": strategy}, sites=SITES)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import RecordDict
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
+from client_app.after_run.final_model import FinalModel, write_final_model
 from client_app.commands import app
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
@@ -144,3 +145,28 @@ def test_the_check_of_a_site_reads_records_as_they_are_stored(tmp_path: Path, di
     done = CliRunner().invoke(app, command)
     assert "61 records" in done.output, done.output
     assert "error" not in done.output.lower(), done.output
+
+
+def test_a_site_trains_adapters_and_exports_them_merged(tmp_path: Path, digest: str) -> None:
+    """Of the rows themselves nothing is kept; without the file the site declines."""
+    profile, memory = make_site(tmp_path, more=policy(digest)), RecordDict()
+    asked = terms_of(backbone=f"own function={FUNCTION} width=3 weights={digest} adapter=lora:1")
+    assert {name: array.shape for name, array in wire.read_own(model_of(asked)).items()} == {
+        "backbone.1.parametrizations.weight.0.b": (3, 1),
+        "head.1.weight": (1, 3), "head.1.bias": (1,),
+    }  # fmt: skip
+    assert ask(profile, asked, 1, memory) is None
+    assert not list(memory)
+    assert not (tmp_path / "state" / "backbone.bin").exists()
+    (tmp_path / "state").mkdir(exist_ok=True)
+    write_final_model(tmp_path / "state", FinalModel(asked, wire.read_own(model_of(asked))))
+    target = tmp_path / "whole.safetensors"
+    command = ["model", "show", "--profile", str(profile), "--to", str(target)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    own = load_file(tmp_path / "w.safetensors")
+    whole = load_file(target)
+    assert torch.equal(whole["backbone.1.weight"], own["1.weight"])  # B is zero at first
+    weight_file(digest).unlink()
+    assert ask(profile, asked, 2, memory) == wire.DECLINED
+    assert releases(tmp_path) == 1
