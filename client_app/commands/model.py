@@ -376,7 +376,9 @@ def _unlabelled(
     kind = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}.get(file.suffix.lower(), "csv")
     if not model.terms.schema_text:
         if file.is_dir():
-            return _Unlabelled(*read_unlabelled(file, task), "are no readable images")
+            bits = site.data.bits if site.data else 16
+            found = read_unlabelled(file, task, bits)
+            return _Unlabelled(*found, "are no readable images")
         if kind == "npz":
             return _Unlabelled(*load_features(file, task), "are not finite")
         raise DataError(

@@ -47,8 +47,11 @@ def relation_of(unit: str) -> str:
 
 
 def unit_of_profile(site: Profile | None) -> str:
-    """Return the unit of a site's next run, by its profile: the id's, or one record."""
-    return of_id(site.data.id) if site and site.data and site.data.id else RECORD
+    """Return the unit of a site's next run, by its profile: the id's, or one record.
+
+    Of images in folders of units one record is what the run's terms say, and what is said here.
+    """
+    return of_id(site.data.column) if site and site.data and site.data.column else RECORD
 
 
 def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: int) -> str:

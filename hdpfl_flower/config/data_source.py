@@ -150,9 +150,10 @@ class DataSource(RedactedModel):
     )
     id: str = Field(
         "",
-        description="Column of the protected unit, such as a patient's number, for tables alone. "
-        "The run's schema must name the same one, and one record of each unit is used. Empty: a "
-        "row is a unit, and the site declines a run whose schema names an id.",
+        description="Column of the protected unit, such as a patient's number; of images `folder`: "
+        "each folder inside of a class's is a unit. One record of each unit is used, and the run's "
+        "schema must name the same column. Empty: a row or image is a unit, and the site declines "
+        "a run whose schema names an id.",
     )
     row: Annotated[str, Field(pattern=r"^(first|last by \S.*)$")] = Field(
         "first",
@@ -186,17 +187,28 @@ class DataSource(RedactedModel):
     subgroup_minimum: Annotated[int, Field(ge=1)] = Field(
         20, description="Units (persons, or rows) below which a subgroup is not shown."
     )
+    bits: Annotated[int, Field(ge=9, le=16)] = Field(
+        16, description="Bits of grey images that have more than 8, such as 12 of a CT: the "
+        "greatest number of these bits becomes 1."
+    )  # fmt: skip
     columns: dict[str, OwnColumn] = Field(
         {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
     )
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
-        if self.id and self.format not in TABLES:
+        if self.id and self.format == "images" and self.id != "folder":
+            raise ValueError(
+                "'data.id' of images is 'folder', the folder of a unit inside of a class's; write "
+                "that, or remove it"
+            )
+        if self.id and self.format == "npz":
             raise ValueError(
                 "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
                 "remove it, or store the records as a table"
             )
+        if self.bits != 16 and self.format != "images":
+            raise ValueError("'data.bits' is for images; remove it")
         if self.last_by and not self.id:
             raise ValueError("'data.row' chooses a row of an id; set 'data.id', or remove it")
         for key in self._wrong_here():
@@ -210,6 +222,11 @@ class DataSource(RedactedModel):
         if self.thousands == self.decimal:
             raise ValueError("'data.thousands' is the mark in 'data.decimal'; change one of them")
         return self
+
+    @property
+    def column(self) -> str:
+        """The column of the unit; empty without, as of images."""
+        return self.id if self.format in TABLES else ""
 
     @property
     def last_by(self) -> str:

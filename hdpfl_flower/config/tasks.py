@@ -15,6 +15,7 @@ MAX_NUMBERS = 2**20
 """Maximum numbers per record, to bound memory (3×512×512 fits)."""
 MAX_OUTPUTS = 10_000
 """Maximum classes or intervals."""
+_SCALING = re.compile(r"-?\d{1,6}(\.\d{1,9})?(,-?\d{1,6}(\.\d{1,9})?){0,15}")
 _SHAPE = re.compile(r"\d{1,9}(,\d{1,9}){0,3}")
 
 
@@ -29,12 +30,27 @@ def _check_shape(text: str) -> str:
     return ",".join(map(str, shape))
 
 
+def _check_scaling(text: str) -> str:
+    if not text:
+        return text
+    if not _SCALING.fullmatch(text):
+        raise ValueError("must be decimal numbers with commas between, such as 0.485,0.456,0.406")
+    return text
+
+
+def _check_deviations(text: str) -> str:
+    if any(not float(each) > 0 for each in text.split(",") if text):
+        raise ValueError("must be above 0")
+    return text
+
+
 def _more_than_one(number: int) -> int:
     if number == 1:
         raise ValueError("must be 2 or more")
     return number
 
 
+Scaling = Annotated[str, AfterValidator(_check_scaling)]
 Outputs = Annotated[Count, Field(le=MAX_OUTPUTS)]
 
 
@@ -49,6 +65,14 @@ class StatedTask(Kind):
         "", description="Shape of a record, such as 13 or 1,28,28 (channels, height, width)."
     )
 
+    mean: Scaling = Field(
+        "", description="Public means of the channels, subtracted from each record: "
+        "`0.485,0.456,0.406` of ImageNet. One number stands for all channels."
+    )  # fmt: skip
+    std: Annotated[Scaling, AfterValidator(_check_deviations)] = Field(
+        "", description="Public deviations, by which each is divided then."
+    )
+
     @property
     def number(self) -> int:
         """Classes or intervals; 0: open, or a regression."""
@@ -57,7 +81,26 @@ class StatedTask(Kind):
     @property
     def open_settings(self) -> list[str]:
         """Names of the settings without a value."""
-        return [key for key, value in self.as_config().items() if not value]
+        known = self.as_config()
+        return [key for key in known if not known[key] and key not in ("mean", "std")]
+
+    @property
+    def scaling(self) -> tuple[tuple[float, float], ...]:
+        """Mean and deviation of each channel; empty: records stay as they are.
+
+        Raises:
+            ValueError: they are not as many as the channels.
+        """
+        channels = int(self.shape.partition(",")[0] or 1)
+        means, deviations = (
+            [float(each) for each in (text or other).split(",")]
+            for text, other in ((self.mean, "0"), (self.std, "1"))
+        )
+        if not {len(means), len(deviations)} <= {1, channels}:
+            raise ValueError(f"'mean' and 'std' must hold one number, or {channels}")
+        longest = max(len(means), len(deviations))
+        pairs = zip(means * longest, deviations * longest, strict=False)
+        return tuple(pairs)[:longest] if self.mean or self.std else ()
 
 
 class Classification(StatedTask):

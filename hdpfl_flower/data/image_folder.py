@@ -6,12 +6,14 @@ A broken image alone is left out.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.data.table_reader import Redacted
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.extras import extra
@@ -25,19 +27,35 @@ MAX_PIXELS = 100_000_000
 _MODES = {1: "L", 3: "RGB"}
 
 
-def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int], list[Path]]:
+@dataclass(frozen=True, repr=False)
+class Images(Redacted):
+    """Images of a folder.
+
+    Attributes:
+        records: features float32, targets int64.
+        rows: number of files found.
+        left_out: how many of them were, by reason.
+        files: of each record.
+    """
+
+    records: Records
+    rows: int
+    left_out: dict[str, int]
+    files: list[Path]
+
+
+def read_images(folder: Path, task: Task, bits: int = 16, *, has_units: bool = False) -> Images:
     """Return the images in subfolders ``0`` to ``C-1``, ordered by name.
 
     Each is converted to the task's channels (1: grey, 3: colour), resized to its height and width
-    (bilinear) and scaled to [0, 1]; the first frame counts, turned as its EXIF data say.
+    (bilinear) and scaled to [0, 1]; the first frame counts, turned as its EXIF data say. What is
+    transparent becomes white, or where the picture is in the transparency alone, that is read.
 
     Args:
         folder: the folder; names that start with a dot are passed over everywhere.
         task: a classification task with inputs (channels, height, width).
-
-    Returns:
-        The records (features float32, targets int64), the number of files found, how many of them
-        were left out, by reason, and the file of each record.
+        bits: of grey images with more than 8; 2**bits - 1 becomes 1.
+        has_units: whether the images lie one folder deeper, a folder a unit; others are left out.
 
     Raises:
         InstallationError: pillow is not installed.
@@ -53,6 +71,7 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int],
         import PIL  # noqa: F401 - the reader of one image ignores every exception
     classes = {str(number): number for number in range(task.classes)}
     left_out = {"in no class folder": 0, "no readable image": 0}
+    left_out |= {"no id": 0} if has_units else {}
     features: list[npt.NDArray[np.float32]] = []
     targets: list[int] = []
     read: list[Path] = []
@@ -60,22 +79,31 @@ def read_images(folder: Path, task: Task) -> tuple[Records, int, dict[str, int],
     with warnings.catch_warnings():
         # Pillow's warnings disclose single images, and a log may leave the site.
         warnings.simplefilter("ignore")
-        for name, files in _listing(folder):
-            rows += len(files)
+        for name, files in listing(folder):
             if name not in classes:
                 left_out["in no class folder"] += len(files)
+                rows += len(files)
                 continue
-            images = [_read_image(file, shape) for file in files]
+            own = in_units(files) if has_units else files
+            if has_units:
+                beside = sum(not file.is_dir() for file in files)
+                left_out["no id"] += beside
+                rows += beside
+            rows += len(own)
+            images = [_read_image(file, shape, bits) for file in own]
             good = [image for image in images if image is not None]
             left_out["no readable image"] += len(images) - len(good)
             features += good
             targets += [classes[name]] * len(good)
-            read += [file for file, image in zip(files, images, strict=True) if image is not None]
+            read += [file for file, image in zip(own, images, strict=True) if image is not None]
     stacked = np.stack(features) if features else np.zeros((0, *shape), dtype=np.float32)
-    return Records(stacked, np.array(targets, dtype=np.int64)), rows, left_out, read
+    records = Records(stacked, np.array(targets, dtype=np.int64))
+    return Images(records, rows, left_out, read)
 
 
-def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], list[str], int]:
+def read_unlabelled(
+    folder: Path, task: Task, bits: int = 16
+) -> tuple[npt.NDArray[np.float32], list[str], int]:
     """Return unlabelled images of ``folder`` and subfolders, with their paths.
 
     Converted as by :func:`read_images`, ordered by name; unreadable files are only counted.
@@ -95,11 +123,11 @@ def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], 
     names, images, lost = [], [], 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for beside, files in _listing(folder):
+        for beside, files in listing(folder):
             for file in files:
                 if not file.is_file():
                     continue
-                image = _read_image(file, shape)
+                image = _read_image(file, shape, bits)
                 lost += image is None
                 if image is not None:
                     names.append(f"{beside}/{file.name}" if beside else file.name)
@@ -107,7 +135,7 @@ def read_unlabelled(folder: Path, task: Task) -> tuple[npt.NDArray[np.float32], 
     return np.stack(images) if images else np.zeros((0, *shape), np.float32), names, lost
 
 
-def _listing(folder: Path) -> list[tuple[str, list[Path]]]:
+def listing(folder: Path) -> list[tuple[str, list[Path]]]:
     """Return subfolders with their files, by name; loose files under ''."""
     try:
         entries = _visible(folder)
@@ -121,12 +149,24 @@ def _listing(folder: Path) -> list[tuple[str, list[Path]]]:
     return [("", beside), *folders]
 
 
+def in_units(files: list[Path]) -> list[Path]:
+    """Return the files in the folders among ``files``; a folder that cannot be listed is one."""
+    found = []
+    for unit in files:
+        if unit.is_dir():
+            try:
+                found += _visible(unit)
+            except OSError:
+                found.append(unit)
+    return found
+
+
 def _visible(folder: Path) -> list[Path]:
     paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
     return sorted(paths, key=lambda path: path.name)
 
 
-def _read_image(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+def _read_image(path: Path, shape: tuple[int, ...], bits: int) -> npt.NDArray[np.float32] | None:
     """Return one image as float32 of ``shape`` in [0, 1]; None if unreadable."""
     from PIL import Image, ImageOps
 
@@ -135,13 +175,13 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.float32] |
             # Only the header is read so far; pixels are decoded below.
             if image.width * image.height > MAX_PIXELS:
                 return None
-            return _pixels(ImageOps.exif_transpose(image), shape)
+            return _pixels(ImageOps.exif_transpose(image), shape, bits)
     except Exception:
         # Decoders raise any exception on a broken file, and no exception of a record may leave.
         return None
 
 
-def _pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+def _pixels(image: Image, shape: tuple[int, ...], bits: int) -> npt.NDArray[np.float32]:
     """Return ``image`` as float32 of ``shape`` in [0, 1], resized.
 
     Raises:
@@ -153,9 +193,23 @@ def _pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     if image.mode == "F":
         raise ValueError("a floating-point image has no known scale")
     deep = image.mode.startswith("I")
+    image = image if deep else _opaque(image)
     # Pillow would cut 16-bit grey at 255 on its way to 8 bits.
     converted = image.convert("F" if deep else _MODES[channels])
     resized = converted.resize((width, height), Resampling.BILINEAR)
     array = np.asarray(resized, dtype=np.float32).reshape(height, width, -1)
-    scaled = np.clip(array / np.float32(65535 if deep else 255), 0, 1)
+    scaled = np.clip(array / np.float32(2**bits - 1 if deep else 255), 0, 1)
     return np.broadcast_to(scaled, (height, width, channels)).transpose(2, 0, 1).copy()
+
+
+def _opaque(image: Image) -> Image:
+    """Return ``image`` over white, or its transparency if that alone holds a picture."""
+    from PIL.Image import alpha_composite, new
+
+    if not image.has_transparency_data:
+        return image
+    seen = image.convert("RGBA")
+    over = alpha_composite(new("RGBA", seen.size, "white"), seen).convert("RGB")
+    alpha = seen.getchannel("A")
+    is_blank = not np.asarray(over).std((0, 1)).any()
+    return alpha if is_blank and np.asarray(alpha).std() else over

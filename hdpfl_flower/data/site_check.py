@@ -16,6 +16,7 @@ from hdpfl_flower.data.array_targets import targets_wanted
 from hdpfl_flower.data.own_table import OwnTable, outcomes
 from hdpfl_flower.data.schema import Label, Schema
 from hdpfl_flower.data.screen.id_spellings import spellings
+from hdpfl_flower.data.screen.images import about_images
 from hdpfl_flower.data.screen.leaks import about_features
 from hdpfl_flower.data.screen.losses import TableLosses, table_losses
 from hdpfl_flower.data.site_data import SiteData, read_site_data
@@ -76,9 +77,11 @@ def check_site_data(
         listed = ", ".join(f"'{name}' {n}" for name, n in
                            zip(losses.labels.names, counts, strict=True))  # fmt: skip
         lines.append(f"label '{outcomes(schema)[-1].column}': {listed}")
-    if source.id:
+    if source.column:
         lines += _about_ids(source, Schema.load(schema_text), summary)
     lines += _about_arrays(source, summary, task)
+    if source.format == "images":
+        lines += about_images(source, task)
     lines += _about_labels(data, task)
     return lines + list(_against_declared(data, declared_records))
 
@@ -214,6 +217,7 @@ def _about_arrays(source: DataSource, summary: Summary, task: Task) -> Iterator[
     """Yield errors about schema-free records that do not fit the task."""
     for reason, remedy in (
         ("no known label", f"'y' must hold {targets_wanted(task)}"),
+        ("no id", "each image must lie in the folder of its unit, inside of a class's"),
         ("in no class folder", f"the subfolders must be named 0 to {task.classes - 1}"),
         ("features not finite", "'x' must hold finite numbers; fill or remove the others"),
     ):

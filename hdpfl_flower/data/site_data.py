@@ -149,9 +149,7 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
     if source.format == "npz":
         return _read_npz(source.path, task, draws)
     if source.format == "images":
-        records, rows, left_out, files = read_images(source.path, task)
-        digests = _digested(file.read_bytes() for file in files) if draws else None
-        return _Read(records, Summary(rows, left_out), digests=digests)
+        return _read_folder(source, task, draws, every_record)
     if not schema_text:
         raise DataError(
             "'data.format' names a table, which needs the run's 'schema'; the server must give "
@@ -172,6 +170,21 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
     return _Read(
         table.records, table.summary, table.ids, table.positions, table.used, table.digests
     )
+
+
+def _read_folder(source: DataSource, task: Task, draws: bool, every_record: bool) -> _Read:
+    """Return the images of a folder; of a unit's the first by name, in the first class."""
+    images = read_images(source.path, task, source.bits, has_units=bool(source.id))
+    records, summary = images.records, Summary(images.rows, images.left_out)
+    if not source.id:
+        digests = _digested(file.read_bytes() for file in images.files) if draws else None
+        return _Read(records, summary, digests=digests)
+    names = [file.parent.name.encode() for file in images.files]
+    places = {name: at for at, name in reversed([*enumerate(names)])}
+    used = np.array([places[name] == at for at, name in enumerate(names)], dtype=bool)
+    summary.left_out["repeated id"] = int((~used).sum())
+    kept = np.flatnonzero(used | every_record)
+    return _Read(records.take(kept), summary, tuple(names[at] for at in kept), used=used[kept])
 
 
 def _held_out(read: _Read, share: float) -> Mask:

@@ -6,6 +6,8 @@ server's: no file is opened here, no module imported, and ``config/tasks.py`` bo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hdpfl_flower.config.tasks import Classification, StatedTask, Survival
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task
@@ -36,18 +38,34 @@ def task_of_stated(stated: StatedTask) -> Task:
             f"{stated.words} lacks {' and '.join(missing)}; write it as key=value after the kind"
         )
     shape = tuple(map(int, stated.shape.split(",")))
+    try:
+        scaling = stated.scaling
+    except ValueError as error:
+        raise DataError(f"{stated.words}: {error}") from None
     if isinstance(stated, Classification):
-        return Task.classification(shape, stated.classes)
-    if isinstance(stated, Survival):
-        return Task.survival(shape, stated.intervals)
-    return Task.regression(shape)
+        task = Task.classification(shape, stated.classes)
+    elif isinstance(stated, Survival):
+        task = Task.survival(shape, stated.intervals)
+    else:
+        task = Task.regression(shape)
+    return replace(task, scaling=scaling)
 
 
 def stated_of(task: Task) -> str:
     """Return ``task`` as a value of the term, inverse of :func:`task_of_stated`."""
     shape = f"shape={','.join(map(str, task.input_shape))}"
+    if task.scaling:
+        means, deviations = (
+            ",".join(map(_plain, each)) for each in zip(*task.scaling, strict=True)
+        )
+        shape = f"{shape} mean={means} std={deviations}"
     if task.intervals:
         return f"survival {shape} intervals={task.intervals}"
     return (
         f"classification {shape} classes={task.classes}" if task.classes else f"regression {shape}"
     )
+
+
+def _plain(number: float) -> str:
+    """Return ``number`` without an exponent."""
+    return f"{number:.9f}".rstrip("0").rstrip(".")

@@ -55,6 +55,7 @@ class Task:
         loss: ``softmax`` (cross-entropy over ``outputs`` classes), ``logistic`` (binary
             cross-entropy of one logit), ``squared`` (half the squared error of one output) or
             ``hazard`` (binary cross-entropy of the hazard's logit in each interval at risk).
+        scaling: public mean and deviation of each channel, the first axis; empty: none.
         embedding: from a record to the model's input; None: the record itself.
         body: network below the named one, with numbers that are trained; None: none.
     """
@@ -62,6 +63,7 @@ class Task:
     input_shape: tuple[int, ...]
     outputs: int
     loss: Loss
+    scaling: tuple[tuple[float, float], ...] = ()
     embedding: Embedding | None = None
     body: Body | None = None
 
@@ -73,6 +75,13 @@ class Task:
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the model's inputs for n records, float32 ``(n, *input_shape)``."""
+        if self.scaling:
+            across = (len(self.scaling), *[1] * (features.ndim - 2))
+            mean, std = (
+                np.array(each, np.float32).reshape(across)
+                for each in zip(*self.scaling, strict=True)
+            )
+            features = (features - mean) / std
         return self.embedding(features) if self.embedding else features
 
     @property

@@ -77,7 +77,7 @@ def check_unit(profile: Profile, terms: RunTerms) -> None:
         Declined: one of the two names an id that the other does not.
         DataError: the schema is none.
     """
-    own = profile.data.id if profile.data else ""
+    own = profile.data.column if profile.data else ""
     if id_of(terms.schema_text) != own:
         raise Declined(
             Reason.POLICY,

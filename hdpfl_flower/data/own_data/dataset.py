@@ -73,9 +73,9 @@ def read_dataset(
 ) -> Dataset:
     """Return a data set, named or a user's, under a backbone if any; raises as above."""
     data = load_dataset(name, data_dir) if own is None else load_own_dataset(own)
-    if backbone is None:
+    if backbone is None and not data.task.scaling:
         return data
-    task = over(backbone, data.task)
+    task = over(backbone, data.task) if backbone else data.task
 
     def read(records: Records) -> Records:
         return replace(records, features=task.embed(records.features))

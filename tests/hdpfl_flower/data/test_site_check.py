@@ -323,8 +323,7 @@ def test_arrays_without_a_label_are_an_error(tmp_path: Path) -> None:
 
 def test_no_run_imports_what_shows_texts_of_records() -> None:
     """A run that could list unreadable cells would bring them into a log that may leave."""
-    inner = {f"hdpfl_flower.data.screen.{name}" for name in
-             ("column_kinds", "id_spellings", "leaks", "losses", "lost_rows")}  # fmt: skip
+    inner = {name for name in sources() if name.startswith("hdpfl_flower.data.screen.")}
     shows = {"hdpfl_flower.data.site_check", "hdpfl_flower.data.schema_draft", *inner}
     users = {
         module
