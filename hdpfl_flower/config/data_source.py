@@ -197,15 +197,11 @@ class DataSource(RedactedModel):
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
-        if self.id and self.format == "images" and self.id != "folder":
-            raise ValueError(
-                "'data.id' of images is 'folder', the folder of a unit inside of a class's; write "
-                "that, or remove it"
-            )
-        if self.id and self.format == "npz":
+        of_folders = self.format == "images" and self.id == "folder"
+        if self.id and self.format not in TABLES and not of_folders:
             raise ValueError(
                 "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
-                "remove it, or store the records as a table"
+                "write \"folder\" where each unit's images have a folder, or remove it"
             )
         if self.bits != 16 and self.format != "images":
             raise ValueError("'data.bits' is for images; remove it")

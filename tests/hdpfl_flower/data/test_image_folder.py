@@ -216,7 +216,7 @@ def test_one_image_of_each_folder_is_used_where_it_is_the_unit(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"format": "images", "id": "patient"}, "of images is 'folder'"),
+        ({"format": "images", "id": "patient"}, "names a column"),
         ({"format": "npz", "id": "folder"}, "names a column"),
         ({"format": "csv", "bits": 12}, r"'data\.bits' is for images"),
         ({"format": "images", "bits": 17}, "bits"),
