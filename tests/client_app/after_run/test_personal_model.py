@@ -21,6 +21,7 @@ from hdpfl_flower.errors import DataError
 from hdpfl_flower.ledger.ledger import Ledger
 from server_app.in_process.grid import LocalGrid
 from server_app.in_process.in_process_run import run_in_process
+from tests.client_app.dying import killed
 from tests.client_app.messages import (
     CLIENT_NOISE,
     ask,
@@ -71,11 +72,8 @@ def test_a_damaged_personal_model_costs_no_round(
 def test_a_site_that_dies_over_its_personal_model_has_sealed_its_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dies(*_: object) -> None:
-        raise KeyboardInterrupt
-
     profile, terms = make_site(tmp_path), terms_of(**{"second": "kept pull=0.1"})
-    monkeypatch.setattr("client_app.training.ditto._train", dies)
+    monkeypatch.setattr("client_app.training.ditto._train", killed)
     with pytest.raises(KeyboardInterrupt):
         ask(profile, terms, 1)
     assert kinds(tmp_path) == {(1, "update"): "sent"}

@@ -25,6 +25,7 @@ from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model
 from hdpfl_flower.models.parts import parts_of, select
+from tests.client_app.dying import dying, killed
 from tests.client_app.messages import CLIENT_NOISE, make_site, send, terms_of
 
 HEAD = {
@@ -92,18 +93,12 @@ def declined(reply: Message) -> bool:
 # A process that dies.
 
 
-def killed(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_one_that_dies_before_the_seal_has_sent_nothing_and_stored_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, terms = make_site(tmp_path), own_terms()
-    with monkeypatch.context() as patch:
-        patch.setattr(Reservation, "seal", killed)
-        with pytest.raises(KeyboardInterrupt):
-            ask(profile, terms)
+    with dying(monkeypatch, Reservation, "seal"):
+        ask(profile, terms)
     assert not state_path(tmp_path, terms).exists()
     assert declined(ask(profile, terms)), "its noise may have been seen"
     assert releases(tmp_path) == {(1, "update"): "lost"}
@@ -116,10 +111,8 @@ def test_one_that_dies_between_the_seal_and_the_state_sends_the_sealed_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, terms = make_site(tmp_path), own_terms()
-    with monkeypatch.context() as patch:
-        patch.setattr("client_app.work.base.OwnRound.save", killed)
-        with pytest.raises(KeyboardInterrupt):
-            ask(profile, terms)
+    with dying(monkeypatch, "client_app.work.base.OwnRound.save"):
+        ask(profile, terms)
     assert releases(tmp_path) == {(1, "update"): "sent"}
     first = payload(ask(profile, terms))
     assert payload(ask(profile, terms)) == first
@@ -137,10 +130,8 @@ def test_one_that_dies_over_the_state_file_leaves_the_old_one(
     assert ask(profile, terms).has_content()
     path = state_path(tmp_path, terms)
     before = path.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr("hdpfl_flower.system.files.os.replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            ask(profile, terms, 2)
+    with dying(monkeypatch, "hdpfl_flower.system.files.os.replace"):
+        ask(profile, terms, 2)
     assert path.read_bytes() == before
     assert releases(tmp_path)[2, "update"] == "sent"
 
@@ -149,10 +140,8 @@ def test_one_that_dies_after_the_state_replies_with_the_sealed_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, terms = make_site(tmp_path), own_terms()
-    with monkeypatch.context() as patch:
-        patch.setattr(wire, "write_update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            ask(profile, terms)
+    with dying(monkeypatch, wire, "write_update"):
+        ask(profile, terms)
     before = state_path(tmp_path, terms).read_bytes()
     payload(ask(profile, terms))
     assert state_path(tmp_path, terms).read_bytes() == before
@@ -181,10 +170,8 @@ def test_one_that_dies_between_the_tuning_and_its_model_makes_the_same_model(
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
     path = personal_model_file(tmp_path / "state", terms.run_id)
-    with monkeypatch.context() as patch:
-        patch.setattr("client_app.after_run.end_of_run.save_personal_model", killed)
-        with pytest.raises(KeyboardInterrupt):
-            finish(profile, terms)
+    with dying(monkeypatch, "client_app.after_run.end_of_run.save_personal_model"):
+        finish(profile, terms)
     assert releases(tmp_path)[3, "tuning"] == "sealed"
     assert not path.exists()
     monkeypatch.setattr("client_app.after_run.end_of_run.train", killed)  # nothing is tuned anew
@@ -197,10 +184,8 @@ def test_one_that_dies_over_the_tuning_tunes_no_second_time(
 ) -> None:
     profile, terms = make_site(tmp_path), own_terms(**TUNED)
     assert ask(profile, terms).has_content()
-    with monkeypatch.context() as patch:
-        patch.setattr("client_app.after_run.end_of_run.train", killed)
-        with pytest.raises(KeyboardInterrupt):
-            finish(profile, terms)
+    with dying(monkeypatch, "client_app.after_run.end_of_run.train"):
+        finish(profile, terms)
     assert declined(finish(profile, terms))
     assert releases(tmp_path)[3, "tuning"] == "lost"
     assert not personal_model_file(tmp_path / "state", terms.run_id).exists()

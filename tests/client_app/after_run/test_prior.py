@@ -22,6 +22,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.policy import COUNTS
 from server_app.in_process.in_process_run import run_in_process
+from tests.client_app.dying import dying
 from tests.client_app.messages import ask, config_of, make_site, model_in, send, terms_of
 from tests.client_app.training.test_client_level import kinds
 
@@ -186,14 +187,9 @@ def test_the_noise_is_that_of_the_plan(tmp_path: Path, monkeypatch: pytest.Monke
 def test_lost_counts_are_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def dies(*_: object) -> bytes:
-        raise KeyboardInterrupt
-
     profile, terms = make_site(tmp_path), terms_of(**PRIOR)
-    with monkeypatch.context() as patch:
-        patch.setattr("client_app.after_run.end_of_run.measure", dies)
-        with pytest.raises(KeyboardInterrupt):
-            ask(profile, terms, 1)
+    with dying(monkeypatch, "client_app.after_run.end_of_run.measure"):
+        ask(profile, terms, 1)
     for server_round in (1, 2):
         assert ask(profile, terms, server_round).has_content()  # the run goes on
     assert finish(tmp_path, terms).has_content()

@@ -28,6 +28,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.privacy.policy import SCORES
 from tests.client_app.after_run.test_prior import FALSE_ALARM, p_value
+from tests.client_app.dying import dying
 from tests.client_app.messages import SCHEMA, ask, make_site, model_in, send, terms_of
 from tests.client_app.training.test_client_level import kinds
 
@@ -189,15 +190,10 @@ def test_a_site_without_held_out_records_sends_noise_of_the_same_shape(tmp_path:
 
 
 def test_a_lost_histogram_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(*_: object) -> bytes:
-        raise KeyboardInterrupt
-
     profile, terms = make_site(tmp_path, **HELD_OUT), terms_of(**SHARE)
     ask(profile, terms)
-    with monkeypatch.context() as patch:
-        patch.setattr(score_histogram, "count_scores", dies)
-        with pytest.raises(KeyboardInterrupt):
-            asked(profile, terms)
+    with dying(monkeypatch, score_histogram, "count_scores"):
+        asked(profile, terms)
     assert code(asked(profile, terms)) == wire.DECLINED
     assert code(asked(profile, terms, seed=2)) == wire.DECLINED
     assert kinds(tmp_path)[3, SCORES] == "lost"

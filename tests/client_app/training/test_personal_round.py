@@ -31,6 +31,7 @@ from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.work import KINDS, Alternate, Auto
+from tests.client_app.dying import dying
 from tests.client_app.messages import config_of, make_site, send
 from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, parted
 
@@ -288,17 +289,11 @@ def test_a_part_that_was_not_stored_is_made_again_in_a_simulation(
     for number in (1, 2):
         whole.ask(number)
     broken.ask(1)
-    with monkeypatch.context() as patch:
-        patch.setattr("client_app.work.base.save_state", _dies)
-        with pytest.raises(KeyboardInterrupt):
-            broken.message(2)
+    with dying(monkeypatch, "client_app.work.base.save_state"):
+        broken.message(2)
     assert broken.state.server_round == 1
     broken.ask(2)
     np.testing.assert_array_equal(broken.state.part, whole.state.part)
-
-
-def _dies(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
 
 
 PARTED_MODEL: dict[str, Any] = {"model": "mlp:4", "work": "joint", "run-id": "run-1"}
@@ -355,10 +350,8 @@ def test_a_real_site_that_died_before_the_part_was_stored_trains_nothing_anew(
 ) -> None:
     profile, terms = make_site(tmp_path), config_of(**PARTED_MODEL).terms
     path = kept_state_path(tmp_path / "state", terms)
-    with monkeypatch.context() as patch:
-        patch.setattr("client_app.work.base.save_state", _dies)
-        with pytest.raises(KeyboardInterrupt):
-            real(profile, terms)
+    with dying(monkeypatch, "client_app.work.base.save_state"):
+        real(profile, terms)
     assert real(profile, terms).has_content()
     assert not path.exists(), "new noise for the same round would be another release"
 
