@@ -2,7 +2,7 @@
 
     python -m tests.mutants.fuzz [FILE…] [--sample N] [--seed S] [--fresh] [--list]
 
-Without a file, all of ``fuzz_files.py`` are taken. A verdict is kept in ``.mutants-fuzz/`` and
+Without a file, all of ``fuzz_files.txt`` are taken. A verdict is kept in ``.mutants-fuzz/`` and
 counts until the source file or its tests change, so a run that was stopped goes on. The status is 1
 if a change survives that ``equivalent.toml`` does not classify.
 """
@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import signal
 import sys
 import tomllib
@@ -23,12 +24,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from tests.mutants.fuzz_files import FILES
 from tests.mutants.fuzz_rules import Change, changes_of
 from tests.mutants.fuzz_session import Fate, judge_file
 from tests.mutants.runner import ROOT, import_heavy
 
 TABLE = Path(__file__).with_name("equivalent.toml")
+FILES = {
+    file: tuple(tests.split())
+    for file, tests in re.findall(
+        r"^(\S+)((?:\n +\S+)+)", Path(__file__).with_name("fuzz_files.txt").read_text(), re.M
+    )
+}
+"""The files that protect, and the tests that cover each."""
 KEPT = ROOT / ".mutants-fuzz"
 Key = tuple[str, str, str, str]
 
