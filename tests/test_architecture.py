@@ -18,175 +18,87 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("hdpfl_flower", "strategies", "client_app", "server_app", "studies")
 EVERYWHERE = {"hdpfl_flower.errors", "hdpfl_flower.formats"}
 
-MAY_IMPORT: dict[str, set[str]] = {
-    "hdpfl_flower": set(),
-    "hdpfl_flower.errors": set(),
-    "hdpfl_flower.formats": set(),
-    "hdpfl_flower.versions": set(),
-    "hdpfl_flower.linalg": set(),
-    "hdpfl_flower.system": set(),
-    "hdpfl_flower.config": {"hdpfl_flower.after", "hdpfl_flower.system", "hdpfl_flower.work"},
-    "hdpfl_flower.after": {
-        "hdpfl_flower.config",
-        "hdpfl_flower.measures",
-        "hdpfl_flower.models",
-    },
-    "hdpfl_flower.work": {"hdpfl_flower.config", "hdpfl_flower.system"},
-    "hdpfl_flower.measures.concordance": set(),
-    "hdpfl_flower.models": {
-        "hdpfl_flower.measures.concordance",
-        "hdpfl_flower.system",
-        "hdpfl_flower.work",
-    },
-    "hdpfl_flower.monitoring": {"hdpfl_flower.system"},
-    "hdpfl_flower.measures": {"hdpfl_flower.models", "hdpfl_flower.measures.concordance"},
-    "hdpfl_flower.data": {
-        "hdpfl_flower.config",
-        "hdpfl_flower.measures.ranks",
-        "hdpfl_flower.models",
-        "hdpfl_flower.system",
-        "hdpfl_flower.work",
-    },
-    "hdpfl_flower.scenarios": {
-        "hdpfl_flower.data",
-        "hdpfl_flower.linalg",
-        "hdpfl_flower.models",
-        "hdpfl_flower.system",
-    },
-    "hdpfl_flower.estimators": {"hdpfl_flower.linalg", "hdpfl_flower.models"},
-    "hdpfl_flower.clustering": {"hdpfl_flower.linalg", "hdpfl_flower.estimators"},
-    "hdpfl_flower.updates": {"hdpfl_flower.estimators"},
-    "hdpfl_flower.weights": {
-        "hdpfl_flower.estimators",
-        "hdpfl_flower.linalg",
-        "hdpfl_flower.updates",
-    },
-    "hdpfl_flower.local_steps": {"hdpfl_flower.config", "hdpfl_flower.updates"},
-    "hdpfl_flower.quantize": {"hdpfl_flower.config"},
-    "hdpfl_flower.wire": {"hdpfl_flower.config", "hdpfl_flower.models", "hdpfl_flower.quantize"},
-    "hdpfl_flower.privacy": {
-        "hdpfl_flower.work",
-        "hdpfl_flower.after",
-        "hdpfl_flower.config",
-        "hdpfl_flower.data",
-        "hdpfl_flower.linalg",
-        "hdpfl_flower.models",
-        "hdpfl_flower.system",
-    },
-    "hdpfl_flower.ledger": {
-        "hdpfl_flower.config",
-        "hdpfl_flower.privacy",
-        "hdpfl_flower.system",
-    },
-    "strategies": {"hdpfl_flower", "strategies"},
-    "strategies.guards": {"hdpfl_flower"},
-    "strategies.core": {
-        "hdpfl_flower",
-        "strategies.guards",
-        "strategies.server_step",
-    },
-    "strategies.server_step": {"hdpfl_flower"},
-    "strategies.averaging": {"hdpfl_flower", "strategies.core"},
-    "strategies.noise_aware": {"hdpfl_flower", "strategies.core"},
-    "strategies.fedhdp": {"hdpfl_flower", "strategies.core"},
-    "strategies.projection": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
-    "strategies.personal": {"hdpfl_flower", "strategies.core", "strategies.averaging"},
-    "strategies.splitting": {
-        "hdpfl_flower",
-        "strategies.core",
-        "strategies.averaging",
-        "strategies.noise_aware",
-        "strategies.server_step",
-    },
-    "strategies.multi_model": {
-        "hdpfl_flower",
-        "strategies.core",
-        "strategies.averaging",
-        "strategies.personal",
-    },
-    "client_app.fast_torch_import": set(),
-    "client_app.site": {"hdpfl_flower"},
-    "client_app.training": {"hdpfl_flower", "client_app.site", "client_app.work"},
-    "client_app.work": {"hdpfl_flower", "client_app.site", "client_app.training.dpsgd"},
-    "client_app.after_run": {
-        "hdpfl_flower",
-        "client_app.site",
-        "client_app.training",
-        "client_app.work",
-    },
-    "client_app.worth": {
-        "hdpfl_flower",
-        "client_app.site",
-        "client_app.training",
-        "client_app.after_run",
-    },
-    "client_app.approval": {"client_app.site.app_digest", "hdpfl_flower.config.toml_text"},
-    "client_app.approval.importer": set(),
-    "client_app.approval.launcher": set(),
-    "client_app.reports": {"hdpfl_flower"},
-    "client_app.private_updates": {"hdpfl_flower"},
-    "client_app.dp_sgd": {"hdpfl_flower", "client_app.training"},
-    "client_app": {
-        "hdpfl_flower",
-        "client_app.approval.importer",
-        "client_app.fast_torch_import",
-        "client_app.site",
-        "client_app.training",
-        "client_app.after_run",
-    },
-    "client_app.commands": {
-        "hdpfl_flower",
-        "client_app.site",
-        "client_app.training",
-        "client_app.after_run",
-        "client_app.worth",
-        "client_app.approval",
-        "client_app.reports",
-        "client_app.audit",
-    },
-    "server_app": {"hdpfl_flower"},
-    "server_app.run": {"hdpfl_flower", "strategies"},
-    "server_app.monitoring": {"hdpfl_flower", "strategies.core"},
-    "server_app.reports": {"hdpfl_flower", "server_app.run", "server_app.plots"},
-    "server_app.reports.comparison_tables": {
-        "hdpfl_flower",
-        "server_app.run",
-        "server_app.in_process",
-        "server_app.reports",
-    },
-    "server_app.in_process": {"hdpfl_flower", "server_app.run", "client_app"},
-    "server_app.app": {"hdpfl_flower", "server_app.run", "server_app.plots"},
-    "server_app.project": {"hdpfl_flower", "strategies", "server_app.app"},
-    "server_app.template": {"hdpfl_flower", "strategies.core"},
-    "server_app.commands": {"hdpfl_flower", "strategies", "server_app"},
-    "server_app.commands.demo": {"hdpfl_flower", "strategies", "server_app", "client_app.site"},
-    "server_app.commands.listing": {"hdpfl_flower", "strategies", "server_app", "studies"},
-    "server_app.commands.reproduce": {"hdpfl_flower", "strategies", "server_app", "studies"},
-    "studies": {
-        "hdpfl_flower",
-        "strategies",
-        "studies",
-        "server_app.run",
-        "server_app.in_process",
-        "server_app.plots",
-        "server_app.progress",
-    },
-    "studies.advise": {
-        "hdpfl_flower",
-        "studies",
-        "server_app.in_process",
-        "server_app.plots",
-        "server_app.reports",
-    },
-    "studies.framework": {
-        "hdpfl_flower",
-        "server_app.run",
-        "server_app.in_process",
-        "server_app.plots",
-        "server_app.progress",
-    },
+ROOMS_AND_IMPORTS = """
+hdpfl_flower:
+hdpfl_flower.errors:
+hdpfl_flower.formats:
+hdpfl_flower.versions:
+hdpfl_flower.linalg:
+hdpfl_flower.system:
+hdpfl_flower.config: hdpfl_flower.after hdpfl_flower.system hdpfl_flower.work
+hdpfl_flower.after: hdpfl_flower.config hdpfl_flower.measures hdpfl_flower.models
+hdpfl_flower.work: hdpfl_flower.config hdpfl_flower.system
+hdpfl_flower.measures.concordance:
+hdpfl_flower.models: hdpfl_flower.measures.concordance hdpfl_flower.system hdpfl_flower.work
+hdpfl_flower.monitoring: hdpfl_flower.system
+hdpfl_flower.measures: hdpfl_flower.models hdpfl_flower.measures.concordance
+hdpfl_flower.data: hdpfl_flower.config hdpfl_flower.measures.ranks hdpfl_flower.models
+    hdpfl_flower.system hdpfl_flower.work
+hdpfl_flower.scenarios: hdpfl_flower.data hdpfl_flower.linalg hdpfl_flower.models
+    hdpfl_flower.system
+hdpfl_flower.estimators: hdpfl_flower.linalg hdpfl_flower.models
+hdpfl_flower.clustering: hdpfl_flower.linalg hdpfl_flower.estimators
+hdpfl_flower.updates: hdpfl_flower.estimators
+hdpfl_flower.weights: hdpfl_flower.estimators hdpfl_flower.linalg hdpfl_flower.updates
+hdpfl_flower.local_steps: hdpfl_flower.config hdpfl_flower.updates
+hdpfl_flower.quantize: hdpfl_flower.config
+hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.quantize
+hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.after hdpfl_flower.config hdpfl_flower.data
+    hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
+hdpfl_flower.ledger: hdpfl_flower.config hdpfl_flower.privacy hdpfl_flower.system
+strategies: hdpfl_flower strategies
+strategies.guards: hdpfl_flower
+strategies.core: hdpfl_flower strategies.guards strategies.server_step
+strategies.server_step: hdpfl_flower
+strategies.averaging: hdpfl_flower strategies.core
+strategies.noise_aware: hdpfl_flower strategies.core
+strategies.fedhdp: hdpfl_flower strategies.core
+strategies.projection: hdpfl_flower strategies.core strategies.averaging
+strategies.personal: hdpfl_flower strategies.core strategies.averaging
+strategies.splitting: hdpfl_flower strategies.core strategies.averaging strategies.noise_aware
+    strategies.server_step
+strategies.multi_model: hdpfl_flower strategies.core strategies.averaging strategies.personal
+client_app.fast_torch_import:
+client_app.site: hdpfl_flower
+client_app.training: hdpfl_flower client_app.site client_app.work
+client_app.work: hdpfl_flower client_app.site client_app.training.dpsgd
+client_app.after_run: hdpfl_flower client_app.site client_app.training client_app.work
+client_app.worth: hdpfl_flower client_app.site client_app.training client_app.after_run
+client_app.approval: client_app.site.app_digest hdpfl_flower.config.toml_text
+client_app.approval.importer:
+client_app.approval.launcher:
+client_app.reports: hdpfl_flower
+client_app.private_updates: hdpfl_flower
+client_app.dp_sgd: hdpfl_flower client_app.training
+client_app: hdpfl_flower client_app.approval.importer client_app.fast_torch_import
+    client_app.site client_app.training client_app.after_run
+client_app.commands: hdpfl_flower client_app.site client_app.training client_app.after_run
+    client_app.worth client_app.approval client_app.reports client_app.audit
+server_app: hdpfl_flower
+server_app.run: hdpfl_flower strategies
+server_app.monitoring: hdpfl_flower strategies.core
+server_app.reports: hdpfl_flower server_app.run server_app.plots
+server_app.reports.comparison_tables: hdpfl_flower server_app.run server_app.in_process
+    server_app.reports
+server_app.in_process: hdpfl_flower server_app.run client_app
+server_app.app: hdpfl_flower server_app.run server_app.plots
+server_app.project: hdpfl_flower strategies server_app.app
+server_app.template: hdpfl_flower strategies.core
+server_app.commands: hdpfl_flower strategies server_app
+server_app.commands.demo: hdpfl_flower strategies server_app client_app.site
+server_app.commands.listing: hdpfl_flower strategies server_app studies
+server_app.commands.reproduce: hdpfl_flower strategies server_app studies
+studies.advise: hdpfl_flower studies server_app.in_process server_app.plots server_app.reports
+studies: hdpfl_flower strategies studies server_app.run server_app.in_process server_app.plots
+    server_app.progress
+studies.framework: hdpfl_flower server_app.run server_app.in_process server_app.plots
+    server_app.progress
+"""
+"""Room: what it may import besides itself and ``EVERYWHERE``. The longest prefix counts."""
+MAY_IMPORT = {
+    room: set(allowed.split())
+    for room, allowed in re.findall(r"^(\S+):(.*(?:\n    .*)*)", ROOMS_AND_IMPORTS, re.M)
 }
-"""Room → what it may import besides itself and ``EVERYWHERE``. The longest prefix counts."""
 
 FLWR = {"hdpfl_flower.wire"}
 """The only module of ``hdpfl_flower`` that imports Flower."""
