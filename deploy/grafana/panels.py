@@ -15,7 +15,7 @@ from hdpfl_flower.monitoring.series import Series
 Kind = Literal["timeseries", "stacked", "heatmap", "stat", "status"]
 RUN = "run"
 """Dashboard variable with the names of the shown runs."""
-CLUSTERED, MEASURED = "Where a strategy clusters", "Where the model is measured in each round"
+CLUSTERED, MEASURED = "Where a strategy clusters", "Where the model is measured"
 GPU = "GPU, where NVIDIA's dcgm-exporter is scraped"
 """Rows that are folded up."""
 
@@ -132,7 +132,7 @@ COORDINATOR = (
     Panel("Late", "Rounds that ended before a client's reply: its work was charged, and not used.",
           (of(metrics.SITE_LATE),)),
     Panel("Measures of the final model", "On a public test set, or by the scores that sites send.",
-          (of(metrics.MEASURED),), "stat"),
+          (of(metrics.MEASURED),), "stat", row=MEASURED),
     Panel("Accuracy now", "On the public test set, or the mean of what sites disclose.",
           (Query(f'{metrics.ACCURACY.name}{{{RUN}=~"${RUN}", group="all"}}', "{{run}}"),),
           "stat", "percentunit", row=MEASURED),
