@@ -31,7 +31,11 @@ COMMANDS = {
         "requests",
         "List the runs that wait for approval, and the decisions so far.",
     ),
-    "approve": Later(f"{_HERE}.approve", "approve", "Approve a run, or with --to an app."),
+    "approve": Later(
+        f"{_HERE}.approve",
+        "approve",
+        "Approve a run, a public file of weights, or with --to an app.",
+    ),
     "refuse": Later(
         f"{_HERE}.requests",
         "refuse",
@@ -55,7 +59,6 @@ COMMANDS = {
     ),
     "ledger": Later(f"{_HERE}.ledger", "app", "The budget ledger: what was charged and released."),
     "model": Later(f"{_HERE}.model", "app", "The final model of the last run."),
-    "weights": Later(f"{_HERE}.model", "weights", "Public weights that a run may read here."),
 }
 
 app = new_app(

@@ -1,4 +1,4 @@
-"""``hdpfl-site approve``: approval of a run, or of an app."""
+"""``hdpfl-site approve``: approval of a run, of public weights, or of an app."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from client_app.approval.fab import ENTRY_POINTS, PROJECT, Bundle, install, read
 from client_app.commands.options import ProfileOption, open_profile
 from client_app.commands.requests import ByOption, approve_run
 from client_app.site.app_digest import PACKAGES
-from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.errors import DeploymentError, ModelError
 from hdpfl_flower.system.printable import printable
 
 SHIPPED = ("*.py", "data/schemas/*.toml")
 """File endings of an app's packages; other files are not expected."""
+WEIGHTS = (".safetensors", ".pt", ".pth")
+"""Endings of files of weights."""
 TOOLS = (
     "client_app/after_run/home_tuning.py", "client_app/after_run/stored_models.py",
     "client_app/approval/fab.py", "client_app/approval/launcher.py", "client_app/audit.py",
@@ -45,9 +47,10 @@ def approve(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="REQUEST | APP.fab",
+            metavar="REQUEST | WEIGHTS | APP.fab",
             help="A request, by the number or the digits that 'requests' prints, or to be asked by "
-            "its run's name; with --to an app of 'flwr build'.",
+            "its run's name; a file of weights (.safetensors, or torch's .pt, .pth); with --to an "
+            "app of 'flwr build'.",
         ),
     ],
     profile: ProfileOption = None,
@@ -61,10 +64,14 @@ def approve(
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Approve a run, or with --to an app.
+    """Approve a run, a public file of weights, or with --to an app.
 
     A run: prints its terms, its price and what it discloses, and asks. The ledger records who
     approved which terms; other terms, or another app, wait for approval again.
+
+    Weights: copies the file to this machine's place for them and prints its digest, which
+    'policy.weights' lists, and a run config names in 'start' or 'backbone'. Look at where a file
+    comes from before.
 
     An app, bit by bit: lists the files that differ from the package installed here, and asks. Run
     it as the administrator: the user whom the SuperNode runs as must not be able to write to DIR.
@@ -73,8 +80,23 @@ def approve(
         _approve_app(Path(what), to, sha256, yes=yes)
     elif sha256:
         raise DeploymentError("'--sha256' is of an app: add --to DIR, or leave it out for a run")
+    elif Path(what).suffix in WEIGHTS:
+        _approve_weights(Path(what))
     else:
         approve_run(open_profile(profile), what, by, yes=yes)
+
+
+def _approve_weights(file: Path) -> None:
+    from hdpfl_flower.models.public_weights import tensors_in
+    from hdpfl_flower.system.weight_files import add_weights, read_file, weight_file
+
+    digest = add_weights(file)
+    try:
+        tensors_in(read_file(digest), str(file))
+    except ModelError:
+        weight_file(digest).unlink()
+        raise
+    typer.echo(f'{weight_file(digest)}\nin the profile: [policy] weights = ["{digest}"]')
 
 
 def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:

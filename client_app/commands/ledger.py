@@ -1,4 +1,4 @@
-"""``hdpfl-site ledger``: create and show the budget ledger, raise the cap."""
+"""``hdpfl-site ledger``: create and show the budget ledger."""
 
 from __future__ import annotations
 
@@ -63,8 +63,12 @@ def init(
         Composition | None,
         typer.Option(help="How runs add up; without it: what admits more runs like the profile's."),
     ] = None,
+    higher: Annotated[
+        bool, typer.Option("--raise-cap", help="Raise the cap to the profile's budget, for good.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a cap is raised.")] = False,
 ) -> None:
-    """Create the ledger.
+    """Create the ledger, or with --raise-cap raise its cap.
 
     Its cap is the profile's budget, a promise for all releases over its life. Refused where there
     is a ledger, or an anchor of one.
@@ -75,6 +79,13 @@ def init(
     under a cap at δ 1e-5: ε 3: sum 3, renyi 8; ε 5: sum 5, renyi 20; ε 8: sum 8, renyi 45.
     """
     site = open_profile(profile)
+    if higher:
+        if composition is not None:
+            raise typer.BadParameter(
+                "--composition is of a new ledger, and --raise-cap of an old one"
+            )
+        _raise_cap(site, yes=yes)
+        return
     order = order_of_new(site, composition.value if composition else "")
     paths = ledger_paths(site)
     # The anchor first: it shows that there was a ledger, also where its file is gone.
@@ -184,16 +195,8 @@ def _shown(view: LedgerView, site: Profile) -> dict[str, object]:
     }
 
 
-@app.command("raise-cap")
-def raise_cap(
-    profile: ProfileOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Raise the cap to the profile's budget.
-
-    The ledger records it; it cannot be undone.
-    """
-    site = open_profile(profile)
+def _raise_cap(site: Profile, *, yes: bool) -> None:
+    """Raise the cap to the profile's budget; the ledger records it for ever."""
     account, budget = read_ledger(site).account, site.budget
     if (account.cap_epsilon, account.cap_delta) == (budget.epsilon, budget.delta):
         typer.echo("the cap is that of [budget] already; nothing to do")

@@ -13,7 +13,7 @@ import typer
 from client_app.commands.options import ProfileOption, open_profile, write_file
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.own_table import OwnTable
-from hdpfl_flower.errors import DataError, ModelError, ProfileError
+from hdpfl_flower.errors import DataError, ProfileError
 from hdpfl_flower.measures.concordance import survival_of
 from hdpfl_flower.system.printable import csv_text, printable
 from hdpfl_flower.system.terminal import new_app
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hdpfl_flower.models.task import Task
 
 app = new_app("The final model of the last run.")
-weights = new_app("Public weights that a run may read here.")
 
 FOR_SITES = frozenset({
     "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
@@ -287,32 +286,6 @@ def chosen_model(
             "site must have taken part"
         )
     return PersonalModel(terms, own, np.zeros(task.outputs, np.float32), kind_of(terms)), task
-
-
-@weights.callback()
-def _group() -> None:
-    """Keep 'add' a command of its own, although it is the only one."""
-
-
-@weights.command()
-def add(
-    file: Annotated[Path, typer.Argument(help="Weights: .safetensors, or torch's .pt, .pth.")],
-) -> None:
-    """Copy a public file of weights to this machine's place for them; print its digest.
-
-    A site lists the digest in 'policy.weights'; a run config names the file or the digest in
-    'start' or 'backbone'. Look at where a file comes from before you add it.
-    """
-    from hdpfl_flower.models.public_weights import tensors_in
-    from hdpfl_flower.system.weight_files import add_weights, read_file, weight_file
-
-    digest = add_weights(file)
-    try:
-        tensors_in(read_file(digest), str(file))
-    except ModelError:
-        weight_file(digest).unlink()
-        raise
-    typer.echo(f'{weight_file(digest)}\nin the profile: [policy] weights = ["{digest}"]')
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -232,7 +232,7 @@ def _check_fit(
         findings.error(
             "ledger: another run does not fit into what is left, or 'policy.runs' were charged, "
             "and the site would decline it: lower [run], or decide on more: hdpfl-site ledger "
-            "show, then raise-cap"
+            "show, then init --raise-cap"
         )
 
 

@@ -98,7 +98,7 @@ class Policy(RedactedModel):
     weights: Annotated[tuple[str, ...], AList] = Field(
         (),
         description="Digests, `sha256:…`, of the files of weights that a frozen `backbone` may "
-        "have here, as `hdpfl-site weights add` prints them.",
+        "have here, as `hdpfl-site approve FILE` prints them.",
     )
     max_rounds: AtLeastOne = Field(1000, description="Most rounds of a run.")
     max_local_epochs: AtLeastOne = Field(100, description="Most local epochs of a round.")

@@ -80,12 +80,12 @@ def _check_backbone(profile: Profile, backbone: Backbone) -> None:
         raise Declined(
             Reason.POLICY,
             f"'backbone' needs weights that 'policy.weights' does not list: {backbone.weights}; "
-            "look at what they are, then: hdpfl-site weights add FILE",
+            "look at what they are, then: hdpfl-site approve FILE",
         )
     if backbone.weights and not weight_file(backbone.weights).is_file():
         raise Declined(
             Reason.POLICY,
-            f"'backbone': the file of {backbone.weights} is not here: hdpfl-site weights add FILE",
+            f"'backbone': the file of {backbone.weights} is not here: hdpfl-site approve FILE",
         )
 
 

@@ -64,5 +64,5 @@ def _read(path: Path) -> bytes:
     except OSError:
         raise DataError(
             f"weights: there is no file {path} that this user can read; correct the path, or name "
-            "the digest, 'sha256:…', of a file added with: hdpfl-site weights add FILE"
+            "the digest, 'sha256:…', of a file added with: hdpfl-site approve FILE"
         ) from None

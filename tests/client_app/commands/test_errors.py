@@ -64,7 +64,7 @@ def test_a_wrong_profile(site, old: str, new: str, words: str) -> None:
     assert words in site("profile", "check").error()
 
 
-@pytest.mark.parametrize("command", [("show",), ("raise-cap", "--yes")])
+@pytest.mark.parametrize("command", [("show",), ("init", "--raise-cap", "--yes")])
 def test_no_ledger(site, command) -> None:
     assert "hdpfl-site ledger init" in site("ledger", *command).error()
     assert not site.ledger_path.exists()

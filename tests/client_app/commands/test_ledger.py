@@ -53,15 +53,15 @@ def test_a_lost_release_is_shown(opened) -> None:
 
 
 def test_raise_cap_asks_first_and_is_recorded(opened) -> None:
-    assert "nothing to do" in opened("ledger", "raise-cap").out
+    assert "nothing to do" in opened("ledger", "init", "--raise-cap").out
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
     assert "'budget.epsilon' is higher" in opened("ledger", "show").out
-    assert opened("ledger", "raise-cap", answer="n\n").code == 1
+    assert opened("ledger", "init", "--raise-cap", answer="n\n").code == 1
     assert "cap    4" in opened("ledger", "show").out
-    assert opened("ledger", "raise-cap", answer="y\n").code == 0
+    assert opened("ledger", "init", "--raise-cap", answer="y\n").code == 0
     assert "cap    6" in opened("ledger", "show").out
     opened.write_profile(("epsilon = 4.0", "epsilon = 7.0"))
-    assert opened("ledger", "raise-cap", "--yes").code == 0
+    assert opened("ledger", "init", "--raise-cap", "--yes").code == 0
     assert "cap    7" in opened("ledger", "show").out
     assert "the cap was raised on" in opened.whole_report()
 
@@ -71,7 +71,7 @@ def test_the_lower_of_cap_and_budget_counts(opened) -> None:
     shown = opened("ledger", "show").out
     assert "'budget.epsilon' is lower" in shown
     assert "cap    2" in shown
-    assert "can only be raised" in opened("ledger", "raise-cap", "--yes").error()
+    assert "can only be raised" in opened("ledger", "init", "--raise-cap", "--yes").error()
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_a_raised_cap_admits_more_at_the_same_order(hospital) -> None:
         ("batch-size = 10\ndeclared-records = 40", "batch-size = 64\ndeclared-records = 303"),
     )
     fit = json.loads(hospital("ledger", "show", "--json").out)["runs-that-fit"]
-    assert hospital("ledger", "raise-cap", "--yes").code == 0
+    assert hospital("ledger", "init", "--raise-cap", "--yes").code == 0
     assert json.loads(hospital("ledger", "show", "--json").out)["runs-that-fit"] > fit + 5
     assert read_ledger(hospital.profile).account.order == order
 

@@ -187,7 +187,7 @@ def test_what_the_ledgers_own_code_writes_is_borne_out(opened) -> None:
     opened.charge("run-2", rounds=1)
     opened.charge("run-2", rounds=2, kind="metrics")
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
-    assert opened("ledger", "raise-cap", "--yes").code == 0
+    assert opened("ledger", "init", "--raise-cap", "--yes").code == 0
     expected = dict.fromkeys(["chain", "anchor", *RULES], "holds")
     expected |= {"noise": "not checked", "records": "not checked"}
     assert status_of(opened) == expected
@@ -200,7 +200,7 @@ def test_what_a_plan_pays_for_beside_updates_is_borne_out(opened) -> None:
     append(opened, *(reserved("run-1", number) for number in (1, 2, 3)))
     assert status_of(opened)["paid-for"] == "holds"
     opened.write_profile(("epsilon = 4.0", "epsilon = 6.0"))
-    assert opened("ledger", "raise-cap", "--yes").code == 0
+    assert opened("ledger", "init", "--raise-cap", "--yes").code == 0
     two = make_plan(opened.profile, opened.terms.updated(second="private"))
     append(opened, plan(opened, "run-2", terms=PRIVATE, plan=two.to_json()))
     assert status_of(opened) == dict.fromkeys(["chain", "anchor", *RULES], "holds") | {

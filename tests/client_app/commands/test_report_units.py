@@ -90,7 +90,7 @@ def test_one_unit_for_all_runs_is_one_sum(opened) -> None:
 
 def test_a_mixed_ledger_has_a_sum_for_each_unit_and_none_over_them(opened) -> None:
     opened.write_profile(("epsilon = 4.0\ndelta = 1e-4", "epsilon = 9.0\ndelta = 1e-3"))
-    opened("ledger", "raise-cap", "--yes")
+    opened("ledger", "init", "--raise-cap", "--yes")
     charge(opened, "records-1")
     charge(opened, "records-2")
     charge(opened, "whole", noise="client")

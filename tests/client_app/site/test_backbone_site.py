@@ -50,11 +50,18 @@ def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     backbones._network.cache_clear()
     torch.manual_seed(3)
     save_file(network().state_dict(), tmp_path / "w.safetensors")
-    done = CliRunner().invoke(app, ["weights", "add", str(tmp_path / "w.safetensors")])
+    done = CliRunner().invoke(app, ["approve", str(tmp_path / "w.safetensors")])
     assert done.exit_code == 0, done.output
     found = done.output.split('"')[1]
     assert found.startswith("sha256:")
     return found
+
+
+def test_a_file_of_weights_that_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "bad.safetensors").write_bytes(b"none")
+    done = CliRunner().invoke(app, ["approve", str(tmp_path / "bad.safetensors")])
+    assert done.exit_code != 0
+    assert len(list((tmp_path / "home" / "weights").iterdir())) == 1
 
 
 def terms(digest: str) -> RunTerms:

@@ -242,7 +242,7 @@ def test_a_changed_file_and_an_absent_one_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has another digest"):
         over(backbone, IMAGES).embed(np.zeros((0, 1, 8, 8), np.float32))
     place.unlink()
-    with pytest.raises(DataError, match="hdpfl-site weights add FILE"):
+    with pytest.raises(DataError, match="hdpfl-site approve FILE"):
         over(backbone, IMAGES).embed(np.zeros((0, 1, 8, 8), np.float32))
     with pytest.raises(DataError, match="there is no file"):
         config_of(tmp_path, OWN.replace("w.", "absent."))
