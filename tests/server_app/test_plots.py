@@ -10,6 +10,7 @@ import pytest
 
 from server_app import plots
 from server_app.plots import plot_curves, plot_panels, plot_run
+from studies.framework import plots as study_plots
 from studies.framework.plots import plot_columns, plot_differences
 
 
@@ -17,7 +18,8 @@ from studies.framework.plots import plot_columns, plot_differences
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the figures that are drawn."""
     figures: list[Any] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, _path: figures.append(figure))
+    for module in (plots, study_plots):
+        monkeypatch.setattr(module, "save_figure", lambda figure, _path: figures.append(figure))
     return figures
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import hdpfl_flower.privacy.noisy_max as module
+import studies.r_dpcfl.two_stages as stages
 from hdpfl_flower.errors import AccountingError
 from hdpfl_flower.privacy.accounting import Gaussians, PureSelections, Steps
 from hdpfl_flower.privacy.noisy_max import choose_model, selection_noise_std, selection_sensitivity
@@ -81,7 +82,8 @@ def test_batches_of_two_stages_may_be_one_record_or_all_and_rounds_one() -> None
 def test_a_share_lies_within_0_and_1_and_a_count_is_not_negative(
     share: float, selections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "calibrate", lambda *_: 1.0)
+    for each in (module, stages):
+        monkeypatch.setattr(each, "calibrate", lambda *_: 1.0)
     steps = [Steps(0.5, 2)]
     with pytest.raises(AccountingError, match=r"share of epsilon within \(0, 1\)"):
         calibrate_with_selections(steps, 1.0, 1e-5, selections, share)
@@ -98,7 +100,8 @@ def test_choices_get_their_share_of_epsilon_at_the_runs_delta(
     monkeypatch.setattr(
         module, "pure_selections", lambda *words: asked.append(words) or PureSelections(0.1, 3)
     )
-    monkeypatch.setattr(module, "calibrate", lambda *words: asked.append(words) or 5.0)
+    for each in (module, stages):
+        monkeypatch.setattr(each, "calibrate", lambda *words: asked.append(words) or 5.0)
     steps = [Steps(0.5, 2)]
     found = calibrate_with_selections(steps, 8.0, 1e-5, 3, 0.25, mechanism="gumbel")
     assert found == (5.0, PureSelections(0.1, 3))
