@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.seconds import listed
 
@@ -24,7 +24,10 @@ if (
 ):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # pytest's own folder is below it
 
-settings.register_profile("house", derandomize=True, deadline=None)
+settings.register_profile(
+    "house", derandomize=True, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)  # fmt: skip
 settings.load_profile("house")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import pytest
 
@@ -126,30 +128,49 @@ def sources() -> Mapping[str, Path]:
     return found
 
 
+class Facts(NamedTuple):
+    """What the tests ask of a module."""
+
+    imports: list[tuple[str, str]]
+    """Module and name; the name is empty for ``import module``."""
+    asserts: list[int]
+    classes: list[str]
+    first_lines: list[str]
+
+
 @cache
-def tree(source: str) -> ast.Module:
-    """Return the syntax tree of a text, read once for all tests."""
-    return ast.parse(source)
+def facts_of(source: str) -> Facts:
+    """Return what a text's statements say; what is read where only types are checked is left out.
 
-
-def of_types_alone(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-
-
-@cache
-def imported(source: str, modules: frozenset[str]) -> tuple[str, ...]:
-    """Return what ``source`` imports, in functions too, but not where only types are checked."""
-    found, waiting = [], [tree(source)]
+    The tree is not kept: so many objects would slow all that the process collects afterwards.
+    """
+    found = Facts([], [], [], [])
+    waiting: deque[ast.AST] = deque([ast.parse(source)])
     while waiting:
-        node: ast.AST = waiting.pop()
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            wholes = [f"{node.module}.{alias.name}" for alias in node.names]
-            found += [whole if whole in modules else node.module for whole in wholes]
-        elif not isinstance(node, ast.expr) and not of_types_alone(node):
-            waiting += ast.iter_child_nodes(node)
-    return tuple(found)
+        node = waiting.popleft()
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                continue
+            case ast.Import(names=names):
+                found.imports.extend((alias.name, "") for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                found.imports.extend((module, alias.name) for alias in names)
+            case ast.Assert(lineno=line):
+                found.asserts.append(line)
+            case ast.ClassDef(name=name):
+                found.classes.append(name)
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                found.first_lines.append(text.strip().partition("\n")[0])
+        waiting += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.expr)]
+    return found
+
+
+def imported(source: str, modules: frozenset[str]) -> list[str]:
+    """Return what ``source`` imports, in functions too, but not where only types are checked."""
+    return [
+        f"{module}.{name}" if f"{module}.{name}" in modules else module
+        for module, name in facts_of(source).imports
+    ]
 
 
 def forbidden(module: str, source: str) -> list[str]:
@@ -231,10 +252,9 @@ def test_a_circle_of_modules_is_found() -> None:
 def test_packages_raise_and_do_not_assert() -> None:
     """``python -O`` removes asserts."""
     wrong = [
-        f"{name}:{node.lineno}"
+        f"{name}:{line}"
         for name, path in sources().items()
-        for node in ast.walk(tree(path.read_text()))
-        if isinstance(node, ast.Assert)
+        for line in facts_of(path.read_text()).asserts
     ]
     assert wrong == []
 
@@ -282,9 +302,8 @@ def test_no_module_of_the_app_imports_a_tool() -> None:
 def test_a_class_name_exists_once() -> None:
     places: dict[str, list[str]] = {}
     for module, path in sources().items():
-        for node in ast.walk(tree(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(module)
+        for name in facts_of(path.read_text()).classes:
+            places.setdefault(name, []).append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
@@ -308,23 +327,12 @@ WORDS, SHARE = 10, 0.01
 """Bounds on the median of words in a first line, and on the share of lines with a pronoun."""
 
 
-def first_lines(source: str) -> list[str]:
-    """Return the first line of every docstring of a module, those of attributes too."""
-    return [
-        node.value.value.strip().partition("\n")[0]
-        for node in ast.walk(tree(source))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    ]
-
-
 def test_first_lines_of_docstrings_are_short_and_plain() -> None:
     found = {
         room: [
             (f"{path.relative_to(ROOT)}: {line}", line)
             for path in sorted((ROOT / room).glob("**/*.py"))
-            for line in first_lines(path.read_text())
+            for line in facts_of(path.read_text()).first_lines
         ]
         for room in ROOMS
     }
@@ -339,5 +347,6 @@ def test_first_lines_of_docstrings_are_short_and_plain() -> None:
 
 @pytest.mark.parametrize("line", ["What a site sends.", "Answer anybody.", "Tell no one."])
 def test_a_pronoun_in_a_first_line_is_found(line: str) -> None:
-    assert first_lines(f'"""{line}\n\nMore.\n"""\nx = 1\n"""Number."""\n') == [line, "Number."]
+    text = f'"""{line}\n\nMore.\n"""\nx = 1\n"""Number."""\n'
+    assert facts_of(text).first_lines == [line, "Number."]
     assert PRONOUN.search(line)

@@ -26,6 +26,7 @@ def test_a_name_that_is_not_there_is_found() -> None:
 
 def test_the_functions_in_the_table_are_marked(request: pytest.FixtureRequest) -> None:
     """Whatever was collected beside this test."""
+    long = set(TABLE.read_text().split())
     for item in request.session.items:
         marked = item.get_closest_marker("seconds") is not None
-        assert marked == (item.nodeid.partition("[")[0] in TABLE.read_text().split())
+        assert marked == (item.nodeid.partition("[")[0] in long)

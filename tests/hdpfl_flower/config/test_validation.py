@@ -107,7 +107,7 @@ PROFILE = st.fixed_dictionaries(
 TERMS = st.dictionaries(st.sampled_from(RunTerms.keys()), VALUES, max_size=5)
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TERMS)
 def test_no_text_of_pydantics_reaches_who_writes_terms(data: dict[str, Any]) -> None:
     try:
@@ -116,7 +116,7 @@ def test_no_text_of_pydantics_reaches_who_writes_terms(data: dict[str, Any]) -> 
         check_words(str(error))
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PROFILE)
 def test_no_text_of_pydantics_reaches_who_writes_a_profile(data: dict[str, Any]) -> None:
     try:
@@ -125,7 +125,7 @@ def test_no_text_of_pydantics_reaches_who_writes_a_profile(data: dict[str, Any])
         check_words(str(error))
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SCHEMA)
 def test_no_text_of_pydantics_reaches_who_writes_a_schema(data: dict[str, Any]) -> None:
     """The parsed TOML, so that values are not bound to what TOML can hold."""

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
@@ -318,12 +318,7 @@ def test_a_file_in_utf_16_is_refused_whatever_its_records(tmp_path: Path, damage
         read(tmp_path, text[:20] + damage + text[20:])
 
 
-@settings(
-    max_examples=150,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=150)
 @given(
     st.sampled_from(["PatNr;Geburtsdatum;Aufnahme;Cholesterin;Geschlecht;Diagnose", "{};{}", "{}",
                      "PatNr;Geburtsdatum;{};Cholesterin;Geschlecht;Diagnose", "{};{};{};{};{};{}"]),
@@ -358,12 +353,7 @@ def test_no_text_of_a_file_is_in_an_error_or_a_warning_of_a_run(
 no_ends = st.text(max_size=8).filter(lambda text: not set(text) & set("\r\n"))
 
 
-@settings(
-    max_examples=120,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=120)
 @given(
     st.lists(st.lists(no_ends, min_size=6, max_size=6).map(";".join), min_size=1, max_size=5),
     st.one_of(

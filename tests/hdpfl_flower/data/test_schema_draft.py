@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
@@ -86,13 +86,7 @@ def test_the_draft_does_not_depend_on_the_values(tmp_path: Path, label: str) -> 
 cells = st.text(st.characters(exclude_characters='\r\n;"', codec="cp1252"), max_size=6)
 
 
-@settings(
-    max_examples=40,
-    derandomize=True,
-    report_multiple_bugs=False,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=40, report_multiple_bugs=False)
 @given(st.lists(st.lists(cells, min_size=3, max_size=3), min_size=1, max_size=30), st.data())
 def test_no_text_of_a_record_is_in_the_draft(
     tmp_path: Path, rows: list[list[str]], data: st.DataObject

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.config.data_source import DataSource
@@ -101,12 +101,7 @@ def test_the_share_is_held_out_and_the_parts_are_the_whole(tmp_path: Path) -> No
     np.testing.assert_array_equal(again.train.features, data.train.features)
 
 
-@settings(
-    max_examples=40,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=40)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 999), st.sampled_from("01x"))),
     more=st.tuples(st.integers(100, 199), st.integers(0, 999), st.sampled_from("01x")),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hdpfl_flower.data.own_table import OwnTable
@@ -79,12 +79,7 @@ lines = st.one_of(
 ).filter(lambda line: line.strip() != b"" and not set(line) & set(b"\r\n"))
 
 
-@settings(
-    max_examples=150,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
-)
+@settings(max_examples=150)
 @given(st.lists(lines, min_size=1, max_size=5), lines, st.data())
 def test_one_line_decides_about_one_record(
     tmp_path: Path, table: list[bytes], other: bytes, data: st.DataObject
@@ -113,12 +108,7 @@ def test_one_line_decides_about_one_record(
     assert seen[0] == seen[1]
 
 
-@settings(
-    max_examples=80,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=80)
 @given(st.lists(st.lists(st.text(max_size=8), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_any_text_that_a_csv_writer_writes_is_read(tmp_path: Path, rows: list[list[str]]) -> None:
     buffer = io.StringIO()
@@ -132,12 +122,7 @@ PARTS = ("p1,9,1,0.5,yes", "p2", "\n", "\r", "\r\n", '"', '""', ",", ";", "yes",
 cells = st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=3)), max_size=6).map("".join)
 
 
-@settings(
-    max_examples=250,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
-)
+@settings(max_examples=250)
 @given(
     rows=st.lists(st.lists(cells, min_size=5, max_size=5), max_size=2),
     at=st.integers(0, 4),

@@ -75,7 +75,7 @@ def cost(
 # One choice.
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     counts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
     epsilon=st.sampled_from([0.01, 0.3, 1.0, 4.0]),
@@ -191,7 +191,7 @@ def test_choices_and_full_batches_cost_what_their_convolution_says() -> None:
     assert both == pytest.approx(found, rel=1e-4)
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     epsilon=st.floats(1e-3, 30), delta=st.floats(1e-10, 0.9), count=st.integers(1, 60),
 )  # fmt: skip

@@ -44,7 +44,7 @@ def classes_of(part: Rows) -> set[int]:
     return set(LABELS[part].tolist())
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     count=st.integers(1, 300),
     sites=st.integers(1, 40),
@@ -62,7 +62,7 @@ def test_equal_splits_cover_everything_evenly(count: int, sites: int, spec: str,
         np.testing.assert_array_equal(np.concatenate(parts), np.arange(count))
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights=st.lists(st.integers(1, 50), min_size=1, max_size=12), seed=st.integers(0, 99))
 def test_sizes_are_within_a_record_of_their_share(weights: list[int], seed: int) -> None:
     spec = "sizes:" + ":".join(map(str, weights))
@@ -72,7 +72,7 @@ def test_sizes_are_within_a_record_of_their_share(weights: list[int], seed: int)
     assert (np.abs([len(part) for part in parts] - shares) <= 1).all()
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     records=st.integers(1, 40), sites=st.integers(1, 25), more=st.integers(0, 30),
     seed=st.integers(0, 2**63 - 1),
@@ -191,7 +191,7 @@ def test_dirichlet_takes_so_many_records_for_each_site_on_average() -> None:
         split(LABELS, None, 10, "dirichlet:1:97", 2)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=60, report_multiple_bugs=False)
 @given(
     sites=st.integers(1, 12), label=st.integers(0, 9), records=st.integers(2, 74),
     seed=st.integers(0, 2**63 - 1),

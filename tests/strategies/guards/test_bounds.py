@@ -124,7 +124,7 @@ def test_all_the_weight_on_one_site_is_shared_among_those_without() -> None:
     np.testing.assert_allclose(cap_weights(np.array([1.0, 0, 0, 0]), 0.4), [0.4, 0.2, 0.2, 0.2])
 
 
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=30).filter(lambda w: sum(w) > 1e-6),
     st.floats(0.01, 1.5),
