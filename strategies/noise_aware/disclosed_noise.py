@@ -19,6 +19,9 @@ together: an honest site is doubted in one run of 1,000 at most (without a softm
 signal moves by less than √3 times its noise), and then loses nothing but its claim. Nor is a claim
 believed of near copies, of flat updates, or of a head quieter than the rest of its update allows.
 
+Without a softmax layer an estimate that is not identified may be signal: where one doubts a claim,
+all sites have their estimates in that round. That is to be expected in round 1.
+
 Known limits: under ``guard = "content"`` no claim is used. Little noise, truly sent and truly
 claimed, is believed.
 """
@@ -86,4 +89,6 @@ def with_claims(
             )
         if min(chances) >= alarm:
             variances[i], reasons[i], identified[i] = claim, DISCLOSED, True
+        elif updates.head is None and not identified[i]:
+            return estimate  # a bound, beside which the others' noise would seem small
     return replace(estimate, variances=variances, reasons=tuple(reasons), identified=identified)

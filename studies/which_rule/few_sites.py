@@ -38,7 +38,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "Heart": ({"dataset": "heart", "partition": "natural"}, 4),
     "digits": ({"dataset": "digits", "partition": "iid:300"}, 0),
     "chem97": ({"partition": "natural"}, 131),
-    "MNIST, Dirichlet .3": ({"dataset": "mnist", "partition": "dirichlet:0.3:300"}, 0),
+    "MNIST Dirichlet .3": ({"dataset": "mnist", "partition": "dirichlet:0.3:300"}, 0),
 }
 """Case → run config keys, and the sites of its natural split; 0: as many as take part."""
 
@@ -136,8 +136,11 @@ class FewSites(Study):
             folder / f"{self.name}.png", "% of the rounds", self.title,
         )  # fmt: skip
         title = f"rounds with a weight over {OFF} from that of the true noise, %; {len(jobs)} runs"
-        numbers = {"shares": [[*place, share] for place, share in shares.items()]}
-        return Findings((Table(title, ("", *LABELS), tuple(rows)),), numbers, self.notes)
+        cells = [
+            {"case": case, "sites": n, "rule": label, "off": share}
+            for (case, n, label), share in shares.items()
+        ]
+        return Findings((Table(title, ("", *LABELS), tuple(rows)),), {"cells": cells}, self.notes)
 
     def job(self, case: str, n: int, seed: int, options: Options, folder: Path) -> RunJob:
         """Return a run of ``n`` sites, drawn among those of a natural split."""
@@ -150,13 +153,15 @@ class FewSites(Study):
         run = RunConfig.parse(
             {
                 "strategy": f"{__name__}:Watch", "model": "logreg", "rounds": ROUNDS,
-                "learning-rate": 0.3, "delta": 1e-4, "batch-sizes": "16,32,64",
-                "evaluation": "none", **config, "seed": seed, "data-dir": options.data_dir,
+                "learning-rate": (options.learning_rates or (0.3,))[0], "delta": 1e-4,
+                "batch-sizes": "16,32,64", "evaluation": "none", **config, "seed": seed,
+                "data-dir": options.data_dir,
                 "runs-dir": str((folder / "runs").absolute()),
             }
         )  # fmt: skip
         absent = tuple(i for i in range(sites) if i not in present)
-        return with_run_name(RunJob(run, sites, absent=absent))
+        stop = options.rounds if options.rounds < ROUNDS else 0
+        return with_run_name(RunJob(run, sites, stop, absent=absent))
 
 
 FEW_SITES = FewSites(

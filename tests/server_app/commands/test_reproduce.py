@@ -78,6 +78,7 @@ SMALLER = {
     "robust-hdp-liar": ["--strategies", "robust-hdp,public-only"],
     "pfa-mixgauss": ["--columns", "MixGauss1 (M = 20)", "--strategies", "pfa"],
     "guards": ["--columns", "Dist4 mmse none"],
+    "few-sites": ["--columns", "digits"],
     "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
     "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
     "fedhdp-personal": ["--strategies", "local training alone"],

@@ -76,13 +76,18 @@ LIES = [0.0, np.nan, 1e300, -1.0, 1e-200, 1e-3, np.inf]
 )
 def test_a_lie_changes_nothing(head: Head | None, lie: float) -> None:
     """Of the noisiest site: what it gets is what it gets without a claim."""
-    honest = run([*STD[:2], np.nan], head=head)
-    for with_lie, without in zip(run([*STD[:2], lie], head=head), honest, strict=True):
-        assert believed(with_lie) == [True, True, False]
-        np.testing.assert_array_equal(with_lie.weights, without.weights)
+    lies, honest, silent = (
+        run(claims, head=head) for claims in ([*STD[:2], lie], [*STD[:2], np.nan], [np.nan] * 3)
+    )
+    for number, with_lie in enumerate(lies):
+        # Without a head nothing is sure in round 1: one doubt sets all claims aside.
+        is_sure = believed(with_lie) == [True, True, False]
+        assert is_sure or (head is None and number == 0 and not any(believed(with_lie)))
+        expected = honest[number] if is_sure else silent[number]
+        np.testing.assert_array_equal(with_lie.weights, expected.weights)
 
 
-def test_a_lie_of_a_tenth_is_found_in_the_run() -> None:
+def test_a_small_lie_is_found_in_the_run() -> None:
     # The standard error of the mean square after 12 rounds of 61 sums is 5.2 %.
     lies = [run([*STD[:2], 0.85 * STD[2]], seed)[-1] for seed in range(20)]
     assert sum(believed(one)[2] for one in lies) <= 2
