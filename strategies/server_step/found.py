@@ -12,7 +12,8 @@ for the first half of the E rounds; then ηₜ falls linearly, to 2/E of it in t
 
 The first line is the rate of SGD for a distance D, with the measured size of a step, noise
 included (Ivgi, Hinder and Carmon, DoG is SGD's Best Friend, ICML 2023, at a fixed distance). D is
-that of the model and its noise together, so that it grows with the number of coordinates d. The
+that of the model and its noise together, so that it grows with the number of coordinates d; from a
+whole model that is given (``start``) the way is shorter: half of it. The
 noises of two rounds are independent: κₜ shows the signal alone. It is positive while successive
 aggregates agree, so that a larger step is better, and negative after a step that was too large
 (Baydin et al., Online Learning Rate Adaptation with Hypergradient Descent, ICLR 2018). What noise
@@ -47,6 +48,9 @@ log = logging.getLogger("hdpfl.server")
 DISTANCE = 1.25
 """D/d^¼, the initial guess of the distance, noise included. Of 1, 2, 3, 5, 10, 16 and 20 as D the
 best was near it for logistic regressions of 28, 650 and 7,850 parameters and for ``mlp:32``."""
+
+FROM_START = 0.5
+"""D's factor where the run starts from a whole model that the coordinator has."""
 
 GAIN = 2.0
 """How much log η moves by an agreement of 1."""
@@ -98,7 +102,9 @@ class FoundRate(ServerStep):
     def __init__(self, config: RunConfig) -> None:
         """Prepare for the run of ``config``."""
         super().__init__(config)
-        self._rounds, self._client_rate = config.terms.rounds, config.terms.learning_rate
+        terms = config.terms
+        self._rounds, self._client_rate = terms.rounds, terms.learning_rate
+        self._way = FROM_START if terms.start and terms.start_parts == "all" else 1.0
 
     def rate(self, server_round: int) -> float:
         """Return the factor of η in a round: 1, then a fall."""
@@ -124,7 +130,7 @@ class FoundRate(ServerStep):
             return state, outcome
         now, agreement = updates.server_round, 0.0
         if state.last is None:
-            found = distance(len(delta)) / (math.sqrt(self._rounds) * norm)
+            found = self._way * distance(len(delta)) / (math.sqrt(self._rounds) * norm)
         else:
             agreement = _dot(delta, state.last) / (norm * math.sqrt(_dot(state.last, state.last)))
             found = state.rate

@@ -56,6 +56,20 @@ def test_the_rates_are_those_of_the_equations() -> None:
     assert rates[2] < rates[1] > rates[3]
 
 
+def test_from_a_given_model_the_first_step_is_half_as_large() -> None:
+    given = {"start": "sha256:" + "0" * 64}
+    rates = {
+        parts: walk(make_strategy(config_of(**keys)).step, np.zeros(SIZE), np.ones_like)[1][0]
+        for parts, keys in {
+            "none": {},
+            "all": given,
+            "body": {**given, "start-parts": "body"},  # under a last layer that knows nothing
+        }.items()
+    }
+    assert rates["all"] == pytest.approx(rates["none"] / 2)
+    assert rates["body"] == rates["none"]
+
+
 def test_noise_alone_moves_the_rate_in_one_round_of_twenty() -> None:
     """The cosine of two noises is N(0, 1/d) nearly: beyond 2/√d in 4.6 % of the draws."""
     rng, draws = np.random.default_rng(2), 4000
