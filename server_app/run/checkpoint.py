@@ -84,7 +84,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Guarantees:
         When it returns the disk has the file under its name. Only its owner can read it.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     arrays = [*checkpoint.model.values(), *checkpoint.kept.arrays.values()]
     numbered = {str(i): np.asarray(array, order="C") for i, array in enumerate(arrays)}
@@ -108,7 +108,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     try:
         # Made with its mode before it has content: a run's state is its owner's alone.
         os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
-        save_file(numbered, part, {"head": text, "sha256": _digest(text, numbered)})
+        # By Python, whose error names what a full disk is; save_file's own is no OSError.
+        part.write_bytes(save(numbered, {"head": text, "sha256": _digest(text, numbered)}))
         part.chmod(0o600)
         sync(part)
         # Content on the disk, then the name: a power cut leaves the old file or the new one, whole.

@@ -26,6 +26,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.monitoring.journal import read_journal
+from server_app.certificates import make_authority
 from server_app.in_process.grid import LocalGrid
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import run
@@ -214,9 +215,11 @@ def watched(folder: Path) -> Iterator[Watched]:
     """Make sites, watch one of them and the coordinator; nothing has run yet."""
     runs, sites = folder / "runs", make_sites(folder / "sites", terms_of(folder / "runs"))
     runs.mkdir()
-    profile = sites[WATCHED] / "profile.toml"
+    profile, certificate = sites[WATCHED] / "profile.toml", folder / "ca.crt"
+    certificate.write_bytes(make_authority(["localhost"]).ca.public)
+    look = ["--runs-dir", runs, "--watch", certificate]
     with (
-        exporter("server_app.commands", "--runs-dir", runs, log=folder / "exporter.log") as ours,
+        exporter("server_app.commands", *look, log=folder / "exporter.log") as ours,
         exporter("client_app.commands", "--profile", profile, log=folder / "site.log") as theirs,
         prometheus(
             folder / "prometheus",
@@ -229,7 +232,7 @@ def watched(folder: Path) -> Iterator[Watched]:
 
 
 def run_all(here: Watched, rounds: int, pause: float) -> None:
-    """Run a federation, one that finds clusters, and one that every site declines.
+    """Run a federation, one that finds clusters, a regression, and one that every site declines.
 
     Args:
         here: what is watched.
@@ -243,6 +246,11 @@ def run_all(here: Watched, rounds: int, pause: float) -> None:
         **{"r-dpcfl.clusters": 2, "run-id": CLUSTERED, "batch-sizes": "32"},
     )  # fmt: skip
     run_in_process(clustered, 6, lambda _: time.sleep(pause / 2))
+    own, at = here.runs.with_name("own.npz"), np.linspace(0, 1, 600)[:, None]
+    np.savez(own, x=at, y=at[:, 0] / 2 + 0.25)
+    regression = {"run-id": "regression-1", "dataset": f"file:{own}", "strategy": "fedavg",
+                  "task": "regression shape=1"}  # fmt: skip
+    run_in_process(terms_of(here.runs, rounds=2, **regression), 5)
     with contextlib.suppress(StrategyError):  # 5,000 rounds are more than the sites' policy allows
         run(grid, terms_of(here.runs, rounds=5000, **{"run-id": REFUSED}))
     grid.close()

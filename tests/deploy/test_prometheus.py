@@ -76,7 +76,8 @@ def test_rules_are_healthy_and_what_happened_alerts(here: Watched) -> None:
     wait_for(lambda: expected <= firing())
     assert "HDPFLLedgerBroken" not in firing()
     rules = [rule for group in fetch(here.url, "rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == 11
+    texts = [path.read_text() for path in (ROOT / "docker" / "prometheus" / "rules").iterdir()]
+    assert len(rules) == sum(text.count("- alert:") for text in texts) > 0
     assert {rule["health"] for rule in rules} == {"ok"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,15 @@ def test_arrays_come_back_by_name_and_in_order_whatever_they_are(folder: Path) -
         assert back.model[name].shape == array.shape
         assert back.model[name].dtype == array.dtype
         np.testing.assert_array_equal(back.model[name], array)
+    size, before = resource.getrlimit(resource.RLIMIT_FSIZE), (own / NAME).read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, size[1]))
+    try:
+        with pytest.raises(OSError):  # as of a full disk: the operator reads what the system says
+            write_checkpoint(own / NAME, at)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
+    assert (own / NAME).read_bytes() == before
+    assert not list(own.glob("*.part"))
     assert back.kept.facts == at.kept.facts
     assert (own / NAME).stat().st_mode & 0o777 == 0o600
     assert not list(own.glob("*.part"))
