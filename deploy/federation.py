@@ -63,7 +63,7 @@ from sites_check import check_ports, check_sites, site_names
 DEMO = ROOT / "deploy" / "demo"
 DEFAULT_PORT = 28300
 """Default port of the SuperLink; the SuperNodes use the next ones."""
-READY_SECONDS, ONLINE_SECONDS = 60.0, 150.0
+READY_SECONDS, ONLINE_SECONDS = 300.0, 600.0
 INTERRUPTED = 130
 
 

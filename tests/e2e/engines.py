@@ -123,7 +123,7 @@ class Federation:
     def call(self, *words: str | Path) -> Done:
         return subprocess.run(
             self.command(*words), env=self.environment, cwd=self.home,
-            capture_output=True, text=True, check=False, timeout=400,
+            capture_output=True, text=True, check=False, timeout=1200,
         )  # fmt: skip
 
     def run(self, terms: RunConfig) -> tuple[Path, Done]:
@@ -145,7 +145,7 @@ class Federation:
         own = {"FLWR_HOME": str(self.folder / "superlink"), "COLUMNS": "200"}
         return subprocess.run(
             [str(BIN / "hdpfl"), *map(str, words)], env={**self.environment, **own},
-            cwd=self.home, capture_output=True, text=True, check=False, timeout=600,
+            cwd=self.home, capture_output=True, text=True, check=False, timeout=1800,
         )  # fmt: skip
 
     def profile(self, site: str) -> Path:
@@ -235,7 +235,7 @@ def _called(program: str, home: Path, more: dict[str, str], *words: str) -> Done
     }
     return subprocess.run(
         [str(BIN / program), *words], env=environment, cwd=ROOT,
-        capture_output=True, text=True, check=False, timeout=400,
+        capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             wait_for_round(folder, 2)
             before = len(rounds_so_far(folder))
             hold_write_lock(federation.folder / "superlink" / "state.db", SECONDS)
-            out, err = running.communicate(timeout=500)
+            out, err = running.communicate(timeout=1200)
         finally:
             running.kill()
         yield Ended(

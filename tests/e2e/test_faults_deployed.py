@@ -129,7 +129,7 @@ class Story:
             self._stop_a_site()
             self._kill_a_node()
             self._kill_the_superlink()
-            out, err = running.communicate(timeout=300)
+            out, err = running.communicate(timeout=1200)
             self.said["run"] = subprocess.CompletedProcess([], running.returncode, out, err)
         finally:
             running.kill()

@@ -207,13 +207,13 @@ class Story:
                 self.wait_until_back(site, self.killed[site, program][0])
             self.importers.append(self.wait_for(FIRST, IMPORTER))
         finally:
-            run.join(timeout=900)
+            run.join(timeout=2400)
 
     def _run(self) -> None:
         self.said["run"] = subprocess.run(
             self.federation.command("run", self.federation.write(TERMS)),
             env=self.federation.environment, cwd=self.federation.home,
-            capture_output=True, text=True, check=False, timeout=900,
+            capture_output=True, text=True, check=False, timeout=2400,
         )  # fmt: skip
 
 
