@@ -49,7 +49,7 @@ test-wards: $(READY)
 test-prometheus: $(READY)
 	$(BIN)/pytest -m prometheus
 
-# Where there is Docker, and debootstrap or HDPFL_BASE: minutes, 7 GB.
+# Where there is Docker, and debootstrap or HDPFL_BASE: minutes, 10 GB.
 test-docker: $(READY)
 	$(BIN)/pytest -m docker tests/docker
 
@@ -97,15 +97,17 @@ down-docker:
 
 # By uv, which Flower brings. Versions stay but for what pyproject.toml asks; UPGRADE=1 renews all of
 # them, monthly, and UPGRADE='certifi urllib3' those two.
-# requirements-site.lock: what a site needs that trains on CSV and has an exporter.
-COMPILE = $(or $(wildcard $(BIN)/uv),uv) pip compile pyproject.toml --universal \
+# requirements-site.lock: what a site needs that trains on CSV and has an exporter; docker/tools.lock:
+# what builds the images and stays out of them.
+COMPILE = $(or $(wildcard $(BIN)/uv),uv) pip compile --universal \
   --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet
 
 lock:
-	$(COMPILE) --extra dev --extra tensorboard --extra mlflow \
+	$(COMPILE) pyproject.toml --extra dev --extra tensorboard --extra mlflow \
 	  $(if $(filter 1,$(UPGRADE)),--upgrade,$(UPGRADE:%=--upgrade-package %)) --output-file requirements.lock
 	sed -n 's/^\([A-Za-z0-9._-]*==[^ ;\\]*\).*/\1/p' requirements.lock > constraints.txt
-	$(COMPILE) --extra metrics --constraint constraints.txt --output-file requirements-site.lock
+	$(COMPILE) pyproject.toml --extra metrics --constraint constraints.txt --output-file requirements-site.lock
+	$(COMPILE) docker/tools.in --output-file docker/tools.lock
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \

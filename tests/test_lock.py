@@ -39,6 +39,13 @@ def test_constraints_are_those_of_the_lock() -> None:
     assert pins == entries(), AGAIN
 
 
+def test_what_builds_the_images_is_locked() -> None:
+    locked = entries((ROOT / "docker" / "tools.lock").read_text())
+    for text in (ROOT / "docker" / "tools.in").read_text().splitlines():
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(locked[requirement.name]), AGAIN
+
+
 def test_the_lock_satisfies_every_dependency_of_the_project() -> None:
     """But for the GPL packages of the benchmark: whoever runs it installs the one exact version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
