@@ -201,7 +201,7 @@ class DataSource(RedactedModel):
         if self.id and self.format not in TABLES and not of_folders:
             raise ValueError(
                 "'data.id' names a column, and only the 'data.format' csv or parquet has columns: "
-                "write \"folder\" where each unit's images have a folder, or remove it"
+                'write "folder" where each unit\'s images have a folder, or remove it'
             )
         if self.bits != 16 and self.format != "images":
             raise ValueError("'data.bits' is for images; remove it")
