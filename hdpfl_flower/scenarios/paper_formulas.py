@@ -103,15 +103,6 @@ def r_dpcfl_multiplier(epsilon: float, delta: float, stages: Stages, zcdp: float
     return found
 
 
-def selections_epsilon(zcdp: float, delta: float) -> float:
-    """Return the ε at δ of R-DPCFL's selections: ρ + 2·√(ρ·ln(1/δ)).
-
-    >>> round(selections_epsilon(20 * 0.09**2 / 8, 1e-4), 3)
-    0.884
-    """
-    return zcdp + 2 * math.sqrt(zcdp * math.log(1 / delta))
-
-
 def pfa_multiplier(epsilon: float, delta: float, sampling_prob: float, steps: float) -> float:
     """Return PFA's noise multiplier: z = 10·q·√(T·log₁₀(1/δ)) / ε.
 
