@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.federation import first_updates
 
 SITES = 10
 LIARS = (3, 7)
+Updates = dict[str, np.ndarray[Any, Any]]
 
 
 def terms_of(tmp_path: Path, **more: Any) -> RunConfig:
@@ -31,14 +34,21 @@ def terms_of(tmp_path: Path, **more: Any) -> RunConfig:
     return RunConfig.parse({**config, **more})
 
 
-def uploads(grid: LocalGrid, tmp_path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def uploads(grid: LocalGrid, tmp_path: Path) -> Updates:
     """Return what the sites of ``grid`` send in round 1."""
     return first_updates(grid, finalize_terms(terms_of(tmp_path)))
 
 
-def test_liars_reverse_their_own_update_and_the_others_send_theirs(tmp_path: Path) -> None:
-    honest = uploads(LocalGrid(SITES), tmp_path / "a")
-    found = uploads(AttackGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path / "b")
+@pytest.fixture(scope="module")
+def sent_honestly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Updates]:
+    return cache(lambda: uploads(LocalGrid(SITES), tmp_path_factory.mktemp("honest")))
+
+
+def test_liars_reverse_their_own_update_and_the_others_send_theirs(
+    tmp_path: Path, sent_honestly: Callable[[], Updates]
+) -> None:
+    honest = sent_honestly()
+    found = uploads(AttackGrid(SITES, attack=Attack("minus-5", LIARS)), tmp_path)
     for site, update in honest.items():
         if int(site) not in LIARS:
             np.testing.assert_array_equal(found[site], update)
@@ -90,10 +100,12 @@ def test_an_attack_is_not_resumable(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
-def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(tmp_path: Path) -> None:
+def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(
+    tmp_path: Path, sent_honestly: Callable[[], Updates]
+) -> None:
     """The noise is that of its honest update; the progress is that of an honest site on others."""
-    honest = uploads(LocalGrid(SITES), tmp_path / "a")
-    found = uploads(AttackGrid(SITES, attack=Attack("label-flip", LIARS)), tmp_path / "b")
+    honest = sent_honestly()
+    found = uploads(AttackGrid(SITES, attack=Attack("label-flip", LIARS)), tmp_path)
     for site, update in honest.items():
         if int(site) not in LIARS:
             np.testing.assert_array_equal(found[site], update)
@@ -104,9 +116,11 @@ def test_a_poisoned_site_trains_on_changed_labels_under_its_own_noise(tmp_path: 
         assert np.linalg.norm(flipped - rows) > 0.1 * np.linalg.norm(rows)
 
 
-def test_colluders_use_the_mean_of_what_they_computed(tmp_path: Path) -> None:
+def test_colluders_use_the_mean_of_what_they_computed(
+    tmp_path: Path, sent_honestly: Callable[[], Updates]
+) -> None:
+    honest = sent_honestly()
     clean = uploads(AttackGrid(SITES, attack=Attack("minus-1", LIARS)), tmp_path / "a")
-    honest = uploads(LocalGrid(SITES), tmp_path / "b")
     found = uploads(AttackGrid(SITES, attack=Attack("minus-mean", LIARS)), tmp_path / "c")
     mean = -sum(clean[str(site)] for site in LIARS) / len(LIARS)
     for site in map(str, LIARS):
