@@ -1,0 +1,1 @@
+"""Server steps that denoise, beside those of the product."""
