@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from hdpfl_flower.config.profile import Profile
 
 MOST_EPOCHS = 64
+SECONDS_A_LINE = 10.0
+"""Between lines of progress where stderr is no terminal."""
 READING_EXPECTATION = """\
 How to read it: each figure is of records that the model was not trained on. The home model has no
 noise and is never sent: joining must beat it. With the plan's noise, and no other site, the records
@@ -38,7 +41,8 @@ def worth(  # noqa: PLR0913, PLR0917 - options of a command line
         str, typer.Option(help="The run's id; refused if another run's model is kept.")
     ] = "",
     by: Annotated[
-        str, typer.Option(help="The measure that decides: accuracy or log-loss, mse or mae.")
+        str,
+        typer.Option(help="log-loss, auroc, brier, accuracy, concordance, mse or mae."),
     ] = "",
     folds: Annotated[int, typer.Option(min=0, max=50, help="Folds of home training; 0: none.")] = 5,
     epochs: Annotated[
@@ -135,9 +139,26 @@ def shown_progress(title: str, total: int) -> Iterator[Callable[[], None]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        yield _told(title, total)
+        return
+    with Progress(console=console, transient=True) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
+
+
+def _told(title: str, total: int) -> Callable[[], None]:
+    """Return an update that writes a line to stderr every ten seconds, for logs."""
+    done, last = 0, monotonic()
+
+    def advance() -> None:
+        nonlocal done, last
+        done += 1
+        if monotonic() - last >= SECONDS_A_LINE:
+            last = monotonic()
+            typer.echo(f"{title}: {done} of {total}", err=True)
+
+    return advance
 
 
 def _expect(site: Profile, terms: Path, question: Question, *, as_json: bool) -> None:

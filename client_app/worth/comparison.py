@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.worth.candidates import CONSTANT, HOME, Kind
-from client_app.worth.scores import Scored, gain, sign_of
-from client_app.worth.verdict import verdict
+from client_app.worth.scores import OF_ORDER, Scored, gain, sign_of
+from client_app.worth.verdict import CANNOT_TELL, verdict
 from hdpfl_flower.measures.bootstrap import Estimate, Floats, interval, paired, resampled
 
 REFERENCES = (HOME, CONSTANT)
@@ -102,10 +102,13 @@ def compare(
     level = 1 - (1 - confidence) / len(pairs)
     gains: dict[str, dict[str, Estimate]] = {name: {} for name in models}
     for name, reference in pairs:
-        by_record = gain(measure, models[name][1], models[reference][1])
         means = draws[:, columns[name, measure]] - draws[:, columns[reference, measure]]
+        if measure in OF_ORDER:
+            value = float(values[columns[name, measure]] - values[columns[reference, measure]])
+            gains[name][reference] = interval(value, means, number, level)
+            continue
         gains[name][reference] = paired(
-            by_record,
+            gain(measure, models[name][1], models[reference][1]),
             units,
             sign_of(measure) * means,
             level,
@@ -113,8 +116,8 @@ def compare(
             largest=float(measure == "accuracy"),
         )
     judged = [
-        Judged(name, kind, own[name], gains[name], _verdict(name, gains[name]))
-        for name, (kind, _) in models.items()
+        Judged(name, kind, own[name], gains[name], _verdict(name, gains[name], scores))
+        for name, (kind, scores) in models.items()
     ]
     return ModelComparison(measure, confidence, len(units), number, judged)
 
@@ -127,5 +130,11 @@ def _pairs(names: list[str]) -> list[tuple[str, str]]:
     return [(name, reference) for name in judged for reference in REFERENCES]
 
 
-def _verdict(name: str, gains: Mapping[str, Estimate]) -> str:
-    return "" if name in REFERENCES else verdict(gains[HOME], gains[CONSTANT])
+def _verdict(name: str, gains: Mapping[str, Estimate], scores: Scored) -> str:
+    if name in REFERENCES:
+        return ""
+    # Records of one class show no difference between the classes, however sure a model is.
+    of_classes = "accuracy" in scores.by_record and scores.ranks is not None
+    if of_classes and len(np.unique(scores.targets)) < 2:
+        return CANNOT_TELL
+    return verdict(gains[HOME], gains[CONSTANT])

@@ -21,7 +21,7 @@ from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from client_app.worth.candidates import HOME, Outputs
 from client_app.worth.comparison import ModelComparison, compare
-from client_app.worth.home_model import HomeTraining, Tick, folds_of, pieces
+from client_app.worth.home_model import HomeTraining, Tick, folds_of, home_pieces
 from client_app.worth.judgement import (
     Progress,
     Question,
@@ -78,7 +78,7 @@ class _Mean(Scored):
             name: np.mean([one.by_record[name] for one in models], axis=0)
             for name in first.by_record
         }
-        return cls(by_record, first.ranks, first.targets, tuple(models))
+        return cls(by_record, first.ranks, first.targets, first.concordance, tuple(models))
 
     def measures(self, weights: Floats) -> dict[str, Floats]:
         each = [one.measures(weights) for one in self.models]
@@ -115,7 +115,7 @@ def expect(
     if len(np.unique(every.units)) < 2:
         raise DataError("an expectation needs records of two units at least")
     home = home_training(site, terms, task, question)
-    with progress("home model", question.folds * pieces(home)) as tick:
+    with progress("home model", question.folds * home_pieces(home)) as tick:
         known = out_of_fold(home, every, question.folds, tick)
     with progress("with noise", question.folds * SEEDS) as tick:
         noisy = [
@@ -126,7 +126,8 @@ def expect(
     alone = [scored(task, outputs, every.records, ALONE) for outputs in noisy]
     models[ALONE] = ("none", _Mean.of(alone))
     found = compare(models, every.units, measure, question.confidence, question.seed)
-    spread = float(np.std([one.by_record[measure].mean() for one in alone], ddof=1))
+    once = np.ones((1, len(every.units)))
+    spread = float(np.std([one.measures(once)[measure] for one in alone], ddof=1))
     return Expectation(found, spread, SEEDS)
 
 

@@ -1,8 +1,9 @@
-"""Home model: plain SGD on the site's records, never sent.
+"""Home model: the best that a site reaches on its own records without noise, never sent.
 
-It is the control of every promise of a federation, so it must not lose by a bad rate: the learning
-rate and the number of epochs are chosen for it, by cross-validation inside its training records
-alone. What it is tested on takes no part in that choice, so that its figures are not too good.
+It is the control of every promise of a federation, so it must be a fair opponent: a penalised
+linear model (``linear_model.py``), or the run's network by plain SGD where that is surely better.
+Rate, epochs and penalty are chosen by cross-validation inside its training records alone: what it
+is tested on takes no part in that choice, so that its figures are not too good.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ import numpy.typing as npt
 import torch
 
 from client_app.training.plain_sgd import LocalJob, Network, Vector, network_for, shuffled_batches
+from client_app.worth.linear_model import (
+    STRENGTHS,
+    Predict,
+    better_than_first,
+    fit_linear,
+    has_linear,
+    linear_losses,
+)
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.evaluation import measures, predict
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
@@ -58,6 +67,11 @@ class HomeTraining:
     seed: int
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the run's own model is the linear one."""
+        return self.spec == "logreg" and not self.task.intervals
+
+    @property
     def layout(self) -> Arrays:
         """The parameters that every training starts from."""
         return arrays_of(build_model(self.spec, self.task, self.seed))
@@ -91,6 +105,42 @@ def pieces(home: HomeTraining) -> int:
     return INNER_FOLDS * len(home.rates) + 1
 
 
+def home_pieces(home: HomeTraining) -> int:
+    """Return the number of ticks of one :func:`home_predictor`, at most."""
+    linear = 0 if home.task.intervals else INNER_FOLDS * len(STRENGTHS)
+    return linear + (0 if home.is_linear else pieces(home))
+
+
+def home_predictor(
+    home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
+) -> Predict:
+    """Return the predictor of the home model; arguments and errors as :func:`train_at_home`.
+
+    Linear, unless the run's model is another one whose loss in the same inner folds is surely
+    lower (``better_than_first``).
+    """
+
+    def network(arrays: Arrays) -> Predict:
+        return lambda features: predict(home.spec, home.task, arrays, features)
+
+    if not len(records) or not has_linear(home.task, records):
+        return network(train_at_home(home, records, groups, tick))
+    folds = _inner_folds(home, groups)
+    strength, losses = linear_losses(home.task, records, folds, tick) if folds else (
+        STRENGTHS[0], np.zeros(0)
+    )  # fmt: skip
+    if not np.isfinite(losses).all():
+        return network(train_at_home(home, records, groups, tick))
+    linear = fit_linear(home.task, records, strength)
+    if home.is_linear or not folds:
+        return linear
+    choice = _choice(home, records, groups, tick)
+    sizes = np.array([len(test) for _, test in folds], np.float64)
+    if not better_than_first(np.stack([losses, choice.losses]), sizes):
+        return linear
+    return network(_trained(home, records, choice, tick))
+
+
 def train_at_home(
     home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
 ) -> Arrays:
@@ -107,37 +157,60 @@ def train_at_home(
     """
     if not len(records):
         raise DataError("no record is left to train the site's own model on; see 'profile check'")
-    rate, epochs = _choice(home, records, groups, tick)
-    run = _Training(home, records, rate)
-    run.up_to(epochs)
+    return _trained(home, records, _choice(home, records, groups, tick), tick)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Rate and epochs, and their loss in each inner fold."""
+
+    rate: float
+    epochs: int
+    losses: npt.NDArray[np.float64]
+
+
+def _trained(home: HomeTraining, records: Records, choice: _Choice, tick: Tick) -> Arrays:
+    run = _Training(home, records, choice.rate)
+    run.up_to(choice.epochs)
     tick()
     return run.arrays
 
 
-def _choice(
-    home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
-) -> tuple[float, int]:
-    """Return the rate and epochs of the least out-of-sample loss."""
-    fold = folds_of(groups, INNER_FOLDS, home.seed)
-    stops = _stops(home.most_epochs)
-    if fold.max() == 0:  # one group: nothing to test a choice on
-        return home.rates[len(home.rates) // 2], stops[len(stops) // 2]
-    losses, tested = np.zeros((len(home.rates), len(stops))), 0
-    for number in range(int(fold.max()) + 1):
+def _inner_folds(
+    home: HomeTraining, groups: npt.NDArray[np.int64]
+) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Return the rows to train and to test on of each inner fold; none for one group."""
+    fold, found, tested = folds_of(groups, INNER_FOLDS, home.seed), [], 0
+    for number in range(int(fold.max()) + 1 if len(fold) and fold.max() else 0):
         if tested >= ENOUGH:
             break
-        inner = records.take(np.flatnonzero(fold != number))
-        test = records.take(np.flatnonzero(fold == number))
+        test = np.flatnonzero(fold == number)
+        found.append((np.flatnonzero(fold != number), test))
         tested += len(test)
+    return found
+
+
+def _choice(
+    home: HomeTraining, records: Records, groups: npt.NDArray[np.int64], tick: Tick
+) -> _Choice:
+    """Return the rate and epochs of the least out-of-sample loss."""
+    folds, stops = _inner_folds(home, groups), _stops(home.most_epochs)
+    if not folds:  # one group: nothing to test a choice on
+        return _Choice(home.rates[len(home.rates) // 2], stops[len(stops) // 2], np.zeros(0))
+    losses = np.empty((len(folds), len(home.rates), len(stops)))
+    for place, (rows, held) in enumerate(folds):
+        inner, test = records.take(rows), records.take(held)
         for row, rate in enumerate(home.rates):
-            losses[row] += len(test) * np.array(_losses(home, inner, test, rate, stops))
+            losses[place, row] = _losses(home, inner, test, rate, stops)
             tick()
-    best = int(np.argmin(losses))
-    if not math.isfinite(losses.flat[best]):
+    total = np.tensordot(np.array([float(len(held)) for _, held in folds]), losses, 1)
+    best = int(np.argmin(total))
+    if not math.isfinite(total.flat[best]):
         raise DataError(
             "the site's own model diverges at every learning rate; lower the run's 'learning-rate'"
         )
-    return home.rates[best // len(stops)], stops[best % len(stops)]
+    row, stop = divmod(best, len(stops))
+    return _Choice(home.rates[row], stops[stop], losses[:, row, stop])
 
 
 def _losses(

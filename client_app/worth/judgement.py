@@ -34,9 +34,9 @@ from client_app.worth.home_model import (
     HomeTraining,
     Tick,
     folds_of,
-    pieces,
+    home_pieces,
+    home_predictor,
     rates_beside,
-    train_at_home,
 )
 from client_app.worth.scores import Scored, deciding_measures, scored
 from hdpfl_flower.config.data_source import DataSource
@@ -44,7 +44,6 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
-from hdpfl_flower.models.evaluation import predict
 from hdpfl_flower.models.networks import size_of
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.system.paths import available_cores
@@ -126,11 +125,11 @@ class WorthJudgement:
         """
         every, records = self._every, self._every.records.take(self._held)
         train = every.records.take(self._trained)
-        with progress("home model", pieces(self.home)) as tick:
-            arrays = train_at_home(self.home, train, every.copies[self._trained], tick)
+        with progress("home model", home_pieces(self.home)) as tick:
+            at_home = home_predictor(self.home, train, every.copies[self._trained], tick)
         models = [
             constant(self._task, train.targets),
-            Candidate(HOME, "none", lambda x: predict(self.home.spec, self._task, arrays, x)),
+            Candidate(HOME, "none", at_home),
             *self._candidates,
         ]
         found = {
@@ -148,7 +147,7 @@ class WorthJudgement:
     def at_home(self, progress: Progress) -> ModelComparison:
         """Return home model and constant on all records of the site, each by a fold without it."""
         question, folds = self._question, self._question.folds
-        with progress("cross-validation", folds * pieces(self.home)) as tick:
+        with progress("cross-validation", folds * home_pieces(self.home)) as tick:
             outputs = out_of_fold(self.home, self._every, folds, tick)
         found = scores_of(self._task, outputs, self._every.records)
         return compare(found, self._every.units, self.measure, question.confidence, question.seed)
@@ -175,7 +174,7 @@ def out_of_fold(
         home: how the site trains.
         every: the records; one of each unit is trained on, and all are predicted.
         folds: 2 or more; a unit, and records of the same content, lie in one fold.
-        tick: called ``folds · pieces(home)`` times at most.
+        tick: called ``folds · home_pieces(home)`` times at most.
 
     Returns:
         name → outputs, shape ``(n, task.outputs)``.
@@ -193,8 +192,7 @@ def out_of_fold(
         rows, test = np.flatnonzero((fold != number) & every.first), np.flatnonzero(fold == number)
         train, features = records.take(rows), records.features[test]
         outputs[CONSTANT][test] = constant(home.task, train.targets).predict(features)
-        arrays = train_at_home(home, train, every.copies[rows], tick)
-        outputs[HOME][test] = predict(home.spec, home.task, arrays, features)
+        outputs[HOME][test] = home_predictor(home, train, every.copies[rows], tick)(features)
     return outputs
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.measures.bootstrap import Floats
+from hdpfl_flower.measures.concordance import Concordance, risk_of
 from hdpfl_flower.measures.ranks import auroc
 from hdpfl_flower.models.site_summary import is_error
 from hdpfl_flower.models.task import Records, Task
+
+OF_ORDER = frozenset({"auroc", "concordance"})
+"""Measures of the order of records, without a score of each."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,6 +26,7 @@ class Scored:
 
     Attributes:
         by_record: measure → score of each record, float64, shape ``(n,)``; its mean is the measure.
+        concordance: of survival, as a function of weights ``(c, n)``; else None.
         ranks: what AUROC orders the records by, shape ``(n,)``; None where there are not two
             classes.
         targets: of the records.
@@ -30,11 +35,13 @@ class Scored:
     by_record: Mapping[str, Floats]
     ranks: Floats | None
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    concordance: Callable[[Floats], Floats] | None = None
 
     @property
     def names(self) -> list[str]:
         """Names of :meth:`measures`, in the order of tables."""
         ranked = ["auroc"] if self.ranks is not None else []
+        ranked += ["concordance"] if self.concordance is not None else []
         return [*self.by_record, *ranked, *(["r2"] if "mse" in self.by_record else [])]
 
     def measures(self, weights: Floats) -> dict[str, Floats]:
@@ -51,6 +58,8 @@ class Scored:
         found = {name: weights @ score / total for name, score in self.by_record.items()}
         if self.ranks is not None:
             found["auroc"] = auroc(self.ranks, self.targets == 1, weights)
+        if self.concordance is not None:
+            found["concordance"] = self.concordance(weights)
         if "mse" in found:
             wanted = self.targets.astype(np.float64)
             wanted = wanted - wanted.mean()  # sums of squares of small numbers lose no digits
@@ -63,9 +72,10 @@ class Scored:
 def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name: str) -> Scored:
     """Return the scores of ``outputs``, shape ``(n, task.outputs)``, on ``records``.
 
-    Classes have ``accuracy`` (1 or 0; a logit above 0, or the first largest one, decides) and
-    ``log-loss`` (nats), a regression ``mse`` and ``mae``, in units of the target, and survival
-    ``log-loss``.
+    Classes have ``accuracy`` (1 or 0; a logit above 0, or the first largest one, decides),
+    ``log-loss`` (nats) and ``brier`` (of two classes that of one probability, else the sum over the
+    classes), a regression ``mse`` and ``mae``, in units of the target, and survival ``log-loss``
+    and the concordance.
 
     Args:
         task: names the loss.
@@ -85,7 +95,10 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
         from hdpfl_flower.models.losses import record_losses
 
         losses = record_losses(task, torch.from_numpy(numbers), torch.from_numpy(targets))
-        return Scored({"log-loss": losses.numpy()}, None, targets)
+        ordered = Concordance(risk_of(numbers), targets.astype(np.int64))
+        return Scored(
+            {"log-loss": losses.numpy()}, None, targets, lambda weights: ordered(weights).ravel()
+        )
     if not task.classes:
         errors = numbers[:, 0] - targets
         return Scored({"mse": errors**2, "mae": np.abs(errors)}, None, targets)
@@ -93,9 +106,12 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
         # One logit z is the pair (0, z), and 0 is no class 1.
         numbers = np.hstack([np.zeros_like(numbers), numbers])
     of_target = np.take_along_axis(numbers, targets.astype(np.int64)[:, None], 1)[:, 0]
+    shares = softmax(numbers, axis=1)
+    errors = (shares - np.eye(task.classes)[targets.astype(np.int64)]) ** 2
     scores = {
         "accuracy": (numbers.argmax(1) == targets).astype(np.float64),
         "log-loss": logsumexp(numbers, axis=1) - of_target,
+        "brier": errors[:, 1] if task.classes == 2 else errors.sum(1),
     }
     ranks = numbers[:, 1] - numbers[:, 0] if task.classes == 2 else None
     return Scored(scores, ranks, targets)
@@ -104,8 +120,9 @@ def scored(task: Task, outputs: npt.NDArray[np.float32], records: Records, name:
 def deciding_measures(task: Task) -> Sequence[str]:
     """Return the possible deciding measures, the usual one first."""
     if task.intervals:
-        return ("log-loss",)
-    return ("accuracy", "log-loss") if task.classes else ("mse", "mae")
+        return ("log-loss", "concordance")
+    ranked = ("auroc",) if task.classes == 2 else ()
+    return ("log-loss", *ranked, "brier", "accuracy") if task.classes else ("mse", "mae")
 
 
 def sign_of(measure: str) -> float:
@@ -114,5 +131,9 @@ def sign_of(measure: str) -> float:
 
 
 def gain(measure: str, one: Scored, other: Scored) -> Floats:
-    """Return the gain of ``one`` over ``other`` per record, ``(n,)``."""
+    """Return the gain of ``one`` over ``other`` per record, ``(n,)``.
+
+    Raises:
+        KeyError: the measure orders records, and is no mean of them (:data:`OF_ORDER`).
+    """
     return sign_of(measure) * (one.by_record[measure] - other.by_record[measure])

@@ -71,7 +71,7 @@ def is_error(metric: str) -> bool:
     >>> is_error("personal-loss"), is_error("site-mse-worst"), is_error("accuracy-private")
     (True, True, False)
     """
-    return bool({"loss", "mse", "mae"} & set(metric.split("-")))
+    return bool({"loss", "mse", "mae", "brier"} & set(metric.split("-")))
 
 
 def worst_tenth(metric: str, values: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from client_app.after_run.personal_model import (
 )
 from client_app.after_run.stored_models import checked_final_model
 from client_app.training.ditto import kept_personal_path
-from client_app.worth.home_model import train_at_home
+from client_app.worth.home_model import home_predictor
 from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.site_data import read_site_data
@@ -115,9 +115,9 @@ def test_the_home_model_beside_them_was_trained_on_none_of_them(site, monkeypatc
 
     def note(home, records, groups, tick):
         seen.append(records.features)
-        return train_at_home(home, records, groups, tick)
+        return home_predictor(home, records, groups, tick)
 
-    monkeypatch.setattr("client_app.worth.judgement.train_at_home", note)
+    monkeypatch.setattr("client_app.worth.judgement.home_predictor", note)
     asked(site, "--folds", "0")
     (features,) = seen
     assert np.array_equal(features, data.train.features)

@@ -10,12 +10,12 @@ from scipy import stats
 
 from client_app.worth.candidates import CONSTANT, HOME, constant
 from client_app.worth.comparison import compare
-from client_app.worth.scores import Scored
+from client_app.worth.scores import Scored, scored
 from client_app.worth.verdict import CANNOT_TELL, NOT_WORTH, WORTH, verdict, verdict_on_run
 from client_app.worth.wording import facts, rows
 from hdpfl_flower.measures import bootstrap
 from hdpfl_flower.measures.bootstrap import Estimate, paired
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.models.task import Records, Task
 
 UP, DOWN, AROUND = Estimate(0.2, 0.1, 0.3), Estimate(-0.2, -0.3, -0.1), Estimate(0, -0.1, 0.1)
 NOTHING = Estimate(0.5, -math.inf, math.inf)
@@ -138,3 +138,26 @@ def test_the_constant_is_the_share_of_each_class_and_the_mean_of_a_mark() -> Non
     assert np.exp(logits[2]) == pytest.approx([6 / 10, 3 / 10, 1 / 10])
     numbers = constant(Task.regression((2,)), np.array([1, 2, 6], np.float32))
     assert numbers.predict(np.zeros((2, 2))).tolist() == [[3.0], [3.0]]
+
+
+def test_each_measure_decides_by_itself() -> None:
+    """Right in its order and far too sure: better by AUROC, worse by log loss."""
+    random = np.random.default_rng(3)
+    task, count = Task.classification((1,), 2), 300
+    y = (random.random(count) < 0.15).astype(np.int64)
+    records = Records(np.zeros((count, 1), np.float32), y)
+    knows = y + random.normal(0, 0.5, count)
+    outputs = {
+        CONSTANT: np.full(count, -1.7),
+        HOME: -1.7 + 0.5 * knows + random.normal(0, 1, count),
+        "joined model": 40 * (knows - 0.5),
+    }
+    models = {
+        name: ("private", scored(task, each.astype(np.float32)[:, None], records, name))
+        for name, each in outputs.items()
+    }
+    verdicts = {
+        measure: compare(models, np.arange(count), measure, 0.95, 0).models[2].verdict
+        for measure in ("auroc", "log-loss")
+    }
+    assert verdicts == {"auroc": WORTH, "log-loss": NOT_WORTH}

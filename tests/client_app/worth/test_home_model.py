@@ -116,14 +116,14 @@ def test_a_record_is_predicted_by_a_model_that_saw_none_of_its_person(monkeypatc
     features = random.normal(0, 1, (40, 3)).astype(np.float32)[units]
     records = Records(features, random.integers(2, size=40)[units])
     seen: list[tuple[set, set]] = []
-    train = home_model.train_at_home
+    train = home_model.home_predictor
 
     def note(how, inner, groups, tick):
         assert len(set(groups.tolist())) == len(inner)  # one record of each person
         seen.append((set(groups.tolist()), set()))
         return train(how, inner, groups, tick)
 
-    monkeypatch.setattr("client_app.worth.judgement.train_at_home", note)
+    monkeypatch.setattr("client_app.worth.judgement.home_predictor", note)
     outputs = out_of_fold(HOW, units_of(records, units), 4, lambda: None)
     assert [len(groups) for groups, _ in seen] == [30] * 4
     assert set(outputs) == {CONSTANT, HOME}

@@ -7,8 +7,9 @@ import pytest
 import torch
 from sklearn import metrics
 
-from client_app.worth.scores import deciding_measures, gain, scored
+from client_app.worth.scores import OF_ORDER, deciding_measures, gain, scored
 from hdpfl_flower.errors import DataError
+from hdpfl_flower.measures.clinical import measure
 from hdpfl_flower.measures.ranks import auroc
 from hdpfl_flower.models.evaluation import measures
 from hdpfl_flower.models.task import Records, Task
@@ -96,6 +97,35 @@ def test_a_gain_is_above_0_where_the_first_one_is_better(task: Task) -> None:
     right = torch.tensor(records.targets).float().numpy()[:, None]
     best = (right * 20 - 10 if task.classes else right).astype(np.float32)
     one, other = (scored(task, each, records, "m") for each in (best, outputs))
-    for measure in deciding_measures(task):
-        assert gain(measure, one, other).mean() > 0
-        assert gain(measure, other, one).mean() < 0
+    for name in [each for each in deciding_measures(task) if each not in OF_ORDER]:
+        assert gain(name, one, other).mean() > 0
+        assert gain(name, other, one).mean() < 0
+
+
+def test_the_brier_score_is_that_of_another_library() -> None:
+    outputs, records = drawn(BINARY)
+    share = 1 / (1 + np.exp(-outputs[:, 0].astype(float)))
+    wanted = metrics.brier_score_loss(records.targets, share)
+    assert all_of(BINARY, outputs, records)["brier"] == pytest.approx(wanted)
+    outputs, records = drawn(MANY)
+    shares = np.exp(outputs.astype(float))
+    shares /= shares.sum(1, keepdims=True)
+    wanted = ((shares - np.eye(4)[records.targets]) ** 2).sum(1).mean()
+    assert all_of(MANY, outputs, records)["brier"] == pytest.approx(wanted)
+
+
+def test_survival_has_its_concordance() -> None:
+    task = Task.survival((2,), 3)
+    random = np.random.default_rng(1)
+    outputs = random.normal(size=(50, 3)).astype(np.float32)
+    records = Records(np.zeros((50, 2), np.float32), random.integers(6, size=50))
+    found = measure(task, outputs, records.targets).found["concordance"].value
+    assert all_of(task, outputs, records)["concordance"] == pytest.approx(found)
+    assert deciding_measures(task) == ("log-loss", "concordance")
+
+
+def test_what_decides_first_is_a_proper_score() -> None:
+    """Of an unequal label accuracy is that of the constant, whatever a model knows."""
+    assert deciding_measures(BINARY) == ("log-loss", "auroc", "brier", "accuracy")
+    assert deciding_measures(MANY)[0] == "log-loss"
+    assert "auroc" not in deciding_measures(MANY)
