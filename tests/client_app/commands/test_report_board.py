@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+
+import pytest
 
 from client_app.reports.board import MOST_RUNS
 from hdpfl_flower.ledger.account import Approval
@@ -90,3 +95,30 @@ def test_every_question_of_the_appendix_has_a_statement(opened) -> None:
                   "side channels", "secured", "bias", "collection"):  # fmt: skip
         assert topic in appendix, topic
     assert appendix.count("<tr>") + appendix.count("<tr>\n") >= 9
+
+
+def test_the_first_page_is_one_page_of_a4(opened, tmp_path) -> None:
+    """With as many runs as it lists, long names, and answers without noise."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    opened.write_profile(("epsilon = 4.0", "epsilon = 40.0"), ("delta = 1e-4", "delta = 1e-3"))
+    assert opened("ledger", "raise-cap", "--yes").code == 0
+    opened.write_terms(coordinator="C" * 200, purpose="Purpose of many words, " * 8)
+    for number in range(MOST_RUNS + 2):
+        name = f"20261126-015200-86c4e{number}"
+        decide(opened, name, approve=True)
+        opened.charge(name, rounds=1)
+    opened.charge(name, rounds=1, kind="metrics")
+    page = opened("report", "--html").out
+    first = page[: page.index('<div class="rest">')] + "</body></html>"
+    for text, pages in ((first, {1}), (page, {3, 4, 5, 6})):
+        (tmp_path / "page.html").write_text(text)
+        subprocess.run(
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+             "--no-pdf-header-footer", f"--user-data-dir={tmp_path / 'browser'}",
+             f"--print-to-pdf={tmp_path / 'page.pdf'}", (tmp_path / "page.html").as_uri()],
+            capture_output=True, check=True, timeout=120,
+        )  # fmt: skip
+        found = re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())
+        assert len(found) in pages
