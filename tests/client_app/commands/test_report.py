@@ -31,7 +31,7 @@ def test_the_promise_and_what_was_spent(opened) -> None:
     assert "Protected is one record." in text
     assert "adding or removing one such unit" in text
     assert "see every byte this site ever sends, in all rounds and all runs" in text
-    assert "at most e^ε = 11.82" in text  # e^2.4691356 = 11.8122, rounded up
+    assert "at most 11.82 times as probable (e^ε)" in text  # e^2.4691356 = 11.8122, rounded up
     assert "sent 4:" in text
     assert "not sent. It does not mean secret" in text
     assert "no constant time of reply ('reply-after') is set" in text
