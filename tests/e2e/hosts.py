@@ -19,8 +19,6 @@ from tests.e2e.engines import BIN, Done, processes
 
 NETWORK = "10.77.0"
 TOOL = "ip"
-FAKE_TIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
-"""Debian's, of its package libfaketime."""
 
 
 class NoNamespacesError(Exception):
@@ -138,14 +136,6 @@ class Host:
         started = self.network.on(self.name, BIN / command, *words)
         processes.start(name, started, self.folder, self.log, self.environment)
 
-    def set_clock(self, seconds: int) -> None:
-        """Set this host's clock so far ahead of the machine's, for what runs, too."""
-        self.offset.write_text(f"{seconds:+d}s")
-
-    @property
-    def offset(self) -> Path:
-        return self.folder / "offset"
-
     def kill(self, name: str) -> None:
         """End what :meth:`start` started, and all that it started, as a loss of power does."""
         pid = processes.find(name, self.folder)
@@ -166,13 +156,8 @@ class Host:
     def environment(self) -> dict[str, str]:
         shut = ("FLWR_", "HDPFL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(shut)}
-        own_clock = {
-            "LD_PRELOAD": str(FAKE_TIME), "FAKETIME_TIMESTAMP_FILE": str(self.offset),
-            "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }  # fmt: skip
         return {
             **kept,
-            **(own_clock if self.offset.exists() else {}),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "HDPFL_HOME": str(self.folder / "home"),
             "FLWR_HOME": str(self.folder / "flwr"),
