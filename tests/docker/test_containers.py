@@ -256,7 +256,7 @@ there = {one.metadata['Name'].lower() for one in m.distributions()}
 print(json.dumps([sorted(names), sorted(listed), sorted(there)]))
 """
 NOT_AT_A_SITE = re.compile(
-    "nvidia-.*|cuda-.*|triton|ray|pytest.*|mypy.*|jupyter.*|mkdocs.*|ruff|matplotlib|uv|pip"
+    "nvidia-.*|cuda-.*|triton|ray|pytest.*|mypy.*|jupyter.*|mkdocs.*|ruff|matplotlib|pip"
 )
 
 
