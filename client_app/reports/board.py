@@ -58,7 +58,9 @@ def runs_asked(facts: dict[str, Any], *, whole: bool) -> list[tuple[str, ...]]:
     decided = facts["decisions"]
     charged = {run["run-id"]: run for run in facts["runs"]}
     names = list(dict.fromkeys([*charged, *(each["run-id"] for each in decided)]))
-    rows = [("run", "charged", "coordinator", "purpose", "decision of this site")]
+    rows: list[tuple[str, ...]] = [
+        ("run", "charged", "coordinator", "purpose", "decision of this site")
+    ]
     for name in names if whole else names[-MOST_RUNS:]:
         approved = [each for each in decided if each["run-id"] == name and each["coordinator"]]
         run = {**(approved[-1] if approved else {}), **charged.get(name, {})}

@@ -51,10 +51,10 @@ def fit_linear(task: Task, records: Records, strength: float) -> Predict:
         model.fit(x, records.targets)
 
     def predict(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        found = model.decision_function(_flat(features))
+        found: npt.NDArray[np.float64] = model.decision_function(_flat(features))
         if found.ndim == 1:
             if task.outputs == 1:
-                return found[:, None].astype(np.float32)
+                return np.asarray(found[:, None], np.float32)
             found = np.stack([-found / 2, found / 2], axis=1)
         # A class without a record here keeps the constant's share.
         logits = np.tile(rest.astype(np.float64), (len(found), 1))

@@ -23,12 +23,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hdpfl_flower.config.profile import MIN_DELTA
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.networks import size_of
 from hdpfl_flower.models.task import Task
-from hdpfl_flower.privacy.accounting import MIN_DELTA, Steps, calibrate
+from hdpfl_flower.privacy.accounting import Steps, calibrate
 from hdpfl_flower.privacy.plan import rounds_asked
 
 STEPS = 4

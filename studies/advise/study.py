@@ -19,10 +19,10 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.data.own_data.dataset import with_own_task
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_differences
 from server_app.reports.advice import RunSetting, asked_setting, propose
 from studies.advise.records import DATA_DIR
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_differences
 from studies.framework.study import Findings, Options, Study, Table, run_jobs, select_or_all
 from studies.which_rule.regret import Difference, difference
 

@@ -19,12 +19,12 @@ from hdpfl_flower.estimators.temporal import NoiseEstimate
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from server_app.in_process.comparison import RunJob
-from server_app.plots import plot_columns
 from strategies.core.base import Declaration, Disclosed, State
 from strategies.noise_aware.mmse import MMSE
 from strategies.noise_aware.oracle import Oracle
 from strategies.noise_aware.robust_hdp import RobustHDP
 from studies.framework.kept_runs import with_run_name
+from studies.framework.plots import plot_columns
 from studies.framework.study import Findings, Options, Study, Table, run_jobs, select_or_all
 from studies.natural.federation import outer_split, write_split
 
