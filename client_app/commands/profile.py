@@ -39,7 +39,9 @@ app = new_app("The site's profile: write a new one, check one.")
 
 @app.command()
 def new(  # noqa: PLR0913, PLR0917 - options of a command line
-    to: Annotated[Path, typer.Option("--to", help="The profile to write.")] = Path("profile.toml"),
+    to: Annotated[Path, typer.Option("--to", "--out", help="The profile to write.")] = Path(
+        "profile.toml"
+    ),
     data: Annotated[
         Path | None, typer.Option(help="CSV, Parquet or npz file, or folder of images.")
     ] = None,

@@ -95,7 +95,7 @@ def check(
 @app.command()
 def mock(
     schema: Annotated[str, typer.Argument(help="A schema, FILE.toml or a built-in one.")],
-    to: Annotated[Path, typer.Option("--to", help="The table to write, FILE.csv.")],
+    to: Annotated[Path, typer.Option("--to", "--out", help="The table to write, FILE.csv.")],
     rows: Annotated[int, typer.Option(help="Records.", min=1, max=1_000_000)] = 300,
     seed: Annotated[int, typer.Option(help="Another seed is another table.", min=0)] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,

@@ -42,7 +42,7 @@ class After(Settings):
         found = {each.kind: each for each in own.kinds}
         for each in self.kinds:
             default = type(each)().as_texts()
-            given = {k: text for k, text in each.as_texts().items() if text != default[k]}
+            given = {k: text for k, text in each.as_texts().items() if text != default.get(k)}
             before = found[each.kind].as_texts() if each.kind in found else {}
             found[each.kind] = parse_kind(type(each), {**before, **given})
         return After.parse(found)

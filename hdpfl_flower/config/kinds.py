@@ -37,8 +37,8 @@ class Kind(Settings):
         return f"'{self.key}' = '{self.kind}'"
 
     def as_texts(self) -> dict[str, str]:
-        """Return each setting as text, by its key."""
-        return {key: str(value) for key, value in self.as_config().items()}
+        """Return each setting as text, by its key; not the empty ones."""
+        return {key: text for key, value in self.as_config().items() if (text := str(value))}
 
     def to_text(self) -> str:
         """Return the canonical text: the kind, and each setting as ``key=value``."""

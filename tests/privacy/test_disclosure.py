@@ -20,6 +20,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import Declined, Reason, StrategyError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.privacy.plan import make_plan
 from server_app.in_process.grid import LocalGrid
 from server_app.run.rounds import run
 from strategies import STRATEGIES
@@ -33,7 +34,8 @@ from tests.privacy.test_wire_proof import form
 
 FACTS = {"declared-records": 61, "epsilon": 1.2345678}
 """Of tests/client_app/messages.py."""
-LISTS = [c for n in range(4) for c in combinations([*FACTS, "metrics"], n)]
+NAMES = [*FACTS, "noise-std", "metrics"]
+LISTS = [c for n in range(5) for c in combinations(NAMES, n)]
 
 
 def check_disclosure(folder: Path, listed: Iterable[str]) -> None:
@@ -41,7 +43,11 @@ def check_disclosure(folder: Path, listed: Iterable[str]) -> None:
     listed, terms = list(listed), messages.terms_with_test()
     profile = messages.make_site(folder, disclose=json.dumps(listed), holdout=0.5)
     joined = ask(profile, terms, 0, wire.JOIN)
-    facts = {fact: FACTS[fact] for fact in listed if fact in FACTS}
+    facts: dict[str, Any] = {fact: FACTS[fact] for fact in listed if fact in FACTS}
+    if "noise-std" in listed:
+        plan = make_plan(Profile.load(profile), terms)
+        std = plan.update_noise_std(1, terms.clip_norm, terms.learning_rate)
+        facts["noise-std"] = pytest.approx(std)
     assert wire.read_site(joined.content) == facts
     silent = messages.make_site(folder / "silent", holdout=0.5)
     assert form(ask(profile, terms)) == form(ask(silent, terms))
@@ -60,7 +66,7 @@ def test_what_leaves_is_what_the_profile_lists(tmp_path: Path, listed: tuple[str
     check_disclosure(tmp_path, listed)
 
 
-@pytest.mark.parametrize("always", [*FACTS, "metrics"])
+@pytest.mark.parametrize("always", NAMES)
 def test_the_check_finds_what_is_said_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: Any
 ) -> None:
@@ -73,27 +79,6 @@ def test_the_check_finds_what_is_said_unasked(
     monkeypatch.setattr(Profile, "load", talkative)
     with pytest.raises(AssertionError):
         check_disclosure(tmp_path, [])
-
-
-def noise_of(profile: Path, patch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Return what a site says of itself whose profile lists its noise, unnoticed by validation."""
-    load = Profile.load
-    more = {"disclose": ("noise-std",)}
-    patch.setattr(Profile, "load", lambda path: load(path).model_copy(update=more))
-    return wire.read_site(ask(profile, messages.terms_of(), 0, wire.JOIN).content)
-
-
-def test_a_production_site_never_says_its_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The profile that lists it is refused, and the ClientApp would not say it either."""
-    listing = messages.make_site(tmp_path / "listing", disclose='["noise-std"]')
-    for kind in (wire.JOIN, wire.TRAIN):
-        assert ask(listing, messages.terms_of(), kind=kind).error.code == wire.FAILED
-    site = messages.make_site(tmp_path / "site")
-    assert noise_of(site, monkeypatch) == {}
-    monkeypatch.setattr(Site, "simulated", True)  # the mutant
-    assert noise_of(site, monkeypatch).keys() == {"noise-std"}
 
 
 # A rule that weighs by what sites disclose has nothing else to weigh by.

@@ -187,7 +187,7 @@ def test_a_text_that_differs_is_listed_whatever_its_ending(tmp_path: Path) -> No
     }
     found = list(differences(read(tmp_path, pack({**GOOD, **files}))))
     assert {f"changed  {name}" for name in files} <= set(found)
-    assert "missing  client_app/in_process.py" in found
+    assert "missing  client_app/training/engines.py" in found
     assert not any("client_app/audit.py" in line for line in found), "of the wheel alone"
 
 

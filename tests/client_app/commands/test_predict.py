@@ -213,7 +213,7 @@ def test_a_run_without_a_schema_predicts_images(site) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((6, 6), grey, np.uint8)).save(folder / name)
     (folder / "1" / "broken.png").write_text("PATIENT-123")
-    records = read_images(folder, task)[0]
+    records = read_images(folder, task).records
     outputs = predict(site.terms.model, task, arrays, records.features)
     chosen = probabilities(task, outputs).argmax(axis=1)
     result = site("model", "predict", folder)

@@ -103,7 +103,7 @@ def test_the_first_page_is_one_page_of_a4(opened, tmp_path) -> None:
     if browser is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
     opened.write_profile(("epsilon = 4.0", "epsilon = 40.0"), ("delta = 1e-4", "delta = 1e-3"))
-    assert opened("ledger", "raise-cap", "--yes").code == 0
+    assert opened("ledger", "init", "--raise-cap", "--yes").code == 0
     opened.write_terms(coordinator="C" * 200, purpose="Purpose of many words, " * 8)
     for number in range(MOST_RUNS + 2):
         name = f"20261126-015200-86c4e{number}"

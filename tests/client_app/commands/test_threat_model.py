@@ -66,7 +66,7 @@ def test_a_supernode_finds_its_programs_by_name() -> None:
 
 def test_what_crosses_the_network_is_listed() -> None:
     row = next(line for line in TEXT.splitlines() if "*join*" in line)
-    assert set(re.findall(r"`([a-z-]+)`", row)) == wire.SITE_KEYS - {"partition", "noise-std"}
+    assert set(re.findall(r"`([a-z-]+)`", row)) == wire.SITE_KEYS - {"partition"}
     row = next(line for line in TEXT.splitlines() if "*evaluate*" in line)
     assert (
         set(re.findall(r"`([a-z-]+)`", row)) - {"metrics", "personal-metrics"} == wire.METRIC_KEYS

@@ -109,8 +109,10 @@ def three_schools(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-# Two studies are of one data set; tests/studies runs them.
-@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"flamby-heart", "public-start"}))
+# Studies of their own data; tests/studies runs them.
+@pytest.mark.parametrize(
+    "name", sorted(set(STUDIES) - {"advise", "denoise", "flamby-heart", "public-start"})
+)
 def test_each_study_runs_on_digits(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -24,7 +24,7 @@ def test_each_start_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         write_idx(folder / f"{kind}-images-idx3-ubyte", pixels)
         write_idx(folder / f"{kind}-labels-idx1-ubyte", np.arange(count) % 10)
     rows = tuple(row.label for row in PUBLIC_START.rows if "mmse" in getattr(row, "label", ""))  # type: ignore[union-attr]
-    assert len(rows) == 5
+    assert len(rows) == 6
     options = Options(data_dir=str(tmp_path), rounds=1, strategies=rows[3:], processes=1)
     found = PUBLIC_START.conduct(options, tmp_path / "out")
     assert [cell["row"] for cell in found.numbers["cells"]] == list(rows[3:])
