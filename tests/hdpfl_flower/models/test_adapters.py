@@ -103,6 +103,7 @@ def test_a_run_starts_at_the_backbone_and_its_numbers_are_held_once(tmp_path: Pa
     task = task_of(tmp_path)
     one, other = build_model("logreg", task, 0), build_model("logreg", task, 1)
     assert isinstance(one, AdaptedNetwork)
+    assert not any(layer.training for layer in one.train().backbone.modules())
     x = torch.rand(5, 1, 8, 8)
     frozen = over(read_backbone(f"own function={__name__}:network width=6 weights="
                                 f"{task.body.backbone.weights}"), IMAGES)  # type: ignore[union-attr, arg-type]  # fmt: skip
