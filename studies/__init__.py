@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from studies.advise.study import ADVISE
-from studies.denoise.study import DENOISE
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
 from studies.flamby.study import FLAMBY
 from studies.framework.study import Study
@@ -51,7 +50,6 @@ STUDIES: dict[str, Study] = {
         WHICH_RULE,
         FEW_SITES,
         ADVISE,
-        DENOISE,
         PUBLIC_START,
         LEADERBOARD,
         FLAMBY,

@@ -110,9 +110,7 @@ def three_schools(folder: Path) -> Path:
 
 @pytest.mark.slow
 # Studies of their own data; tests/studies runs them.
-@pytest.mark.parametrize(
-    "name", sorted(set(STUDIES) - {"advise", "denoise", "flamby-heart", "public-start"})
-)
+@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"advise", "flamby-heart", "public-start"}))
 def test_each_study_runs_on_digits(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -1,1 +1,0 @@
-"""Server steps that denoise, beside those of the product."""
