@@ -60,6 +60,8 @@ from nodes import (
 )
 from sites_check import check_ports, check_sites, site_names
 
+from hdpfl_flower.config.toml_text import as_toml
+
 DEMO = ROOT / "deploy" / "demo"
 DEFAULT_PORT = 28300
 """Default port of the SuperLink; the SuperNodes use the next ones."""
@@ -272,7 +274,9 @@ def _named_terms(terms: Path, folder: Path) -> tuple[Path, str]:
     resumed = Path(str(config.get("resume-from", ""))).name  # such a run has an id already
     config["run-id"] = config.get("run-id") or ("" if resumed else made)
     copy = folder / "run.toml"  # JSON's numbers, texts, true and false are also valid TOML
-    copy.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+    copy.write_text(
+        "".join(f"{key} = {as_toml(value)}\n" for key, value in config.items()), encoding="utf-8"
+    )
     return copy, str(config["run-id"] or resumed)
 
 

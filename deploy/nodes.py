@@ -6,7 +6,6 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -35,6 +34,8 @@ from flower_cli import (
     flwr,
     node_statuses,
 )
+
+from hdpfl_flower.config.toml_text import as_toml
 
 SUPERLINK = "superlink"
 """Name of the coordinator's process."""
@@ -150,7 +151,7 @@ def make_certificates(names: list[str], *more: str) -> None:
 
 def write_connection(address: str) -> None:
     """Write the SuperLink's address, ``HOST:PORT``, for Flower's commands."""
-    certificate = json.dumps(f"{CERTS}/ca.crt")
+    certificate = as_toml(f"{CERTS}/ca.crt")
     (SERVER / "config.toml").write_text(
         f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{address}"\n'
         f"root-certificates = {certificate}\n"
@@ -176,9 +177,9 @@ def prepare_site(name: str, source: Path) -> None:
         elif file.name == "profile.toml" and own.read_bytes() != file.read_bytes():
             print(f"{name}: its own profile stays as it is, unlike {file}: {own}")
     profile, more = site / "profile.toml", source / "node.toml"
-    config = f"profile = {json.dumps(str(profile))}\n" + (more.read_text() if more.exists() else "")
+    config = f"profile = {as_toml(str(profile))}\n" + (more.read_text() if more.exists() else "")
     node = site / "node.toml"
-    node.write_text(config)
+    node.write_text(config, encoding="utf-8")
     node.chmod(0o600)
     content = tomllib.loads(profile.read_text(encoding="utf-8-sig"))
     if "ledger" in content and not (site / content["ledger"]["path"]).exists():

@@ -7,7 +7,6 @@ and a site approves it by its SHA-256 like any other.
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.tables import flat_rows
+from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.versions import __version__
 
@@ -140,7 +140,7 @@ def run_config_table(changed: Mapping[str, Value] = {}) -> str:
         f'{RESUME_FROM} = ""  # the server\'s own: no term',
     ]
     for row in flat_rows():
-        value = row.toml if row.key not in changed else json.dumps(changed[row.key])
+        value = row.toml if row.key not in changed else as_toml(changed[row.key])
         lines.append(f"{row.key} = {value}")
     for name, rows in groupby(setting_rows(SETTINGS_OWNERS), key=lambda row: row.group):
         lines += ["", f"[tool.flwr.app.config.{name}]"]

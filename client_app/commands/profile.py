@@ -23,7 +23,7 @@ from client_app.commands.options import (
 )
 from client_app.reports.ledger_view import notes_on_cap, read_ledger
 from client_app.reports.lifetime import runs_that_fit
-from client_app.site.new_profile import NewProfile, quoted
+from client_app.site.new_profile import NewProfile
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
@@ -63,7 +63,7 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     anchor: Annotated[str, typer.Option(help="File on other storage than the ledger's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Write a new profile, with comments; ask on a terminal for what is missing.
+    """Write a new profile, with comments; a terminal asks for missing values.
 
     How a CSV is written (encoding, delimiter, decimal comma, marks) is looked up in it. Nothing is
     sent; 'profile check' comes next.
@@ -103,7 +103,8 @@ def _asked(
 
 
 def _data_lines(data: Path, to: Path, id_: str) -> str:
-    """Return the keys of ``[data]``; what must be chosen is commented out."""
+    """Return the keys of ``[data]``; open choices are comments."""
+    from hdpfl_flower.config.toml_text import as_toml
     from hdpfl_flower.data.placeholders import TO_CHOOSE
     from hdpfl_flower.data.schema_draft import draft_schema
 
@@ -114,10 +115,12 @@ def _data_lines(data: Path, to: Path, id_: str) -> str:
     kinds = {".parquet": "parquet", ".npz": "npz"}
     kind = "images" if data.is_dir() else kinds.get(data.suffix.lower(), "csv")
     if kind != "csv":
-        lines = ["[data]", f'format = "{kind}"', f"path = {quoted(path)}"]
-        return "\n".join([*lines, *([f"id = {quoted(id_)}"] if id_ else [])])
+        lines = ["[data]", f'format = "{kind}"', f"path = {as_toml(str(path))}"]
+        return "\n".join([*lines, *([f"id = {as_toml(id_)}"] if id_ else [])])
     with naming(data):
-        drafted = draft_schema(data, unit=id_).profile.replace(quoted(data), quoted(path), 1)
+        drafted = draft_schema(data, unit=id_).profile.replace(
+            as_toml(str(data)), as_toml(str(path)), 1
+        )
     head, *columns = drafted.split("\n[data.columns.")
     blocks = [f"[data.columns.{each}" for each in columns]
     return "\n".join(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from hdpfl_flower.config.profile import MIN_DELTA
+from hdpfl_flower.config.toml_text import as_toml
 
 _BATCHES = 8
 
@@ -49,7 +48,7 @@ class NewProfile:
         # The 'data' comes after its keys that stand before its own tables [data.columns.NAME].
         head, columns, rest = self.data.partition("\n[data.columns")
         own = f"{columns}{rest}".strip()
-        anchor = f"anchor = {quoted(self.anchor)}" if self.anchor else (
+        anchor = f"anchor = {as_toml(self.anchor)}" if self.anchor else (
             '# anchor = "/mnt/other-disk/hdpfl.anchor"'
         )  # fmt: skip
         return f"""\
@@ -57,7 +56,7 @@ class NewProfile:
 # Every key: docs/reference/profile.md. Check it: hdpfl-site profile check
 
 # Name of this site, for the head of its own report; never sent.
-name = {quoted(self.name)}
+name = {as_toml(self.name)}
 
 # What may leave beside noisy updates, not covered by ε. "metrics": a model's exact test results.
 disclose = ["declared-records"]
@@ -94,13 +93,13 @@ holdout = {self.holdout!r}
 
 [ledger]
 # One ledger for one set of records. Create it once: hdpfl-site ledger init
-path = {quoted(self.ledger)}
+path = {as_toml(self.ledger)}
 # Reveals that an older copy of the ledger was put back; best on other storage.
 {anchor}
 
 [state]
 # The final model of the last run is kept here.
-path = {quoted(self.state)}
+path = {as_toml(self.state)}
 """
 
 
@@ -111,8 +110,3 @@ def delta_for(records: int) -> float:
     (1e-05, 0.0001)
     """
     return max(float(f"1e-{math.ceil(math.log10(100 * records) - 1e-9)}"), MIN_DELTA)
-
-
-def quoted(value: str | Path) -> str:
-    """Return a TOML text; JSON's escapes are valid TOML."""
-    return json.dumps(str(value), ensure_ascii=False)

@@ -1,7 +1,8 @@
-"""Form of a TOML text, checked first: long keys parse quadratically."""
+"""Form of a TOML text, checked first (long keys parse quadratically), and values as TOML."""
 
 from __future__ import annotations
 
+import json
 import re
 
 BOM = "\ufeff"
@@ -21,6 +22,16 @@ _TOKEN = re.compile(
     """
 )
 """Texts, possibly unfinished, comments and marks of TOML, without backtracking."""
+
+
+def as_toml(value: object) -> str:
+    """Return a text, number or truth value as TOML writes it.
+
+    >>> as_toml("Ward 7"), as_toml(True)
+    ('"Ward 7"', 'true')
+    """
+    # JSON's escapes are TOML's, but for halves of a character; and TOML refuses a bare DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def form_fault(text: str, *, most_parts: int = MOST_PARTS) -> str:

@@ -11,7 +11,6 @@ Only commands of the site import this file (``tests/hdpfl_flower/data/test_site_
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hdpfl_flower.config.toml_text import as_toml
 from hdpfl_flower.data.columns import (
     BLANK,
     PLAIN,
@@ -136,7 +136,7 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
     if titles:
         notes.insert(0, f"{titles} lines stand before the header, and are passed over")
     return Draft(
-        _as_toml(seen, label, unit),
+        _schema_text(seen, label, unit),
         _as_profile(path, form, marks, seen, unit),
         (first, *_losses(rows, lost, seen, labels), *notes),
     )
@@ -353,12 +353,12 @@ _HEAD = f"""\
 """
 
 
-def _as_toml(seen: Sequence[ColumnKind], label: str, unit: str) -> str:
+def _schema_text(seen: Sequence[ColumnKind], label: str, unit: str) -> str:
     """Return the schema as TOML, from names and kinds alone."""
     some, one = f'["{TO_CHOOSE}", "{TO_CHOOSE}"]', f'["{TO_CHOOSE}"]'
-    parts = [_HEAD, f"id = {_text(unit)}\n" if unit else "", f"missing = {_texts(_OF_SCHEMA)}\n"]
+    parts = [_HEAD, f"id = {as_toml(unit)}\n" if unit else "", f"missing = {_texts(_OF_SCHEMA)}\n"]
     kinds = {column.name: column.kind for column in seen}
-    parts.append(f"\n[label]\ncolumn = {_text(label or TO_CHOOSE)}\n")
+    parts.append(f"\n[label]\ncolumn = {as_toml(label or TO_CHOOSE)}\n")
     if kinds.get(label) == "number":
         parts.append(f"bounds = {some}  # low, high\n")
     else:
@@ -367,7 +367,7 @@ def _as_toml(seen: Sequence[ColumnKind], label: str, unit: str) -> str:
     if len(used) > MAX_FEATURES:
         raise DataError(f"the table has more than {MAX_FEATURES} columns; export fewer")
     for column in used:
-        parts.append(f"\n[[columns]]\nname = {_text(column.name)}\n")
+        parts.append(f"\n[[columns]]\nname = {as_toml(column.name)}\n")
         if column.kind == "category":
             parts.append(f'type = "category"\ncategories = {one}  # a list in it: synonyms\n')
         else:
@@ -383,19 +383,19 @@ def _as_profile(
     path: Path, form: Form, marks: Sequence[str], seen: Sequence[ColumnKind], unit: str
 ) -> str:
     """Return profile lines that make the table readable."""
-    lines = ["[data]", 'format = "csv"', f"path = {_text(str(path))}"]
-    lines += [f"id = {_text(unit)}"] if unit else []
-    lines += [f"encoding = {_text(form.encoding)}"] if form.encoding != "utf-8" else []
-    lines.append(f"delimiter = {_text(form.delimiter)}")
+    lines = ["[data]", 'format = "csv"', f"path = {as_toml(str(path))}"]
+    lines += [f"id = {as_toml(unit)}"] if unit else []
+    lines += [f"encoding = {as_toml(form.encoding)}"] if form.encoding != "utf-8" else []
+    lines.append(f"delimiter = {as_toml(form.delimiter)}")
     if form.notation != PLAIN:
-        lines.append(f"decimal = {_text(form.notation.decimal)}")
+        lines.append(f"decimal = {as_toml(form.notation.decimal)}")
     if form.notation.thousands:
-        lines.append(f"thousands = {_text(form.notation.thousands)}")
+        lines.append(f"thousands = {as_toml(form.notation.thousands)}")
     lines += [f"missing = {_texts(marks)}"] if marks else []
     every = [each for column in seen for each in column.formats]
     for column in seen:
         if column.own.is_scaled and column.kind == "number":
-            lines.append(f"[data.columns.{_text(column.name)}]")
+            lines.append(f"[data.columns.{as_toml(column.name)}]")
             lines += [f"strip = {_texts(column.own.strip)}"] if column.own.strip else []
             lines += ['below-limit = "half"  # or "limit"'] if column.own.below_limit else []
         if column.kind == "date" and column.name != unit:
@@ -404,7 +404,7 @@ def _as_profile(
             century = [f"century-from = {CENTURY}  # choose: the first of a hundred years for %y"]
             century = century if any("%y" in each for each in formats) else []
             lines += [
-                f"[data.columns.{_text(column.name)}]",
+                f"[data.columns.{as_toml(column.name)}]",
                 'to = "age"  # or "days"',
                 f"date-formats = {_texts(formats)}",
                 *century,
@@ -413,10 +413,5 @@ def _as_profile(
     return "\n".join(lines)
 
 
-def _text(value: str) -> str:
-    """Return ``value`` as a TOML text; JSON's escapes are valid TOML."""
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _texts(values: Sequence[str]) -> str:
-    return f"[{', '.join(map(_text, values))}]"
+    return f"[{', '.join(map(as_toml, values))}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import tracemalloc
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from client_app.approval.fab import read_bundle
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import MOST_TERMS
-from hdpfl_flower.config.toml_text import DEEPEST, MOST_PARTS, form_fault
+from hdpfl_flower.config.toml_text import DEEPEST, MOST_PARTS, as_toml, form_fault
 from hdpfl_flower.errors import DeploymentError, TermsError
 from tests.client_app.commands.fabs import MODULE, pack, pyproject
 
@@ -77,3 +78,9 @@ def test_dots_and_brackets_count_in_keys_alone() -> None:
     for text in (f'a = "{dots}.a.a"', f"a = '''{dots}.a\n[[[[[['''", f"# {dots}.a [[[[["):
         assert not form_fault(text)
     assert not form_fault("a = [1.5, 2.5, 3.5, 4.5, 5.5]")
+
+
+@pytest.mark.parametrize("text", ["", 'a "b" \\ c', "\x7f", "\U0001f600 Köln", "\n\t\0", "\u2028"])
+def test_a_text_is_read_as_it_was_written(text: str) -> None:
+    """Of other writers JSON's halves of a character, and DEL, are no TOML."""
+    assert tomllib.loads(f"key = {as_toml(text)}\n{as_toml(text)} = 1") == {"key": text, text: 1}
