@@ -137,7 +137,7 @@ def _draw(result: RunResult) -> None:
 
 
 def _notice_of(event: Event) -> dict[str, str]:
-    """Return what a person is told of an event; empty: nothing."""
+    """Return the notice of an event for `notify`, or an empty one."""
     if event["event"] == "approval" and event["status"] == "pending":
         return {"notice": "request-pending", "site": event["site"]}
     if event["event"] == "run-finished":

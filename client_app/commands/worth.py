@@ -162,7 +162,7 @@ def _told(title: str, total: int) -> Callable[[], None]:
 
 
 def _expect(site: Profile, terms: Path, question: Question, *, as_json: bool) -> None:
-    """Print what the site's records alone would reach under the plan of a run."""
+    """Print the expected model of the site's records alone, under a run's plan."""
     from client_app.worth.expectation import expect, in_words
     from client_app.worth.wording import facts, on_which, rows
     from hdpfl_flower.privacy.plan import make_plan

@@ -1,4 +1,4 @@
-"""What a board asks beside the promise: decisions, exact answers, NIST's questions."""
+"""Facts for a board beside the promise: decisions, exact answers, NIST's questions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def exact_releases(view: LedgerView) -> list[dict[str, Any]]:
 
 
 def runs_asked(facts: dict[str, Any], *, whole: bool) -> list[tuple[str, ...]]:
-    """Return rows of runs with who asked, for what, and who decided; a header first.
+    """Return runs with coordinator, purpose and decision, a header first.
 
     In short the last :data:`MOST_RUNS` alone, long texts cut.
     """

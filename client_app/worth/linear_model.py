@@ -1,4 +1,4 @@
-"""Penalised linear model: what a site would fit at home without any federation.
+"""Penalised linear model of a site alone, without any federation.
 
 Logistic regression (ridge for numbers), solved to the optimum, so that no rate or number of epochs
 must be found for it. C = 1 is kept unless cross-validation finds another strength better by more

@@ -15,7 +15,7 @@ known, and no label. Three things make it work:
   the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where clients
   do not differ, the weights are those of least noise. Then the one direction is tested that these
   weights leave out, Σ (pᵢ − qᵢ)mᵢ, all blocks together: where few quiet clients differ from many
-  noisy ones that no test tells apart one by one, the weights go back to the target.
+  noisy ones that no test tells apart one by one, the weights return to the target.
 * A difference is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.

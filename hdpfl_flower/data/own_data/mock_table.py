@@ -53,7 +53,7 @@ def mock_table(schema: Schema, rows: int, seed: int = 0) -> str:
 def _cells(
     column: Column, rows: int, draw: np.random.Generator, rule: np.random.Generator
 ) -> tuple[list[str], npt.NDArray[np.float64]]:
-    """Return cells, and what the label's rule reads of them, in [-1, 1]."""
+    """Return cells, and their input to the label's rule, in [-1, 1]."""
     if isinstance(column, NumberColumn):
         share = draw.random(rows)
         return _between(*column.bounds, share), 2 * share - 1

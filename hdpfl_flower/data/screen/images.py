@@ -1,4 +1,4 @@
-"""Images of a folder that would teach nothing, or be read on another scale.
+"""Checks of a folder's images: unread, equal, or of another scale.
 
 Only for the site's own screen, as ``losses.py``.
 """
