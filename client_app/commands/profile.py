@@ -366,19 +366,19 @@ def _check_device(site: Profile, findings: ProfileFindings) -> str | None:
 def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFindings) -> None:
     from client_app.site.site import allowed_layout
     from client_app.training.dpsgd import rehearsal_size
-    from client_app.training.engine_choice import engine_for
     from client_app.training.engines import rehearse
+    from client_app.training.trainer import engine_of
     from hdpfl_flower.data.datasets import task_for
 
     training = site.training
     with findings.catching("model"):
         task = task_for(run)
         allowed_layout(site, run.model, task)  # before the network takes memory
-        engine = engine_for(run.model, task, training.engine, device)
+        engine, physical = engine_of(site, run.model, task, device)
         size = engine.theta.numel()
         findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
         try:
-            rehearse(engine, rehearsal_size(float(training.batch_size), training.physical_batch))
+            rehearse(engine, rehearsal_size(float(training.batch_size), physical))
         except (RuntimeError, MemoryError):
             findings.error(
                 "memory: the largest batch does not fit; lower 'training.physical-batch'"

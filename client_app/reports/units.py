@@ -31,7 +31,7 @@ _RELATIONS = {WHOLE_SITE: ANY_CHANGE, BY_SERVER: NOT_HERE}
 
 def of_id(column: str) -> str:
     """Return the unit where a column names it."""
-    return f"all that lies under one value of column '{column}' (one record is used)"
+    return f"all that lies under one value of column '{column}'"
 
 
 def things_of(unit: str) -> str:

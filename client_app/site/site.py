@@ -160,12 +160,16 @@ class Site:
         """Return the records to train on; raises ``DataError`` where the source cannot be read."""
         return self._records[0]
 
+    def training_units(self) -> Records:
+        """Return the records of DP-SGD, one a unit: with ``records-per-unit`` several in each."""
+        return self._records[2]
+
     def test_records(self) -> Records | None:
         """Return the records that the profile holds out of training, if any."""
         return self._records[1]
 
     @cached_property
-    def _records(self) -> tuple[Records, Records | None]:
+    def _records(self) -> tuple[Records, Records | None, Records]:
         if self.profile.data is not None:
             from hdpfl_flower.data.site_data import read_site_data
 
@@ -174,10 +178,11 @@ class Site:
                 kept = Remembered(task.embedding, self.memory, self.profile.state.path)
                 task = replace(task, embedding=kept)
             data = read_site_data(self.profile.data, task, self.terms.schema_text)
-            return data.train, data.test
+            return data.train, data.test, data.train if data.units is None else data.units
         if self.index is not None and self.config is not None:
             train, test = simulated_records(self.config, *self.index)
-            return (self.poison(train, self.task) if self.poison else train), test
+            train = self.poison(train, self.task) if self.poison else train
+            return train, test, train
         raise Declined(Reason.PROFILE, "[data] is missing; say where the site's records lie")
 
 

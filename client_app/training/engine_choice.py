@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from client_app.training.engines import (
     Engine,
     LinearEngine,
     OpacusEngine,
+    UnitEngine,
     VmapEngine,
     is_linear,
     rehearse,
@@ -60,7 +61,7 @@ def _alike(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return outputs.flatten(1)
 
 
-_ENGINES: dict[str, tuple[type[Engine], Callable[[nn.Module, Task], bool]]] = {
+_ENGINES: dict[str, tuple[Callable[..., Engine], Callable[[nn.Module, Task], bool]]] = {
     "linear": (LinearEngine, lambda model, _: is_linear(model)),
     "bookkeeping": (
         BookkeepingEngine,
@@ -74,7 +75,7 @@ _ENGINES: dict[str, tuple[type[Engine], Callable[[nn.Module, Task], bool]]] = {
 
 
 @lru_cache(maxsize=16)
-def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
+def engine_for(spec: str, task: Task, name: str, device: str, most: int = 1) -> Engine:
     """Return the engine for a named model; see :func:`choose_engine`.
 
     Args:
@@ -82,15 +83,16 @@ def engine_for(spec: str, task: Task, name: str, device: str) -> Engine:
         task: shapes and loss.
         name: ``auto``, or the engine to use and no other.
         device: a torch device.
+        most: records of a unit; above 1 they are clipped as one, by ``vmap`` alone.
 
     Raises:
         ModelError, InstallationError: as :func:`choose_engine`.
     """
-    return choose_engine(lambda: build_model(spec, task, seed=0), spec, task, name, device)
+    return choose_engine(lambda: build_model(spec, task, seed=0), spec, task, name, device, most)
 
 
 def choose_engine(
-    build: Callable[[], nn.Module], said: str, task: Task, name: str, device: str
+    build: Callable[[], nn.Module], said: str, task: Task, name: str, device: str, most: int = 1
 ) -> Engine:
     """Return the fastest engine that covers a model and zeros.
 
@@ -100,6 +102,7 @@ def choose_engine(
         task: shapes and loss.
         name: ``auto``, or the engine to use and no other.
         device: a torch device.
+        most: as for :func:`engine_for`.
 
     Raises:
         ModelError: the model cannot be built, or no engine, or not the named one, can train it.
@@ -107,7 +110,10 @@ def choose_engine(
     """
     keep_freed_memory()
     _check_model(build, said, task)
-    for candidate, (engine_class, covers) in _ENGINES.items():
+    engines = _ENGINES
+    if most > 1:
+        engines = {"vmap": (partial(UnitEngine, most=most), _ENGINES["vmap"][1])}
+    for candidate, (engine_class, covers) in engines.items():
         if name not in ("auto", candidate):
             continue
         model = build()

@@ -133,6 +133,12 @@ class Engine(ABC):
             some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
             self._add(total, *some, min(count - first, rows), clip_norm)
 
+    def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``count`` records of zeros, on the device: features and targets."""
+        kind = torch.float32 if self.task.loss == "squared" else torch.int64
+        x = torch.zeros((count, *self.task.input_shape), device=self.theta.device)
+        return x, torch.zeros(count, dtype=kind, device=self.theta.device)
+
     @abstractmethod
     def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
@@ -143,13 +149,17 @@ class Engine(ABC):
     def _parts(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the outputs, then all else that a row's contribution is made of, a row each."""
 
+    def _trial_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows of trials, features and targets."""
+        return pool(self.model, self.task)
+
     def _trial(self, kind: int, rows: torch.Tensor) -> Sequence[torch.Tensor]:
         """Try rows in a batch (:data:`~hdpfl_flower.models.row_batches.Trial`), without dropout.
 
         Dropout's masks follow the place of a row in its batch.
         """
         if self._pool is None:
-            x, y = pool(self.model, self.task)
+            x, y = self._trial_rows()
             self._pool = x.to(self.theta.device), y.to(self.theta.device)
         # The trial's weights are drawn; the real ones come back even where it fails.
         before = self.theta.clone()
@@ -232,24 +242,66 @@ class VmapEngine(_RowEngine):
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
         """Prepare the vectorised gradient of one record's loss."""
         super().__init__(model, task, device)
-
-        def loss(
-            parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
-            return total_loss(task, outputs, y.unsqueeze(0)), outputs[0]
-
         # has_aux: the outputs are returned too, since the proof of rows compares them.
-        one = grad(loss, has_aux=True)
+        one = grad(self._loss, has_aux=True)
         # Each record has a dropout mask of its own, as in a batch.
         self._gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")
         # LSTM's: it is slower, and nobody here can do anything about it.
         warnings.filterwarnings("ignore", "There is a performance drop")
 
+    def _loss(
+        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of one record, and its outputs."""
+        outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
+        return total_loss(self.task, outputs, y.unsqueeze(0)), outputs[0]
+
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return them by one vectorised call of ``torch.func``."""
         gradients, outputs = self._gradients(self.parameters, x, y)
         return outputs, list(gradients.values())
+
+
+class UnitEngine(VmapEngine):
+    """One gradient for up to K records of a unit, the mean of theirs: clipped as one.
+
+    Features are of shape ``(b, K, *input_shape)``; targets float32 ``(b, K, 2)``: target and weight
+    of each record. Weights of a unit sum to 1; a record of weight 0 fills the unit up.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device, most: int) -> None:
+        """Take K = ``most``."""
+        super().__init__(model, task, device)
+        self._most = most
+
+    def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``count`` units of zeros: features and targets."""
+        x, y = super().blank(count * self._most)
+        return self._in_units(x, y, torch.full_like(x.flatten(1)[:, 0], 1 / self._most))
+
+    def _trial_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return units of 1 to K records of the pool, beside one another."""
+        x, y = pool(self.model, self.task)
+        place = torch.arange(self._most).expand(len(x), -1)
+        held = 1 + torch.arange(len(x)).unsqueeze(1) % self._most
+        rows = (torch.arange(len(x)).unsqueeze(1) + place % held) % len(x)
+        weights = (place < held) / held
+        return self._in_units(x[rows.flatten()], y[rows.flatten()], weights.flatten())
+
+    def _in_units(
+        self, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        targets = torch.stack([y.float(), weights], dim=1)
+        return x.view(-1, self._most, *x.shape[1:]), targets.view(-1, self._most, 2)
+
+    def _loss(
+        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean loss of a unit's records, and their outputs."""
+        targets = y[:, 0] if self.task.loss == "squared" else y[:, 0].long()
+        each = vmap(super()._loss, in_dims=(None, 0, 0), randomness="different")
+        losses, outputs = each(parameters, x, targets)
+        return (losses * y[:, 1]).sum(), outputs
 
 
 class OpacusEngine(_RowEngine):
@@ -407,7 +459,5 @@ def may_draw(model: nn.Module) -> bool:
 
 def rehearse(engine: Engine, batch: int) -> None:
     """Run a batch of zeros, to fail before data is touched."""
-    x = torch.zeros((batch, *engine.task.input_shape), device=engine.theta.device)
-    kind = torch.float32 if engine.task.loss == "squared" else torch.int64
-    y = torch.zeros(batch, dtype=kind, device=engine.theta.device)
+    x, y = engine.blank(batch)
     engine.add_clipped_sum(torch.zeros_like(engine.theta), x, y, batch, math.inf)

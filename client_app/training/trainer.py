@@ -14,15 +14,17 @@ from client_app.site.personal_state import PersonalState, Vector
 from client_app.site.site import TOO_LARGE, Site
 from client_app.training.dpsgd import Phase, pull_share, rehearsal_size, settle, train
 from client_app.training.engine_choice import engine_for
-from client_app.training.engines import rehearse
+from client_app.training.engines import Engine, UnitEngine, rehearse
 from client_app.training.last_step import last_step
 from client_app.training.stacked_dpsgd import PrivateJob
 from client_app.work import own_round
 from client_app.work.base import Course
 from hdpfl_flower import wire
+from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import Declined, Reason
 from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.models.parts import parts_of
+from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
 from hdpfl_flower.quantize import FLOAT32, Form, round_vector
 from hdpfl_flower.system.paths import available_cores
@@ -69,11 +71,11 @@ class Trainer:
         self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
-        self._engine = engine_for(terms.model, site.task, training.engine, device)
+        self._engine, self._physical = engine_of(site.profile, terms.model, site.task, device)
         if not site.simulated:
             # Here, before a release is reserved: what fails for want of memory costs no budget.
-            settle(self._engine, training.batch_size, training.physical_batch)
-            rehearse(self._engine, rehearsal_size(training.batch_size, training.physical_batch))
+            settle(self._engine, training.batch_size, self._physical)
+            rehearse(self._engine, rehearsal_size(training.batch_size, self._physical))
 
     def choose(self, index: int) -> None:
         """Start from model ``index`` of the message; the same request, whichever it is."""
@@ -126,9 +128,10 @@ class Trainer:
         """Return the round for joint training of simulated sites, or None.
 
         A deployed site trains by itself: in a stack no number of a record is proven to be its own
-        to the last bit. So do a part of the model, phases and an offset.
+        to the last bit. So do a part of the model, phases, an offset and units of several records.
         """
-        if not self._site.simulated or self._personal is not None or self._offset is not None:
+        alone = self._personal is not None or self._offset is not None
+        if not self._site.simulated or alone or isinstance(self._engine, UnitEngine):
             return None
         server_round = self._instructions.server_round
         return PrivateJob(
@@ -173,15 +176,26 @@ class Trainer:
         return train(
             self._engine,
             self._whole(self.start),
-            site.training_records(),
+            site.training_units(),
             plan,
             instructions.terms.learning_rate,
             site.streams(instructions.server_round, kind),
-            site.profile.training.physical_batch,
+            self._physical,
             pull=course.pull,
             offset=course.offset,
             phases=course.phases,
         )
+
+
+def engine_of(profile: Profile, spec: str, task: Task, device: str) -> tuple[Engine, int]:
+    """Return the engine of a site's DP-SGD, and how many units it may hold in memory at once.
+
+    Raises:
+        ModelError, InstallationError: as :func:`engine_for`.
+    """
+    training, most = profile.training, profile.data.records_per_unit if profile.data else 1
+    engine = engine_for(spec, task, training.engine, device, most)
+    return engine, max(1, training.physical_batch // most)
 
 
 def payload_of(site: Site, instructions: Instructions, update: Vector) -> bytes:

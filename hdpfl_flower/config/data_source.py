@@ -151,15 +151,20 @@ class DataSource(RedactedModel):
     id: str = Field(
         "",
         description="Column of the protected unit, such as a patient's number; of images `folder`: "
-        "each folder inside of a class's is a unit. One record of each unit is used, and the run's "
-        "schema must name the same column. Empty: a row or image is a unit, and the site declines "
-        "a run whose schema names an id.",
+        "each folder inside of a class's is a unit. The run's schema must name the same column. "
+        "Empty: a row or image is a unit, and the site declines a run whose schema names an id.",
     )
     row: Annotated[str, Field(pattern=r"^(first|last by \S.*)$")] = Field(
         "first",
         description="The labelled row of an id that training uses: `first`, or `last by COLUMN` of "
         "the site's table: the latest day, read by `data.columns.COLUMN`, of one day the last row; "
         "one without a date only where the id has none.",
+    )
+    records_per_unit: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Records of an id that DP-SGD uses, in the order of `row` (from the latest "
+        "day): the mean of their gradients is clipped as one, and ε is still that of the id. All "
+        "else uses one record.",
     )
     encoding: Literal[
         "utf-8", "latin-1", "iso8859-2", "iso8859-15",
@@ -205,8 +210,11 @@ class DataSource(RedactedModel):
             )
         if self.bits != 16 and self.format != "images":
             raise ValueError("'data.bits' is for images; remove it")
-        if self.last_by and not self.id:
-            raise ValueError("'data.row' chooses a row of an id; set 'data.id', or remove it")
+        for key, is_set in (("row", self.last_by), ("records-per-unit", self.records_per_unit > 1)):
+            if is_set and not self.id:
+                raise ValueError(
+                    f"'data.{key}' chooses records of an id; set 'data.id', or remove it"
+                )
         for key in self._wrong_here():
             raise ValueError(f"'data.{key}' does not go with this 'data.format'; remove it")
         # A quote or a line end would cut inside of cells.
@@ -231,8 +239,11 @@ class DataSource(RedactedModel):
 
     @property
     def row_used(self) -> str:
-        """The row of an id that training uses, in words."""
-        return f"last labelled row by '{self.last_by}'" if self.last_by else "first labelled row"
+        """The rows of an id that training uses, in words."""
+        kind, by = ("last", f" by '{self.last_by}'") if self.last_by else ("first", "")
+        if self.records_per_unit == 1:
+            return f"{kind} labelled row{by}"
+        return f"{kind} {self.records_per_unit} labelled rows{by}, clipped as one,"
 
     def _wrong_here(self) -> Iterator[str]:
         """Yield keys without effect under the format."""

@@ -37,19 +37,21 @@ class OwnTable(Redacted):
         missing: the site's own marks of a missing value, in every column.
         columns: by the schema's name.
         last_by: the site's date column whose latest row of an id is used; empty: the first row.
+        per_unit: records of an id that are used.
     """
 
     form: Form = AS_USUAL
     missing: tuple[str, ...] = ()
     columns: Mapping[str, OwnColumn] = field(default_factory=dict)
     last_by: str = ""
+    per_unit: int = 1
 
     @classmethod
     def of(cls, source: DataSource) -> OwnTable:
         """Return the format stated in the profile's ``[data]``."""
         notation = Notation(source.decimal, source.thousands)
         form = Form(source.encoding, source.delimiter, notation)
-        return cls(form, source.missing, source.columns, source.last_by)
+        return cls(form, source.missing, source.columns, source.last_by, source.records_per_unit)
 
     def own(self, name: str) -> OwnColumn:
         """Return the site's form of the schema's column ``name``."""

@@ -141,9 +141,9 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
         yield (
             f"warning: {summary.left_out['repeated id']} records have a repeated id: training "
             f"reads the {source.row_used} of an id alone, which protects the person; "
-            "'hdpfl-site evaluate' and 'worth' also read the others. If another row is the one to "
-            "be learned from, choose it by 'data.row'; an id of its own for each row would take "
-            "the protection from the person"
+            "'hdpfl-site evaluate' and 'worth' also read the others. Choose another row by "
+            "'data.row', several by 'data.records-per-unit'; an id of its own for each row would "
+            "take the protection from the person"
         )
     own = OwnTable.of(source)
     wanted = [own.wanted(schema.id), *([own.dated] if own.last_by else [])]

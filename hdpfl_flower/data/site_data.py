@@ -23,7 +23,7 @@ from hdpfl_flower.data.image_folder import read_images
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_reader import Redacted
-from hdpfl_flower.data.table_records import Summary, read_table
+from hdpfl_flower.data.table_records import Summary, ranks_of, read_table
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
 
@@ -37,12 +37,14 @@ class SiteData(Redacted):
         test: the profile's ``holdout`` share; None if it is 0.
         summary: private counts, for the site alone.
         ids: the protected unit of each training record, all different; None without ids.
+        units: as ``train``, of several records each: :func:`units_of`; None where it is one.
     """
 
     train: Records
     test: Records | None
     summary: Summary
     ids: tuple[bytes, ...] | None
+    units: Records | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -88,15 +90,41 @@ def read_site_data(source: DataSource, task: Task, schema_text: str) -> SiteData
         without ids, on its stored row or file) alone: adding a record moves no other record,
         and the terms move none either. The number of records may be 0.
     """
-    read = _read(source, task, schema_text)
-    records, summary, ids = read.records, read.summary, read.ids
-    if source.holdout == 0:
-        return SiteData(records, None, summary, ids)
+    most = source.records_per_unit
+    read = _read(source, task, schema_text, every_record=most > 1)
+    records, ids = read.records, read.ids
+    if source.holdout == 0 and most == 1:
+        return SiteData(records, None, read.summary, ids)
     out = _held_out(read, source.holdout)
-    train, test = np.flatnonzero(~out), np.flatnonzero(out)
+    train, test = np.flatnonzero(read.first & ~out), np.flatnonzero(read.first & out)
+    units = units_of(read, ~out, most) if most > 1 else None
     if ids is not None:
         ids = tuple(ids[row] for row in train)
-    return SiteData(records.take(train), records.take(test), summary, ids)
+    held_out = records.take(test) if source.holdout else None
+    return SiteData(records.take(train), held_out, read.summary, ids, units)
+
+
+def units_of(read: _Read, among: Mask, most: int) -> Records:
+    """Return one record for each unit, of up to ``most`` of its records.
+
+    Returns:
+        features float32 ``(n, most, *input_shape)``; targets float32 ``(n, most, 2)``: target and
+        weight of each, the weights of a unit equal and 1 in sum. Unused places hold its first
+        record with weight 0.
+    """
+    firsts = np.flatnonzero(among & read.first)
+    features = np.repeat(read.records.features[firsts, None], most, axis=1)
+    targets = np.zeros((len(firsts), most, 2), dtype=np.float32)
+    targets[:, :, 0] = read.records.targets[firsts, None]
+    rows = np.flatnonzero(among & (read.ranks < most))
+    places = _numbered(read.ids[row] for row in rows) if read.ids else np.arange(len(rows))
+    numbers = np.empty(len(firsts), dtype=np.int64)
+    numbers[places[read.first[rows]]] = np.arange(len(firsts))
+    at = numbers[places], read.ranks[rows]
+    features[at] = read.records.features[rows]
+    targets[(*at, 0)] = read.records.targets[rows]
+    targets[(*at, 1)] = 1 / np.bincount(at[0], minlength=len(firsts))[at[0]]
+    return Records(features, targets)
 
 
 def read_unit_records(source: DataSource, task: Task, schema_text: str) -> UnitRecords:
@@ -110,9 +138,8 @@ def read_unit_records(source: DataSource, task: Task, schema_text: str) -> UnitR
     records, ids = read.records, read.ids
     copies = _numbered(ids if ids is not None else _encoded(records))
     units = np.arange(len(records)) if ids is None else copies
-    first = np.ones(len(records), dtype=bool) if read.used is None else read.used
     held_out = _held_out(read, source.holdout)
-    return UnitRecords(records, units, first, held_out, copies, read.positions)
+    return UnitRecords(records, units, read.first, held_out, copies, read.positions)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -124,7 +151,7 @@ class _Read(Redacted):
         summary: as in :class:`SiteData`.
         ids: the unit of each; None without ids.
         positions: as in :class:`UnitRecords`.
-        used: ``first`` in :class:`UnitRecords`; None: all.
+        places: ``ranks`` of a table's records; None: all 0.
         digests: uint64 ``(n,)``, of the row or file of each as it is stored; None if no record is
             held out, or ids decide it.
     """
@@ -133,8 +160,19 @@ class _Read(Redacted):
     summary: Summary
     ids: tuple[bytes, ...] | None = None
     positions: npt.NDArray[np.int64] | None = None
-    used: Mask | None = None
+    places: npt.NDArray[np.int64] | None = None
     digests: npt.NDArray[np.uint64] | None = None
+
+    @property
+    def ranks(self) -> npt.NDArray[np.int64]:
+        """Place of each record among those of its unit, from 0."""
+        return np.zeros(len(self.records), np.int64) if self.places is None else self.places
+
+    @property
+    def first(self) -> Mask:
+        """``first`` in :class:`UnitRecords`."""
+        found: Mask = self.ranks == 0
+        return found
 
 
 def _read(source: DataSource, task: Task, schema_text: str, *, every_record: bool = False) -> _Read:
@@ -168,7 +206,7 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
         source.path, source.format, schema, own, every_record=every_record, digests=draws
     )
     return _Read(
-        table.records, table.summary, table.ids, table.positions, table.used, table.digests
+        table.records, table.summary, table.ids, table.positions, table.ranks, table.digests
     )
 
 
@@ -180,11 +218,10 @@ def _read_folder(source: DataSource, task: Task, draws: bool, every_record: bool
         digests = _digested(file.read_bytes() for file in images.files) if draws else None
         return _Read(records, summary, digests=digests)
     names = [file.parent.name.encode() for file in images.files]
-    places = {name: at for at, name in reversed([*enumerate(names)])}
-    used = np.array([places[name] == at for at, name in enumerate(names)], dtype=bool)
-    summary.left_out["repeated id"] = int((~used).sum())
-    kept = np.flatnonzero(used | every_record)
-    return _Read(records.take(kept), summary, tuple(names[at] for at in kept), used=used[kept])
+    ranks = ranks_of(names, range(len(names)))
+    summary.left_out["repeated id"] = int((ranks >= source.records_per_unit).sum())
+    kept = np.flatnonzero((ranks == 0) | every_record)
+    return _Read(records.take(kept), summary, tuple(names[at] for at in kept), places=ranks[kept])
 
 
 def _held_out(read: _Read, share: float) -> Mask:

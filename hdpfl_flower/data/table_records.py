@@ -7,6 +7,8 @@ alone. Only a fault of the file as a whole raises.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,8 @@ class TableRead(Redacted):
             None without ``id`` in the schema.
         positions: int64 ``(n,)``; the row of the file, from 0 and without
             blank lines, of each record.
-        used: the one record of its unit that training may use, bool, shape ``(n,)``.
+        ranks: of each among the records of its unit, from 0, in the order in which training may
+            use them, int64 ``(n,)``; 0 without ids.
         digests: uint64 ``(n,)``, of the row of each record as it lies in the file; None unless
             asked for.
     """
@@ -65,7 +68,7 @@ class TableRead(Redacted):
     summary: Summary
     ids: tuple[bytes, ...] | None
     positions: npt.NDArray[np.int64]
-    used: Mask
+    ranks: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64] | None = None
 
 
@@ -90,7 +93,7 @@ def read_table(
         schema: the run's public schema.
         own: how the site writes its table.
         every_record: all labelled records of a unit, not one alone; ``ids`` then repeat.
-            For tests that stay at the site; no training may read them.
+            For tests that stay at the site, and for a training that makes one record of them.
         digests: whether rows are digested, too; a digest depends on no schema.
 
     Raises:
@@ -120,21 +123,21 @@ def records_of(
     summary.left_out["no known label"] = int((~found.known).sum())
     if schema.label.edges:
         summary.left_out[EARLY] = int(found.early.sum())
-    kept = used = labelled
-    ids = None
+    kept, ranks, ids = labelled, np.zeros(len(labelled), dtype=np.int64), None
     if schema.id:
         names = ids_of(raw, schema, own)
         order = np.flatnonzero(labelled)
         if own.last_by:
             order = order[::-1]
             order = order[np.argsort(-own.row_days(raw)[order], kind="stable")]
-        kept = used = _first_of_each(names, order, summary)
-        if every_record:
-            kept = labelled & np.array([bool(name) for name in names], dtype=bool)
+        ranks = ranks_of(names, order.tolist())
+        kept = ranks >= 0 if every_record else ranks == 0
+        summary.left_out["repeated id"] = int((ranks >= own.per_unit).sum())
+        summary.left_out["no id"] = len(order) - int((ranks >= 0).sum())
         ids = tuple(names[row] for row in np.flatnonzero(kept))
     records = Records(features[kept], targets[kept])
     digests = None if raw.digests is None else raw.digests[kept]
-    return TableRead(records, summary, ids, raw.positions[kept], used[kept], digests)
+    return TableRead(records, summary, ids, raw.positions[kept], ranks[kept], digests)
 
 
 def features_only(
@@ -308,20 +311,20 @@ def ids_of(raw: RawTable, schema: Schema, own: OwnTable) -> list[bytes]:
     return [b"" if gone else text for text, gone in zip(ids, missing, strict=True)]
 
 
-def _first_of_each(ids: list[bytes], order: npt.NDArray[np.int64], summary: Summary) -> Mask:
-    """Return the first row of each id in ``order``; count the others.
+def ranks_of(ids: Sequence[bytes], order: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Return the rank of each row in ``order`` among those of its id; −1 for others.
 
     Two records of one patient in training would cost the patient twice what the ledger says, and
-    to stop with an error would disclose a record, so the second one is left out.
+    to stop with an error would disclose a record, so all but the first are left out, or made one
+    record with it. A rank depends on the rows of its own unit alone.
+
+    >>> ranks_of([b"p", b"q", b"p", b"", b"p"], [0, 1, 2, 3]).tolist()
+    [0, 0, 1, -1, -1]
     """
-    kept = np.zeros(len(ids), dtype=bool)
-    seen: set[bytes] = set()
-    no_id = 0
-    for row in order.tolist():
-        # By the unit's own rows alone, so that no record changes the result of another unit.
-        no_id += not ids[row]
-        kept[row] = bool(ids[row]) and ids[row] not in seen
-        seen.add(ids[row])
-    summary.left_out["no id"] = no_id
-    summary.left_out["repeated id"] = int(len(order) - kept.sum()) - no_id
-    return kept
+    ranks = np.full(len(ids), -1, dtype=np.int64)
+    seen: Counter[bytes] = Counter()
+    for row in order:
+        if ids[row]:
+            ranks[row] = seen[ids[row]]
+            seen[ids[row]] += 1
+    return ranks

@@ -1,7 +1,8 @@
 """Unit of a run's guarantee: a record, all records of one id, or all records of a client.
 
-Units of different size never count under one name: with an id one record of each unit is used, and
-taking that record away puts another one of the same id in its place, so that sums move by 2C.
+Units of different size never count under one name: with an id all that is used of a unit is
+clipped as one record, and taking a row away puts another of the same id in its place, so that sums
+move by 2C.
 """
 
 from __future__ import annotations
@@ -60,9 +61,7 @@ def unit_of(terms: RunTerms) -> Unit:
     column = id_of(terms.schema_text)
     if column:
         return Unit(
-            f"all that lies under one value of column '{column}' at one client (one record of it "
-            "is used)",
-            ONE_MORE_OR_LESS,
+            f"all that lies under one value of column '{column}' at one client", ONE_MORE_OR_LESS
         )
     return Unit("one record of one client", ONE_MORE_OR_LESS)
 

@@ -12,6 +12,8 @@ import torch
 
 from client_app.site.site import Site
 from client_app.training.engine_choice import engine_for
+from client_app.training.engines import Engine
+from client_app.training.trainer import engine_of
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.schema import Schema
@@ -49,9 +51,9 @@ def site_with(folder: Path, own: str, holdout: float = 0.0) -> Path:
     return profile
 
 
-def clipped_sum(records: Records) -> np.ndarray:
+def clipped_sum(records: Records, engine: Engine | None = None) -> np.ndarray:
     """Return the clipped sum of a full batch at the model 0, in units of C."""
-    engine = engine_for("logreg", Schema.parse(SCHEMA).task, "linear", "cpu")
+    engine = engine or engine_for("logreg", Schema.parse(SCHEMA).task, "linear", "cpu")
     engine.theta.zero_()
     total = torch.zeros_like(engine.theta)
     x, y = torch.from_numpy(records.features), torch.from_numpy(records.targets)
@@ -106,6 +108,36 @@ def test_the_id_that_a_site_does_not_name_would_move_it_by_two(tmp_path: Path) -
         for rows in (ROWS, ROWS[1:])
     ]
     assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(2.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("order", ["first", "last by age"])
+@pytest.mark.parametrize("most", [2, 3])
+def test_the_rows_of_a_patient_together_move_the_sum_by_one_clip_norm(
+    tmp_path: Path, most: int, order: str
+) -> None:
+    """From the table to the sum: rows that pull one way, and cells that cannot be read."""
+    path = site_with(tmp_path, "patient", holdout=0.2)
+    change(path, 'id = "patient"', f'id = "patient"\nrecords-per-unit = {most}\nrow = "{order}"')
+    profile, run = Profile.load(path), terms_of(schema=with_id("patient"))
+    draws = random.Random(most)
+    names = [f"p{i}" for i in range(9) for _ in range(draws.randrange(1, 6))]
+    draws.shuffle(names)
+    rows = [
+        ("a", name, "yes" if int(name[1:]) % 2 else draws.choice(("no", "?"))) for name in names
+    ]
+
+    def sums(some: list[tuple[str, str, str]]) -> list[np.ndarray]:
+        write_rows(tmp_path, some)
+        site = Site(profile, run, None)
+        engine, _ = engine_of(profile, "logreg", site.task, "cpu")
+        return [clipped_sum(site.training_units(), engine), clipped_sum(site.training_records())]
+
+    whole, moves = sums(rows), []
+    for patient in dict.fromkeys(names):
+        less = sums([row for row in rows if row[1] != patient])
+        moves += [float(np.linalg.norm(a - b)) for a, b in zip(whole, less, strict=True)]
+    assert 0.9 < max(moves) <= ONE_UNIT
+    assert ask(path, run).has_content()
 
 
 @pytest.mark.parametrize("own", ["", "patient"], ids=["none", "patient"])

@@ -119,7 +119,7 @@ def test_repeated_ids_are_a_warning_that_says_what_becomes_of_them(tmp_path: Pat
     _, _, line = check_site_data(source(path, "csv", unit="who"), TABLE, WITH_ID, 2)
     assert line.startswith("warning: 2 records have a repeated id: training reads the first")
     assert "'hdpfl-site evaluate'" in line
-    assert "choose it by 'data.row'" in line
+    assert "by 'data.row', several by 'data.records-per-unit'" in line
 
 
 def test_the_row_used_of_an_id_and_rows_without_a_date_are_told(tmp_path: Path) -> None:

@@ -73,13 +73,41 @@ def test_training_is_the_last_record_of_each_unit_by_the_sites_date(
     assert used([*LAST, "11,0,q,31.12.9999", "12,0,q,02.01.1970"]) == [2, 7, 9, 12]
 
 
+@pytest.mark.parametrize("holdout", [0.0, 0.4])
+def test_units_hold_the_mean_of_their_last_rows_and_their_first_row_elsewhere(
+    tmp_path: Path, holdout: float
+) -> None:
+    rows = [f"{i},{i % 2},p{i % 7},{1 + i % 28:02}.03.2024" for i in range(60)]
+    where = last_by_day(tmp_path, [*rows, "5,1,,01.03.2024", "9,?,p1,31.03.2024"])
+    given = where.model_copy(update={"records_per_unit": 9, "holdout": holdout})
+    data, every = read_site_data(given, TABLE, WITH_ID), read_unit_records(given, TABLE, WITH_ID)
+    assert data.units is not None
+    assert data.units.features.shape == (len(data.train), 9, 1)
+    assert np.array_equal(data.units.features[:, 0], data.train.features)  # and so of the filling
+    assert data.summary.left_out["repeated id"] == 0
+    for unit, first in enumerate(np.flatnonzero(every.first & ~every.held_out)):
+        own = every.records.take(np.flatnonzero(every.units == every.units[first]))
+        weight = data.units.targets[unit, :, 1]
+        assert weight[: len(own)].tolist() == pytest.approx([1 / len(own)] * len(own))
+        assert not weight[len(own) :].any()
+        told = zip(data.units.features[unit, :, 0], data.units.targets[unit, :, 0], strict=True)
+        held = zip(own.features[:, 0], own.targets, strict=True)
+        assert sorted([*told][: len(own)]) == sorted(held)
+    fewer = read_site_data(given.model_copy(update={"records_per_unit": 2}), TABLE, WITH_ID)
+    assert fewer.summary.left_out["repeated id"] == 60 - 2 * 7
+    assert fewer.units is not None
+    assert np.array_equal(fewer.units.features, data.units.features[:, :2])
+
+
 @pytest.mark.parametrize("row", ["last", "last by", "last by  ", "first by seen"])
 def test_a_row_that_is_no_choice_is_refused(row: str) -> None:
     given = {"format": "csv", "path": "t.csv", "id": "who"}
     with pytest.raises(ValidationError, match="row"):
         DataSource.model_validate(given | {"row": row})
-    with pytest.raises(ValidationError, match=r"'data\.row' chooses a row of an id"):
+    with pytest.raises(ValidationError, match=r"'data\.row' chooses records of an id"):
         DataSource.model_validate({"format": "csv", "path": "t.csv", "row": "last by seen"})
+    with pytest.raises(ValidationError, match=r"'data\.records-per-unit' chooses records"):
+        DataSource.model_validate({"format": "csv", "path": "t.csv", "records-per-unit": 3})
 
 
 def test_without_ids_each_record_is_a_unit_and_copies_are_known(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from server_app.run.resume import JOURNAL
 from server_app.run.rounds import run, write_result
 from tests.client_app.messages import CLIENT_NOISE, SCHEMA, config_of, make_site
 
-PERSON = (
-    "all that lies under one value of column 'patient' at one client (one record of it is used)"
-)
+PERSON = "all that lies under one value of column 'patient' at one client"
 ONE, ANY = "add or remove one such unit", "change, add or remove any of these records"
 
 
