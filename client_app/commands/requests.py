@@ -153,14 +153,14 @@ def refuse(
     if not yes and not typer.confirm(f"Refuse run {quoted(run_id)} for good? It cannot be undone"):
         raise DataError("nothing was refused")
     paths = ledger_paths(site)
+    waiting = [each for each in read_requests(paths.path) if each.run_id == run_id]
     ledger = Ledger(paths.path, paths.anchor)
     try:
-        ledger.refuse(run_id, _who(by))
+        ledger.refuse(run_id, _who(by), waiting[-1].terms.to_json() if waiting else "")
     finally:
         ledger.close()
-    for request in read_requests(paths.path):
-        if request.run_id == run_id:
-            remove_request(paths.path, request)
+    for request in waiting:
+        remove_request(paths.path, request)
     typer.echo(f"refused: run {quoted(run_id)}")
 
 

@@ -172,14 +172,15 @@ class Ledger:
             if approval.request not in self._account.approved.get(approval.run_id, ()):
                 self._append(APPROVED, approval.entry())
 
-    def refuse(self, run_id: str, by: str) -> None:
+    def refuse(self, run_id: str, by: str, terms: str = "") -> None:
         """Forbid all releases of ``run_id`` from now on, permanently.
 
-        A second call has no effect.
+        A second call has no effect. The entry holds the JSON of its ``terms``, if it was asked for.
         """
         with self._current():
             if run_id not in self._account.refused:
-                self._append(REFUSED, {"run_id": run_id, "by": by})
+                asked = {"terms": terms} if terms else {}
+                self._append(REFUSED, {"run_id": run_id, "by": by, **asked})
 
     def reserve(
         self,
