@@ -16,7 +16,7 @@ from client_app.reports.wording import failed
 from hdpfl_flower.errors import LedgerError
 
 
-def report(  # noqa: PLR0913, PLR0917 - options of a command line
+def report(
     profile: ProfileOption = None,
     ledger: Annotated[
         Path | None, typer.Option(help="A ledger's file alone, in place of a profile.")
@@ -27,14 +27,8 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command line
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
     sign: Annotated[
-        bool, typer.Option("--sign", help="Sign --out by the site's key: OUT.sig, OUT.pub.")
+        bool, typer.Option("--sign", help="Sign --out by the site's key (hdpfl verify OUT).")
     ] = False,
-    verify: Annotated[
-        Path | None, typer.Option(help="Check a signed report offline; nothing else is done.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Public key for --verify; else REPORT.pub beside it.")
-    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Print the site's privacy report.
@@ -42,11 +36,8 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command line
     In short; with --html all of it: what is promised, what was spent and released, whether the
     ledger agrees when everything is computed again, and what is not covered. With --ledger it is
     made from the ledger's file alone, which is only read. Exit status 1 if the ledger contradicts
-    the promise, or with --verify if a byte of the report or its signature was changed.
+    the promise.
     """
-    if verify is not None:
-        _verify(verify, key)
-        return
     if sign and (out is None or ledger is not None):
         raise typer.BadParameter("--sign needs --out FILE, and the profile of the site that signs")
     if json and html:
@@ -84,14 +75,6 @@ def _sign(report: Path, content: bytes, ledger: Path) -> None:
         f"signed: hand on {report.name}, {report.name}.sig and {report.name}.pub, and tell by "
         f"another way that the key is {fingerprint(public)}"
     )
-
-
-def _verify(report: Path, key: Path | None) -> None:
-    from client_app.reports.signature import beside, check
-
-    found = check(report, key or beside(report)[1])
-    known = "" if key else "; this key came with the report: is it the one that the site told you?"
-    typer.echo(f"verified: {report} is, to the byte, what the key {found} signed{known}")
 
 
 def _source(profile: Path | None, ledger: Path | None) -> Source:

@@ -18,6 +18,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.account import ChargedPlan, Request
 from hdpfl_flower.ledger.ledger import Ledger, Reservation
 from hdpfl_flower.privacy.plan import make_plan
+from server_app.commands import main as coordinator_main
 
 SECRETS = ("1.2345678", "PATIENT-123")
 """A profile's ε and a cell of the table: no error may show them."""
@@ -149,12 +150,12 @@ class SiteFolder:
             words += ["--profile", str(self.profile_path)]
         return self.bare(*words, answer=answer)
 
-    def bare(self, *args: object, answer: str = "") -> Result:
-        self.monkeypatch.setattr(sys, "argv", ["hdpfl-site", *map(str, args)])
+    def bare(self, *args: object, answer: str = "", program: str = "hdpfl-site") -> Result:
+        self.monkeypatch.setattr(sys, "argv", [program, *map(str, args)])
         self.monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         self.capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            main()
+            (main if program == "hdpfl-site" else coordinator_main)()
         text = self.capsys.readouterr()
         return Result(int(end.value.code or 0), text.out, text.err)
 

@@ -1,4 +1,4 @@
-"""``hdpfl-site report --sign`` and ``--verify``: every byte counts, offline, for any recipient."""
+"""``report --sign`` and ``hdpfl verify``: every byte counts, offline, for any recipient."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def report(opened):
 
 def test_a_report_as_signed_is_verified_without_a_site(opened, report) -> None:
     shutil.move(opened.ledger_path, opened.folder / "gone")
-    found = opened.bare("report", "--verify", report)
+    found = opened.bare("verify", report, program="hdpfl")
     assert found.code == 0 and found.out.startswith("verified: ")
-    known = opened.bare("report", "--verify", report, "--key", f"{report}.pub")
+    known = opened.bare("verify", report, "--key", f"{report}.pub", program="hdpfl")
     assert known.code == 0 and "came with the report" in found.out
     assert "came with the report" not in known.out
     assert report.stat().st_mode & 0o777 == 0o600
@@ -42,23 +42,29 @@ def test_one_changed_byte_anywhere_fails_in_one_line(opened, report) -> None:
             changed = bytearray(content)
             changed[at] ^= 1
             path.write_bytes(changed)
-            assert "is NOT as it was signed" in opened.bare("report", "--verify", report).error()
+            assert (
+                "is NOT as it was signed" in opened.bare("verify", report, program="hdpfl").error()
+            )
         for other in (content + b"\n", content[:-1], b""):
             path.write_bytes(other)
-            assert "is NOT as it was signed" in opened.bare("report", "--verify", report).error()
+            assert (
+                "is NOT as it was signed" in opened.bare("verify", report, program="hdpfl").error()
+            )
         path.write_bytes(content)
-    assert opened.bare("report", "--verify", report).code == 0
+    assert opened.bare("verify", report, program="hdpfl").code == 0
 
 
 def test_another_sites_key_does_not_verify(opened, report) -> None:
     other = opened.folder / "other.txt"
     shutil.move(key_path(opened.ledger_path), opened.folder / "kept")
     assert opened("report", "--sign", "--out", other).code == 0
-    assert "NOT" in opened.bare("report", "--verify", report, "--key", f"{other}.pub").error()
+    assert "NOT" in opened.bare("verify", report, "--key", f"{other}.pub", program="hdpfl").error()
     (opened.folder / "no.pub").write_text("-----BEGIN PUBLIC KEY-----\n")
-    wrong = opened.bare("report", "--verify", report, "--key", opened.folder / "no.pub")
+    wrong = opened.bare("verify", report, "--key", opened.folder / "no.pub", program="hdpfl")
     assert "no Ed25519 key" in wrong.error()
-    assert "cannot be read" in opened.bare("report", "--verify", opened.folder / "none").error()
+    assert (
+        "cannot be read" in opened.bare("verify", opened.folder / "none", program="hdpfl").error()
+    )
 
 
 def test_the_key_is_made_once_for_its_owner_alone(opened, report) -> None:
