@@ -23,7 +23,7 @@ from client_app.commands.options import (
 )
 from client_app.reports.ledger_view import notes_on_cap, read_ledger
 from client_app.reports.lifetime import runs_that_fit
-from client_app.site.new_profile import NewProfile
+from client_app.site.new_profile import NewProfile, lines_of_table
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
@@ -46,6 +46,9 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
         Path | None, typer.Option(help="CSV, Parquet or npz file, or folder of images.")
     ] = None,
     id_: Annotated[str, typer.Option("--id", help="Column of a table that names the person.")] = "",
+    terms: Annotated[
+        Path | None, typer.Option(help="A run's public terms: names of its schema are looked up.")
+    ] = None,
     records: Annotated[
         int | None, typer.Option(help="About the records for training; public: round it.", min=1)
     ] = None,
@@ -69,12 +72,13 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     sent; 'profile check' comes next.
     """
     check_free(to, force=force)
+    schema = RunConfig.load(terms).terms.schema_text if terms is not None else ""
     data = _asked(data, "--data", "Where do the records lie (CSV, Parquet, npz, folder)?", Path)
     records = _asked(records, "--records", "About how many records are for training (public)?", int)
     epsilon = _asked(epsilon, "--epsilon", "ε of one run (smaller protects more; 1 to 4)?", float)
     cap = _asked(cap, "--cap", "ε of all runs together, for ever?", float)
     text = NewProfile(
-        _data_lines(data, to, id_), records, epsilon, cap, delta, batch_size,
+        _data_lines(data, to, id_, schema), records, epsilon, cap, delta, batch_size,
         anchor=anchor, name=name,
     ).text()  # fmt: skip
     try:
@@ -102,10 +106,10 @@ def _asked(
     return cast(_Answer, typer.prompt(question.removesuffix("?"), value_proc=kind))
 
 
-def _data_lines(data: Path, to: Path, id_: str) -> str:
+def _data_lines(data: Path, to: Path, id_: str, schema_text: str) -> str:
     """Return the keys of ``[data]``; open choices are comments."""
     from hdpfl_flower.config.toml_text import as_toml
-    from hdpfl_flower.data.placeholders import TO_CHOOSE
+    from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.data.schema_draft import draft_schema
 
     if not data.exists():
@@ -118,15 +122,10 @@ def _data_lines(data: Path, to: Path, id_: str) -> str:
         lines = ["[data]", f'format = "{kind}"', f"path = {as_toml(str(path))}"]
         return "\n".join([*lines, *([f"id = {as_toml(id_)}"] if id_ else [])])
     with naming(data):
-        drafted = draft_schema(data, unit=id_).profile.replace(
-            as_toml(str(data)), as_toml(str(path)), 1
-        )
-    head, *columns = drafted.split("\n[data.columns.")
-    blocks = [f"[data.columns.{each}" for each in columns]
-    return "\n".join(
-        [head, *("\n".join(f"# {line}" for line in each.splitlines()) if TO_CHOOSE in each else each
-                 for each in blocks)]
-    )  # fmt: skip
+        draft = draft_schema(data, unit=id_)
+    drafted = draft.profile.replace(as_toml(str(data)), as_toml(str(path)), 1)
+    schema = Schema.load(schema_text) if schema_text else None
+    return lines_of_table(drafted, draft.names, id_, schema)
 
 
 @app.command()
@@ -319,7 +318,10 @@ def _check_data(site: Profile, run: RunTerms, findings: ProfileFindings) -> None
         return
     from hdpfl_flower.data.datasets import task_for
     from hdpfl_flower.data.site_check import check_site_data
+    from hdpfl_flower.privacy.unit import id_of
 
+    if run.schema_text and id_of(run.schema_text) != site.data.column:
+        return  # the terms' error; the records would be those of another unit
     with findings.catching(f"data: {site.data.path}"):
         declared = site.training.declared_records
         for line in check_site_data(site.data, task_for(run).of_records, run.schema_text, declared):

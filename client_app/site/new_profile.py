@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hdpfl_flower.config.profile import MIN_DELTA
 from hdpfl_flower.config.toml_text import as_toml
+from hdpfl_flower.data.own_table import outcomes
+from hdpfl_flower.data.placeholders import TO_CHOOSE
+from hdpfl_flower.data.schema import Schema
 
 _BATCHES = 8
 
@@ -101,6 +106,55 @@ path = {as_toml(self.ledger)}
 # The final model of the last run is kept here.
 path = {as_toml(self.state)}
 """
+
+
+def lines_of_table(drafted: str, names: Sequence[str], unit: str, schema: Schema | None) -> str:
+    """Return the lines of ``[data]``; what must be chosen is a comment.
+
+    Args:
+        drafted: how the table is written, with its own names of columns.
+        names: of its header.
+        unit: that of the protected unit's column; empty: none was named.
+        schema: the run's, whose names the lines take; None: not known yet.
+    """
+    head, *blocks = drafted.split("\n[data.columns.")
+    own = {}
+    for each in blocks:
+        (name,) = tomllib.loads(f"[data.columns.{each}")["data"]["columns"]
+        own[name] = each.partition("\n")[2]
+    if schema is None:
+        return "\n".join([head, *(_block(name, body) for name, body in own.items())])
+    lines = [line for line in head.splitlines() if not line.startswith("id = ")]
+    lines += [f"id = {as_toml(schema.id)}"] if schema.id else []
+    return "\n".join([*lines, *_mapped(schema, names, unit, own)])
+
+
+def _mapped(schema: Schema, names: Sequence[str], unit: str, own: dict[str, str]) -> Iterator[str]:
+    """Yield how each column of the schema is written here, and what stands in no schema."""
+    wanted = [(one.column, one.aliases) for one in outcomes(schema)]
+    wanted += [(column.name, column.aliases) for column in schema.columns]
+    free = list(names)
+    for name, aliases in [(schema.id, (unit,)), *wanted] if schema.id else wanted:
+        held = next((each for each in names if each in {name, *aliases}), "")
+        body = own.pop(held, "") if held else f'name = "{TO_CHOOSE}"'
+        free = [each for each in free if each != held]
+        if name == schema.id and held not in {"", name}:
+            body = f"name = {as_toml(held)}"
+        if body:
+            yield _block(name, body)
+    if free:
+        yield f"# Other columns here: {', '.join(map(as_toml, free))}"
+    for name, body in own.items():
+        yield _comment(f"where name = {as_toml(name)}:\n{body}")
+
+
+def _block(name: str, body: str) -> str:
+    text = f"[data.columns.{as_toml(name)}]\n{body}"
+    return _comment(text) if TO_CHOOSE in body else text
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}" for line in text.splitlines())
 
 
 def delta_for(records: int) -> float:

@@ -83,11 +83,13 @@ class Draft(Redacted):
         text: TOML; made only of the header and each column's kind.
         profile: lines for the site's profile: how its table is written. Private.
         notes: content of the records, one line per column. Private: only for the screen.
+        names: of the header's columns. Private.
     """
 
     text: str
     profile: str
     notes: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
@@ -139,6 +141,7 @@ def draft_schema(path: Path, label: str = "", unit: str = "") -> Draft:
         _schema_text(seen, label, unit),
         _as_profile(path, form, marks, seen, unit),
         (first, *_losses(rows, lost, seen, labels), *notes),
+        tuple(filter(None, names)),
     )
 
 

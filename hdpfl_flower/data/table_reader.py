@@ -269,7 +269,8 @@ def _chosen(names: Sequence[str | bytes], wanted: Sequence[Wanted]) -> list[int]
         listed = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
         raise DataError(
             f"the table has no column {listed} of the schema; name it in the header (the first "
-            "line, read in 'data.encoding'), or map it in 'data.columns' of the profile"
+            "line, read in 'data.encoding'), or write its name here: name = … in "
+            "[data.columns.NAME] of the profile"
         )
     for column, found in zip(wanted, places, strict=True):
         if len(found) > 1:

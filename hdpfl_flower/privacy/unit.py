@@ -81,7 +81,8 @@ def check_unit(profile: Profile, terms: RunTerms) -> None:
         raise Declined(
             Reason.POLICY,
             "the 'id' of the run's 'schema' is not the profile's 'data.id', so that the "
-            "run would protect another unit than this site; set 'data.id' in the profile to the "
-            "column that the schema names, or ask the coordinator to name this site's id in the "
-            "schema (or to drop it where the site has none)",
+            "run would protect another unit than this site; "
+            "write the schema's id as 'data.id', and its name in this table into "
+            "[data.columns.ID]; or ask the coordinator to name this site's id (or to drop it where "
+            "the table has none)",
         )

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hdpfl_flower.config.profile import Profile
-from tests.client_app.commands.conftest import SiteFolder
+from tests.client_app.commands.conftest import SCHEMA, SiteFolder
 
 ENOUGH = ("--records", 40, "--epsilon", 2, "--cap", 8)
 
@@ -43,6 +43,23 @@ def test_what_must_be_chosen_is_a_comment(site: SiteFolder) -> None:
     assert data is not None and data.columns["b"].below_limit == "half"
     assert "born" not in data.columns
     assert '# reference = "<choose>"' in (site.folder / "p.toml").read_text()
+
+
+def test_names_of_a_runs_schema_are_looked_up(site: SiteFolder) -> None:
+    """Those of the header need no line; the others are to be chosen."""
+    site.write_terms(schema='id = "who"\n' + SCHEMA.replace('"c"', '"colour"'))
+    rows = "".join(f"{i},{i % 2},<{i % 9},x,{i % 28 + 1:02}.03.2020\n" for i in range(60))
+    (site.folder / "t.csv").write_text(f"No,y,a,shade,born\n{rows}")
+    made = site.bare("profile", "new", "--to", site.folder / "p.toml", "--id", "No", "--data",
+                     site.folder / "t.csv", "--terms", site.terms_path, *ENOUGH)  # fmt: skip
+    assert made.code == 0, made.err
+    data, text = Profile.load(site.folder / "p.toml").data, (site.folder / "p.toml").read_text()
+    assert data is not None and data.id == "who"
+    assert {name: (one.name, one.below_limit) for name, one in data.columns.items()} == {
+        "who": ("No", ""), "a": ("", "half"),
+    }  # fmt: skip
+    assert '# [data.columns."colour"]\n# name = "<choose>"\n' in text
+    assert '# Other columns here: "shade", "born"' in text
 
 
 def test_a_terminal_is_asked_and_nothing_else(
