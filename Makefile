@@ -39,8 +39,9 @@ test: style
 test-flower: $(READY)
 	$(BIN)/python -m tests.e2e.other_flower $(or $(FLWR),latest)
 
+# Where there is CUDA; ended after 8 minutes.
 test-gpu: $(READY)
-	$(BIN)/pytest -m gpu
+	timeout 480 $(BIN)/pytest -m gpu tests/client_app/training tests/hdpfl_flower/privacy
 
 # Six SuperNodes, two Flowers, sites that pin their code, PFA+, faults, kills, hosts, resume: half an hour.
 test-wards: $(READY)

@@ -23,7 +23,6 @@ import torch
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
-from client_app.training.trainer import pick_device
 from hdpfl_flower.config.profile import Profile, Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
@@ -33,6 +32,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import Evidence, Guesses, evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan, make_plan
+from hdpfl_flower.system.devices import present
 from hdpfl_flower.system.paths import available_cores
 
 ENGINES = ("linear", "bookkeeping", "vmap", "opacus")
@@ -158,7 +158,7 @@ def claimed(epsilon: float, delta: float = DELTA) -> Plan:
 
 def canary_engine(name: str, width: int, device: str) -> Engine:
     """Return the engine ``name`` over a linear model; raises ModelError."""
-    return engine_for("logreg", Task((width,), 1, "squared"), name, _present(device))
+    return engine_for("logreg", Task((width,), 1, "squared"), name, present(device))
 
 
 def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str:
@@ -177,7 +177,7 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
     for name in (own, terms.model if is_user_code(terms.model) else ""):
         if name and not code:
             raise ModelError(f"'{name}' is code: name a profile whose 'policy.models' lists it")
-    device = _present(training.device)
+    device = present(training.device)
     wanted = type(engine_for(terms.model, task_for(terms), training.engine, device))
     for name in ENGINES:
         if type(canary_engine(name, MIN_CANARIES, device)) is wanted:
@@ -195,16 +195,6 @@ def canary_records(members: npt.NDArray[np.bool_]) -> Records:
     # Orthogonal features: the gradient of a canary lies in its own coordinate, and in the bias.
     features[np.arange(len(places)), places] = _LENGTH
     return Records(features, np.full(len(places), _TARGET, np.float32))
-
-
-def _present(device: str) -> str:
-    """Return the torch device ``device``; raises ModelError if it is missing."""
-    chosen = pick_device(device)
-    try:
-        torch.zeros(1, device=chosen)
-    except (RuntimeError, AssertionError):  # torch asserts that it was built for CUDA
-        raise ModelError("'training.device' is not on this machine; set it to 'auto'") from None
-    return chosen
 
 
 @contextlib.contextmanager

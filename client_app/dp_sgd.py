@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import choose_engine
-from client_app.training.trainer import pick_device
 from hdpfl_flower.data.array_targets import targets_in
 from hdpfl_flower.errors import DataError, ModelError
 from hdpfl_flower.models.networks import refuse_mixing_layers
@@ -23,6 +22,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_flower.system.devices import pick_device
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from client_app.training.plain_sgd import LocalJob
 from client_app.training.stacked_dpsgd import PrivateJob, train_stacked
 from client_app.training.stacked_sgd import Stack, stack_for
 from client_app.training.trainer import UPDATE as NOISY_UPDATE
-from client_app.training.trainer import Trainer, pick_device
+from client_app.training.trainer import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.privacy.policy import check_policy, check_round
+from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.wire import Instructions
 
 _KEPT = 2**24

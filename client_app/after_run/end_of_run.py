@@ -21,7 +21,6 @@ from client_app.training.ditto import load_personal_model, personal_path
 from client_app.training.dpsgd import Phase, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
-from client_app.training.trainer import pick_device
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.networks import Arrays, flatten, unflatten
@@ -30,6 +29,7 @@ from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.accounting import Gaussians
 from hdpfl_flower.privacy.plan import Plan
 from hdpfl_flower.privacy.policy import COUNTS, TUNING
+from hdpfl_flower.system.devices import pick_device
 
 
 def tune(site: Site, plan: Plan, whole: Arrays) -> bytes:
@@ -115,8 +115,9 @@ def measure(site: Site, noise: Gaussians, arrays: Arrays | None) -> bytes:
     if arrays is None:
         return count_labels(site.task, records, noise.noise_multiplier, stream)
     return sum_residuals(
-        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream
-    )
+        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream,
+        site.profile.training.device,
+    )  # fmt: skip
 
 
 def keep_personal_model(

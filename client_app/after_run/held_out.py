@@ -67,18 +67,18 @@ def local_metrics(site: Site, instructions: Instructions) -> Callable[[], bytes]
 
 
 def _metrics(site: Site, instructions: Instructions, arrays: Arrays, records: Records) -> bytes:
-    spec, task = instructions.terms.model, site.task
+    spec, task, device = instructions.terms.model, site.task, site.profile.training.device
     # Where a part of the model stays here, the whole is this site's own.
-    metrics = {} if site.terms.sent_part else evaluate(spec, task, arrays, records)
+    metrics = {} if site.terms.sent_part else evaluate(spec, task, arrays, records, device)
     shows_own = "personal-metrics" in site.profile.disclose
     if shows_own and site.terms.makes_personal_model:
         own_model = assemble(site, arrays, instructions.server_round)
-        found = evaluate(spec, task, own_model, records)
+        found = evaluate(spec, task, own_model, records, device)
         metrics |= {f"personal-{name}": value for name, value in found.items()}
     path = personal_path(site) if shows_own and not site.terms.sent_part else None
     own = load_personal_model(path, len(flatten(arrays))) if path else None
     if own is not None:
-        found = evaluate(spec, task, unflatten(own, arrays), records)
+        found = evaluate(spec, task, unflatten(own, arrays), records, device)
         metrics |= {f"personal-{name}": value for name, value in found.items()}
     # Concordance is of pairs of records, and no message has a place for it.
     return wire.encode_metrics({k: v for k, v in metrics.items() if k in wire.METRIC_KEYS})

@@ -16,7 +16,6 @@ import numpy as np
 from client_app.after_run.personal_model import PersonalModel, folded, save_personal_model
 from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
-from client_app.training.trainer import pick_device
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import ModelError, ProfileError
@@ -25,6 +24,7 @@ from hdpfl_flower.models.networks import flatten, unflatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.system.devices import pick_device
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def sum_residuals(
     records: Records,
     noise_multiplier: float,
     stream: RandomStream,
+    device: str = "auto",
 ) -> bytes:
     """Return the noisy sum of clipped residuals of a regression, encoded.
 
@@ -78,6 +79,7 @@ def sum_residuals(
         records: of which each unit has one.
         noise_multiplier: z_h of the plan's counts; 0 only where ε is infinite.
         stream: of this release alone.
+        device: where the model is computed.
 
     Guarantees:
         One record more or less changes the sum by at most 1: a Gaussian mechanism of multiplier
@@ -86,7 +88,8 @@ def sum_residuals(
     Prior().check_task(task)
     total = 0.0
     if len(records):
-        outputs = predict_apart(spec, task, arrays, records.features)[:, 0].astype(np.float64)
+        found = predict_apart(spec, task, arrays, records.features, device)
+        outputs = found[:, 0].astype(np.float64)
         residuals = np.nan_to_num(np.clip((records.targets - outputs) / BOUND, -1, 1))
         # Whole multiples of a grid: their sum is exact, in whichever order.
         total = float(np.round(residuals * _GRID).sum() / _GRID)

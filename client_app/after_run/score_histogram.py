@@ -38,7 +38,10 @@ def count_scores(site: Site, arrays: Arrays, noise: Gaussians) -> bytes:
     """
     records = site.test_records()
     stream = site.streams(site.terms.rounds, SCORES).noise
-    return noisy_cells(site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream)
+    return noisy_cells(
+        site.terms.model, site.task, arrays, records, noise.noise_multiplier, stream,
+        site.profile.training.device,
+    )  # fmt: skip
 
 
 def noisy_cells(
@@ -48,6 +51,7 @@ def noisy_cells(
     records: Records | None,
     noise_multiplier: float,
     stream: RandomStream,
+    device: str = "auto",
 ) -> bytes:
     """Return noisy counts of ``records`` in public cells, encoded.
 
@@ -58,6 +62,7 @@ def noisy_cells(
         records: of which each unit has one; None or none: noise alone.
         noise_multiplier: z of the plan's scores; 0 only where ε is infinite.
         stream: of this release alone.
+        device: where the model is computed.
 
     Raises:
         DataError: the task is not of two classes.
@@ -70,6 +75,6 @@ def noisy_cells(
     exact = np.zeros(CELLS, np.float32)
     if records is not None and len(records):
         # Each row by itself: its score does not depend on the others.
-        outputs = predict_apart(spec, task, arrays, records.features)
+        outputs = predict_apart(spec, task, arrays, records.features, device)
         exact = count_cells(task, outputs, records.targets.astype(np.int64))
     return wire.encode_update(add_noise(torch.from_numpy(exact), noise_multiplier, stream).numpy())

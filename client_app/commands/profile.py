@@ -27,7 +27,7 @@ from client_app.site.new_profile import NewProfile, lines_of_table
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.errors import HDPFLError, ProfileError
+from hdpfl_flower.errors import HDPFLError, ModelError, ProfileError
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import check_policy
@@ -353,15 +353,16 @@ def _check_training(
 def _check_device(site: Profile, findings: ProfileFindings) -> str | None:
     import torch
 
-    from client_app.training.trainer import pick_device
+    from hdpfl_flower.system.devices import present
 
-    device = pick_device(site.training.device)
     try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):  # torch asserts that it was built for CUDA
-        findings.error("device: 'training.device' is not on this machine; set it to 'auto'")
+        device = present(site.training.device)
+    except ModelError as error:
+        findings.error(f"device: {error}")
         return None
-    findings.ok(f"device: {device}")
+    count = torch.cuda.device_count()
+    others = f", the first of {count}; for another set 'training.device' to 'cuda:1'"
+    findings.ok(f"device: {device}" + (others if device == "cuda" and count > 1 else ""))
     return device
 
 

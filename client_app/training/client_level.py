@@ -26,7 +26,7 @@ from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
 from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
-from client_app.training.trainer import payload_of, pick_device, read_models, use_threads
+from client_app.training.trainer import payload_of, read_models, use_threads
 from client_app.work import own_round
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
@@ -34,6 +34,7 @@ from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.central_dp import clip_update
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 

@@ -26,13 +26,13 @@ from client_app.training.dpsgd import Pull, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
 from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
-from client_app.training.trainer import pick_device
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, HDPFLError
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.system.files import replace_file
 from hdpfl_flower.system.printable import site_log
 from hdpfl_flower.wire import Instructions

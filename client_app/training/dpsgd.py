@@ -21,6 +21,7 @@ from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
 from hdpfl_flower.models.task import Records
 from hdpfl_flower.privacy.noise import ReleaseStreams, add_noise
 from hdpfl_flower.privacy.plan import RoundPlan
+from hdpfl_flower.system.devices import rows_on
 
 Mask = npt.NDArray[np.bool_]
 """Which coordinates are trained, shape ``(d,)``."""
@@ -94,13 +95,14 @@ def train(  # noqa: PLR0913 - the last by name
     if sum(phase.steps for phase in phases) != plan.steps.count:
         raise TermsError("the phases of a round have other steps than its plan pays for")
     device, probability = engine.theta.device, plan.steps.sampling_prob
-    features = torch.from_numpy(records.features).to(device)
-    targets = torch.from_numpy(records.targets).to(device)
+    # Not moved: a device need hold a batch alone, as the rehearsal has it.
+    features, targets = torch.from_numpy(records.features), torch.from_numpy(records.targets)
     begin = torch.from_numpy(start.copy()).to(device)
     share = pull_share(pull, learning_rate)
     if pull and pull[1].shape != start.shape:
         raise TermsError("a model is pulled to one of another size")
     anchor = torch.from_numpy(pull[1].copy()).to(device) if pull and share else None
+    drift = drift if drift is None else drift.to(device)
     # The engine is shared by the messages of a process: each round starts from its own model.
     engine.theta.copy_(begin)
     total = torch.empty_like(engine.theta)
@@ -123,8 +125,8 @@ def train(  # noqa: PLR0913 - the last by name
                         part = rows[first : first + physical_batch]
                         # Row numbers: only the records of this part are copied, shape
                         # (rows, *input_shape).
-                        at = torch.from_numpy(filled_up(part, granule)).to(device)
-                        x, y = features.index_select(0, at), targets.index_select(0, at)
+                        at = torch.from_numpy(filled_up(part, granule))
+                        x, y = rows_on(features, at, device), rows_on(targets, at, device)
                         engine.add_clipped_sum(total, x, y, len(part), plan.clip_norm)
                     # In every step, an empty batch's included: its absence would show that nobody
                     # was drawn. On every coordinate that the step may move.
@@ -137,7 +139,7 @@ def train(  # noqa: PLR0913 - the last by name
                     # depend on who is in it.
                     engine.theta[place].sub_(noisy, alpha=learning_rate / plan.divisor)
                     if drift is not None:  # after clipping and noise, a k-th of it in each step
-                        engine.theta.add_(drift.to(device))
+                        engine.theta.add_(drift)
             if keep is not None:
                 begin[place].mul_(keep)
     update: npt.NDArray[np.float32] = (engine.theta - begin).cpu().numpy()

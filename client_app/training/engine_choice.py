@@ -6,9 +6,11 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from client_app.training.allocator import keep_freed_memory
 from client_app.training.engines import (
@@ -24,6 +26,7 @@ from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
 from hdpfl_flower.errors import InstallationError, ModelError
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.devices import is_out_of_memory, present
 
 _BESIDE = 4
 """Records of the batch in which every pair is checked."""
@@ -105,10 +108,12 @@ def choose_engine(
         most: as for :func:`engine_for`.
 
     Raises:
-        ModelError: the model cannot be built, or no engine, or not the named one, can train it.
+        ModelError: the device is missing, the model cannot be built, or no engine, or not the named
+            one, can train it.
         InstallationError: only Opacus' engine is left to try, and it is not installed.
     """
     keep_freed_memory()
+    present(device)
     _check_model(build, said, task)
     engines = _ENGINES
     if most > 1:
@@ -128,7 +133,9 @@ def choose_engine(
                 rehearse(engine, 2)
         except InstallationError:  # Opacus', the last engine: none is left to try
             raise
-        except Exception:  # noqa: S112  # whatever hooks and transforms raise on a user's layers
+        except Exception as error:  # whatever hooks and transforms raise on a user's layers
+            if is_out_of_memory(error):
+                raise
             continue
         return engine
     found = ", ".join(dict.fromkeys(type(module).__name__ for module in build().modules()))
@@ -183,8 +190,9 @@ def _gradient_size(model: nn.Module, task: Task) -> float:
 
 def _check_outputs(model: nn.Module, said: str, task: Task) -> None:
     """Refuse outputs of another shape or type; later, a record's label would make a round fail."""
+    halves: Any = _Halves()  # type: ignore[no-untyped-call]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), halves:
             outputs = model.eval()(torch.zeros(2, *task.input_shape))
             shape, dtype = tuple(outputs.shape), outputs.dtype
     except Exception as error:
@@ -202,3 +210,23 @@ def _check_outputs(model: nn.Module, said: str, task: Task) -> None:
             f"model '{said}' returns {dtype}; return float32: leave out autocast, or end with "
             ".float()"
         )
+    if halves.found:
+        raise ModelError(
+            f"model '{said}' computes in 16 bits, in which a norm is not accurate enough to clip "
+            "by; leave out autocast and half()"
+        )
+
+
+class _Halves(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watch for numbers of 16 bits among what is computed."""
+
+    found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute as without it."""
+        del types
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, torch.Tensor) and each.dtype in (torch.float16, torch.bfloat16):
+                self.found = True
+        return result

@@ -207,7 +207,7 @@ class LinearEngine(Engine):
         x = x.flatten(1)
         _, residual, squared_norm = self._rows(x, y)
         finite, factor = clip_factor(squared_norm, count, clip_norm)
-        if not bool(finite.all()):
+        if not all_known(finite):
             # Zero before the product, in both factors: a clip factor of 0 would leave 0 · NaN =
             # NaN.
             residual = torch.where(finite.unsqueeze(1), residual, 0.0)
@@ -349,7 +349,7 @@ def _add_clipped(
     ]
     squared_norm = _squared_norm_of(flat)
     finite, factor = clip_factor(squared_norm, count, clip_norm)
-    if not bool(finite.all()):  # a factor of 0 would not do: 0 · NaN = NaN
+    if not all_known(finite):  # a factor of 0 would not do: 0 · NaN = NaN
         flat = [torch.where(finite.unsqueeze(1), g, 0.0) for g in flat]
     start = place.start
     for g in flat:
@@ -401,6 +401,14 @@ def clip_factor(
     # The rows that fill the batch up.
     factor[count:] = 0
     return finite, factor
+
+
+def all_known(finite: torch.Tensor) -> bool:
+    """Return whether all are True, where to ask costs nothing: on the CPU.
+
+    Another device would have to finish all that is queued before it could say so.
+    """
+    return finite.device.type == "cpu" and bool(finite.all())
 
 
 def squared_norms(rows: torch.Tensor) -> torch.Tensor:

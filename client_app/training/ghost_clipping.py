@@ -17,7 +17,13 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-from client_app.training.engines import Engine, clip_factor, outer_squared_norms, squared_norms
+from client_app.training.engines import (
+    Engine,
+    all_known,
+    clip_factor,
+    outer_squared_norms,
+    squared_norms,
+)
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.task import Task
@@ -248,14 +254,14 @@ class BookkeepingEngine(Engine):
     ) -> None:
         _, inputs, deltas, squared_norm = self._rows(x, y, self.place)
         finite, factor = clip_factor(squared_norm, count, clip_norm)
-        everything = bool(finite.all())
+        everything = all_known(finite)
         for (layer, place), a, delta in zip(self._layers, inputs, deltas, strict=True):
             if not _within(place, self.place):
                 continue
             if not everything:  # a factor of 0 would not do: 0 · NaN = NaN
-                # The layer's stored gradients were made before this: squared_norms makes them anew.
                 a, delta = _zeroed(a, finite), _zeroed(delta, finite)  # noqa: PLW2901
-                layer.squared_norms(a, delta)
+                for kept in layer.kept():  # of a record that is zero they are, too
+                    kept.masked_fill_(~finite.unsqueeze(1), 0)
             sums = layer.weighted_sums(a, delta, factor)
             total[place] += torch.cat([part.reshape(-1) for part in sums])
 

@@ -17,6 +17,7 @@ from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
+from hdpfl_flower.system.devices import rows_on
 
 Vector = npt.NDArray[np.float32]
 
@@ -79,16 +80,17 @@ class Network:
     def train(self, job: LocalJob, learning_rate: float) -> Vector:
         """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
         device = self.theta.device
-        features = torch.from_numpy(job.records.features).to(device)
-        targets = torch.from_numpy(job.records.targets).to(device)
+        features = torch.from_numpy(job.records.features)
+        targets = torch.from_numpy(job.records.targets)
         self.theta.copy_(torch.from_numpy(job.start.copy()))
         pull = job.pull
         anchor = torch.from_numpy(pull[1].copy()).to(device) if pull else self.theta
         for rows, phase in zip(job.batches, job.trained(), strict=True):
-            at = torch.from_numpy(rows).to(device)
+            at = torch.from_numpy(rows)
+            x, y = rows_on(features, at, device), rows_on(targets, at, device)
             keep = self._keep(phase)
             # The mean over the true batch: what depends on it is clipped, or stays at the site.
-            loss = total_loss(self.task, self.model(features[at]), targets[at]) / len(rows)
+            loss = total_loss(self.task, self.model(x), y) / len(rows)
             gradients = torch.autograd.grad(loss, self._parameters)
             # Before the gradient's step, as in dpsgd.train: both terms are taken at the same θ.
             if phase is None:

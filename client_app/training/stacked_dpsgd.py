@@ -174,7 +174,7 @@ class _StackedRound:
         squared_norm = squared_norm.view_as(counted)
         # Sums of squares: one that is not finite leaves no finite sum. Too large a sum of finite
         # ones only looks at each below.
-        everything = math.isfinite(squared_norm.sum().item())
+        everything = squared_norm.device.type == "cpu" and math.isfinite(squared_norm.sum().item())
         # Each client's own C, for each record alone.
         factor = (self._clip_norms[: len(counted)] * squared_norm.rsqrt()).clamp_(max=1.0)
         finite = None if everything else torch.isfinite(squared_norm)

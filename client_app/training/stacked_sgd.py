@@ -27,6 +27,7 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.losses import output_gradient
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.system.devices import moved
 
 _AT_ONCE = 2**19
 """Parameters of the clients that step together: 2 MiB, which fits into a core's cache."""
@@ -168,8 +169,8 @@ class Stack:
         return found[::-1]
 
     def put(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        """Return ``array`` on the device; on the CPU it shares its memory."""
-        return torch.from_numpy(array).to(self.device)
+        """Return ``array`` on the device, not waited for; on the CPU it shares its memory."""
+        return moved(torch.from_numpy(array), self.device)
 
 
 @lru_cache(maxsize=4)

@@ -5,7 +5,8 @@ The constructor refuses whatever can be refused without a record, before a relea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,6 +28,7 @@ from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
 from hdpfl_flower.quantize import FLOAT32, Form, round_vector
+from hdpfl_flower.system.devices import is_out_of_memory, pick_device
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
@@ -71,11 +73,12 @@ class Trainer:
         self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
-        self._engine, self._physical = engine_of(site.profile, terms.model, site.task, device)
-        if not site.simulated:
-            # Here, before a release is reserved: what fails for want of memory costs no budget.
-            settle(self._engine, training.batch_size, self._physical)
-            rehearse(self._engine, rehearsal_size(training.batch_size, self._physical))
+        with enough_memory("physical-batch"):
+            self._engine, self._physical = engine_of(site.profile, terms.model, site.task, device)
+            if not site.simulated:
+                # Here, before a release is reserved: what fails for want of memory costs no budget.
+                settle(self._engine, training.batch_size, self._physical)
+                rehearse(self._engine, rehearsal_size(training.batch_size, self._physical))
 
     def choose(self, index: int) -> None:
         """Start from model ``index`` of the message; the same request, whichever it is."""
@@ -198,6 +201,18 @@ def engine_of(profile: Profile, spec: str, task: Task, device: str) -> tuple[Eng
     return engine, max(1, training.physical_batch // most)
 
 
+@contextlib.contextmanager
+def enough_memory(key: str) -> Iterator[None]:
+    """Decline where memory ends, naming the profile's key that lowers the need of it."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = f"a batch does not fit into memory; lower 'training.{key}'"
+        raise Declined(Reason.PROFILE, reason) from None
+
+
 def payload_of(site: Site, instructions: Instructions, update: Vector) -> bytes:
     """Return the sealed payload of a noisy update, in its form.
 
@@ -246,10 +261,3 @@ def use_threads(count: int) -> None:
     """Let torch use ``count`` threads."""
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
-
-
-def pick_device(name: str) -> str:
-    """Return ``name``, or for ``auto`` the GPU where there is one."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name

@@ -19,7 +19,7 @@ import numpy as np
 
 from client_app.after_run.final_model import FinalModel
 from client_app.after_run.stored_models import checked_final_model
-from client_app.training.trainer import pick_device, use_threads
+from client_app.training.trainer import use_threads
 from client_app.worth.candidates import (
     CONSTANT,
     HOME,
@@ -46,6 +46,7 @@ from hdpfl_flower.data.site_data import UnitRecords, read_unit_records
 from hdpfl_flower.errors import DataError, ProfileError, TermsError
 from hdpfl_flower.models.networks import size_of
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.system.devices import pick_device
 from hdpfl_flower.system.paths import available_cores
 
 _SMALL = 100_000

@@ -15,6 +15,7 @@ from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import Arrays, build_model
 from hdpfl_flower.models.row_batches import RowProof, align, draws, pool
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.system.devices import moved, pick_device
 
 _BATCH = 2048
 _BLOCKS = (64, 32, 16, 8, 4)
@@ -22,33 +23,42 @@ _BLOCKS = (64, 32, 16, 8, 4)
 
 
 @lru_cache(maxsize=8)
-def _network(spec: str, task: Task) -> nn.Module:
-    return build_model(spec, task, seed=0).eval()
+def _network(spec: str, task: Task, device: str) -> nn.Module:
+    return build_model(spec, task, seed=0).eval().to(device)
 
 
-def predict(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -> np.ndarray:
+def predict(
+    spec: str, task: Task, arrays: Arrays, features: np.ndarray, device: str = "auto"
+) -> np.ndarray:
     """Return the model's outputs, float32, shape ``(n, task.outputs)``.
+
+    ``device`` is as in a profile's ``training.device``.
 
     Raises:
         ModelError: the model cannot be built.
     """
-    network = _network(spec, task)
-    parameters = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    device = pick_device(device)
+    network = _network(spec, task, device)
+    parameters = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
     outputs = []
     with torch.inference_mode():
         for start in range(0, len(features), _BATCH):
-            batch = torch.from_numpy(features[start : start + _BATCH])
+            rows = torch.from_numpy(features[start : start + _BATCH])
+            batch = moved(rows, torch.device(device))
             outputs.append(torch.func.functional_call(network, parameters, (batch,)))
-    return torch.cat(outputs).numpy() if outputs else np.empty((0, task.outputs), np.float32)
+    return torch.cat(outputs).cpu().numpy() if outputs else np.empty((0, task.outputs), np.float32)
 
 
-def evaluate(spec: str, task: Task, arrays: Arrays, records: Records) -> dict[str, float]:
+def evaluate(
+    spec: str, task: Task, arrays: Arrays, records: Records, device: str = "auto"
+) -> dict[str, float]:
     """Return :func:`measures` of a model on ``records``.
 
     Raises:
         ModelError: the model cannot be built.
     """
-    return measures(task, predict(spec, task, arrays, records.features), records.targets)
+    outputs = predict(spec, task, arrays, records.features, device)
+    return measures(task, outputs, records.targets)
 
 
 def measures(task: Task, outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
@@ -87,7 +97,9 @@ def _accuracy(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float
     return float((chosen == targets).double().mean())
 
 
-def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> int:
+def count_correct(
+    spec: str, task: Task, arrays: Arrays, records: Records, device: str = "auto"
+) -> int:
     """Return the number of correctly classified records, each 0 or 1.
 
     Guarantees:
@@ -106,12 +118,14 @@ def count_correct(spec: str, task: Task, arrays: Arrays, records: Records) -> in
         )
     if not len(records):
         return 0
-    outputs = predict_apart(spec, task, arrays, records.features)
+    outputs = predict_apart(spec, task, arrays, records.features, device)
     chosen = outputs.argmax(1) if task.loss == "softmax" else (outputs[:, 0] > 0)
     return int(np.count_nonzero(chosen == records.targets))
 
 
-def predict_apart(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -> np.ndarray:
+def predict_apart(
+    spec: str, task: Task, arrays: Arrays, features: np.ndarray, device: str = "auto"
+) -> np.ndarray:
     """Return the model's outputs, float32, shape ``(n, task.outputs)``, n ≥ 1.
 
     Guarantees:
@@ -120,17 +134,20 @@ def predict_apart(spec: str, task: Task, arrays: Arrays, features: np.ndarray) -
     Raises:
         ModelError: the model cannot be built.
     """
-    return _counting(spec, task).outputs(arrays, torch.from_numpy(features)).numpy()
+    counting = _counting(spec, task, pick_device(device))
+    return counting.outputs(arrays, torch.from_numpy(features)).numpy()
 
 
 class _Counting:
     """Network on blocks of rows that do not affect each other."""
 
-    def __init__(self, spec: str, task: Task) -> None:
-        self._network = align(build_model(spec, task, seed=0).eval())
+    def __init__(self, spec: str, task: Task, device: str) -> None:
+        self._device = torch.device(device)
+        self._network = align(build_model(spec, task, seed=0).eval().to(device))
         named = [(n, p.detach()) for n, p in self._network.named_parameters() if p.requires_grad]
         drawn = draws(torch.cat([p.reshape(-1) for _, p in named]))
-        sizes, self._pool = [p.numel() for _, p in named], pool(self._network, task)[0]
+        sizes = [p.numel() for _, p in named]
+        self._pool = pool(self._network, task)[0].to(device)
         self._trials = [
             {
                 name: part.view_as(p)
@@ -141,14 +158,19 @@ class _Counting:
         self._proof = RowProof(lambda kind, rows: [self._run(self._trials[kind], self._pool[rows])])
 
     def outputs(self, arrays: Arrays, features: torch.Tensor) -> torch.Tensor:
-        """Return the outputs, shape ``(n, task.outputs)``, n ≥ 1."""
+        """Return the outputs, on the CPU, shape ``(n, task.outputs)``, n ≥ 1."""
         # Copies: memory that torch allocated has the alignment that the proof assumes.
-        parameters = {name: torch.tensor(array) for name, array in arrays.items()}
+        parameters = {
+            name: torch.tensor(array, device=self._device) for name, array in arrays.items()
+        }
         block = self._proof.block(_BLOCKS)
         with exact_arithmetic():
-            found = [self._run(parameters, _filled(x, block)) for x in torch.split(features, block)]
+            found = [
+                self._run(parameters, moved(_filled(x, block), self._device))
+                for x in torch.split(features, block)
+            ]
         # The last block was filled with zeros; their outputs are cut off.
-        return torch.cat(found)[: len(features)]
+        return torch.cat(found)[: len(features)].cpu()
 
     def _run(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
@@ -157,8 +179,8 @@ class _Counting:
 
 
 @lru_cache(maxsize=8)
-def _counting(spec: str, task: Task) -> _Counting:
-    return _Counting(spec, task)
+def _counting(spec: str, task: Task, device: str) -> _Counting:
+    return _Counting(spec, task, device)
 
 
 def _filled(rows: torch.Tensor, block: int) -> torch.Tensor:

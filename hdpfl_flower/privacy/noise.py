@@ -1,9 +1,14 @@
-"""Cryptographic randomness of privacy: AES-CTR streams, float64 normals.
+"""Cryptographic randomness of privacy: AES-CTR and ChaCha20 streams, float64 normals.
 
 torch's generators start from one fixed seed in every process and use only 32 bits of it, and
 float32 normals are cut at 5.8 σ; neither may noise a release
 (docs/project/decisions.md). Here each release draws two fresh 256-bit keys from the operating
 system, one for the batches and one for the noise.
+
+Noise for a sum on another device is made there, by ChaCha20 under a key that each call takes from
+the release's stream: of it and of the batches the bits are those of the CPU's arithmetic. The
+transform is the same in float64; its logarithms and cosines, so the normals' last bits, are the
+device's own.
 
 Simulation alone may derive the keys from a seed; then nobody is protected, and every report says
 so.
@@ -22,6 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from hdpfl_flower.system.devices import moved
+
 if TYPE_CHECKING:  # imported where normals are drawn: a second that many commands need not wait
     import torch
 
@@ -29,6 +36,8 @@ _BLOCK = 16_384
 """Normals made at once: the working set stays in the cache of a core."""
 _AHEAD = 65_536
 """Normals of several calls that are made at once: half a megabyte."""
+_ON_DEVICE = 2**20
+"""Normals made at once on another device: 8 MiB, some of which its cache may keep."""
 _SLACK = 15
 """Bytes that the cipher asks for behind what it writes: a block of it but one."""
 _ZEROS = memoryview(bytes(8 * _AHEAD))
@@ -93,11 +102,13 @@ class RandomStream:
         """
         self._count, self._calls, self._drawn = count, calls, iter(())
 
-    def normal(self, count: int) -> torch.Tensor:
-        """Return ``count`` independent standard normals, float64, on the CPU.
+    def normal(self, count: int, device: torch.device | None = None) -> torch.Tensor:
+        """Return ``count`` independent standard normals, float64, on ``device`` (None: the CPU).
 
         Box–Muller on 53-bit uniforms in (0, 1]: tails reach 8.5 σ.
         """
+        if device is not None and device.type != "cpu":
+            return normals_of([self], count, device)[0]
         if count == self._count:
             ready = next(self._drawn, None)
             if ready is None and self._calls and count <= _BLOCK:
@@ -157,9 +168,17 @@ def _box_muller(streams: Sequence[RandomStream], calls: int, count: int) -> torc
     source = words.numpy().data.cast("B")
     for number, stream in enumerate(streams):
         stream.fill(source[number * size : (number + 1) * size + _SLACK])
-    words = words[: len(streams) * size // 8].bitwise_and_(2**53 - 1)
+    words = words[: len(streams) * size // 8].view(-1, 2 * half)
+    return _transformed(words)[:, :count]
+
+
+def _transformed(words: torch.Tensor) -> torch.Tensor:
+    """Return a float64 normal for each of an even number of 64-bit words a row; uses them up."""
+    import torch
+
+    words = words.bitwise_and_(2**53 - 1)
     # The + 1 excludes 0, whose logarithm is −∞; the least value 2⁻⁵³ bounds the tail at 8.5 σ.
-    uniform = words.double().add_(1).view(-1, 2, half)
+    uniform = words.double().add_(1).view(len(words), 2, -1)
     radius = uniform[:, :1].mul_(2.0**-53).log_().mul_(-2).sqrt_()
     # A power of two: 2π·2⁻⁵³ times k has the bits of 2π times k·2⁻⁵³.
     angle = uniform[:, 1:].mul_(2 * math.pi * 2.0**-53)
@@ -167,7 +186,7 @@ def _box_muller(streams: Sequence[RandomStream], calls: int, count: int) -> torc
     pairs = words.view(torch.float64).view_as(uniform)
     torch.cos(angle, out=pairs[:, :1])
     torch.sin(angle, out=pairs[:, 1:])
-    return pairs.mul_(radius).view(len(uniform), -1)[:, :count]
+    return pairs.mul_(radius).view(len(uniform), -1)
 
 
 def _blocks(
@@ -183,16 +202,35 @@ def _blocks(
             yield rows, columns, _box_muller(streams[rows], 1, width)
 
 
-def normals_of(streams: Sequence[RandomStream], count: int) -> torch.Tensor:
-    """Return ``count`` normals of each stream, float64, on the CPU, shape ``(n, count)``.
+def normals_of(
+    streams: Sequence[RandomStream], count: int, device: torch.device | None = None
+) -> torch.Tensor:
+    """Return ``count`` normals of each stream, float64, on ``device``, shape ``(n, count)``.
 
-    Row i has the bits that ``streams[i].normal(count)`` returns, and takes the same bytes.
+    Row i has the bits that ``streams[i].normal(count, device)`` returns, and takes the same bytes.
     """
     import torch
 
-    result = torch.empty(len(streams), count, dtype=torch.float64)
-    for rows, columns, normals in _blocks(streams, count):
-        result[rows, columns] = normals
+    result = torch.empty(len(streams), count, dtype=torch.float64, device=device)
+    if result.device.type == "cpu":
+        for rows, columns, normals in _blocks(streams, count):
+            result[rows, columns] = normals
+        return result
+    from hdpfl_flower.linalg.chacha20 import BLOCK, KEY, key_stream, keys_of
+
+    # A fresh key a call and stream, so that no position of a second cipher need be kept.
+    keys = moved(keys_of(b"".join(stream.bytes(KEY) for stream in streams)), result.device)
+    some = max(_ON_DEVICE // max(count, 1), 1)
+    for first in range(0, len(streams), some):
+        block = 0
+        for start in range(0, count, _ON_DEVICE):
+            width = min(count - start, _ON_DEVICE)
+            numbers = _bytes_of(width) // 8
+            blocks = -(-8 * numbers // BLOCK)
+            words = key_stream(keys[first : first + some], block, blocks).view(torch.int64)
+            normals = _transformed(words[:, :numbers].contiguous())
+            result[first : first + some, start : start + width] = normals[:, :width]
+            block += blocks
     return result
 
 
@@ -242,13 +280,13 @@ def add_noise(total: torch.Tensor, std: float, stream: RandomStream) -> torch.Te
         float32, shape ``(d,)``, same device.
 
     Guarantees:
-        The sum and the noise meet in float64; the result is a multiple of the power of two next
-        below std·2⁻²⁰ (a mitigation of attacks on low-order bits, not a proof).
+        The sum and the noise meet in float64, on the sum's device; the result is a multiple of the
+        power of two next below std·2⁻²⁰ (a mitigation of attacks on low-order bits, not a proof).
     """
     if std == 0:
         return total
     grid = _grid(std)
-    noise = stream.normal(total.numel()).to(total.device)
+    noise = stream.normal(total.numel(), total.device)
     # In units of the grid, so that rounding to whole numbers rounds to the grid.
     noise.mul_(std / grid).add_(total, alpha=1 / grid)
     return noise.round_().mul_(grid).to(total.dtype)
@@ -273,18 +311,19 @@ def add_noises(
     noised = [row for row, std in enumerate(stds) if std != 0]
     if len(noised) < len(totals):  # a release without noise draws none
         if noised:
-            some = totals[noised]
+            at = moved(torch.tensor(noised), totals.device)
+            some = totals.index_select(0, at)
             add_noises(some, [stds[row] for row in noised], [streams[row] for row in noised])
-            totals[noised] = some
+            totals.index_copy_(0, at, some)
         return
     grids = [_grid(std) for std in stds]
     ratios = [std / each for std, each in zip(stds, grids, strict=True)]
     scale, grid = (
-        torch.tensor(each, dtype=torch.float64, device=totals.device).unsqueeze(1)
+        moved(torch.tensor(each, dtype=torch.float64), totals.device).unsqueeze(1)
         for each in (ratios, grids)
     )
     if totals.device.type != "cpu":
-        noise = normals_of(streams, totals.shape[1]).to(totals.device)
+        noise = normals_of(streams, totals.shape[1], totals.device)
         totals.copy_(_on_grid(noise, totals, scale, grid))
         return
     # Block by block: sums and noise meet in the cache of a core, and memory is written once.

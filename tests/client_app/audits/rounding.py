@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from client_app.audit import CLIP_NORM, Finding, _Advance, _present, _threads
+from client_app.audit import CLIP_NORM, Finding, _Advance, _threads
 from client_app.training.dpsgd import settle, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
@@ -23,6 +23,7 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.audit import evidence_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import Plan
+from hdpfl_flower.system.devices import present
 from hdpfl_flower.system.paths import available_cores
 
 RELEASES = 600
@@ -56,7 +57,7 @@ def attack_by_rounding(
         ModelError: the device is not there.
         AccountingError: a released number is not finite.
     """
-    trained = engine_for("logreg", TASK, engine, _present(training.device))
+    trained = engine_for("logreg", TASK, engine, present(training.device))
     members = np.random.default_rng().random((1, RELEASES)) < 0.5  # seeded by the system
     scores = np.zeros((1, RELEASES))
     with _threads(training.torch_threads or available_cores()):

@@ -189,7 +189,7 @@ def test_one_record_moves_one_step_by_no_more_than_the_clip_norm() -> None:
 def test_training_on_a_gpu_gives_the_update_of_the_cpu(spec: str, name: str) -> None:
     """One step of n records: two sums, each within 1e-5·C a record, and float32's rounding of θ."""
     assert torch.cuda.is_available(), "this test needs a GPU that torch can use"
-    task, plan = TASKS["classes"], plan_of(q=1.0, steps=1, noise_std=0.4)
+    task, plan = TASKS["classes"], plan_of(q=1.0, steps=1)  # its noise is another cipher's
     one, other = (
         update_of(
             records_of(task, 40), plan, task, spec, engine=make_engine(name, spec, task, device)
@@ -197,5 +197,4 @@ def test_training_on_a_gpu_gives_the_update_of_the_cpu(spec: str, name: str) -> 
         for device in ("cpu", "cuda")
     )
     allowed = RATE / plan.divisor * (2 * 40 * 1e-5 * 0.7)
-    rounding = (RATE / plan.divisor * 0.4 * 2**-20 + 2**-22) * math.sqrt(len(one))
-    assert np.linalg.norm(one - other) <= allowed + rounding
+    assert np.linalg.norm(one - other) <= allowed + 2**-22 * math.sqrt(len(one))

@@ -244,12 +244,12 @@ ALL, HOOKS, CLOSED = tuple(ENGINES_OF["logreg"]), ("vmap", "opacus"), ("linear",
 BUGS: dict[str, tuple[tuple[str, ...], tuple[str, str], Callable[[Engine, str], None]]] = {
     "0 · NaN is NaN (linear)": (
         ("linear",),
-        ("if not bool(finite.all()):\n            residual", "if False:\n            residual"),
+        ("if not all_known(finite):\n            residual", "if False:\n            residual"),
         lambda engine, _: check_not_finite_adds_nothing(engine, ["plain", "NaN"], 0),
     ),
     "0 · NaN is NaN (gradients)": (
         HOOKS,
-        ("if not bool(finite.all()):  #", "if False:  #"),
+        ("if not all_known(finite):  #", "if False:  #"),
         lambda engine, _: check_not_finite_adds_nothing(engine, ["plain", "NaN"], 0),
     ),
     "0 · NaN is NaN (bookkeeping)": (

@@ -78,8 +78,10 @@ def jobs_of(spec: str, task: Task, pull: float | None = None) -> list[PrivateJob
     return found
 
 
-def alone(spec: str, task: Task, jobs: Sequence[PrivateJob]) -> list[np.ndarray]:
-    engine = engine_for(spec, task, "auto", "cpu")
+def alone(
+    spec: str, task: Task, jobs: Sequence[PrivateJob], device: str = "cpu"
+) -> list[np.ndarray]:
+    engine = engine_for(spec, task, "auto", device)
     return [
         dpsgd.train(
             engine, job.start, job.records, job.plan, RATE, job.streams, PHYSICAL, pull=job.pull
@@ -256,7 +258,7 @@ def test_the_noise_of_each_step_is_the_clients_own_at_its_own_scale() -> None:
 def test_clients_stacked_on_a_gpu_send_what_they_send_alone(spec: str) -> None:
     assert torch.cuda.is_available(), "this test needs a GPU that torch can use"
     task = TASKS["softmax"]
-    expected, jobs = alone(spec, task, jobs_of(spec, task)), jobs_of(spec, task)
+    expected, jobs = alone(spec, task, jobs_of(spec, task), "cuda"), jobs_of(spec, task)
     found = train_stacked(stack_of(spec, task, "cuda"), jobs, RATE, PHYSICAL)
     for job, one, other in zip(jobs, found, expected, strict=True):
         assert np.linalg.norm(one - other) <= allowed(job, other)
