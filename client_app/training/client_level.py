@@ -26,7 +26,7 @@ from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
 from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
-from client_app.training.trainer import payload_of, read_models, use_threads
+from client_app.training.trainer import enough_memory, payload_of, read_models, use_threads
 from client_app.work import own_round
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
@@ -34,7 +34,7 @@ from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.privacy.central_dp import clip_update
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.system.devices import pick_device
+from hdpfl_flower.system.devices import present
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
@@ -65,8 +65,11 @@ class ClientLevelTrainer:
         self._personal = own_round(site, instructions.server_round, self.size)
         self._after: PersonalState | None = None
         use_threads(training.torch_threads or available_cores())
-        device = pick_device(training.device)
-        self._network = network_for(terms.model, site.task, device)
+        device = present(training.device)
+        with enough_memory("batch-size"):
+            self._network = network_for(terms.model, site.task, device)
+            if not site.simulated:
+                self._network.rehearse(training.batch_size)
 
     def choose(self, index: int) -> None:
         """Start from model ``index`` of the message; the same request, whichever it is."""

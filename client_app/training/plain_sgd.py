@@ -77,6 +77,13 @@ class Network:
             parameter.data = self.theta[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
 
+    def rehearse(self, batch: int) -> None:
+        """Run a batch of zeros, to fail before data is touched."""
+        x = torch.zeros((batch, *self.task.input_shape), device=self.theta.device)
+        kind = torch.float32 if self.task.loss == "squared" else torch.int64
+        y = torch.zeros(batch, dtype=kind, device=self.theta.device)
+        torch.autograd.grad(total_loss(self.task, self.model(x), y), self._parameters)
+
     def train(self, job: LocalJob, learning_rate: float) -> Vector:
         """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
         device = self.theta.device

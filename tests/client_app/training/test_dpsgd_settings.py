@@ -128,3 +128,20 @@ def test_torchs_own_generator_is_neither_used_nor_moved() -> None:
         for bug in ((", torch.random.fork_rng()", ""), ("        torch.manual_seed(seed)\n", "")):
             with pytest.raises(AssertionError):
                 check_generator(with_bug(bug))
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_a_gpus_kernels_repeat_their_bits(careful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is such a kernel; the settings of others come back, and the CPU has none."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    torch.set_deterministic_debug_mode("error" if careful else "default")
+    before = torch.get_deterministic_debug_mode()
+    try:
+        with exact.exact_arithmetic():
+            assert torch.get_deterministic_debug_mode() == 1
+        assert torch.get_deterministic_debug_mode() == before
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+        with exact.exact_arithmetic():
+            assert torch.get_deterministic_debug_mode() == before
+    finally:
+        torch.set_deterministic_debug_mode("default")

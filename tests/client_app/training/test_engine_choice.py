@@ -381,6 +381,15 @@ def coarse(task: Task) -> nn.Module:
     return Coarse(6, task.outputs)
 
 
+def coarse_within(task: Task) -> nn.Module:
+    return nn.Sequential(coarse(Task.classification((6,), 6)), Rounded(6, task.outputs))
+
+
+class Rounded(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.float())
+
+
 def lazy(task: Task) -> nn.Module:
     return nn.LazyLinear(task.outputs)
 
@@ -429,6 +438,7 @@ def unsplittable(task: Task) -> nn.Module:
     ("name", "reason"),
     [
         ("coarse", r"returns torch\.bfloat16; return float32"),
+        ("coarse_within", "computes in 16 bits, .*; leave out autocast"),
         ("lazy", r"'weight' has no shape yet \(a lazy layer\)"),
         ("drawn", r"'0\.weight' is not trained, and has other numbers each time"),
         ("dead", "no output depends on a trained parameter"),
@@ -445,3 +455,19 @@ def test_a_model_that_would_learn_nothing_is_refused_with_cause_and_remedy(
 
 def test_frozen_layers_of_torchs_generator_are_the_same_at_every_site() -> None:
     assert engine_for(f"{__name__}:seeded", TASK, "auto", "cpu")
+
+
+@pytest.mark.parametrize("engine", ["auto", "vmap"])
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_a_device_that_is_missing_is_named_and_no_engine_blamed(engine: str, device: str) -> None:
+    with pytest.raises(ModelError, match=r"^'training\.device' is not on this machine"):
+        engine_for("logreg", TASK, engine, device)
+
+
+def test_a_lack_of_memory_is_no_model_that_cannot_be_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(engine_choice, "rehearse", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine_for.__wrapped__("logreg", TASK, "auto", "cpu")
