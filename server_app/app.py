@@ -20,7 +20,7 @@ from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.system.notice import send_notice
-from hdpfl_flower.system.patient import ask_again
+from hdpfl_flower.system.patient import ask_again, pull_once_more
 from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.resume import check_drawn_alike, engine_of, open_run, run_folder
@@ -39,6 +39,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes."""
     _show_own_lines()
     ask_again()
+    if engine_of(grid) == "deployment":
+        pull_once_more(grid)
     try:
         result = run_or_resume(grid, context.run_config)
     except HDPFLError as error:

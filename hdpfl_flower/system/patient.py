@@ -3,31 +3,39 @@
     hdpfl-patient flower-supernode OPTIONS
 
 At one HTTP 500 of a SuperLink, whose database waits five seconds for a lock, Flower 1.42 ends the
-main thread of a SuperNode for good; its process lives on and listens. Here a 500 is asked again for
-75 seconds, each answered heartbeat is noted in ``$FLWR_HOME``, and the process ends with status 75
-(``EX_TEMPFAIL``) where the main thread has ended or no heartbeat is answered any more, so that what
-supervises it restarts it. Each heartbeat is also sent to systemd's watchdog.
+main thread of a SuperNode for good; its process lives on and listens. It waits for ever for a reply
+whose ClientApp was killed while it handed it over. Here a 500 is asked again for 75 seconds, a torn
+reply is given up after as many, each answered heartbeat is noted in ``$FLWR_HOME``, and the process
+ends with status 75 (``EX_TEMPFAIL``) where the main thread has ended or no heartbeat is answered
+any more, so that what supervises it restarts it. Each heartbeat is also sent to systemd's watchdog.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.serverapp import Grid
 
 PATIENCE = 75.0
 """Seconds for which a path's failures are asked again; a SuperLink gives a silent node up after 60,
 and lets it in again only then."""
 DEAF = 90.0
 """Seconds without an answered heartbeat after which a node is deaf; Flower sends one in 22."""
+PULL_SECONDS = 3.0
+"""Between two looks of a ServerApp for replies, as Flower's."""
 LOOKS, LOOK_SECONDS = 3, 5.0
 """Consecutive looks that must find a node deaf: one that was paused receives a heartbeat first."""
 HEARTBEAT, ACTIVATION = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
@@ -64,6 +72,52 @@ def ask_again(heard: Callable[[], None] = lambda: None) -> None:
         return answer
 
     httpx.Client.send = patient  # type: ignore[method-assign]
+
+
+def give_up_torn_replies() -> None:
+    """Have a SuperNode's main thread wait 75 seconds for an object of a reply, not for ever."""
+    from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+
+    get = InMemoryObjectStore.get
+    missing: dict[str, float] = {}
+
+    @functools.wraps(get)
+    def patient(self: InMemoryObjectStore, object_id: str) -> bytes | None:
+        content = get(self, object_id)
+        if content:
+            missing.pop(object_id, None)
+        elif content is not None and threading.current_thread() is threading.main_thread():
+            now = time.monotonic()
+            if now - missing.setdefault(object_id, now) > PATIENCE:
+                del missing[object_id]
+                raise TimeoutError("the reply is torn: its ClientApp ended while it handed it over")
+        return content
+
+    InMemoryObjectStore.get = patient  # type: ignore[method-assign]
+
+
+def pull_once_more(grid: Grid) -> None:
+    """Have a deployed run's grid pull once more at the deadline.
+
+    Flower pulls replies one by one and waits up to 180 seconds for one that was announced and is
+    not sent: all others would be late.
+    """
+
+    def send_and_receive(
+        messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        left, replies = set(grid.push_messages(messages)), []
+        end, now = time.monotonic() + (math.inf if timeout is None else timeout), 0.0
+        while left and now < end:
+            now = time.monotonic()
+            found = list(grid.pull_messages(left))
+            replies += found
+            left -= {reply.metadata.reply_to_message_id for reply in found}
+            if left:
+                time.sleep(min(PULL_SECONDS, max(end - time.monotonic(), 0.0)))
+        return replies
+
+    grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
 
 
 def heard_file(flwr_home: Path | None = None) -> Path:
@@ -117,6 +171,7 @@ def main() -> None:
     if program.name == "flower-supernode":  # alone: its tasks may share its Flower home
         ear = Ear(heard_file())
         ask_again(ear.note)
+        give_up_torn_replies()
         threading.Thread(target=ear.watch, daemon=True).start()
     else:
         ask_again()

@@ -185,29 +185,27 @@ class Story:
                 raise thread.error
 
     def tell(self) -> None:
-        run = threading.Thread(target=self._run)
+        run = threading.Thread(target=self._run, daemon=True)
         run.start()
-        try:
-            for site in SITES:
-                self.wait_for(site, IMPORTER)
-            self.wave(*(lambda s=s, p=p: self.kill_at_work(s, p) for s, p in AT_WORK.items()))
-            for site, program in AT_WORK.items():
-                self.wait_until_back(site, self.killed[site, program][0])
-            self.wait_for(SECOND, IMPORTER)
-            self.wait_for(THIRD, IMPORTER)
-            self.wave(
-                lambda: self.kill_at_rest(FIRST),
-                *(lambda s=s, p=p: self.kill_node(s, p) for s, p in NODES.items()),
-            )
-            self.said["up"] = self.federation.call(
-                "up", "--pin", "--sites", self.federation.home / "sites"
-            )
-            self.wave()
-            for site, program in NODES.items():
-                self.wait_until_back(site, self.killed[site, program][0])
-            self.importers.append(self.wait_for(FIRST, IMPORTER))
-        finally:
-            run.join(timeout=2400)
+        for site in SITES:
+            self.wait_for(site, IMPORTER)
+        self.wave(*(lambda s=s, p=p: self.kill_at_work(s, p) for s, p in AT_WORK.items()))
+        for site, program in AT_WORK.items():
+            self.wait_until_back(site, self.killed[site, program][0])
+        self.wait_for(SECOND, IMPORTER)
+        self.wait_for(THIRD, IMPORTER)
+        self.wave(
+            lambda: self.kill_at_rest(FIRST),
+            *(lambda s=s, p=p: self.kill_node(s, p) for s, p in NODES.items()),
+        )
+        self.said["up"] = self.federation.call(
+            "up", "--pin", "--sites", self.federation.home / "sites"
+        )
+        self.wave()
+        for site, program in NODES.items():
+            self.wait_until_back(site, self.killed[site, program][0])
+        self.importers.append(self.wait_for(FIRST, IMPORTER))
+        run.join(timeout=2400)
 
     def _run(self) -> None:
         self.said["run"] = subprocess.run(

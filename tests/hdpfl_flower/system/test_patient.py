@@ -7,14 +7,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from hdpfl_flower.system import patient
-from hdpfl_flower.system.patient import ACTIVATION, HEARTBEAT, Ear, ask_again, heard_ago
+from hdpfl_flower.system.patient import (
+    ACTIVATION,
+    HEARTBEAT,
+    Ear,
+    ask_again,
+    give_up_torn_replies,
+    heard_ago,
+    pull_once_more,
+)
 
 ANSWERS = {
     ("/v1/fleet/pull-messages", 500): 503,
@@ -73,6 +86,57 @@ def test_an_answered_heartbeat_is_heard_once_and_a_refused_one_is_not(link: http
     link.post(HEARTBEAT, params={"status": 200})
     link.post("/v1/fleet/pull-messages", params={"status": 200})
     assert heard == [1]
+
+
+def test_a_torn_reply_is_given_up_and_only_by_the_thread_that_sends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(InMemoryObjectStore, "get", InMemoryObjectStore.get)
+    give_up_torn_replies()
+    store, now = InMemoryObjectStore(verify=False), time.monotonic()
+    store.preregister(1, ObjectTree(object_id="a" * 64))
+    store.preregister(1, ObjectTree(object_id="b" * 64))
+    assert [store.get(name * 64) for name in "abc"] == [b"", b"", None]
+    store.put("a" * 64, b"there")
+    assert store.get("a" * 64) == b"there"
+    monkeypatch.setattr(time, "monotonic", lambda: now + patient.PATIENCE + 1)
+    assert store.get("a" * 64) == b"there"
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(store.get, "b" * 64).result() == b""
+    with pytest.raises(TimeoutError, match="torn"):
+        store.get("b" * 64)
+    assert store.get("b" * 64) == b""
+
+
+class Deployed:
+    """A grid on which the reply to the first message is announced and never sent."""
+
+    def __init__(self, held: float) -> None:
+        self.held, self.pulled = held, 0
+
+    def push_messages(self, messages: Iterable[str]) -> list[str]:
+        return list(messages)
+
+    def pull_messages(self, left: set[str]) -> list[SimpleNamespace]:
+        self.pulled += 1
+        if self.pulled == 1:
+            time.sleep(self.held)
+            return []
+        there = sorted(left - {"never"})
+        return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=x)) for x in there]
+
+
+@pytest.mark.parametrize(("timeout", "asked"), [(0.1, "never ab"), (0.6, "ab"), (None, "ab")])
+def test_a_reply_that_is_not_sent_makes_no_other_one_late(
+    timeout: float | None, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patient, "PULL_SECONDS", 0.01)
+    grid: Any = Deployed(0.2)
+    pull_once_more(grid)
+    words = ["never", "a", "b"] if "never" in asked else ["a", "b"]
+    replies = grid.send_and_receive(words, timeout=timeout)
+    assert sorted(reply.metadata.reply_to_message_id for reply in replies) == ["a", "b"]
+    assert grid.pulled == 2
 
 
 def test_a_note_says_when_a_node_heard_and_a_new_process_forgets_it(tmp_path: Path) -> None:
