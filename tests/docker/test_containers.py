@@ -321,11 +321,12 @@ def test_a_profile_that_is_missing(stack: Stack, ended: Done) -> None:
     files = "/hdpfl/federation/sites/va/"
     away = f"import os; os.rename('{files}profile.toml', '{files}away.toml')"
     stack.do("run", "--rm", "-T", "--no-deps", "setup", "python", "-c", away)
-    stack.do("restart", "va-tasks")
-    assert stack.wait_for_line("va-tasks", "error") == (
-        "error: profile /site/profile.toml is not there; write one: hdpfl-site profile new"
-    )
-    stack.do("run", "--rm", "-T", "--no-deps", "setup")
+    try:
+        stack.do("restart", "va-tasks")
+        stack.wait_for_line("va-tasks", "error: profile /site/profile.toml is not there; write "
+                            "one: hdpfl-site profile new")  # fmt: skip
+    finally:
+        stack.do("run", "--rm", "-T", "--no-deps", "setup")
     stack.wait_until_healthy("va-tasks")
 
 
@@ -334,7 +335,7 @@ def test_a_ledger_that_cannot_be_written(stack: Stack, ended: Done, tmp_path: Pa
     override = tmp_path / "readonly.yml"
     override.write_text('services: {va-tasks: {volumes: ["va-ledger:/site/ledger:ro"]}}\n')
     stack.do("up", "-d", "--no-deps", "va-tasks", more=(override,))
-    line = stack.wait_for_line("va-tasks", "error")
+    line = stack.wait_for_line("va-tasks", "cannot be written")
     assert re.fullmatch(r"error +ledger: /site/ledger/ledger.sqlite cannot be written by this user;"
                         r" a run would be refused: check its owner, and that its volume is not "
                         r"mounted read-only", line)  # fmt: skip
