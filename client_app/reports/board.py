@@ -104,9 +104,9 @@ def exact_in_words(facts: dict[str, Any]) -> str:
 
 
 def nist_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the topics of NIST SP 800-226, and this report's statement on each; a header first."""
+    """Yield topics of NIST SP 800-226, and this report's statement on each; a header first."""
     cap, promise = facts["cap"], facts["promise"]
-    yield ("question of NIST SP 800-226", "what this report says")
+    yield ("topic of NIST SP 800-226", "what this report says")
     yield (
         "How large are ε and δ?",
         f"Over the life of the ledger at most ε {floor_digits(cap['epsilon'])}, δ "

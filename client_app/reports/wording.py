@@ -48,9 +48,13 @@ def sections(facts: dict[str, Any]) -> list[tuple[str, list[Part]]]:
         ("What the promise does not cover", [(POINT, each) for each in facts["not-covered"]]),
         ("What 'private' means here", [(TEXT, facts["promise"]["private-epsilon"])]),
         (
-            "Appendix: the questions of NIST SP 800-226",
+            "Appendix: topics of NIST SP 800-226",
             [
-                (TEXT, f"Guidelines for Evaluating Differential Privacy Guarantees, {NIST}."),
+                (
+                    TEXT,
+                    f"Guidelines for Evaluating Differential Privacy Guarantees, {NIST}. Topics "
+                    "are in this report's words; it was not compared with each section.",
+                ),
                 (TABLE, tuple(nist_rows(facts))),
             ],
         ),

@@ -90,7 +90,7 @@ def test_the_attackers_sentence_is_about_patients_where_an_id_protects_them(open
 def test_every_question_of_the_appendix_has_a_statement(opened) -> None:
     opened.charge("run-1", rounds=1)
     page = opened("report", "--html").out
-    appendix = page[page.index("Appendix: the questions of NIST SP 800-226") :]
+    appendix = page[page.index("Appendix: topics of NIST SP 800-226") :]
     for topic in ("unit of privacy", "add up", "implementation correct", "threat model",
                   "side channels", "secured", "bias", "collection"):  # fmt: skip
         assert topic in appendix, topic

@@ -20,7 +20,7 @@ SECTIONS = [
     "The whole report", "Who asked, and who decided", "What was spent",
     "What was released", "Assumptions checked",
     "What the promise does not cover", "What 'private' means here",
-    "Appendix: the questions of NIST SP 800-226",
+    "Appendix: topics of NIST SP 800-226",
 ]  # fmt: skip
 QUESTIONS = [
     "What is promised?", "What leaves?", "What cannot be undone?",
