@@ -129,6 +129,11 @@ def histories(facts: list[Fact], run_id: str) -> dict[int, list[str]]:
     return rounds
 
 
+def broke_off(history: list[str]) -> bool:
+    """Return whether a release was taken and nothing of it left; a run's end calls it lost."""
+    return history in (["reserved"], ["reserved", "lost"])
+
+
 def site_says(profile: Path, *words: str) -> str:
     """Return what a command of ``hdpfl-site`` prints for a site; it must end well."""
     command = [str(BIN / "hdpfl-site"), *words, "--profile", str(profile)]

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.e2e.engines import ROOT, Done, Federation, command_of, free_ports, ro
 from tests.e2e.faults import (
     HEART,
     Fact,
+    broke_off,
     check_books,
     facts_of,
     family,
@@ -38,7 +40,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 FULL, STEADY, VICTIM = "full", "steady", "victim"
 SITES = {FULL: "va", STEADY: "hungarian", VICTIM: "switzerland"}
-RUN, ROUNDS, TIMEOUT = "faults", 15, 120.0
+RUN, ROUNDS, TIMEOUT = "faults", 20, 120.0
 """No round takes so long: after a minute Flower knows that a node or an app is gone."""
 TERMS = {
     **HEART, "run-id": RUN, "rounds": ROUNDS, "min-sites": len(SITES), "round-timeout": TIMEOUT,
@@ -47,6 +49,8 @@ PATHS = {'path = "ledger/ledger.sqlite"': 'path = "disk/ledger.sqlite"',
          'path = "state"': 'path = "disk/state"'}  # fmt: skip
 SLOWLY = {"[budget]": "reply-after = 10.0\n\n[budget]"}
 """So that no more rounds go by than are needed, while a node comes back."""
+PAUSE = 120.0
+"""Seconds for which a site stands still."""
 NO_REPLY, BROKE_OFF, FAILED = "no reply in time", "its work broke off", "failed"
 
 
@@ -158,7 +162,9 @@ class Story:
         wait_for_work(self.ledger(VICTIM))
         self.note("stop", VICTIM)
         signal_site(self.federation, VICTIM, signal.SIGSTOP)
+        end = time.monotonic() + PAUSE
         try:
+            wait_until(lambda: time.monotonic() > end)
             wait_for_round(self.folder, self.at["stop"])
         finally:
             signal_site(self.federation, VICTIM, signal.SIGCONT)
@@ -221,7 +227,7 @@ def test_the_run_comes_to_its_end_and_loses_no_round_but_those(story: Story) -> 
 def test_who_kills_a_client_app_loses_that_round_alone(story: Story) -> None:
     number = story.at["app"]
     assert story.event("app")["rejected"] == {VICTIM: BROKE_OFF}
-    assert story.history(VICTIM)[number] == ["reserved"]
+    assert broke_off(story.history(VICTIM)[number])
     assert number + 1 in story.accepted(VICTIM)
     (line, *_) = lines_with(story.federation.log(VICTIM), f"the work on round {number} broke off")
     assert "its process was killed, or its disk was full; nothing of it left" in line
@@ -234,7 +240,7 @@ def test_a_full_disk_releases_nothing_and_is_told(story: Story) -> None:
     history = story.history(FULL)
     for number in (first, first + 1):
         assert rounds_of(story.folder)[number - 1]["rejected"] == {FULL: FAILED}
-    assert history[first] == ["reserved"]  # taken, and nothing left: it counts all the same
+    assert broke_off(history[first])  # taken, and nothing left: it counts all the same
     assert first + 1 not in history
     assert max(story.accepted(FULL)) > first + 1
     told = lines_with(story.federation.log(FULL), "failed: ledger: the disk is full; free some")
@@ -251,7 +257,7 @@ def test_a_full_disk_costs_no_run_its_end(story: Story) -> None:
     assert [site for site, path in kept.items() if path.exists()] == [STEADY, VICTIM]
 
 
-def test_a_site_that_is_stopped_loses_that_round_alone(story: Story) -> None:
+def test_a_site_that_is_stopped_loses_that_round_and_misses_the_others(story: Story) -> None:
     """When it continues, either its update is sealed, too late and used nowhere, or Flower ends its
     task first, whose heartbeat is overdue."""
     number = story.at["stop"]
@@ -271,9 +277,9 @@ def test_who_kills_a_super_node_loses_that_round_alone(story: Story) -> None:
 def check_broken_off(story: Story, number: int) -> None:
     """Assert that the victim sealed its update of a round or says that it broke off, not both."""
     history = story.history(VICTIM)[number]
-    assert history == ["reserved", "sealed", "sent"][: len(history)]
+    assert broke_off(history) or history == ["reserved", "sealed", "sent"][: len(history)]
     told = lines_with(story.federation.log(VICTIM), f"the work on round {number} broke off")
-    assert bool(told) == (history == ["reserved"])
+    assert bool(told) == broke_off(history)
 
 
 def test_who_kills_the_super_link_goes_on_with_hdpfl_resume(story: Story) -> None:
