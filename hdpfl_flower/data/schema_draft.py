@@ -232,7 +232,8 @@ def _is_title(cells: Sequence[bytes], width: int) -> bool:
 
     R's header may have one cell less than its rows, which must not become names.
     """
-    return width > 2 and (len(cells) <= width - 2 or sum(map(bool, cells)) <= 1)
+    few = max(1, min(2, width - 3))
+    return width > 2 and (len(cells) <= width - 2 or sum(map(bool, cells)) <= few)
 
 
 def _names(
@@ -251,7 +252,8 @@ def _names(
     names = [*map(header_name, cells)]
     kept, notes = [*names], []
     for at, (name, texts) in enumerate(zip(names, columns, strict=True)):
-        if not name and (_is_index(texts) if at == 0 else not any(texts.values)):
+        is_first = not any(names[:at])  # an index, or one of an index: written twice
+        if not name and ((is_first and _is_index(texts)) or not any(texts.values)):
             notes.append(f"cell {at + 1} of the header is empty: its column is left out")
             continue
         _check_name(at + 1, name, texts)

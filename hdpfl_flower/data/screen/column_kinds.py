@@ -27,6 +27,7 @@ _TIMES = (
 _DAYS = (
     "%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y",
     "%d%b%Y", "%d-%b-%Y", "%d %b %Y", "%d%b%y", "%d-%b-%y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y",
+    "%m.%d.%Y", "%b %d %Y", "%b %d, %Y",
 )  # fmt: skip
 DATES = tuple(f"{day}{time}" for day in _DAYS for time in _TIMES)
 CENTURY = 1930
@@ -35,6 +36,7 @@ _SHAPES = {
     "%Y": "[0-9]{4}", "%y": "[0-9]{2}", "%b": "[A-Za-z]{3}", "%f": "[0-9]+",
     "%z": "(?:Z|[+-][0-9]{2}:?[0-9]{2})",
 }  # fmt: skip
+_BEGIN = re.compile("[0-9]|[A-Za-z]{3} [0-9]")
 _READABLE = 0.8
 _CODES, _WORDS = 10, 20
 """Maximum distinct whole numbers, and texts, taken for categories."""
@@ -212,8 +214,9 @@ def _formats(texts: Texts, held: Mask) -> tuple[str, ...]:
     """Return the date formats that read most cells; none for too few."""
     values = _sample(texts, held)
     total = sum(values.values())
-    # Every format begins with a digit: most columns are ruled out at once.
-    if sum(count for value, count in values.items() if value[:1].isdigit()) < _READABLE * total:
+    # Every format begins with a digit or a month: most columns are ruled out at once.
+    begun = (count for value, count in values.items() if _BEGIN.match(value))
+    if sum(begun) < _READABLE * total:
         return ()
     left, found = dict(values), []
     while left:

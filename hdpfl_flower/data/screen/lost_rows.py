@@ -21,6 +21,9 @@ QUOTES = "with quotes that do not pair"
 _MOST_LINES = 10
 Ints = npt.NDArray[np.int64]
 
+_DECIMAL = re.compile(rb"-?[0-9]{1,9},[0-9]{1,4}")
+"""Number of a decimal comma, cut at it and joined again."""
+
 
 @dataclass(frozen=True, repr=False)
 class LostRow(Redacted):
@@ -102,10 +105,16 @@ def causes(lost: Sequence[LostRow]) -> str:
 
 def one_cell_longer(lost: Sequence[LostRow]) -> str:
     """Return the fault of rows with one more cell."""
-    of_end = all(not row.cells[-1].strip() for row in lost)
-    remedy = (
-        "they end with a delimiter: write one at the end of the header, too"
-        if of_end
-        else "R writes the names of rows so: export it with write.csv, or col.names = NA"
-    )
+    remedy = "R writes the names of rows so: export it with write.csv, or col.names = NA"
+    pairs = range(min(len(row.cells) for row in lost) - 1)
+    numbered = [row.cells[0] for row in lost] == [b"%d" % at for at in range(1, len(lost) + 1)]
+    if all(not row.cells[-1].strip() for row in lost):
+        remedy = "they end with a delimiter: write one at the end of the header, too"
+    elif not numbered and any(
+        all(_DECIMAL.fullmatch(b",".join(row.cells[at : at + 2])) for row in lost) for at in pairs
+    ):
+        remedy = (
+            "a decimal comma outside of quotes cuts a number in two, or R wrote the names of rows: "
+            "export it with semicolons between the cells, or with write.csv"
+        )
     return f"every record is one cell longer than the header ({len(lost)} records): {remedy}"

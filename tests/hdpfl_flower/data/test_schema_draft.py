@@ -180,12 +180,14 @@ def notes_of(path: Path, text: str, label: str = "dx") -> tuple[dict[str, object
     ("text", "words"),
     [
         (f'"",{NAMES}\n' + "\n".join(f'"{i}",{row}' for i, row in enumerate(BASE)), "cell 1 of th"),
+        (f",,{NAMES}\n" + "\n".join(f"{i},{i},{row}" for i, row in enumerate(BASE)), "cell 2 of"),
         (f"{NAMES},\n" + "\n".join(f"{row}," for row in BASE), "cell 6 of the header is empty"),
         (f"{NAMES},,\n" + "\n".join(BASE), "cell 7 of the header is empty"),
         (f"{NAMES},x,x\n" + "\n".join(f"{row},1,2" for row in BASE), "more than one column has th"),
         ("sep=;\n" + "\n".join([NAMES, *BASE]).replace(",", ";"), "60 records read"),
         ("Ward 3, 2024\n\n" + "\n".join([NAMES, *BASE]), "1 lines stand before the header"),
         ("Report,,,,\n" + "\n".join([NAMES, *BASE]), "1 lines stand before the header"),
+        ("Report,ward 7,,,\n" + "\n".join([NAMES, *BASE]), "1 lines stand before the header"),
         (f"{NAMES.replace('chol', 'chol' + chr(160))}\n" + "\n".join(BASE), "other blanks, quotes"),
     ],
 )  # fmt: skip
@@ -205,8 +207,12 @@ def test_years_are_names_above_something_else(tmp_path: Path) -> None:
 
 
 def test_rows_longer_than_the_header_have_their_cause_named(tmp_path: Path) -> None:
-    for row, words in (("{},1,2", "R writes the names of rows"), ("1,2,", "end with a delimiter")):
-        (tmp_path / "t.csv").write_text("a,b\n" + "".join(row.format(i) + "\n" for i in range(9)))
+    for row, words in (
+        ("{},1,2", "R writes the names of rows"), ("Fiat {},1.5,2", "R writes the names of rows"),
+        ("1,2,", "end with a delimiter"), ("p{},1,5", "a decimal comma outside of quotes"),
+    ):  # fmt: skip
+        rows = "".join(row.format(i) + "\n" for i in range(1, 9))
+        (tmp_path / "t.csv").write_text(f"a,b\n{rows}")
         with pytest.raises(DataError, match=words):
             draft_schema(tmp_path / "t.csv")
 
@@ -226,6 +232,8 @@ def test_rows_longer_than_the_header_have_their_cause_named(tmp_path: Path) -> N
         (["2020-02-16T08:00:00Z", "2022-05-24T13:28:17-05:00"], "%Y-%m-%dT%H:%M:%S%z", ""),
         (["2020-02-16 08:00:00.000"], "%Y-%m-%d %H:%M:%S.%f", ""),
         (["02/16/2020", "24/05/2022", "03/04/2021"], "two orders of day and month: 20 cells", ""),
+        (["02.16.2020", "24.05.2022", "03.04.2021"], "two orders of day and month: 20 cells", ""),
+        (["Feb 16 2020", "May 24 2022"], "date, 60 of 60", 'date-formats = ["%b %d %Y"]'),
         (["02/11/2020", "04/05/2022", "03/04/2021"], "ambiguous: no day is above 12", ""),
         ([str(43877 + i) for i in range(60)], "a spreadsheet's days since 1900?", ""),
         (["none", "yes"], "'none' 30, 'yes' 30", ""),
