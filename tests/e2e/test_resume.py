@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,16 +15,19 @@ import pytest
 from hdpfl_flower.monitoring.journal import read_journal
 from server_app.in_process.in_process_run import run_in_process
 from tests.e2e.engines import (
+    BIN,
     ROOT,
     SITES,
     Federation,
     Ray,
     command_of,
     digest,
+    free_ports,
     processes,
     rounds_of,
     seeded_terms,
 )
+from tests.e2e.faults import wait_for_round, wait_until
 
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
@@ -101,3 +106,53 @@ def test_a_killed_simulation_is_resumed(ray: Ray, tmp_path: Path) -> None:
     assert digest(folder) == digest(whole)
     assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]
     assert [event["accepted"] for event in rounds_of(folder)] == [["0", "1", "2", "3"]] * 6
+
+
+def test_a_cluster_that_loses_a_node_is_resumed_on_those_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two raylets; Flower keeps a dead node's actors, until no round has a quorum any more."""
+    address = f"127.0.0.1:{free_ports(1)}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    cluster = Ray(tmp_path / "flwr", free_ports(1))
+    cluster.home.mkdir()
+    folder, terms = cluster.runs / "cluster", {"run-id": "cluster", "rounds": 40}
+
+    def start(name: str, *words: str) -> None:
+        command = [str(BIN / "ray"), "start", *words, "--num-cpus=2", "--block",
+                   "--disable-usage-stats"]  # fmt: skip
+        processes.start(name, command, tmp_path, tmp_path / "log", dict(os.environ))
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # sockets' paths have 107 bytes
+        try:
+            start("head", "--head", f"--port={address[10:]}", f"--temp-dir={short}")
+            wait_until(lambda: living_nodes(address) == 1, PATIENCE)
+            start("worker", f"--address={address}")
+            wait_until(lambda: living_nodes(address) == 2, PATIENCE)
+            config = seeded_terms(**terms).updated(runs_dir=str(cluster.runs)).as_config()
+            taken = cluster.call(config, SITES)
+            assert taken.returncode == 0, taken.stdout + taken.stderr
+            wait_for_round(folder, 2)
+            for pid in processes._family([processes.find("worker", tmp_path) or 0]):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: cluster.last_run()["status"] == "finished:failed", PATIENCE)
+            lost = [event["rejected"] for event in rounds_of(folder) if event["rejected"]]
+            assert {why for sites in lost for why in sites.values()} == {"not delivered: 0"}
+            wait_until(lambda: living_nodes(address) == 1, PATIENCE)
+            resumed = cluster.resume(folder)
+            assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+        finally:
+            cluster.stop()
+            processes.stop(["worker", "head"], tmp_path)
+    last = rounds_of(folder)[-1]
+    assert (last["round"], last["accepted"]) == (40, ["0", "1", "2", "3"])
+
+
+def living_nodes(address: str) -> int:
+    """Return how many nodes of a Ray cluster live; ``ray status`` lists dead ones for a while."""
+    code = (
+        f"import ray; ray.init({address!r}, logging_level=50, log_to_driver=False); "
+        "print(sum(node['Alive'] for node in ray.nodes()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[-1]) if done.returncode == 0 else 0
