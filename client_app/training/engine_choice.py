@@ -20,7 +20,6 @@ from client_app.training.engines import (
     UnitEngine,
     VmapEngine,
     is_linear,
-    rehearse,
 )
 from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
 from hdpfl_flower.errors import InstallationError, ModelError
@@ -114,7 +113,7 @@ def choose_engine(
     """
     keep_freed_memory()
     present(device)
-    _check_model(build, said, task)
+    operations = _check_model(build, said, task)
     engines = _ENGINES
     if most > 1:
         engines = {"vmap": (partial(UnitEngine, most=most), _ENGINES["vmap"][1])}
@@ -126,11 +125,12 @@ def choose_engine(
             if not covers(model, task):
                 continue
             engine = engine_class(model, task, torch.device(device))
+            engine.operations = operations
             with torch.random.fork_rng(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch's own slow paths
-                # A batch of two: hooks and transforms that a layer breaks raise here, before a
-                # record is read.
-                rehearse(engine, 2)
+                # Two rows: hooks and transforms that a layer breaks raise here, before a record
+                # is read.
+                engine.attempt()
         except InstallationError:  # Opacus', the last engine: none is left to try
             raise
         except Exception as error:  # whatever hooks and transforms raise on a user's layers
@@ -147,16 +147,21 @@ def choose_engine(
     )
 
 
-def _check_model(build: Callable[[], nn.Module], said: str, task: Task) -> None:
-    """Refuse a model that would fail or not learn in a round, at a site's cost."""
+def _check_model(build: Callable[[], nn.Module], said: str, task: Task) -> int:
+    """Refuse a model that would fail or not learn in a round, at a site's cost.
+
+    Returns:
+        Operations of a record's products and convolutions in the forward pass, about.
+    """
     model = build()
-    _check_outputs(model, said, task)
+    operations = _check_outputs(model, said, task)
     _check_frozen(model, build(), said)
     if _gradient_size(model, task) == 0:
         raise ModelError(
             f"model '{said}': no output depends on a trained parameter, so that sites would pay "
             "for noise alone; connect them, without detach() or no_grad()"
         )
+    return operations
 
 
 def _check_frozen(model: nn.Module, again: nn.Module, said: str) -> None:
@@ -188,11 +193,14 @@ def _gradient_size(model: nn.Module, task: Task) -> float:
     return sum(float(each.abs().sum()) for each in found if each is not None)
 
 
-def _check_outputs(model: nn.Module, said: str, task: Task) -> None:
-    """Refuse outputs of another shape or type; later, a record's label would make a round fail."""
-    halves: Any = _Halves()  # type: ignore[no-untyped-call]
+def _check_outputs(model: nn.Module, said: str, task: Task) -> int:
+    """Refuse outputs of another shape or type; later, a record's label would make a round fail.
+
+    Returns as :func:`_check_model`.
+    """
+    watch: Any = _Watch()  # type: ignore[no-untyped-call]
     try:
-        with torch.no_grad(), halves:
+        with torch.no_grad(), watch:
             outputs = model.eval()(torch.zeros(2, *task.input_shape))
             shape, dtype = tuple(outputs.shape), outputs.dtype
     except Exception as error:
@@ -210,23 +218,29 @@ def _check_outputs(model: nn.Module, said: str, task: Task) -> None:
             f"model '{said}' returns {dtype}; return float32: leave out autocast, or end with "
             ".float()"
         )
-    if halves.found:
+    if watch.halves:
         raise ModelError(
             f"model '{said}' computes in 16 bits, in which a norm is not accurate enough to clip "
             "by; leave out autocast and half()"
         )
+    found: int = watch.operations // 2
+    return found
 
 
-class _Halves(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watch for numbers of 16 bits among what is computed."""
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count of operations, and whether numbers of 16 bits are among what is computed."""
 
-    found = False
+    operations, halves = 0, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute as without it."""
         del types
-        result = func(*args, **(kwargs or {}))
+        result, packet, aten = func(*args, **(kwargs or {})), func.overloadpacket, torch.ops.aten
+        if packet in (aten.mm, aten.bmm, aten.addmm):
+            self.operations += 2 * result.numel() * args[packet is aten.addmm].shape[-1]
+        elif packet is aten.convolution:
+            self.operations += 2 * result.numel() * args[1][0].numel()
         for each in result if isinstance(result, tuple | list) else (result,):
             if isinstance(each, torch.Tensor) and each.dtype in (torch.float16, torch.bfloat16):
-                self.found = True
+                self.halves = True
         return result

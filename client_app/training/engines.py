@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import output_gradient, total_loss
-from hdpfl_flower.models.row_batches import RowProof, align, aligned, draws, pool
+from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, draws, pool
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.extras import extra
 
@@ -35,6 +35,11 @@ _BLOCK = 1024
 _WANTED, _LARGEST, _NUMBERS = 4, 256, 2**26
 """Before :meth:`Engine.settle`: rows that batches are multiples of, rows in memory, and the
 numbers of their gradients (256 MB)."""
+
+_UNLIKE = ((0, 3), (4, 12), (20, 28))
+"""Rows of the trial's pool: ordinary, of all magnitudes, denormal, zero, huge, not a number."""
+_COSTLY = 2**30
+"""Operations of a record from which the CPU gains little by batches."""
 
 _DRAWLESS = frozenset({
     nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm,
@@ -51,7 +56,10 @@ class Engine(ABC):
         proof: the numbers of rows that are proven.
         draws: whether the model may draw from torch's own generator, as dropout does.
         place: the coordinates that are trained, a range of whole parameters; see :meth:`only`.
+        operations: of a record's products and convolutions in the forward pass, where counted.
     """
+
+    operations = 0
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
         """Move ``model`` to ``device``; make its parameters views of ``theta``."""
@@ -92,6 +100,11 @@ class Engine(ABC):
         finally:
             self.place = before
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a record takes so long on the CPU that it is computed alone."""
+        return self.theta.device.type == "cpu" and self.operations > _COSTLY
+
     def settle(self, wanted: int, largest: int) -> int:
         """Choose and return the number of rows that batches are multiples of.
 
@@ -99,8 +112,17 @@ class Engine(ABC):
             wanted: rows, a power of two, from public numbers alone.
             largest: rows in memory at once.
         """
+        if self.one_by_one:  # a trial of some hundred rows would take longer than batches save
+            wanted = largest = 1
         self._wanted = wanted, largest
         return self.proof.granule(wanted, largest)
+
+    def attempt(self) -> None:
+        """Run a few unlike rows in pairs, of no proven number; raises what a layer raises."""
+        for pair in _UNLIKE:
+            self._trial(TYPICAL, torch.tensor(pair))
+        x, y = self.blank(2)
+        self._add(torch.zeros_like(self.theta), x, y, 2, math.inf)
 
     def add_clipped_sum(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
@@ -466,6 +488,7 @@ def may_draw(model: nn.Module) -> bool:
 
 
 def rehearse(engine: Engine, batch: int) -> None:
-    """Run a batch of zeros, to fail before data is touched."""
+    """Run a batch of zeros, or its one row where rows go one by one, before data is touched."""
     x, y = engine.blank(batch)
-    engine.add_clipped_sum(torch.zeros_like(engine.theta), x, y, batch, math.inf)
+    count = 1 if engine.one_by_one else batch
+    engine.add_clipped_sum(torch.zeros_like(engine.theta), x, y, count, math.inf)

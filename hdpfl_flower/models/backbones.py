@@ -25,7 +25,8 @@ from hdpfl_flower.work.backbone import Backbone
 if TYPE_CHECKING:
     from torch import nn
 
-_BATCH = 64
+_BATCH, _TRIED = 64, 4
+"""Records evaluated at once, and those of the look at what a network does with a batch."""
 
 
 def over(backbone: Backbone, task: Task) -> Task:
@@ -190,7 +191,7 @@ def _check_rows(network: nn.Module, backbone: Backbone, task: Task) -> None:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    batch = torch.rand((_BATCH, *task.input_shape), generator=generator)
+    batch = torch.rand((_TRIED, *task.input_shape), generator=generator)
     other = torch.cat([batch[:1], 1 - batch[1:]])
     name = backbone.words
     try:
@@ -200,7 +201,7 @@ def _check_rows(network: nn.Module, backbone: Backbone, task: Task) -> None:
         raise ModelError(
             f"{name} cannot read records of the shape {task.input_shape}: {type(error).__name__}"
         ) from error
-    if not isinstance(first, torch.Tensor) or first.shape != (_BATCH, backbone.size):
+    if not isinstance(first, torch.Tensor) or first.shape != (_TRIED, backbone.size):
         raise ModelError(
             f"{name} must return a tensor of the shape (n, {backbone.size}) for n records"
         )

@@ -468,6 +468,6 @@ def test_a_lack_of_memory_is_no_model_that_cannot_be_split(monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(engine_choice, "rehearse", full)
+    monkeypatch.setattr(Engine, "attempt", full)
     with pytest.raises(torch.OutOfMemoryError):
         engine_for.__wrapped__("logreg", TASK, "auto", "cpu")

@@ -11,16 +11,21 @@ from safetensors.torch import save_file
 from torch import nn
 
 from client_app.audit import default_training, engine_of
+from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import ModelError, TermsError
 from hdpfl_flower.models.adapters import AdaptedNetwork, with_backbone
 from hdpfl_flower.models.backbones import _network, over
-from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, layout_of
+from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, layout_of
 from hdpfl_flower.models.parts import parts_of
-from hdpfl_flower.models.task import Task
+from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy.accounting import Steps
+from hdpfl_flower.privacy.noise import ReleaseStreams
+from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.weight_files import add_weights
+from hdpfl_flower.wire import encode_update
 from hdpfl_flower.work.backbone import read_backbone
 from server_app.in_process.in_process_run import run_in_process
 
@@ -214,3 +219,47 @@ def test_a_network_without_a_layer_to_adapt_is_refused() -> None:
     task = over(read_backbone(f"own function={__name__}:small width=8 adapter=lora:2"), IMAGES)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no layer that an adapter of rank 2 can change"):
         build_model("logreg", task, 0)
+
+
+# torchvision's own.
+
+
+def torchvision_task(kind: str, folder: Path, shape: tuple[int, int, int]) -> Task:
+    """Images under one of torchvision's networks, its drawn numbers in a file."""
+    torch.manual_seed(0)
+    made = getattr(pytest.importorskip("torchvision").models, kind)(weights=None)
+    save_file(made.state_dict(), folder / "w.safetensors")
+    digest = add_weights(folder / "w.safetensors")
+    backbone = read_backbone(f"{kind} weights={digest} adapter=lora:4")
+    assert backbone is not None
+    return over(backbone, Task.classification(shape, 10))
+
+
+def check_message(task: Task, spec: str = "logreg") -> None:
+    """One round over 8 records: a message holds adapters and head, and every array moves."""
+    engine = engine_for(spec, task, "auto", "cpu")
+    start = flatten(arrays_of(build_model(spec, task, seed=0)))
+    draws = np.random.default_rng(0)
+    x = draws.random((8, *task.input_shape), dtype=np.float32)
+    plan = RoundPlan(Steps(1.0, 1), 1.0, 0.01, 8.0)
+    update = train(engine, start, Records(x, draws.integers(0, 10, 8)), plan, 0.1,
+                   ReleaseStreams.simulated(0, "0", 1, "update"), 8)  # fmt: skip
+    layout = layout_of(spec, task)
+    assert {name.rpartition(".")[2] for name in layout if not name.startswith("head.")} == {"b"}
+    sizes = [array.size for array in layout.values()]
+    assert all(part.any() for part in np.split(update, np.cumsum(sizes)[:-1]))
+    assert 4 * sum(sizes) < len(encode_update(update)) < 4 * sum(sizes) + 300
+
+
+@pytest.mark.slow
+def test_resnet18_sends_adapters_and_head_alone(tmp_path: Path) -> None:
+    check_message(torchvision_task("resnet18", tmp_path, (1, 8, 8)))
+
+
+@pytest.mark.slow
+def test_vit_b_16_sends_adapters_and_head_alone(tmp_path: Path) -> None:
+    """86 million frozen numbers, 342,538 trained ones: 4 a row of 49 weights, and a head."""
+    task = torchvision_task("vit_b_16", tmp_path, (1, 28, 28))
+    check_message(task)
+    rows = 768 + 12 * (3 * 768 + 768 + 3072 + 768)
+    assert sum(a.size for a in layout_of("logreg", task).values()) == 4 * rows + 7690
