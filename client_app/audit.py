@@ -91,6 +91,7 @@ def attack(
     training: Training,
     *,
     clip_norm: float = CLIP_NORM,
+    most: int = 1,
     advance: _Advance = lambda: None,
 ) -> Finding:
     """Return the findings of ``canaries`` about ``plan`` and ``engine``.
@@ -101,6 +102,7 @@ def attack(
         canaries: how many, at least; rounded up to fill every release.
         training: with the device and the physical batch.
         clip_norm: C.
+        most: records of a unit; above 1 each canary is as many equal ones, clipped as one.
         advance: called after every release.
 
     Raises:
@@ -109,7 +111,7 @@ def attack(
     """
     releases = math.ceil(canaries / WIDTH)
     width = math.ceil(canaries / releases)
-    trained = canary_engine(engine, width, training.device)
+    trained = canary_engine(engine, width, training.device, most)
     members = np.random.default_rng().random((releases, width)) < 0.5  # seeded by the system
     scores = np.zeros((releases, width))
     with _threads(training.torch_threads or available_cores()):
@@ -117,12 +119,12 @@ def attack(
             update = train(
                 trained,
                 np.zeros(width + 1, np.float32),
-                canary_records(members[release]),
+                canary_records(members[release], most),
                 plan.round(server_round + 1, clip_norm),
                 # η with η·C/b = _STEP: what a member moves its own coordinate by.
                 _STEP * plan.divisor / clip_norm,
                 ReleaseStreams.fresh(),
-                training.physical_batch,
+                max(1, training.physical_batch // most),
             )
             # The last number of the update is the bias.
             scores[release] += update[:width]
@@ -156,9 +158,9 @@ def claimed(epsilon: float, delta: float = DELTA) -> Plan:
     return make_plan(profile, RunTerms(rounds=1))
 
 
-def canary_engine(name: str, width: int, device: str) -> Engine:
+def canary_engine(name: str, width: int, device: str, most: int = 1) -> Engine:
     """Return the engine ``name`` over a linear model; raises ModelError."""
-    return engine_for("logreg", Task((width,), 1, "squared"), name, present(device))
+    return engine_for("logreg", Task((width,), 1, "squared"), name, present(device), most)
 
 
 def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str:
@@ -188,12 +190,15 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
     )
 
 
-def canary_records(members: npt.NDArray[np.bool_]) -> Records:
+def canary_records(members: npt.NDArray[np.bool_], most: int = 1) -> Records:
     """Return the canaries that take part, of ``len(members)``."""
     places = np.flatnonzero(members)
     features = np.zeros((len(places), len(members)), np.float32)
     # Orthogonal features: the gradient of a canary lies in its own coordinate, and in the bias.
     features[np.arange(len(places)), places] = _LENGTH
+    if most > 1:
+        targets = np.full((len(places), most, 2), [_TARGET, 1 / most], np.float32)
+        return Records(np.repeat(features[:, None], most, axis=1), targets)
     return Records(features, np.full(len(places), _TARGET, np.float32))
 
 

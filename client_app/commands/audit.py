@@ -108,6 +108,8 @@ def _attack(
             check_policy(site, run)
             allowed_layout(site, run.model, task_for(run))
         engines = [engine_of(run, training, code=site is not None)]
+    most = min(2, site.data.records_per_unit) if site is not None and site.data else 1
+    engines = ["vmap"] if most > 1 else engines  # the only one that clips units as one
     own = None
     of_steps = run is not None and run.noise == "records"
     if site is not None and run is not None and of_steps and not math.isinf(site.run.epsilon):
@@ -117,13 +119,15 @@ def _attack(
     total = len(engines) * len(plans) * releases_of(plans[0], canaries)
     with _bar(total + (releases_of(own, few) if own else 0)) as advance:
         findings = [
-            attack(plan, engine, canaries, training, advance=advance)
+            attack(plan, engine, canaries, training, most=most, advance=advance)
             for engine in engines
             for plan in plans
         ]
         if own is None or run is None:
             return findings, None
-        estimated = attack(own, engines[0], few, training, clip_norm=run.clip_norm, advance=advance)
+        estimated = attack(
+            own, engines[0], few, training, clip_norm=run.clip_norm, most=most, advance=advance
+        )
         return findings, estimated
 
 

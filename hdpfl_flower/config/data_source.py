@@ -162,7 +162,7 @@ class DataSource(RedactedModel):
     )
     records_per_unit: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="Records of an id that DP-SGD uses, in the order of `row` (from the latest "
+        description="Rows of an id that DP-SGD uses, in the order of `row` (from the latest "
         "day): the mean of their gradients is clipped as one, and ε is still that of the id. All "
         "else uses one record.",
     )
@@ -210,10 +210,11 @@ class DataSource(RedactedModel):
             )
         if self.bits != 16 and self.format != "images":
             raise ValueError("'data.bits' is for images; remove it")
+        # Of images the terms name no unit but the image, which one of a folder's others replaces.
         for key, is_set in (("row", self.last_by), ("records-per-unit", self.records_per_unit > 1)):
-            if is_set and not self.id:
+            if is_set and not self.column:
                 raise ValueError(
-                    f"'data.{key}' chooses records of an id; set 'data.id', or remove it"
+                    f"'data.{key}' chooses records of an id in a table; set 'data.id', or remove it"
                 )
         for key in self._wrong_here():
             raise ValueError(f"'data.{key}' does not go with this 'data.format'; remove it")

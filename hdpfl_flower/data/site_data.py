@@ -219,7 +219,7 @@ def _read_folder(source: DataSource, task: Task, draws: bool, every_record: bool
         return _Read(records, summary, digests=digests)
     names = [file.parent.name.encode() for file in images.files]
     ranks = ranks_of(names, range(len(names)))
-    summary.left_out["repeated id"] = int((ranks >= source.records_per_unit).sum())
+    summary.left_out["repeated id"] = int((ranks > 0).sum())
     kept = np.flatnonzero((ranks == 0) | every_record)
     return _Read(records.take(kept), summary, tuple(names[at] for at in kept), places=ranks[kept])
 

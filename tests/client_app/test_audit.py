@@ -25,6 +25,7 @@ from client_app.audit import (
     default_training,
 )
 from client_app.training import dpsgd
+from client_app.training.engines import UnitEngine
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError
@@ -75,6 +76,29 @@ def test_a_healthy_build_is_consistent_with_its_claim(engine: str, epsilon: floa
     finding = found(claimed(epsilon), engine)
     assert finding.canaries == CANARIES
     check_healthy(finding)
+
+
+def of_pairs() -> Finding:
+    """Return the findings where each canary is two records of a unit."""
+    return attack(claimed(4.0), "vmap", WIDTH, default_training(), most=2)
+
+
+def test_units_of_several_records_are_healthy_and_clipped_one_by_one_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finding = of_pairs()
+    assert not finding.violates
+    assert finding.bound(SURE) > 2  # half the claim
+    add = UnitEngine._add
+
+    def one_by_one(self: UnitEngine, total: Any, x: Any, y: Any, *rest: Any) -> None:
+        for place in range(2):
+            alone = y.clone()
+            alone[:, :, 1] = torch.arange(2) == place
+            add(self, total, x, alone, *rest)
+
+    monkeypatch.setattr(UnitEngine, "_add", one_by_one)
+    assert of_pairs().violates
 
 
 @pytest.mark.parametrize("scale", [2 / 3, 1.5])

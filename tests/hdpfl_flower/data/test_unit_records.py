@@ -106,8 +106,9 @@ def test_a_row_that_is_no_choice_is_refused(row: str) -> None:
         DataSource.model_validate(given | {"row": row})
     with pytest.raises(ValidationError, match=r"'data\.row' chooses records of an id"):
         DataSource.model_validate({"format": "csv", "path": "t.csv", "row": "last by seen"})
-    with pytest.raises(ValidationError, match=r"'data\.records-per-unit' chooses records"):
-        DataSource.model_validate({"format": "csv", "path": "t.csv", "records-per-unit": 3})
+    for more in ({"format": "csv"}, {"format": "images", "id": "folder"}):
+        with pytest.raises(ValidationError, match=r"'data\.records-per-unit' chooses records"):
+            DataSource.model_validate({"path": "t.csv", "records-per-unit": 3, **more})
 
 
 def test_without_ids_each_record_is_a_unit_and_copies_are_known(tmp_path: Path) -> None:
