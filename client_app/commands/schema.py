@@ -77,7 +77,7 @@ def check(
     )
     unit = (
         f"all records of one value of '{schema.id}', one of which is used: the first with a label, "
-        "or as a site's 'data.row' says"
+        "or as a site's 'data.row' and 'records-per-unit' say"
         if schema.id
         else "one record; name 'id' where a person may have more than one"
     )

@@ -139,7 +139,7 @@ def _promise(facts: dict[str, Any]) -> Iterator[str]:
                 f"{_factor(spent['epsilon'])} times as probable (e^ε), but for a probability δ."
             )
     if row := facts["promise"]["row"]:
-        yield f"By the present profile the {row} of an id is what training uses."
+        yield f"By the present profile training uses the {row} of an id."
     yield f"The adversary is {facts['promise']['adversary']}."
 
 

@@ -63,7 +63,7 @@ def test_before_the_first_run_the_unit_is_the_profiles(opened) -> None:
     text = words(opened)
     assert f"Protected is {of_id('who')}." in text
     assert "A person with several records" not in text
-    assert "the first labelled row of an id is what training uses." in text
+    assert "training uses the first labelled row of an id." in text
     assert facts(opened)["promise"]["unit"] == of_id("who")
     assert facts(opened)["sums"] == []
 
