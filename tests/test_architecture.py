@@ -103,10 +103,10 @@ MAY_IMPORT = {
     for room, allowed in re.findall(r"^(\S+):(.*(?:\n    .*)*)", ROOMS_AND_IMPORTS, re.M)
 }
 
-FLWR = {"hdpfl_flower.wire"}
-"""The only module of ``hdpfl_flower`` that imports Flower."""
-FLOWER_INSIDE = {"server_app.in_process.grid"}
-"""The only module that imports the inside of Flower's engines."""
+FLWR = {"hdpfl_flower.wire", "hdpfl_flower.system.patient"}
+"""The only modules of ``hdpfl_flower`` that import Flower."""
+FLOWER_INSIDE = {"server_app.in_process.grid", "hdpfl_flower.system.patient"}
+"""The only modules that import the inside of Flower's engines."""
 
 
 def under(module: str, room: str) -> bool:
