@@ -14,6 +14,7 @@ from benchmarks.timing import console
 NAMES = (
     "dpsgd",
     "deployed",
+    "federation",
     "scale",
     "stacked_dpsgd",
     "many_clients",
