@@ -12,10 +12,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hdpfl_flower.config.kinds import read_kind
 from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.tasks import TASKS
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.ledger.account import ChargedPlan, sum_rounded_up
-from hdpfl_flower.privacy.unit import id_of
+from hdpfl_flower.privacy.unit import OF_FOLDER, OF_ID, id_of
 
 RECORD = "one record"
 WHOLE_SITE = "this site with all of its records"
@@ -31,7 +33,7 @@ _RELATIONS = {WHOLE_SITE: ANY_CHANGE, BY_SERVER: NOT_HERE}
 
 def of_id(column: str) -> str:
     """Return the unit where a column names it."""
-    return f"all that lies under one value of column '{column}'"
+    return OF_ID.format(column)
 
 
 def things_of(unit: str) -> str:
@@ -47,11 +49,10 @@ def relation_of(unit: str) -> str:
 
 
 def unit_of_profile(site: Profile | None) -> str:
-    """Return the unit of a site's next run, by its profile: the id's, or one record.
-
-    Of images in folders of units one record is what the run's terms say, and what is said here.
-    """
-    return of_id(site.data.column) if site and site.data and site.data.column else RECORD
+    """Return the unit of a site's next run, by its profile: the id's, or one record."""
+    if not site or not site.data or not site.data.id:
+        return RECORD
+    return of_id(site.data.column) if site.data.column else OF_FOLDER
 
 
 def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: int) -> str:
@@ -66,9 +67,11 @@ def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: i
         return BY_SERVER if clipped else RECORD
     if terms.get("noise") == "client":
         return WHOLE_SITE
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(DataError, ValueError):
         if column := id_of(str(terms.get("schema", ""))):
             return of_id(column)
+        if task := read_kind(TASKS, "kind of task", terms.get("task")):
+            return OF_FOLDER if task.id else RECORD
     return RECORD
 
 

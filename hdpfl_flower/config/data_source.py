@@ -151,7 +151,8 @@ class DataSource(RedactedModel):
     id: str = Field(
         "",
         description="Column of the protected unit, such as a patient's number; of images `folder`: "
-        "each folder inside of a class's is a unit. The run's schema must name the same column. "
+        "each folder inside of a class's is a unit, and the run's task says `id=folder`. "
+        "The run's schema must name the same column. "
         "Empty: a row or image is a unit, and the site declines a run whose schema names an id.",
     )
     row: Annotated[str, Field(pattern=r"^(first|last by \S.*)$")] = Field(
@@ -210,7 +211,6 @@ class DataSource(RedactedModel):
             )
         if self.bits != 16 and self.format != "images":
             raise ValueError("'data.bits' is for images; remove it")
-        # Of images the terms name no unit but the image, which one of a folder's others replaces.
         for key, is_set in (("row", self.last_by), ("records-per-unit", self.records_per_unit > 1)):
             if is_set and not self.column:
                 raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -73,6 +73,11 @@ class StatedTask(Kind):
         "", description="Public deviations, by which each is divided then."
     )
 
+    id: Literal["", "folder"] = Field(
+        "", description="Unit that is protected: each record, or `folder`: all images of one "
+        "folder, for sites with `data.id` so."
+    )  # fmt: skip
+
     @property
     def number(self) -> int:
         """Classes or intervals; 0: open, or a regression."""
@@ -82,7 +87,7 @@ class StatedTask(Kind):
     def open_settings(self) -> list[str]:
         """Names of the settings without a value."""
         known = self.as_config()
-        return [key for key in known if not known[key] and key not in ("mean", "std")]
+        return [key for key in known if not known[key] and key not in ("mean", "std", "id")]
 
     @property
     def scaling(self) -> tuple[tuple[float, float], ...]:

@@ -16,6 +16,8 @@ from hdpfl_flower.errors import Declined, Reason
 
 ONE_MORE_OR_LESS = "add or remove one such unit"
 ANY_CHANGE = "change, add or remove any of these records, one or all of them"
+OF_ID, OF_FOLDER = "all that lies under one value of column '{}'", "all images of one folder"
+"""Units of ids, in words."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,15 @@ def unit_of(terms: RunTerms) -> Unit:
         return Unit("one client with all of its records", ONE_MORE_OR_LESS)
     if terms.noise == "client":
         return Unit("all records of one client", ANY_CHANGE)
-    column = id_of(terms.schema_text)
-    if column:
-        return Unit(
-            f"all that lies under one value of column '{column}' at one client", ONE_MORE_OR_LESS
-        )
+    if column := id_of(terms.schema_text):
+        return Unit(f"{OF_ID.format(column)} at one client", ONE_MORE_OR_LESS)
+    if terms.task and terms.task.id:
+        return Unit(f"{OF_FOLDER} at one client", ONE_MORE_OR_LESS)
     return Unit("one record of one client", ONE_MORE_OR_LESS)
 
 
 def check_unit(profile: Profile, terms: RunTerms) -> None:
-    """Refuse a schema whose id differs from the profile's.
+    """Refuse a schema or task whose id differs from the profile's.
 
     Guarantees:
         Decided by profile and terms alone, before a record is read.
@@ -76,13 +77,15 @@ def check_unit(profile: Profile, terms: RunTerms) -> None:
         Declined: one of the two names an id that the other does not.
         DataError: the schema is none.
     """
-    own = profile.data.column if profile.data else ""
-    if id_of(terms.schema_text) != own:
+    column = profile.data.column if profile.data else ""
+    folder = profile.data.id if profile.data and not column else ""
+    asked = id_of(terms.schema_text), terms.task.id if terms.task else ""
+    if asked != (column, folder):
         raise Declined(
             Reason.POLICY,
             "the 'id' of the run's 'schema' is not the profile's 'data.id', so that the "
             "run would protect another unit than this site; "
             "write the schema's id as 'data.id', and its name in this table into "
             "[data.columns.ID]; or ask the coordinator to name this site's id (or to drop it where "
-            "the table has none)",
+            "the table has none); of images in folders it is 'id=folder' in the run's 'task'",
         )

@@ -16,6 +16,7 @@ from tests.client_app.messages import SCHEMA
 from tests.hdpfl_flower.ledger.plans import PROFILE, profile, terms
 
 WARD = 'id = "ward"\n' + SCHEMA
+FOLDERS = "classification shape=1,8,8 classes=2 id=folder"
 
 
 def data(**more: str) -> dict[str, Any]:
@@ -41,6 +42,27 @@ def test_a_schema_must_name_the_profiles_id_and_no_other(
         check_policy(site, run)
     assert "ward" not in str(caught.value).lower()
     assert "coordinator" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "allowed"),
+    [("", "", True), ("folder", "folder", True), ("folder", "", False), ("", "folder", False)],
+)
+def test_a_task_must_say_whether_a_folder_is_the_unit(own: str, asked: str, allowed: bool) -> None:
+    site = profile(data={"format": "images", "path": "images", "id": own})
+    run = terms(dataset="site", task=FOLDERS.removesuffix("" if asked else " id=folder"))
+    if allowed:
+        check_policy(site, run)
+        return
+    with pytest.raises(Declined, match=r"'data\.id'.*'id=folder' in the run's 'task'"):
+        check_policy(site, run)
+
+
+def test_a_column_named_folder_is_no_folder() -> None:
+    ward = 'id = "folder"\n' + SCHEMA
+    check_policy(profile(data=data(id="folder")), terms(dataset="site", schema=ward))
+    with pytest.raises(Declined, match=r"'data\.id'"):
+        check_policy(profile(data=data(id="folder")), terms(dataset="site", task=FOLDERS))
 
 
 def test_a_site_without_data_of_its_own_has_no_id() -> None:
@@ -121,6 +143,7 @@ def test_a_plan_without_a_sensitivity_is_none(wrong: float) -> None:
         ("records", SCHEMA, "one record of one client", "add or remove one"),
         ("records", "", "one record of one client", "add or remove one"),
         ("records", WARD, "under one value of column 'ward'", "add or remove one"),
+        ("records", FOLDERS, "all images of one folder at one client", "add or remove one"),
         ("server", WARD, "one client with all of its records", "add or remove one"),
         ("client", WARD, "all records of one client", "change, add or remove any"),
         ("client", "", "all records of one client", "change, add or remove any"),
@@ -129,7 +152,7 @@ def test_a_plan_without_a_sensitivity_is_none(wrong: float) -> None:
 def test_a_runs_summary_names_the_unit_of_its_terms(
     noise: str, schema: str, unit: str, relation: str
 ) -> None:
-    run = terms(noise=noise, schema=schema)
+    run = terms(noise=noise, **({"task": schema} if schema == FOLDERS else {"schema": schema}))
     facts = describe(run)
     assert unit in facts["unit"]
     assert relation in facts["relation"]
