@@ -38,7 +38,7 @@ numbers of their gradients (256 MB)."""
 
 _UNLIKE = ((0, 3), (4, 12), (20, 28))
 """Rows of the trial's pool: ordinary, of all magnitudes, denormal, zero, huge, not a number."""
-_COSTLY = 2**30
+_COSTLY = 2**31
 """Operations of a record from which the CPU gains little by batches."""
 
 _DRAWLESS = frozenset({

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from client_app.training import engine_choice
-from client_app.training.engine_choice import engine_for, keeps_records_apart
+from client_app.training.engine_choice import _check_outputs, engine_for, keeps_records_apart
 from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
 from client_app.training.ghost_clipping import BookkeepingEngine
 from hdpfl_flower.errors import ModelError
@@ -471,3 +471,11 @@ def test_a_lack_of_memory_is_no_model_that_cannot_be_split(monkeypatch: pytest.M
     monkeypatch.setattr(Engine, "attempt", full)
     with pytest.raises(torch.OutOfMemoryError):
         engine_for.__wrapped__("logreg", TASK, "auto", "cpu")
+
+
+def test_a_record_costs_its_products_and_convolutions() -> None:
+    images = Task.classification((1, 28, 28), 10)
+    assert engine_for("mlp:32", images, "auto", "cpu").operations == 2 * 32 * (784 + 10)
+    assert _check_outputs(nn.Sequential(
+        nn.Conv2d(1, 4, 5), nn.Flatten(), nn.Linear(4 * 24 * 24, 10)
+    ), "", images) == 2 * (4 * 24 * 24 * 25 + 4 * 24 * 24 * 10)  # fmt: skip

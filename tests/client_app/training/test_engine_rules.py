@@ -107,6 +107,20 @@ def test_an_engine_asks_for_the_rows_that_were_settled() -> None:
     assert asked == [(4, 256), (16, 64), (16, 64)]
 
 
+@pytest.mark.parametrize("operations", [2**31, 2**31 + 1])
+def test_costly_records_are_computed_one_by_one(operations: int) -> None:
+    """Without a trial of rows, which one row needs not; the rehearsal takes one of them, too."""
+    engine = Noting()
+    engine.total, engine.operations = torch.zeros(4), operations
+    asked, alone = prove(engine, 4, 4, 8), operations > 2**31
+    engine.settle(16, 64)
+    assert asked == [(1, 1) if alone else (16, 64)]
+    counts: list[int] = []
+    engine.add_clipped_sum = lambda *given: counts.append(given[3])  # type: ignore[method-assign]
+    rehearse(engine, 8)
+    assert counts == [1 if alone else 8]
+
+
 def test_where_nobody_settled_rows_their_gradients_take_256_mb_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
