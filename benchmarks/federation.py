@@ -34,7 +34,7 @@ from benchmarks.timing import show
 from deploy import processes
 from hdpfl_flower.monitoring.journal import read_journal
 
-NODES, ROUNDS, TURNS, BAR, PORT = 12, 4, 2, 1.5, "28800"
+NODES, ROUNDS, TURNS, BAR, PORT = 12, 4, 1, 1.5, "28800"
 LOOKS = (0.1, 0.4, 0.7, 1.0)
 """Shares of the rounds after which the second table looks."""
 PYPROJECT = """
@@ -46,8 +46,8 @@ dependencies = ["flwr"]
 [tool.flwr.app]
 publisher = "somebody"
 [tool.flwr.app.components]
-serverapp = "quickstart:server"
-clientapp = "quickstart:client"
+serverapp = "quickstart.app:server"
+clientapp = "quickstart.app:client"
 [tool.flwr.app.config]
 numbers = 1
 rounds = 1
@@ -62,7 +62,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 @client.train()
 def train(message, context):
@@ -165,9 +166,10 @@ def _between(ends: list[float]) -> list[float]:
 def _quickstart(up: Federation, turn: int, numbers: int) -> list[float]:
     """Run the other app; return when its rounds ended."""
     app, times = up.home / "app", up.home / f"times-{turn}"
-    app.mkdir(exist_ok=True)
+    (app / "quickstart").mkdir(parents=True, exist_ok=True)
     (app / "pyproject.toml").write_text(PYPROJECT)
-    (app / "quickstart.py").write_text(APP.replace("NODES", str(NODES)))
+    (app / "quickstart" / "__init__.py").touch()
+    (app / "quickstart" / "app.py").write_text(APP.replace("NODES", str(NODES)))
     config = f'numbers={numbers} rounds={ROUNDS} times="{times}"'
     flwr = str(Path(FEDERATION[0]).with_name("flwr"))
     up.call("run", app, "hdpfl", "--stream", "--run-config", config, main=(flwr,))
