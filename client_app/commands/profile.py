@@ -47,7 +47,12 @@ def new(  # noqa: PLR0913, PLR0917 - options of a command line
     ] = None,
     id_: Annotated[str, typer.Option("--id", help="Column of a table that names the person.")] = "",
     terms: Annotated[
-        Path | None, typer.Option(help="A run's public terms: names of its schema are looked up.")
+        Path | None,
+        typer.Option(
+            "--terms",
+            "--run-config",
+            help="A run's public terms: names of its schema are looked up.",
+        ),
     ] = None,
     records: Annotated[
         int | None, typer.Option(help="About the records for training; public: round it.", min=1)

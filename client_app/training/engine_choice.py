@@ -232,6 +232,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     operations, halves = 0, False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch would import its compiler, a second, for a model not compiled."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute as without it."""
         del types

@@ -16,9 +16,9 @@ def verify(
         Path | None, typer.Option(help="The site's public key; else REPORT.pub, beside it.")
     ] = None,
 ) -> None:
-    """Verify a report that a site signed (hdpfl-site report --sign), offline.
+    """Verify a report that a site signed, offline; exit 1 if a byte was changed.
 
-    Exit status 1 if one byte of the report or of its signature was changed.
+    Of the report or of its signature, which hdpfl-site report --sign made.
     """
     found = check(report, key or beside(report)[1])
     known = "" if key else "; this key came with the report: is it the one that the site told you?"

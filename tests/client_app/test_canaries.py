@@ -56,7 +56,7 @@ def test_every_release_has_coins_and_streams_of_its_own(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         audit_module,
         "canary_records",
-        lambda members: planted.append(members) or canary_records(members),
+        lambda members, most: planted.append(members) or canary_records(members, most),
     )
     for _ in range(2):
         attack(claimed(1.0), "linear", WIDTH + 1, default_training())
