@@ -372,6 +372,7 @@ def test_an_event_of_a_child_that_ended_is_nobodys(site: Site) -> None:
     assert gone.stdout is not None and other.stdout is not None
     child, second = int(gone.stdout.readline()), int(other.stdout.readline())
     os.kill(own, signal.SIGSTOP)
+    until(lambda: ") T " in Path(f"/proc/{own}/stat").read_text())
     os.kill(child, signal.SIGKILL)
     until(lambda: not lives(child))
     gone.kill()
