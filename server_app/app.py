@@ -20,9 +20,10 @@ from hdpfl_flower.models.site_summary import in_brief
 from hdpfl_flower.monitoring.influence import shares_line, warning_lines
 from hdpfl_flower.monitoring.journal import Event
 from hdpfl_flower.system.notice import send_notice
-from hdpfl_flower.system.patient import ask_again, pull_once_more
+from hdpfl_flower.system.patient import ask_again
 from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
+from server_app.run.replies import pull_once_more
 from server_app.run.resume import check_drawn_alike, engine_of, open_run, run_folder
 from server_app.run.rounds import RunResult, run
 

@@ -14,28 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from flwr.app import Message
-    from flwr.serverapp import Grid
+from typing import Any
 
 PATIENCE = 75.0
 """Seconds for which a path's failures are asked again; a SuperLink gives a silent node up after 60,
 and lets it in again only then."""
 DEAF = 90.0
 """Seconds without an answered heartbeat after which a node is deaf; Flower sends one in 22."""
-PULL_SECONDS = 3.0
-"""Between two looks of a ServerApp for replies, as Flower's."""
 LOOKS, LOOK_SECONDS = 3, 5.0
 """Consecutive looks that must find a node deaf: one that was paused receives a heartbeat first."""
 HEARTBEAT, ACTIVATION = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
@@ -94,30 +87,6 @@ def give_up_torn_replies() -> None:
         return content
 
     InMemoryObjectStore.get = patient  # type: ignore[method-assign]
-
-
-def pull_once_more(grid: Grid) -> None:
-    """Have a deployed run's grid pull once more at the deadline.
-
-    Flower pulls replies one by one and waits up to 180 seconds for one that was announced and is
-    not sent: all others would be late.
-    """
-
-    def send_and_receive(
-        messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        left, replies = set(grid.push_messages(messages)), []
-        end, now = time.monotonic() + (math.inf if timeout is None else timeout), 0.0
-        while left and now < end:
-            now = time.monotonic()
-            found = list(grid.pull_messages(left))
-            replies += found
-            left -= {reply.metadata.reply_to_message_id for reply in found}
-            if left:
-                time.sleep(min(PULL_SECONDS, max(end - time.monotonic(), 0.0)))
-        return replies
-
-    grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
 
 
 def heard_file(flwr_home: Path | None = None) -> Path:

@@ -7,11 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
@@ -26,7 +24,6 @@ from hdpfl_flower.system.patient import (
     ask_again,
     give_up_torn_replies,
     heard_ago,
-    pull_once_more,
 )
 
 ANSWERS = {
@@ -106,37 +103,6 @@ def test_a_torn_reply_is_given_up_and_only_by_the_thread_that_sends_it(
     with pytest.raises(TimeoutError, match="torn"):
         store.get("b" * 64)
     assert store.get("b" * 64) == b""
-
-
-class Deployed:
-    """A grid on which the reply to the first message is announced and never sent."""
-
-    def __init__(self, held: float) -> None:
-        self.held, self.pulled = held, 0
-
-    def push_messages(self, messages: Iterable[str]) -> list[str]:
-        return list(messages)
-
-    def pull_messages(self, left: set[str]) -> list[SimpleNamespace]:
-        self.pulled += 1
-        if self.pulled == 1:
-            time.sleep(self.held)
-            return []
-        there = sorted(left - {"never"})
-        return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=x)) for x in there]
-
-
-@pytest.mark.parametrize(("timeout", "asked"), [(0.1, "never ab"), (0.6, "ab"), (None, "ab")])
-def test_a_reply_that_is_not_sent_makes_no_other_one_late(
-    timeout: float | None, asked: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(patient, "PULL_SECONDS", 0.01)
-    grid: Any = Deployed(0.2)
-    pull_once_more(grid)
-    words = ["never", "a", "b"] if "never" in asked else ["a", "b"]
-    replies = grid.send_and_receive(words, timeout=timeout)
-    assert sorted(reply.metadata.reply_to_message_id for reply in replies) == ["a", "b"]
-    assert grid.pulled == 2
 
 
 def test_a_note_says_when_a_node_heard_and_a_new_process_forgets_it(tmp_path: Path) -> None:
