@@ -375,14 +375,14 @@ def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFin
     from client_app.site.site import allowed_layout
     from client_app.training.dpsgd import rehearsal_size
     from client_app.training.engines import rehearse
-    from client_app.training.trainer import engine_of
+    from client_app.training.trainer import engine_at
     from hdpfl_flower.data.datasets import task_for
 
     training = site.training
     with findings.catching("model"):
         task = task_for(run)
         allowed_layout(site, run.model, task)  # before the network takes memory
-        engine, physical = engine_of(site, run.model, task, device)
+        engine, physical = engine_at(site, run.model, task, device)
         size = engine.theta.numel()
         findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
         try:

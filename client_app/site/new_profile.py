@@ -109,7 +109,7 @@ path = {as_toml(self.state)}
 
 
 def lines_of_table(drafted: str, names: Sequence[str], unit: str, schema: Schema | None) -> str:
-    """Return the lines of ``[data]``; what must be chosen is a comment.
+    """Return the lines of ``[data]``, open choices as comments.
 
     Args:
         drafted: how the table is written, with its own names of columns.
@@ -130,7 +130,7 @@ def lines_of_table(drafted: str, names: Sequence[str], unit: str, schema: Schema
 
 
 def _mapped(schema: Schema, names: Sequence[str], unit: str, own: dict[str, str]) -> Iterator[str]:
-    """Yield how each column of the schema is written here, and what stands in no schema."""
+    """Yield a block for each column of the schema, then the other columns as comments."""
     wanted = [(one.column, one.aliases) for one in outcomes(schema)]
     wanted += [(column.name, column.aliases) for column in schema.columns]
     free = list(names)

@@ -228,7 +228,7 @@ def _check_outputs(model: nn.Module, said: str, task: Task) -> int:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count of operations, and whether numbers of 16 bits are among what is computed."""
+    """Count of a forward pass's operations, and of its numbers of 16 bits."""
 
     operations, halves = 0, False
 

@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import output_gradient, total_loss
-from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, draws, pool
+from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, blank, draws, pool
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.extras import extra
 
@@ -118,7 +118,7 @@ class Engine(ABC):
         return self.proof.granule(wanted, largest)
 
     def attempt(self) -> None:
-        """Run a few unlike rows in pairs, of no proven number; raises what a layer raises."""
+        """Run a few unlike rows in pairs, so that the fault of a layer raises here."""
         for pair in _UNLIKE:
             self._trial(TYPICAL, torch.tensor(pair))
         x, y = self.blank(2)
@@ -157,9 +157,7 @@ class Engine(ABC):
 
     def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``count`` records of zeros, on the device: features and targets."""
-        kind = torch.float32 if self.task.loss == "squared" else torch.int64
-        x = torch.zeros((count, *self.task.input_shape), device=self.theta.device)
-        return x, torch.zeros(count, dtype=kind, device=self.theta.device)
+        return blank(self.task, count, self.theta.device)
 
     @abstractmethod
     def _add(
@@ -426,7 +424,7 @@ def clip_factor(
 
 
 def all_known(finite: torch.Tensor) -> bool:
-    """Return whether all are True, where to ask costs nothing: on the CPU.
+    """Return True if all are, on the CPU; on another device False, unasked.
 
     Another device would have to finish all that is queued before it could say so.
     """

@@ -15,6 +15,7 @@ from client_app.training.dpsgd import Phase
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model
+from hdpfl_flower.models.row_batches import blank
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.system.devices import rows_on
@@ -79,9 +80,7 @@ class Network:
 
     def rehearse(self, batch: int) -> None:
         """Run a batch of zeros, to fail before data is touched."""
-        x = torch.zeros((batch, *self.task.input_shape), device=self.theta.device)
-        kind = torch.float32 if self.task.loss == "squared" else torch.int64
-        y = torch.zeros(batch, dtype=kind, device=self.theta.device)
+        x, y = blank(self.task, batch, self.theta.device)
         torch.autograd.grad(total_loss(self.task, self.model(x), y), self._parameters)
 
     def train(self, job: LocalJob, learning_rate: float) -> Vector:

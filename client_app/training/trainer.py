@@ -74,7 +74,7 @@ class Trainer:
         use_threads(training.torch_threads or available_cores())
         device = pick_device(training.device)
         with enough_memory("physical-batch"):
-            self._engine, self._physical = engine_of(site.profile, terms.model, site.task, device)
+            self._engine, self._physical = engine_at(site.profile, terms.model, site.task, device)
             if not site.simulated:
                 # Here, before a release is reserved: what fails for want of memory costs no budget.
                 settle(self._engine, training.batch_size, self._physical)
@@ -190,7 +190,7 @@ class Trainer:
         )
 
 
-def engine_of(profile: Profile, spec: str, task: Task, device: str) -> tuple[Engine, int]:
+def engine_at(profile: Profile, spec: str, task: Task, device: str) -> tuple[Engine, int]:
     """Return the engine of a site's DP-SGD, and how many units it may hold in memory at once.
 
     Raises:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _BATCH, _TRIED = 64, 4
-"""Records evaluated at once, and those of the look at what a network does with a batch."""
+"""Records evaluated at once, and records of the check of a network."""
 
 
 def over(backbone: Backbone, task: Task) -> Task:

@@ -185,6 +185,13 @@ def aligned(rows: torch.Tensor) -> torch.Tensor:
     return functional.pad(rows, (0, missing)) if missing else rows
 
 
+def blank(task: Task, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``count`` records of zeros: features ``(count, *input_shape)`` and targets."""
+    kind = torch.float32 if task.loss == "squared" else torch.int64
+    x = torch.zeros((count, *task.input_shape), device=device)
+    return x, torch.zeros(count, dtype=kind, device=device)
+
+
 def pool(model: nn.Module, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
     """Return synthetic trial rows: features ``(POOL, *input_shape)`` and targets.
 

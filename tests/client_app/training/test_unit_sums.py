@@ -13,7 +13,7 @@ import torch
 from client_app.site.site import Site
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
-from client_app.training.trainer import engine_of
+from client_app.training.trainer import engine_at
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.data.schema import Schema
@@ -129,7 +129,7 @@ def test_the_rows_of_a_patient_together_move_the_sum_by_one_clip_norm(
     def sums(some: list[tuple[str, str, str]]) -> list[np.ndarray]:
         write_rows(tmp_path, some)
         site = Site(profile, run, None)
-        engine, _ = engine_of(profile, "logreg", site.task, "cpu")
+        engine, _ = engine_at(profile, "logreg", site.task, "cpu")
         return [clipped_sum(site.training_units(), engine), clipped_sum(site.training_records())]
 
     whole, moves = sums(rows), []
