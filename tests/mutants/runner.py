@@ -152,7 +152,8 @@ def _run_and_tell(mutant: Mutant | None, killers: Sequence[str], writing: int) -
                 loader = _Loader(module, ROOT / mutant.file, mutated(mutant))
                 sys.meta_path.insert(0, _Finder(module, loader))
             words = ["-q", "-x", "-m", "not slow", "-p", "no:xdist", "-p", "no:anyio"]
-            words += [f"--basetemp={folder}/tests"]
+            # An explained difference of a million bytes takes longer than the patience.
+            words += [f"--basetemp={folder}/tests", "--assert=plain"]
             pytest.main([*words, *(f"tests/{killer}" for killer in killers)], plugins=[reports])
             fate = ("killed", reports.died) if reports.died else ("survived", "")
             if reports.broken and not reports.died:
