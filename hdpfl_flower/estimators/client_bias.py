@@ -2,7 +2,7 @@
 
 Over the rounds each client i sends its signal mᵢ with noise of its own. A mean Σ pᵢmᵢ with other
 weights than the target's qᵢ has a bias ‖Σ (pᵢ − qᵢ)mᵢ‖, which adds up over the rounds, and noise,
-which averages out. :func:`differences` finds the directions in which clients are seen to differ,
+which averages out. :func:`differences` estimates how clients differ and what noise hides of it,
 :func:`least_error_weights` returns the weights of the least sum of both, and
 :class:`LeftOut` tests whether these leave out more than was seen.
 """
@@ -20,7 +20,7 @@ from hdpfl_flower.linalg.threads import one_thread
 Floats = npt.NDArray[np.float64]
 
 FALSE_ALARM = 0.01
-"""Chance that noise alone counts as a difference, in a block of a round."""
+"""Chance that noise alone counts as a difference, of a block or of a client, in a round."""
 RUN_ALARM = 0.1
 """Chance that noise alone moves the weights more than half way to the target in a run, where that
 at most doubles the noise; in proportion less where it costs more. Measured: .02 to .06 of runs."""
@@ -36,17 +36,41 @@ _ROUNDING = 1e-9
 """Share of 1 below which a condition counts as met."""
 
 
-def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Floats:
-    """Return F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, shape ``(n, r)``.
+@dataclass(frozen=True)
+class Differences:
+    """Estimate of the differences between clients, with its uncertainty.
+
+    Attributes:
+        factors: F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, shape ``(n, r)``,
+            r < n the number of directions seen.
+        hidden: hᵢ, the expected squared length of a client's error in F, shape ``(n,)``: what noise
+            may hide of its difference.
+    """
+
+    factors: Floats
+    hidden: Floats
+
+    def times(self, weight: float) -> Differences:
+        """Return the differences whose squares count ``weight`` times."""
+        return Differences(math.sqrt(weight) * self.factors, weight * self.hidden)
+
+
+def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Differences:
+    """Return how the clients' mean signals mᵢ differ, up to what all share.
 
     The mean upload of client i is its signal mᵢ and noise of variance eᵢ = ``noise[i]``/
     ``rounds[i]``² a coordinate. In units of that noise, uploads of clients that all have one signal
     are a multiple of u = 1/sd and noise. Without the component along u, directions of their Gram
     matrix whose eigenvalues exceed the largest of noise alone are differences between clients.
 
-    What a client has in these r directions, a row of F, holds noise of r·eᵢ. It is shrunk by the
-    factor of James and Stein, (1 − r·eᵢ/‖Fᵢ‖²)₊, so that a client is not taken to differ by its
-    noise.
+    What a client has in such a direction k holds noise of eᵢ; the larger of two shares is kept:
+
+    * τₖ²/(τₖ² + eᵢ), the posterior mean where differences have the variance τₖ², which the precise
+      clients decide (DerSimonian and Laird's estimate);
+    * 1 − χ²·eᵢ/‖Fᵢ‖², the factor of James and Stein with the quantile of noise alone in place of
+      its mean: a noisy client that alone differs keeps what is surely its own.
+
+    That share of eᵢ, over the directions, is the variance of what is kept, ``hidden``.
 
     Args:
         sums: of each client's uploads, shape ``(n, d)``.
@@ -54,13 +78,16 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
         noise: the sum of their noise variances a coordinate, positive, shape ``(n,)``.
 
     Returns:
-        r < n directions; where all clients have one signal, r > 0 in about ``FALSE_ALARM`` of all
-        cases, in less where n or d is small.
+        r directions; where all clients have one signal, r > 0 in about ``FALSE_ALARM`` of all
+        cases, in less where n or d is small. Where nothing is seen, nothing is hidden.
 
     References: Johnstone, On the Distribution of the Largest Eigenvalue in Principal Components
-    Analysis (Annals of Statistics 2001), for the centre and the scale; James and Stein, Estimation
+    Analysis (Annals of Statistics 2001), for the centre and the scale; DerSimonian and Laird,
+    Meta-analysis in Clinical Trials (Controlled Clinical Trials 1986); James and Stein, Estimation
     with Quadratic Loss (Berkeley Symposium 1961).
     """
+    from scipy.special import chdtri
+
     n, d = sums.shape
     scales = np.sqrt(noise) / rounds
     common = 1 / scales / np.linalg.norm(1 / scales)
@@ -70,11 +97,18 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
         apart = np.eye(n) - np.outer(common, common)
         values, vectors = np.linalg.eigh(apart @ units @ apart)
     kept = values > _largest_of_noise(n - 1, d)
-    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(values[kept] - d)
-    chance = factors.shape[1] * np.square(scales)
+    found = values[kept] - d
+    factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(found)
+    if not len(found):
+        return Differences(factors, np.zeros(n))
+    variances = np.square(scales)
+    precision = 1 / variances
+    # E Σ |mᵢ − m̄|²/eᵢ of differences of the variance τ², m̄ the mean by precision.
+    pooled = found / (precision.sum() - np.square(precision).sum() / precision.sum())
     squares = np.maximum(np.square(factors).sum(axis=1), np.finfo(float).tiny)
-    shrunk: Floats = factors * np.maximum(0, 1 - chance / squares)[:, None]
-    return shrunk
+    own = 1 - chdtri(len(found), FALSE_ALARM) * variances / squares
+    share = np.maximum(pooled / (pooled + variances[:, None]), own[:, None])
+    return Differences(factors * share, share.sum(axis=1) * variances)
 
 
 def _products(rows: npt.NDArray[np.floating]) -> Floats:
@@ -93,38 +127,46 @@ def _largest_of_noise(n: int, d: int) -> float:
     return (wide + high) ** 2 + _QUANTILE * scale
 
 
-def least_error_weights(target: Floats, factors: Floats, noise: Floats) -> Floats:
-    """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ pᵢ²·noiseᵢ.
+def least_error_weights(target: Floats, differ: Differences, noise: Floats) -> Floats:
+    """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ (pᵢ − qᵢ)²hᵢ + Σ pᵢ²·noiseᵢ.
 
-    On Σp = 1 the error is pᵀQp with Q = diag(noise) + GGᵀ and G = F − 1(Fᵀq)ᵀ. With p = x/Σx the
-    least is where x ≥ 0, Qx ≥ 1 and xᵢ(Qx − 1)ᵢ = 0: a linear complementarity problem, solved by
-    block principal pivoting (Júdice and Pires, Computers & Operations Research 1994), which ends
-    because Q is positive definite. A pass takes n·r² operations.
+    On Σp = 1 the error is pᵀQp. With E = diag(h + noise), G = F − 1(Fᵀq)ᵀ, s = Σ qᵢ²hᵢ and
+    v = h∘q/s it is Q = E + GGᵀ + s(1 − v)(1 − v)ᵀ − s·vvᵀ: diagonal, and of rank r + 2 besides.
+    With p = x/Σx the least is where x ≥ 0, Qx ≥ 1 and xᵢ(Qx − 1)ᵢ = 0: a linear complementarity
+    problem, solved by block principal pivoting (Júdice and Pires, Computers & Operations Research
+    1994), which ends because Q is positive definite. A pass takes n·r² operations.
 
     Args:
         target: q, convex, shape ``(n,)``.
-        factors: F, shape ``(n, r)``.
+        differ: F and h.
         noise: shape ``(n,)``, positive.
 
     Returns:
         Shape ``(n,)``.
 
-    >>> half = np.array([0.5, 0.5])
-    >>> least_error_weights(half, np.zeros((2, 0)), np.array([1.0, 4.0]))
+    >>> half, none = np.array([0.5, 0.5]), np.zeros(2)
+    >>> least_error_weights(half, Differences(np.zeros((2, 0)), none), np.array([1.0, 4.0]))
     array([0.8, 0.2])
-    >>> least_error_weights(half, 1e3 * np.eye(2), np.array([1.0, 4.0])).round(3)
+    >>> far = Differences(1e3 * np.eye(2), none)
+    >>> least_error_weights(half, far, np.array([1.0, 4.0])).round(3)
     array([0.5, 0.5])
     """
-    n = len(target)
-    # In units of the diagonal, which differs a million times: x = y/√noise.
-    ones = 1 / np.sqrt(noise)
-    scaled = (factors - factors.T @ target) * ones[:, None]
+    n, own = len(target), differ.hidden * target
+    columns, signs = [differ.factors - differ.factors.T @ target], np.ones(differ.factors.shape[1])
+    apart = float(own @ target)
+    if apart > 0:
+        beside = own / apart
+        columns += [math.sqrt(apart) * np.stack([1 - beside, beside], axis=1)]
+        signs = np.append(signs, [1.0, -1.0])
+    # In units of the diagonal, which differs a million times: x = y/√E.
+    ones = 1 / np.sqrt(differ.hidden + noise)
+    scaled = np.concatenate(columns, axis=1) * ones[:, None]
     free, fewest, tries = np.ones(n, dtype=np.bool_), n + 1, _TRIES
     solution = ones
     with one_thread():
         for _ in range(_PASSES * n):
-            solution = _on_support(scaled, ones, free)
-            slack = scaled @ (scaled.T @ solution) - ones
+            solution = _on_support(scaled, signs, ones, free)
+            slack = scaled @ (signs * (scaled.T @ solution)) - ones
             wrong = np.flatnonzero(np.where(free, solution < 0, slack < -_ROUNDING * ones))
             if not len(wrong):
                 break
@@ -140,13 +182,13 @@ def least_error_weights(target: Floats, factors: Floats, noise: Floats) -> Float
     return weights
 
 
-def _on_support(scaled: Floats, ones: Floats, free: npt.NDArray[np.bool_]) -> Floats:
-    """Return y of (HHᵀ + I)y = o on the free coordinates, 0 elsewhere, by a system of r × r.
+def _on_support(scaled: Floats, signs: Floats, ones: Floats, free: npt.NDArray[np.bool_]) -> Floats:
+    """Return y of (HSHᵀ + I)y = o on the free coordinates, 0 elsewhere, by a system of r × r.
 
-    H is ``scaled``.
+    H is ``scaled`` and S = diag(``signs``), which is its own inverse.
     """
     part, right = scaled[free], ones[free]
-    inner = np.eye(part.shape[1]) + part.T @ part
+    inner = np.diag(signs) + part.T @ part
     solution = np.zeros(len(free))
     solution[free] = right - part @ np.linalg.solve(inner, part.T @ right)
     return solution

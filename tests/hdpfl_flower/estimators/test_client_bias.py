@@ -4,18 +4,31 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from hdpfl_flower.estimators.client_bias import LeftOut, differences, least_error_weights
+from hdpfl_flower.estimators.client_bias import (
+    FALSE_ALARM,
+    Differences,
+    LeftOut,
+    differences,
+    least_error_weights,
+)
 
 
-def error_of(weights, target, factors, noise):
-    bias = np.square(factors.T @ (weights - target)).sum()
+def seen(factors):
+    """Differences of which noise hides nothing."""
+    return Differences(factors, np.zeros(len(factors)))
+
+
+def error_of(weights, target, differ, noise):
+    apart = weights - target
+    bias = np.square(differ.factors.T @ apart).sum() + np.square(apart) @ differ.hidden
     return float(bias + (weights**2) @ noise)
 
 
-def by_least_squares(target, factors, noise):
+def by_least_squares(target, differ, noise):
     """SciPy's non-negative least squares: the x ≥ 0 of the least xᵀQx + (Σx − 1)² is a multiple."""
     from scipy.optimize import nnls
 
+    factors = np.hstack([differ.factors, np.diag(np.sqrt(differ.hidden))])
     of_bias = factors.T - np.outer(factors.T @ target, np.ones(len(target)))
     rows = np.vstack([of_bias, np.diag(np.sqrt(noise))])
     rows /= np.linalg.norm(rows @ target)
@@ -32,11 +45,12 @@ def test_weights_are_those_of_scipys_non_negative_least_squares():
         n, r = int(generator.integers(1, 30)), int(generator.integers(0, 6))
         factors = generator.standard_normal((n, r)) * 10 ** generator.uniform(-2, 2)
         noise = 10 ** generator.uniform(-3, 3, n)
-        target = generator.dirichlet(np.ones(n))
-        weights = least_error_weights(target, factors, noise)
+        hidden = 10 ** generator.uniform(-3, 3, n) * generator.integers(0, 2, n)
+        target, differ = generator.dirichlet(np.ones(n)), Differences(factors, hidden)
+        weights = least_error_weights(target, differ, noise)
         assert np.all(weights >= 0) and weights.sum() == pytest.approx(1)
-        least = error_of(by_least_squares(target, factors, noise), target, factors, noise)
-        assert error_of(weights, target, factors, noise) <= least * (1 + 1e-9)
+        least = error_of(by_least_squares(target, differ, noise), target, differ, noise)
+        assert error_of(weights, target, differ, noise) <= least * (1 + 1e-9)
         active += int((weights == 0).any())
     assert active > 20  # else the bounds were not tested
 
@@ -44,21 +58,21 @@ def test_weights_are_those_of_scipys_non_negative_least_squares():
 def test_without_signal_the_weights_are_those_of_least_noise():
     """Robust-HDP's: by the inverse variance."""
     noise = np.array([1.0, 4.0, 0.25])
-    weights = least_error_weights(np.full(3, 1 / 3), np.zeros((3, 0)), noise)
+    weights = least_error_weights(np.full(3, 1 / 3), seen(np.zeros((3, 0))), noise)
     np.testing.assert_allclose(weights, (1 / noise) / (1 / noise).sum())
 
 
 def test_without_noise_the_weights_are_the_target():
     """FedAvg's, where every client has a signal of its own."""
     target = np.array([0.5, 0.3, 0.2])
-    weights = least_error_weights(target, 1e4 * np.eye(3), np.full(3, 1e-3))
+    weights = least_error_weights(target, seen(1e4 * np.eye(3)), np.full(3, 1e-3))
     np.testing.assert_allclose(weights, target, atol=1e-6)
 
 
 def test_clients_of_the_same_signal_replace_each_other():
     """A noisy client's part goes to a quiet one of its own signal, not to one of another."""
-    factors = 100 * np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    weights = least_error_weights(np.full(3, 1 / 3), factors, np.array([1e-2, 1.0, 0.1]))
+    differ = seen(100 * np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    weights = least_error_weights(np.full(3, 1 / 3), differ, np.array([1e-2, 1.0, 0.1]))
     assert weights[2] == pytest.approx(1 / 3, abs=1e-3)
     assert weights[0] / weights[1] == pytest.approx(100, rel=1e-2)
 
@@ -80,8 +94,8 @@ def test_noise_alone_has_no_directions_but_at_the_stated_rate(n, d):
         noise = 10 ** generator.uniform(-2, 2, n)
         rounds = generator.integers(1, 30, n).astype(float)
         sums, counts, totals = sums_of(np.zeros((n, d)), noise, rounds, generator)
-        found += differences(sums, counts, totals).shape[1] > 0
-        understated += differences(sums, counts, totals / 2).shape[1] > 0
+        found += differences(sums, counts, totals).factors.shape[1] > 0
+        understated += differences(sums, counts, totals / 2).factors.shape[1] > 0
     assert found <= 9
     assert understated >= 190
 
@@ -93,30 +107,64 @@ def test_signal_adds_up_over_the_rounds_and_noise_averages_out():
     noise = np.full(20, 1.0)
     one = differences(*sums_of(signals / 2, noise, np.ones(20), generator))
     many = differences(*sums_of(signals, noise, np.full(20, 200.0), generator))
-    assert one.shape[1] == 0
-    assert many.shape[1] == 1
+    assert one.factors.shape[1] == 0
+    assert many.factors.shape[1] == 1
     # ‖s‖² = 7.85 each, with an error of √(785)/200 = .14 and of 2‖s‖/√200 = .4, 1 sd a pair.
-    np.testing.assert_allclose(many @ many.T, signals @ signals.T, atol=2.5)
+    np.testing.assert_allclose(many.factors @ many.factors.T, signals @ signals.T, atol=2.5)
+
+
+def unit(generator):
+    return np.linalg.qr(generator.standard_normal((785, 1)))[0][:, 0]
 
 
 def test_a_client_does_not_differ_by_its_noise():
-    """Ten quiet clients are ±s apart; the noise of two others in that direction is as long as s.
+    """Ten quiet clients are ±s apart; two others, of a hundred times that noise, are not.
 
-    Of one direction a noisy row has the mean square ‖sᵢ‖² + e; shrunk, Stein's has a lower risk
-    than e, which is ‖s‖² here: of the one that has no difference less than half is left.
+    Of 200 that do not differ 9 at most may keep some of their noise: a binomial of 1 % exceeds it
+    with a chance of 3e-5.
     """
     generator, left = np.random.default_rng(3), []
-    s = np.linalg.qr(generator.standard_normal((785, 1)))[0][:, 0] * 2.8
-    noise = np.append(np.full(10, 1e-3), [2.8**2, 2.8**2])
+    s, large = 2.8 * unit(generator), 100 * 2.8**2
+    noise = np.append(np.full(10, 1e-3), [large, large])
     signals = np.vstack([np.outer(np.tile([1.0, -1.0], 5), s), np.zeros((2, 785))])
-    for _ in range(50):
-        found = differences(*sums_of(signals, noise, np.ones(12), generator))
+    for _ in range(100):
+        found = differences(*sums_of(signals, noise, np.ones(12), generator)).factors
         assert found.shape[1] == 1
         rows = np.square(found).sum(axis=1)
         np.testing.assert_allclose(rows[:10], 2.8**2, rtol=0.1)
-        left.extend(rows[10:])
-    assert np.mean(left) < 0.5 * 2.8**2
-    assert np.median(left) < 0.1 * 2.8**2
+        left.extend(rows[10:] > 0.01 * large)
+    assert FALSE_ALARM == 0.01 and sum(left) <= 9
+
+
+def test_a_noisy_client_that_alone_differs_keeps_its_difference():
+    """Ten precise clients agree, so that by them differences are small."""
+    generator = np.random.default_rng(4)
+    noise = np.append(np.full(10, 1e-3), 1.0)
+    signals = np.outer(np.append(np.zeros(10), 25.0), unit(generator))
+    found = differences(*sums_of(signals, noise, np.ones(11), generator))
+    assert found.factors.shape[1] == 1
+    assert abs(found.factors[10, 0]) == pytest.approx(25, rel=0.1)
+    assert found.hidden[10] == pytest.approx(1, rel=0.05)
+
+
+def test_what_is_hidden_is_the_error_of_what_is_seen():
+    """Of 1,000 clients as noisy as they differ, the mean square has an error of √(2/1000) = .045.
+
+    A client in a hundred keeps all of its own: hence 20 %, four errors.
+    """
+    generator, errors, hidden = np.random.default_rng(5), [], []
+    quiet, noise = slice(0, 30), np.append(np.full(30, 1e-4), np.ones(10))
+    for _ in range(100):
+        lengths = generator.standard_normal(40)
+        signals = np.outer(lengths, unit(generator))
+        found = differences(*sums_of(signals, noise, np.ones(40), generator))
+        largest = found.factors[:, -1]  # by chance there is a second direction
+        seen_at = largest * np.sign(largest[quiet] @ lengths[quiet])
+        apart = (seen_at - seen_at[quiet].mean()) - (lengths - lengths[quiet].mean())
+        errors.extend(np.square(apart[30:]))
+        hidden.extend(found.hidden[30:])
+    assert np.mean(errors) == pytest.approx(np.mean(hidden), rel=0.2)
+    assert np.mean(hidden) == pytest.approx(0.5, rel=0.05)  # τ²e/(τ² + e)
 
 
 def left_out(signals, noise, rounds, generator, weights, target):
@@ -124,7 +172,7 @@ def left_out(signals, noise, rounds, generator, weights, target):
     found, bias = LeftOut(), 0.0
     for part in np.split(signals, 10, axis=1):
         sums, counts, totals = sums_of(part, noise, np.full(len(noise), rounds), generator)
-        assert differences(sums, counts, totals).shape[1] == 0
+        assert differences(sums, counts, totals).factors.shape[1] == 0
         apart = weights - target
         found.add(apart, target, apart / counts @ sums, totals / counts**2, noise)
         bias += np.square(apart @ part).sum()

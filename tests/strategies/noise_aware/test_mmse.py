@@ -99,9 +99,10 @@ def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
     found = outcome.row_weights
     left_out, rows, seen = LeftOut(), [], 0
     for row in range(CLASSES):
-        factors = differences(sums[:, row], np.full(len(steps), rounds), noises)
-        seen += factors.shape[1]
-        rows.append(least_error_weights(target, np.sqrt(R) * factors, (INPUTS + 1) * noise))
+        differ = differences(sums[:, row], np.full(len(steps), rounds), noises)
+        seen += differ.factors.shape[1]
+        counted = differ.times(mmse.CURVATURE * R)
+        rows.append(least_error_weights(target, counted, (INPUTS + 1) * noise))
         apart = rows[-1] - target
         left_out.add(apart, target, apart @ sums[:, row] / rounds, noises / rounds**2, noise)
     kept = left_out.share(mmse.CURVATURE, R)
