@@ -24,7 +24,13 @@ from hdpfl_flower.system.patient import ask_again
 from server_app.plots import draw_run
 from server_app.run.checkpointing import Checkpoints
 from server_app.run.replies import pull_once_more
-from server_app.run.resume import check_drawn_alike, engine_of, open_run, run_folder
+from server_app.run.resume import (
+    check_drawn_alike,
+    engine_of,
+    open_run,
+    origin_of,
+    run_folder,
+)
 from server_app.run.rounds import RunResult, run
 
 app = ServerApp()
@@ -83,7 +89,7 @@ def run_or_resume(grid: Grid, run_config: Mapping[str, Any]) -> RunResult:
         if engine_of(grid) == "simulation":
             check_drawn_alike(at.config, given)
         given = at.config
-    checkpoints = Checkpoints({"engine": engine_of(grid)}, at)
+    checkpoints = Checkpoints(origin_of(grid), at)
 
     def tell(event: Event) -> None:
         _log_event(event)

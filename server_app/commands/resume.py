@@ -110,11 +110,11 @@ def flower_command(at: Checkpoint, folder: Path, app: Path, superlink: str) -> l
     if at.origin.get("engine") == "simulation":  # its sites are drawn from the run config
         default = RunConfig().drawn()
         keys |= {key: value for key, value in at.config.drawn().items() if value != default[key]}
+        sites = f"num-supernodes={at.facts['online']}" if at.facts else ""
+        if config := at.origin.get("federation-config", sites):
+            command += ["--federation-config", config]
     said = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())
-    command += ["--stream", "--run-config", said]
-    if at.origin.get("engine") == "simulation" and at.facts:
-        command += ["--federation-config", f"num-supernodes={at.facts['online']}"]
-    return command
+    return [*command, "--stream", "--run-config", said]
 
 
 def _through_flower(command: list[str], folder: Path) -> None:

@@ -118,6 +118,8 @@ def command_of(terms: Mapping[str, Any], rounds: Sequence[Event], starts: Sequen
     engine = starts[0].get("engine") if starts else None
     if engine in ("deployment", "rehearsal"):
         command += ["SUPERLINK"]
+    elif starts and (config := starts[-1].get("federation-config")):
+        command += ["--federation-config", config]
     elif sites := max((int(event.get("online", 0)) for event in rounds), default=0):
         command += ["--federation-config", f"num-supernodes={sites}"]
     # JSON's numbers, texts, true and false are TOML's, too.

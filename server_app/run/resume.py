@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,6 +105,26 @@ def engine_of(grid: Grid) -> str:
     """
     own: str | None = getattr(grid, "engine", None)
     return own or ("simulation" if type(grid).__name__ == "InMemoryGrid" else "deployment")
+
+
+def origin_of(grid: Grid) -> dict[str, str]:
+    """Return a run's engine and, of a simulation, Flower's federation config as on a command line.
+
+    A new ``flwr run`` has Flower's defaults instead: two sites of two CPUs each.
+    """
+    origin = {"engine": engine_of(grid)}
+    if origin["engine"] == "simulation":
+        # Flower tells no app; it reads the config in the main thread, of which the app has none.
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame and frame.f_code.co_name != "run_simulation_process":
+            frame = frame.f_back
+        if frame:
+            config = frame.f_locals["res"].federation_config
+            origin["federation-config"] = " ".join(
+                f"{field.name.replace('_', '-')}={json.dumps(value)}"
+                for field, value in config.ListFields()
+            )
+    return origin
 
 
 def _journal(folder: Path) -> list[Event]:

@@ -40,7 +40,7 @@ from hdpfl_flower.versions import versions
 from server_app.run.checkpointing import CheckpointPolicy, NoCheckpoints
 from server_app.run.federated_measures import FEDERATED, federated_measures
 from server_app.run.final_measures import EVENT
-from server_app.run.resume import engine_of, recorded_privacy, recorded_rounds
+from server_app.run.resume import origin_of, recorded_privacy, recorded_rounds
 from server_app.run.reuse import check_same_terms
 from server_app.run.round_evaluation import RoundEvaluation
 from strategies import check_strategy, make_strategy
@@ -187,7 +187,7 @@ def run(
     result = RunResult(terms.run_id, folder, arrays)
     try:
         last = min(stop_after or terms.rounds, terms.rounds)
-        facts = {"engine": engine_of(grid), "versions": versions()}
+        facts = {**origin_of(grid), "versions": versions()}
         if at is None:
             size = sum(a.size for a in arrays.values())
             record("run-started", terms=config.as_config(), parameters=size, **facts)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hdpfl_flower.monitoring.journal import read_journal
 from server_app.in_process.in_process_run import run_in_process
 from tests.e2e.engines import SITES, Ray, digest, rounds_of, seeded_terms
 
@@ -36,5 +37,7 @@ def test_opted_out_and_private_sites_end_with_the_same_bits(ray: Ray, tmp_path: 
         name = Path("sites") / str(site) / "personal.safetensors"
         assert (there / name).read_bytes() == (here / name).read_bytes()
     assert digest(here) == digest(there)
+    said = read_journal(there / "journal.jsonl")[0]["federation-config"]  # hdpfl resume repeats it
+    assert said.startswith("num-supernodes=4 client-resources-num-cpus=1 ")
     promised = json.loads((there / "result.json").read_text())["privacy"]
     assert promised["no privacy"] == ["3"]

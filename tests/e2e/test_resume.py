@@ -102,6 +102,10 @@ def test_a_killed_simulation_is_resumed(ray: Ray, tmp_path: Path) -> None:
     resumed = ray.resume(folder)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert ray.last_run()["status"] == "finished:completed"
+    starts = read_journal(folder / "journal.jsonl")
+    said = [event["federation-config"] for event in starts if "federation-config" in event]
+    assert len(said) == 2
+    assert said[0] == said[1]
     assert f"run again-ray resumes after round {done} of 6" in resumed.stdout + resumed.stderr
     assert digest(folder) == digest(whole)
     assert [event["round"] for event in rounds_of(folder)] == [1, 2, 3, 4, 5, 6]

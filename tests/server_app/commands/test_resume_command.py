@@ -5,18 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.common.config import parse_config_args
+from flwr.proto.federation_config_pb2 import SimulationConfig
+from flwr.proto.runtime_pb2 import PullTaskInputResponse
+from flwr.supercore.utils import simulation_config_from_json
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import CheckpointError, TermsError
 from hdpfl_flower.monitoring.journal import Journal, read_journal
 from server_app.app import run_or_resume
-from server_app.commands.resume import resume
-from server_app.run.resume import run_folder
+from server_app.commands.resume import flower_command, resume
+from server_app.reports.run_page import command_of
+from server_app.run.resume import open_run, run_folder
 from tests.federation import ScriptedGrid
 from tests.server_app.run.resuming import (
     Killed,
@@ -223,15 +230,45 @@ def test_a_run_of_real_sites_goes_on_at_its_superlink_or_says_how(
         assert called[0][3] == taken
 
 
+class Simulated(StopsIn):
+    """Stopped as well, and under Ray."""
+
+    engine = "simulation"
+
+
+@pytest.mark.usefixtures("no_picture")
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_simulation_is_resumed_with_the_resources_it_had(folder: Path, at: int) -> None:
+    """Flower's defaults are two sites of two CPUs each: a machine of one core ran none."""
+    config = SimulationConfig(
+        num_supernodes=4, client_resources_num_cpus=1, client_resources_num_gpus=0.5,
+        backend="ray", verbose=True, init_args_num_cpus=3,
+    )  # fmt: skip
+
+    def run_simulation_process() -> None:  # as in Flower, whose ServerApp has a thread of its own
+        res = PullTaskInputResponse(federation_config=config)
+        grid = Simulated({str(i): noisy(i) for i in range(4)})
+        grid.at = at
+        with ThreadPoolExecutor(1) as server, pytest.raises(Killed):
+            server.submit(run_or_resume, grid, config_of(folder, seed=7)).result()
+        del res
+
+    run_simulation_process()
+    words = flower_command(open_run(folder / "f"), folder / "f", APP, "")
+    said = words[words.index("--federation-config") + 1]
+    overrides = {key.replace("-", "_"): v for key, v in parse_config_args([said]).items()}
+    assert simulation_config_from_json(overrides) == config
+    assert "seed=7" in words[words.index("--run-config") + 1]
+    started = read_journal(folder / "f" / "journal.jsonl")[:1]
+    told = shlex.split(command_of(started[0]["terms"], [{"online": 4}], started))
+    assert told[told.index("--federation-config") + 1] == said
+
+
 @pytest.mark.usefixtures("no_picture")
 def test_a_run_of_real_sites_is_not_resumed_by_a_simulation(folder: Path) -> None:
     sites = {str(i): noisy(i) for i in range(4)}
     with pytest.raises(Killed):
         run_or_resume(Deployed(sites), config_of(folder))
-
-    class Simulated(ScriptedGrid):
-        engine = "simulation"
-
     before = (folder / "f" / "journal.jsonl").read_text()
     with pytest.raises(CheckpointError, match="began as a deployment and this is a simulation"):
         run_or_resume(
