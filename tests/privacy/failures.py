@@ -110,13 +110,11 @@ def is_planted(error: BaseException | None) -> bool:
     return getattr(error, "planted", False)
 
 
-def forget() -> None:
-    """Empty every cache of our modules: what is cached is not called."""
-    for name, module in sys.modules.copy().items():
-        if name.split(".")[0] in PACKAGES:
-            for value in vars(module).values():
-                if hasattr(value, "cache_clear"):
-                    value.cache_clear()
+def full_caches() -> list[Any]:
+    """Return the cached functions of our modules that hold a value: what is held is not called."""
+    modules = [each for name, each in sys.modules.copy().items() if name.split(".")[0] in PACKAGES]
+    cached = [v for each in modules for v in vars(each).values() if hasattr(v, "cache_clear")]
+    return [value for value in dict.fromkeys(cached) if value.cache_info().currsize]
 
 
 def _profiled(work: Callable[[], object], note: Callable[[FrameType, str, Any], None]) -> None:
