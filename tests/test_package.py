@@ -52,13 +52,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the ``bin`` of an environment with the wheel; other packages are those of this one."""
     folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder, with_pip=True, symlinks=True)
+    venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     own = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))",
               cwd=folder, home=folder)  # fmt: skip
     # A path in a .pth file: the .pth files in that folder, the tree's own among them, do not count.
     (Path(own.strip()) / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=folder, home=folder)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=folder, home=folder)
     return folder / "bin"
 
 

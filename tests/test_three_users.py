@@ -6,10 +6,8 @@ npz.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -299,28 +297,19 @@ def test_an_engineer_from_folders_of_images_to_a_run_and_its_report(tmp_path: Pa
 # --- a doctoral student --------------------------------------------------------------------------
 
 
-def called(command: str, cwd: Path, home: Path) -> str:
-    """Run a line of a terminal, as its user would."""
-    program, *words = shlex.split(command)
-    start = f"from {'client_app' if program == 'hdpfl-site' else 'server_app'}.commands import main"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{start}\nif __name__ == '__main__':\n    main()", *words],
-        cwd=cwd, capture_output=True, text=True, check=False,
-        env={**os.environ, "HDPFL_HOME": str(home), "COLUMNS": "300"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_doctoral_student_from_nothing_to_a_picture_and_from_an_npz_to_a_report(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the commands that ``hdpfl new`` prints; the time is printed, for machines differ."""
-    began = time.monotonic()
-    printed = called("hdpfl new my-idea", tmp_path, tmp_path / "home").splitlines()
+    began, shell = time.monotonic(), Shell()
+    monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a command adds the folder that it is called in
+    monkeypatch.chdir(tmp_path)
+    printed = shell("hdpfl", "new", "my-idea").splitlines()
     assert printed[-2] == "cd my-idea"
     project = tmp_path / "my-idea"
-    table = called(f"{printed[-1]} --jobs 1", project, tmp_path / "home")
+    monkeypatch.chdir(project)
+    table = shell(*shlex.split(printed[-1]), "--jobs", 1)
     (folder,) = re.findall(r"^(.*)/comparison\.json and comparison\.png$", table, re.M)
     assert (Path(folder) / "comparison.png").read_bytes()[:4] == b"\x89PNG"
     print(f"3 commands and {time.monotonic() - began:.0f} s from hdpfl new to a picture")
@@ -329,13 +318,13 @@ def test_a_doctoral_student_from_nothing_to_a_picture_and_from_an_npz_to_a_repor
     y = np.arange(200) % 3
     x: Any = draws.normal(y[:, None], 1.0, (200, 5)).astype(np.float32)
     np.savez(project / "own.npz", x=x, y=y)
-    called(
+    command = (
         "hdpfl compare --dataset file:own.npz --model my_idea.model:build --rounds 2 --seeds 1 "
         "--clients 3 --strategies my_idea.strategy:InverseLength,mmse --jobs 1 --out own "
-        "--csv own.csv",
-        project, tmp_path / "home",
-    )  # fmt: skip
-    called("hdpfl report own --out own.html", project, tmp_path / "home")
+        "--csv own.csv"
+    )
+    shell(*shlex.split(command))
+    shell("hdpfl", "report", "own", "--out", "own.html")
     page = (project / "own.html").read_text()
     assert "InverseLength" in page and "data:image/png" in page
     assert {row.split(",")[3] for row in (project / "own.csv").read_text().splitlines()} >= {
