@@ -24,7 +24,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.models.losses import output_gradient, total_loss
+from hdpfl_flower.models.losses import output_gradient, training_loss
 from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, blank, draws, pool
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.system.extras import extra
@@ -274,7 +274,7 @@ class VmapEngine(_RowEngine):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of one record, and its outputs."""
         outputs = functional_call(self.model, parameters, (x.unsqueeze(0),))
-        return total_loss(self.task, outputs, y.unsqueeze(0)), outputs[0]
+        return training_loss(self.task, outputs, y.unsqueeze(0)), outputs[0]
 
     def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return them by one vectorised call of ``torch.func``."""

@@ -13,7 +13,7 @@ import torch
 from client_app.training.allocator import keep_freed_memory
 from client_app.training.dpsgd import Phase
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.models.losses import training_loss
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.row_batches import blank
 from hdpfl_flower.models.task import Records, Task
@@ -81,7 +81,7 @@ class Network:
     def rehearse(self, batch: int) -> None:
         """Run a batch of zeros, to fail before data is touched."""
         x, y = blank(self.task, batch, self.theta.device)
-        torch.autograd.grad(total_loss(self.task, self.model(x), y), self._parameters)
+        torch.autograd.grad(training_loss(self.task, self.model(x), y), self._parameters)
 
     def train(self, job: LocalJob, learning_rate: float) -> Vector:
         """Return the parameters after a step a batch with the rate η, shape ``(d,)``."""
@@ -96,7 +96,7 @@ class Network:
             x, y = rows_on(features, at, device), rows_on(targets, at, device)
             keep = self._keep(phase)
             # The mean over the true batch: what depends on it is clipped, or stays at the site.
-            loss = total_loss(self.task, self.model(x), y) / len(rows)
+            loss = training_loss(self.task, self.model(x), y) / len(rows)
             gradients = torch.autograd.grad(loss, self._parameters)
             # Before the gradient's step, as in dpsgd.train: both terms are taken at the same θ.
             if phase is None:

@@ -27,7 +27,7 @@ from client_app.training.engines import outer_squared_norms
 from client_app.training.plain_sgd import Vector
 from client_app.training.stacked_sgd import Stack
 from hdpfl_flower.models.exact_arithmetic import exact_arithmetic
-from hdpfl_flower.models.losses import output_gradient
+from hdpfl_flower.models.losses import output_gradient, weighted
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import ReleaseStreams, add_noises
 from hdpfl_flower.privacy.plan import RoundPlan
@@ -217,7 +217,8 @@ def _output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -
     # A class a row: over a short last axis torch's softmax takes up to nine times as long.
     residual = torch.softmax(outputs.t().contiguous(), dim=0)
     minus = residual.new_full((1, 1), -1.0).expand(1, len(targets))
-    return residual.scatter_add_(0, targets.unsqueeze(0), minus).t().contiguous()
+    residual = residual.scatter_add_(0, targets.unsqueeze(0), minus).t().contiguous()
+    return weighted(task, residual, targets)
 
 
 def _batches(job: PrivateJob) -> list[npt.NDArray[np.int64]]:

@@ -45,7 +45,8 @@ def fit_linear(task: Task, records: Records, strength: float) -> Predict:
     rest = constant_outputs(task, records.targets)
     if len(present) < 2:
         return lambda features: np.tile(rest, (len(features), 1))
-    model = LogisticRegression(C=strength, max_iter=_MOST_STEPS)
+    weights = dict(enumerate(task.class_weights)) or None
+    model = LogisticRegression(C=strength, max_iter=_MOST_STEPS, class_weight=weights)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a solver that stops near the optimum
         model.fit(x, records.targets)

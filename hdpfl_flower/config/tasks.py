@@ -16,6 +16,7 @@ MAX_NUMBERS = 2**20
 MAX_OUTPUTS = 10_000
 """Maximum classes or intervals."""
 _SCALING = re.compile(r"-?\d{1,6}(\.\d{1,9})?(,-?\d{1,6}(\.\d{1,9})?){0,15}")
+_WEIGHTS = re.compile(r"(balanced:)?(\d{1,9}(?:\.\d{1,9})?(?:,\d{1,9}(?:\.\d{1,9})?)+)")
 _SHAPE = re.compile(r"\d{1,9}(,\d{1,9}){0,3}")
 
 
@@ -50,6 +51,38 @@ def _more_than_one(number: int) -> int:
     return number
 
 
+def class_weights(text: str) -> tuple[float, ...]:
+    """Return the weights of the classes' losses in a text; empty: none.
+
+    Args:
+        text: the weights, or ``balanced:`` and shares p of the classes (counts serve as well), for
+            the weights min(p)/p. The largest is 1, so that no gradient grows and C, chosen for
+            gradients without weights, clips no more of them.
+
+    Raises:
+        ValueError: it is neither.
+
+    >>> class_weights("1,2.5"), class_weights("balanced:0.8,0.2")
+    ((1.0, 2.5), (0.25, 1.0))
+    """
+    if not text:
+        return ()
+    found = _WEIGHTS.fullmatch(text)
+    numbers = tuple(map(float, found[2].split(","))) if found else ()
+    if not found or not all(numbers):
+        raise ValueError(
+            "must be a number above 0 a class with commas between, such as 1,4, or 'balanced:' "
+            "and the classes' public shares, such as balanced:0.8,0.2"
+        )
+    return tuple(min(numbers) / each for each in numbers) if found[1] else numbers
+
+
+def _check_weights(text: str) -> str:
+    class_weights(text)
+    return text
+
+
+ClassWeights = Annotated[str, Field(max_length=500), AfterValidator(_check_weights)]
 Scaling = Annotated[str, AfterValidator(_check_scaling)]
 Outputs = Annotated[Count, Field(le=MAX_OUTPUTS)]
 

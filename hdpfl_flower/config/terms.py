@@ -19,7 +19,7 @@ from hdpfl_flower.after import KINDS as ENDINGS
 from hdpfl_flower.after import After, read_after
 from hdpfl_flower.config.kinds import read_kind, write_kind
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings
-from hdpfl_flower.config.tasks import TASKS, StatedTask
+from hdpfl_flower.config.tasks import TASKS, ClassWeights, StatedTask
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.work import KINDS, Work, read_work
 from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights, read_backbone
@@ -152,6 +152,12 @@ class RunTerms(Settings, SiteWork):
         description=f"Task of records without a schema: a kind ({', '.join(TASKS)}) and its "
         "settings, such as 'classification shape=1,28,28 classes=10'; empty: that of the schema, "
         "of the named data set, or of your own.",
+    )
+    class_weights: ClassWeights = Field(
+        "",
+        description="Public weights of the classes' losses, by which a record's gradient is "
+        "multiplied before it is clipped: a number a class, such as '1,4', or 'balanced:0.8,0.2' "
+        "of public shares p, for min(p)/p; empty: none.",
     )
     schema_text: Annotated[str, AfterValidator(_check_schema)] = Field(
         "",

@@ -8,7 +8,7 @@ records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.config.tasks import class_weights
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.stated_task import is_own, task_of_stated
 from hdpfl_flower.errors import DataError
@@ -270,10 +271,16 @@ def task_for(terms: RunTerms) -> Task:
     """Return the task of a run's model: that of its records, read by the ``backbone`` if any.
 
     Raises:
-        DataError: as :func:`_records_task`.
+        DataError: as :func:`_records_task`, or ``class-weights`` are not as many as its classes.
     """
-    task = _records_task(terms)
-    return over(terms.backbone, task) if terms.backbone else task
+    task, weights = _records_task(terms), class_weights(terms.class_weights)
+    if weights and len(weights) != task.classes:
+        raise DataError(
+            f"'class-weights' holds {len(weights)} numbers, and the task has {task.classes} "
+            "classes; give one a class, or leave it out"
+        )
+    task = over(terms.backbone, task) if terms.backbone else task
+    return replace(task, class_weights=weights)
 
 
 def _records_task(terms: RunTerms) -> Task:

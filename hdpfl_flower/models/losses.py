@@ -11,8 +11,24 @@ _LANES = 32
 """Block width for elementwise kernels: a multiple of torch's vector width."""
 
 
+def training_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the summed loss that is trained, a scalar: by the weights of the classes, if any."""
+    if not task.class_weights:
+        return total_loss(task, outputs, targets)
+    return weighted(task, record_losses(task, outputs, targets), targets).sum()
+
+
+def weighted(task: Task, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return ``rows``, each times the weight of its record's class; (b,) or (b, m)."""
+    if not task.class_weights:
+        return rows
+    weights = torch.tensor(task.class_weights, dtype=rows.dtype)
+    found = weights.to(rows.device, non_blocking=True)[targets]
+    return rows * found.view(-1, *[1] * (rows.dim() - 1))
+
+
 def total_loss(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the summed loss of a batch, a scalar.
+    """Return the summed loss of a batch without weights of classes, a scalar.
 
     Args:
         task: names the loss.
@@ -44,7 +60,11 @@ def record_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> t
 
 
 def output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return each record's loss gradient in its outputs, shape ``(b, task.outputs)``."""
+    """Return the gradient of :func:`training_loss` in the outputs, shape ``(b, task.outputs)``."""
+    return weighted(task, _output_gradient(task, outputs, targets), targets)
+
+
+def _output_gradient(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     if task.loss == "softmax":
         # Softmax and cross-entropy: p − e_y.
         residual = torch.softmax(outputs, dim=1)

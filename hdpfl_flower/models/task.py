@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -58,6 +58,8 @@ class Task:
         scaling: public mean and deviation of each channel, the first axis; empty: none.
         embedding: from a record to the model's input; None: the record itself.
         body: network below the named one, with numbers that are trained; None: none.
+        class_weights: public factors of the classes' losses in training; empty: none. Measures
+            count every record alike.
     """
 
     input_shape: tuple[int, ...]
@@ -66,12 +68,13 @@ class Task:
     scaling: tuple[tuple[float, float], ...] = ()
     embedding: Embedding | None = None
     body: Body | None = None
+    class_weights: tuple[float, ...] = ()
 
     @property
     def of_records(self) -> Task:
-        """The task of the records, before any embedding."""
+        """The task of the records, before any embedding or weight."""
         below = self.embedding or self.body
-        return below.records if below else self
+        return below.records if below else replace(self, class_weights=())
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the model's inputs for n records, float32 ``(n, *input_shape)``."""

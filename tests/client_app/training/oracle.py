@@ -8,6 +8,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from types import MethodType, ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from client_app.training import engines
 from client_app.training import ghost_clipping as bookkeeping
 from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
 from client_app.training.ghost_clipping import BookkeepingEngine
-from hdpfl_flower.models.losses import total_loss
+from hdpfl_flower.models.losses import record_losses
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.row_batches import RowProof
 from hdpfl_flower.models.task import Task
@@ -33,6 +34,9 @@ TASKS = {
     "binary": Task.classification(IMAGE, 2),
     "regression": Task.regression(IMAGE),
     "survival": Task.survival(IMAGE, 5),
+    "weighted": replace(
+        Task.classification(IMAGE, 10), class_weights=(1, 0.25, 7, 3, 1, 0.1, 2, 1, 5, 0.5)
+    ),
 }
 ENGINES: dict[str, type[Engine]] = {
     "linear": LinearEngine,
@@ -155,7 +159,9 @@ def gradients_of(model: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
         outputs = hooked(x.double())
-        total_loss(task, outputs, y.double() if y.is_floating_point() else y).backward()
+        losses = record_losses(task, outputs, y.double() if y.is_floating_point() else y)
+        factors = [task.class_weights[each] if task.class_weights else 1.0 for each in y.tolist()]
+        (losses * losses.new_tensor(factors)).sum().backward()
     parameters: list[Any] = list(hooked.parameters())
     return torch.cat([p.grad_sample.flatten(1) for p in parameters], dim=1)
 

@@ -28,6 +28,8 @@ TASKS = {
     "logistic": Task.classification((INPUTS,), 2),
     "squared": Task.regression((INPUTS,)),
     "hazard": Task.survival((INPUTS,), 5),
+    "weighted": replace(Task.classification((3, 4), 3), class_weights=(0.25, 5.0, 1.0)),
+    "weighted pair": replace(Task.classification((INPUTS,), 2), class_weights=(1.0, 4.0)),
 }
 SITES = (
     # records, q, steps, C, noise's std, b

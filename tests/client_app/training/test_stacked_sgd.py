@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ TASKS = {
     "logistic": Task.classification((INPUTS,), 2),
     "squared": Task.regression((INPUTS,)),
     "hazard": Task.survival((INPUTS,), 5),
+    "weighted": replace(Task.classification((3, 4), 3), class_weights=(0.25, 5.0, 1.0)),
+    "weighted pair": replace(Task.classification((INPUTS,), 2), class_weights=(1.0, 4.0)),
 }
 
 

@@ -82,11 +82,15 @@ def test_whatever_a_server_sends_either_parses_or_is_refused(config: dict[str, A
     assert isinstance(terms, RunTerms)
 
 
+FORMED = {"start", "class-weights"}
+"""Texts of a form of their own: a digest, numbers."""
+
+
 @pytest.mark.parametrize("value", [0.1, 50, 0, 1e-05, 20260101, float("inf")])
 def test_a_number_is_a_text_where_a_text_is_asked_for(value: float) -> None:
     """As in TOML, in --run-config and in --set: 'must be a text' before."""
     fields = [field for group in GROUPS.values() for field in group.model_fields.items()]
-    texts = {f.alias or kebab(n) for n, f in fields if f.annotation is str} - {"start"}
+    texts = {f.alias or kebab(n) for n, f in fields if f.annotation is str} - FORMED
     assert {"simulated-epsilon", "epsilons", "batch-sizes"} <= texts
     try:
         config = RunConfig.parse(dict.fromkeys(texts, value))
@@ -169,8 +173,8 @@ def test_every_text_of_the_terms_is_bounded_and_refused_by_its_key() -> None:
     texts = {
         field.alias or kebab(name)
         for name, field in RunTerms.model_fields.items()
-        if field.annotation is str and name != "start"  # a digest
-    }
+        if field.annotation is str
+    } - FORMED
     limits = {**dict.fromkeys(texts, 500), "run-id": 64, "schema": 65_536}
     assert limits.keys() >= {"run-id", "schema", "model", "dataset", "purpose"}
     for key, limit in limits.items():
@@ -185,7 +189,7 @@ def test_every_text_of_the_terms_is_bounded_and_refused_by_its_key() -> None:
 
 def test_all_texts_at_their_limits_fit_into_a_message() -> None:
     """The longest texts in JSON: a letter of two bytes has six characters there, another twelve."""
-    keys = set(RunTerms.keys()) - {"run-id", "schema", "start"}
+    keys = set(RunTerms.keys()) - {"run-id", "schema", *FORMED}
     texts = [k for k in keys if RunTerms.model_fields[RunTerms.names()[k]].annotation is str]
     terms = RunTerms.parse({
         **dict.fromkeys(texts, "\U00020000" * 500), "run-id": "\U00020000" * 64,
