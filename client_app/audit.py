@@ -23,6 +23,7 @@ import torch
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
+from client_app.training.unit_engines import UnitEngine
 from hdpfl_flower.config.profile import Profile, Training
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
@@ -181,6 +182,8 @@ def engine_of(terms: RunTerms, training: Training, *, code: bool = False) -> str
             raise ModelError(f"'{name}' is code: name a profile whose 'policy.models' lists it")
     device = present(training.device)
     wanted = type(engine_for(terms.model, task_for(terms), training.engine, device))
+    if issubclass(wanted, UnitEngine):
+        return "vmap"
     for name in ENGINES:
         if type(canary_engine(name, MIN_CANARIES, device)) is wanted:
             return name

@@ -17,11 +17,11 @@ from client_app.training.engines import (
     Engine,
     LinearEngine,
     OpacusEngine,
-    UnitEngine,
     VmapEngine,
     is_linear,
 )
 from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
+from client_app.training.unit_engines import UnitEngine, ViewEngine
 from hdpfl_flower.errors import InstallationError, ModelError
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
@@ -115,7 +115,9 @@ def choose_engine(
     present(device)
     operations = _check_model(build, said, task)
     engines = _ENGINES
-    if most > 1:
+    if task.views:
+        engines = {"vmap": (ViewEngine, _ENGINES["vmap"][1])}
+    elif most > 1:
         engines = {"vmap": (partial(UnitEngine, most=most), _ENGINES["vmap"][1])}
     for candidate, (engine_class, covers) in engines.items():
         if name not in ("auto", candidate):

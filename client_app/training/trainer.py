@@ -15,9 +15,10 @@ from client_app.site.personal_state import PersonalState, Vector
 from client_app.site.site import TOO_LARGE, Site
 from client_app.training.dpsgd import Phase, pull_share, rehearsal_size, settle, train
 from client_app.training.engine_choice import engine_for
-from client_app.training.engines import Engine, UnitEngine, rehearse
+from client_app.training.engines import Engine, rehearse
 from client_app.training.last_step import last_step
 from client_app.training.stacked_dpsgd import PrivateJob
+from client_app.training.unit_engines import UnitEngine
 from client_app.work import own_round
 from client_app.work.base import Course
 from hdpfl_flower import wire
@@ -198,6 +199,7 @@ def engine_at(profile: Profile, spec: str, task: Task, device: str) -> tuple[Eng
     """
     training, most = profile.training, profile.data.records_per_unit if profile.data else 1
     engine = engine_for(spec, task, training.engine, device, most)
+    most = task.views.views if task.views else most
     return engine, max(1, training.physical_batch // most)
 
 

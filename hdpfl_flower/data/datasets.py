@@ -280,7 +280,10 @@ def task_for(terms: RunTerms) -> Task:
             "classes; give one a class, or leave it out"
         )
     task = over(terms.backbone, task) if terms.backbone else task
-    return replace(task, class_weights=weights)
+    task = replace(task, class_weights=weights, views=terms.augmentation)
+    if task.views:
+        task.views.check_task(task)
+    return task
 
 
 def _records_task(terms: RunTerms) -> Task:

@@ -25,7 +25,7 @@ from client_app.audit import (
     default_training,
 )
 from client_app.training import dpsgd
-from client_app.training.engines import UnitEngine
+from client_app.training.unit_engines import UnitEngine
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import AccountingError

@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from client_app.training import engines
-from client_app.training.engines import Engine, UnitEngine, outer_squared_norms, squared_norms
+from client_app.training.engines import Engine, outer_squared_norms, squared_norms
+from client_app.training.unit_engines import UnitEngine
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
 from tests.client_app.training.oracle import (

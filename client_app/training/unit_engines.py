@@ -1,0 +1,98 @@
+"""One clipped gradient for several records of a unit, or for several views of a record."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.func import vmap
+from torch.nn import functional
+
+from client_app.training.engines import VmapEngine
+from hdpfl_flower.models.row_batches import blank, pool
+from hdpfl_flower.models.task import Task
+from hdpfl_flower.work.views import Views
+
+
+class UnitEngine(VmapEngine):
+    """One gradient for up to K records of a unit, the mean of theirs: clipped as one.
+
+    Features are of shape ``(b, K, *input_shape)``; targets float32 ``(b, K, 2)``: target and weight
+    of each record. Weights of a unit sum to 1; a record of weight 0 fills the unit up.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device, most: int) -> None:
+        """Take K = ``most``."""
+        super().__init__(model, task, device)
+        self._most = most
+
+    def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``count`` units of zeros: features and targets."""
+        x, y = super().blank(count * self._most)
+        return self._in_units(x, y, torch.full_like(x.flatten(1)[:, 0], 1 / self._most))
+
+    def _trial_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return units of 1 to K records of the pool, beside one another."""
+        x, y = pool(self.model, self.task)
+        place = torch.arange(self._most).expand(len(x), -1)
+        held = 1 + torch.arange(len(x)).unsqueeze(1) % self._most
+        rows = (torch.arange(len(x)).unsqueeze(1) + place % held) % len(x)
+        weights = (place < held) / held
+        return self._in_units(x[rows.flatten()], y[rows.flatten()], weights.flatten())
+
+    def _in_units(
+        self, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        targets = torch.stack([y.float(), weights], dim=1)
+        return x.view(-1, self._most, *x.shape[1:]), targets.view(-1, self._most, 2)
+
+    def _loss(
+        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean loss of a unit's records, and their outputs."""
+        targets = y[:, 0] if self.task.loss == "squared" else y[:, 0].long()
+        each = vmap(super()._loss, in_dims=(None, 0, 0), randomness="different")
+        losses, outputs = each(parameters, x, targets)
+        return (losses * y[:, 1]).sum(), outputs
+
+
+class ViewEngine(UnitEngine):
+    """One gradient for K views of a record, drawn anew in each step: clipped as one.
+
+    Features and targets are those of records. Views are drawn from torch's generator, which
+    ``dpsgd.train`` seeds from the key of the batches; those of one record depend on no other's.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
+        """Take the views of ``task``."""
+        self._views = task.views or Views()
+        super().__init__(model, task, device, self._views.views)
+        self.draws = True
+
+    def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``count`` records of zeros."""
+        return blank(self.task, count, self.theta.device)
+
+    def _add(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> None:
+        each = (part.repeat_interleave(self._most, dim=0) for part in (x, y))
+        seen, targets = next(each), next(each)
+        weights = torch.full(targets.shape, 1 / self._most, device=targets.device)
+        units = self._in_units(drawn_views(self._views, seen), targets, weights)
+        super()._add(total, *units, count, clip_norm)
+
+
+def drawn_views(how: Views, images: torch.Tensor) -> torch.Tensor:
+    """Return a view of each image, by draws of its own, ``(n, channels, height, width)``."""
+    edge, (height, width), device = how.shift, images.shape[2:], images.device
+    # A row of draws an image: what stands after it in a batch does not change its view.
+    drawn = torch.rand(len(images), 3, device=device)
+    rows, columns = (
+        (drawn[:, [axis]] * (2 * edge + 1)).long() + torch.arange(side, device=device)
+        for axis, side in enumerate((height, width))
+    )
+    if how.flip == "sides":
+        columns = torch.where(drawn[:, 2:] < 0.5, columns.flip(1), columns)
+    at = torch.arange(len(images), device=device)[:, None, None]
+    padded = functional.pad(images, (edge,) * 4)
+    return padded[at, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1).contiguous()
