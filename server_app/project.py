@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
+from hdpfl_flower.config.named_files import with_files
 from hdpfl_flower.config.settings import Value
 from hdpfl_flower.config.tables import flat_rows
 from hdpfl_flower.config.toml_text import as_toml
@@ -31,7 +32,24 @@ TEMPLATE = Path(__file__).parent / "template"
 
 _ROOT = Path(__file__).parents[1]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,38}")
-_MODULES = ("__init__.py", "data.py", "model.py", "strategy.py")
+_FILES = {
+    "PACKAGE/__init__.py": "__init__.py",
+    "PACKAGE/strategy.py": "strategy.py",
+    "PACKAGE/data.py": "data.py",
+    "PACKAGE/model.py": "model.py",
+    "README.md": "README.md",
+    "run.toml": "run.toml",
+    "pyproject.toml": "project.toml",
+    "tests/test_PACKAGE.py": "test_project.txt",
+}
+"""A project's files, and their templates."""
+_WITH_BACKBONE = {own: text for own, text in _FILES.items() if own != "PACKAGE/model.py"} | {
+    "PACKAGE/data.py": "image_data.py",
+    "PACKAGE/backbone.py": "backbone.py",
+    "README.md": "backbone_README.md",
+    "run.toml": "backbone_run.toml",
+    "tests/test_PACKAGE.py": "test_backbone.txt",
+}
 
 
 def package_of(name: str) -> str:
@@ -58,8 +76,12 @@ def package_of(name: str) -> str:
     return package
 
 
-def write_project(folder: Path) -> str:
+def write_project(folder: Path, *, backbone: bool = False) -> str:
     """Write a project to the new ``folder``; return its package's name.
+
+    Args:
+        folder: of the project; its last part is the name.
+        backbone: whether the model reads a frozen network, whose file of weights is made here.
 
     Raises:
         TermsError: the name is no project's, or the folder is there or cannot be written.
@@ -71,16 +93,20 @@ def write_project(folder: Path) -> str:
             f"copy of the app with: hdpfl new {folder} --renew"
         )
     package = package_of(name)
+    files = _WITH_BACKBONE if backbone else _FILES
     try:
-        for module in _MODULES:
-            _write(folder / package / module, _renamed(TEMPLATE / module, package, name))
-        for own, text in {
-            "README.md": "README.md",
-            "run.toml": "run.toml",
-            "pyproject.toml": "project.toml",
-            f"tests/test_{package}.py": "test_project.txt",
-        }.items():
-            _write(folder / own, _renamed(TEMPLATE / text, package, name))
+        folder.mkdir(parents=True)
+        if backbone:
+            from server_app.template.backbone import FILE, write_weights
+
+            write_weights(folder / FILE)
+        for own, text in files.items():
+            content = _renamed(TEMPLATE / text, package, name)
+            if HEAD in content:
+                terms = tomllib.loads(_renamed(TEMPLATE / files["run.toml"], package, name))
+                # Flower starts the server in another folder: weights by their digest.
+                content = content.replace(HEAD, run_config_table(with_files(terms, folder)))
+            _write(folder / own.replace("PACKAGE", package), content)
         _write(folder / ".gitignore", "__pycache__/\n*.fab\n/runs/\n")
         copy_app(folder)
     except OSError as error:
@@ -153,13 +179,6 @@ def _renamed(file: Path, package: str, name: str) -> str:
     text = file.read_text(encoding="utf-8")
     for word, value in {"PACKAGE": package, "PROJECT": name, "VERSION": __version__}.items():
         text = text.replace(word, value)
-    if file.suffix == ".toml" and HEAD in text:
-        terms = tomllib.loads((TEMPLATE / "run.toml").read_text(encoding="utf-8"))
-        own = {
-            key: value.replace("PACKAGE", package) if isinstance(value, str) else value
-            for key, value in terms.items()
-        }
-        text = text.replace(HEAD, run_config_table(own))
     return text
 
 

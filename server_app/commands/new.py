@@ -14,6 +14,10 @@ def new(
     folder: Annotated[
         Path, typer.Argument(metavar="NAME", help="The project's name, or a path that ends in it.")
     ],
+    backbone: Annotated[
+        bool,
+        typer.Option("--backbone", help="With a frozen network from a file of public weights."),
+    ] = False,
     renew: Annotated[
         bool,
         typer.Option(
@@ -21,16 +25,16 @@ def new(
         ),
     ] = False,
 ) -> None:
-    """Write a project: data.py, model.py, strategy.py, tests, and the app for sites to approve."""
+    """Write a project: data, model or backbone, strategy, tests, and the app to approve."""
     from server_app.project import renew_app, write_project
 
     if renew:
         renew_app(folder)
         console.print(f"{folder}: the app is a copy of what is installed here", soft_wrap=True)
         return
-    package = write_project(folder)
+    package, own = write_project(folder, backbone=backbone), "backbone" if backbone else "model"
     console.print(
-        f"{folder}: {package}/data.py, {package}/model.py, {package}/strategy.py, tests, run.toml\n"
+        f"{folder}: {package}/data.py, {package}/{own}.py, {package}/strategy.py, tests, run.toml\n"
         f"cd {folder}\n"
         f"hdpfl compare --terms run.toml --strategies {package}.strategy:InverseLength,fedavg "
         "--clients 5 --seeds 1",

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from client_app.approval.fab import read_bundle
 from client_app.commands.approve import TOOLS
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, TermsError
+from hdpfl_flower.system.weight_files import digest_of
+from hdpfl_flower.work.backbone import read_backbone
 from server_app.commands import app
 from server_app.project import APP, package_of, renew_app, write_project
+from server_app.template.backbone import FILE, body
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -30,6 +34,14 @@ BIN = Path(sys.executable).parent
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("projects") / "heart-risk"
     assert write_project(folder) == "heart_risk"
+    return folder
+
+
+@pytest.fixture
+def scans(tmp_path: Path) -> Path:
+    """Return a project with a backbone, whose weights lie in the test's home, too."""
+    folder = tmp_path / "projects" / "scan-risk"
+    assert write_project(folder, backbone=True) == "scan_risk"
     return folder
 
 
@@ -60,6 +72,39 @@ def test_a_strategy_that_breaks_its_contract_fails_the_projects_tests(
     done = called(sys.executable, "-m", "pytest", "-q", cwd=broken, home=tmp_path)
     assert done.returncode == 1
     assert "weights are convex, and a linear update is their sum" in done.stdout
+
+
+def test_the_tests_of_a_project_with_a_backbone_pass_and_look_at_its_numbers(
+    scans: Path, tmp_path: Path
+) -> None:
+    """New numbers, of no network that learned, fail them."""
+    assert not (scans / "scan_risk" / "model.py").exists()
+    done = called(sys.executable, "-m", "pytest", "-q", cwd=scans, home=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "9 passed" in done.stdout
+    other = tmp_path / "scan-risk"
+    shutil.copytree(scans, other)
+    save_file(body().state_dict(), other / FILE)
+    done = called(sys.executable, "-m", "pytest", "-q", cwd=other, home=tmp_path)
+    assert done.returncode == 1
+    assert "1 failed, 8 passed" in done.stdout
+    (other / FILE).unlink()
+    done = called(sys.executable, "-m", "scan_risk.backbone", cwd=other, home=tmp_path)
+    assert (other / FILE).stat().st_size == (scans / FILE).stat().st_size, done.stderr
+
+
+def test_flower_and_compare_start_from_the_same_weights(scans: Path, tmp_path: Path) -> None:
+    """Flower by their digest, for it starts the server in another folder."""
+    terms = RunConfig.load(scans / "run.toml").terms
+    declared = tomllib.loads((scans / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert terms.backbone is not None
+    assert read_backbone(declared["config"]["backbone"]) == terms.backbone
+    assert terms.backbone.weights == digest_of((scans / FILE).read_bytes())
+    words = ["compare", "--run-config", "run.toml", "--strategies", "fedavg", "--clients", "3",
+             "--seeds", "1", "--rounds", "2", "--jobs", "1", "--out", tmp_path / "out"]  # fmt: skip
+    done = called(BIN / "hdpfl", *words, cwd=scans, home=Path(os.environ["HDPFL_HOME"]))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "comparison.json").is_file()
 
 
 def test_its_bundle_is_the_app_with_the_users_modules(project: Path, tmp_path: Path) -> None:
