@@ -84,7 +84,7 @@ server_app.reports.comparison_tables: hdpfl_flower server_app.run server_app.in_
     server_app.reports
 server_app.in_process: hdpfl_flower server_app.run client_app
 server_app.app: hdpfl_flower server_app.run server_app.plots
-server_app.project: hdpfl_flower strategies server_app.app
+server_app.project: hdpfl_flower strategies server_app.app server_app.template
 server_app.template: hdpfl_flower strategies.core
 server_app.commands: hdpfl_flower strategies server_app
 server_app.commands.demo: hdpfl_flower strategies server_app client_app.site
