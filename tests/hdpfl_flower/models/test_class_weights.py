@@ -22,7 +22,7 @@ from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import DataError, TermsError
 from hdpfl_flower.models.evaluation import measures, predict
-from hdpfl_flower.models.losses import training_loss
+from hdpfl_flower.models.losses import output_gradient, training_loss
 from hdpfl_flower.models.task import Records, Task
 from server_app.in_process.in_process_run import run_in_process
 
@@ -78,6 +78,15 @@ def test_measures_count_every_record_alike() -> None:
     records = records_of(0, 50)
     outputs = np.linspace(-2, 2, 50, dtype=np.float32)[:, None]
     assert measures(WEIGHTED, outputs, records.targets) == measures(RARE, outputs, records.targets)
+
+
+def test_a_softmax_layers_silent_sums_stay_zero() -> None:
+    """What estimators of noise read (``estimators/softmax_head.py``)."""
+    task = replace(Task.classification((4,), 3), class_weights=(0.1, 5.0, 1.0))
+    outputs = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]], dtype=torch.float64)
+    found = output_gradient(task, outputs, torch.tensor([0, 1]))
+    torch.testing.assert_close(found.sum(1), torch.zeros(2, dtype=torch.float64))
+    assert found.abs().amin() > 0
 
 
 def test_local_sgd_follows_the_weighted_loss() -> None:
