@@ -105,7 +105,7 @@ def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
         rows.append(least_error_weights(target, counted, (INPUTS + 1) * noise))
         apart = rows[-1] - target
         left_out.add(apart, target, apart @ sums[:, row] / rounds, noises / rounds**2, noise)
-    kept = left_out.share(mmse.CURVATURE, R)
+    kept = left_out.share(mmse.IN_THE_TEST * mmse.CURVATURE, R)
     assert (kept < 1) == odd and (seen == 0) == odd
     for row in range(CLASSES):
         of_updates = steps.mean() * (target + kept * (rows[row] - target)) / steps
