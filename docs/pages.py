@@ -362,8 +362,8 @@ API = {
     "Train privately": ("dp_sgd", "PrivateTraining", "RandomStream"),
     "Keep a budget": ("Ledger",),
     "Average noisy updates": (
-        "NoiseTracker", "inverse_variance_weights", "differences", "least_error_weights",
-        "epsilon_weights", "project_private",
+        "NoiseTracker", "inverse_variance_weights", "differences", "ClientDifferences",
+        "least_error_weights", "epsilon_weights", "project_private",
     ),
     "In any Flower app": ("NoiseAware", "PrivateUpdates"),
     "Run and extend": ("RunConfig", "run", "HDPStrategy", "HDPFLError", "audit"),

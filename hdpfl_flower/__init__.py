@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from client_app.private_updates import PrivateUpdates as PrivateUpdates
     from hdpfl_flower.config.run_config import RunConfig as RunConfig
     from hdpfl_flower.errors import HDPFLError as HDPFLError
-    from hdpfl_flower.estimators.client_bias import Differences as Differences
+    from hdpfl_flower.estimators.client_bias import ClientDifferences as ClientDifferences
     from hdpfl_flower.estimators.client_bias import differences as differences
     from hdpfl_flower.estimators.client_bias import least_error_weights as least_error_weights
     from hdpfl_flower.estimators.noise_tracker import NoiseTracker as NoiseTracker
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from strategies.noise_aware.oracle import inverse_variance_weights as inverse_variance_weights
 
 _PUBLIC = {
-    "Differences": "hdpfl_flower.estimators.client_bias",
+    "ClientDifferences": "hdpfl_flower.estimators.client_bias",
     "Gaussians": "hdpfl_flower.privacy.accounting",
     "HDPFLError": "hdpfl_flower.errors",
     "HDPStrategy": "strategies.core.base",

@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Differences:
+class ClientDifferences:
     """Estimate of the differences between clients, with its uncertainty.
 
     Attributes:
@@ -50,12 +50,12 @@ class Differences:
     factors: Floats
     hidden: Floats
 
-    def times(self, weight: float) -> Differences:
+    def times(self, weight: float) -> ClientDifferences:
         """Return the differences whose squares count ``weight`` times."""
-        return Differences(math.sqrt(weight) * self.factors, weight * self.hidden)
+        return ClientDifferences(math.sqrt(weight) * self.factors, weight * self.hidden)
 
 
-def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> Differences:
+def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> ClientDifferences:
     """Return how the clients' mean signals mᵢ differ, up to what all share.
 
     The mean upload of client i is its signal mᵢ and noise of variance eᵢ = ``noise[i]``/
@@ -100,7 +100,7 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
     found = values[kept] - d
     factors: Floats = scales[:, None] * vectors[:, kept] * np.sqrt(found)
     if not len(found):
-        return Differences(factors, np.zeros(n))
+        return ClientDifferences(factors, np.zeros(n))
     variances = np.square(scales)
     precision = 1 / variances
     # E Σ |mᵢ − m̄|²/eᵢ of differences of the variance τ², m̄ the mean by precision.
@@ -108,7 +108,7 @@ def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -
     squares = np.maximum(np.square(factors).sum(axis=1), np.finfo(float).tiny)
     own = 1 - chdtri(len(found), FALSE_ALARM) * variances / squares
     share = np.maximum(pooled / (pooled + variances[:, None]), own[:, None])
-    return Differences(factors * share, share.sum(axis=1) * variances)
+    return ClientDifferences(factors * share, share.sum(axis=1) * variances)
 
 
 def _products(rows: npt.NDArray[np.floating]) -> Floats:
@@ -127,7 +127,7 @@ def _largest_of_noise(n: int, d: int) -> float:
     return (wide + high) ** 2 + _QUANTILE * scale
 
 
-def least_error_weights(target: Floats, differ: Differences, noise: Floats) -> Floats:
+def least_error_weights(target: Floats, differ: ClientDifferences, noise: Floats) -> Floats:
     """Return p ≥ 0, Σp = 1, of the least ‖Fᵀ(p − q)‖² + Σ (pᵢ − qᵢ)²hᵢ + Σ pᵢ²·noiseᵢ.
 
     On Σp = 1 the error is pᵀQp. With E = diag(h + noise), G = F − 1(Fᵀq)ᵀ, s = Σ qᵢ²hᵢ and
@@ -145,9 +145,9 @@ def least_error_weights(target: Floats, differ: Differences, noise: Floats) -> F
         Shape ``(n,)``.
 
     >>> half, none = np.array([0.5, 0.5]), np.zeros(2)
-    >>> least_error_weights(half, Differences(np.zeros((2, 0)), none), np.array([1.0, 4.0]))
+    >>> least_error_weights(half, ClientDifferences(np.zeros((2, 0)), none), np.array([1.0, 4.0]))
     array([0.8, 0.2])
-    >>> far = Differences(1e3 * np.eye(2), none)
+    >>> far = ClientDifferences(1e3 * np.eye(2), none)
     >>> least_error_weights(half, far, np.array([1.0, 4.0])).round(3)
     array([0.5, 0.5])
     """

@@ -6,7 +6,7 @@ from scipy.stats import chi2
 
 from hdpfl_flower.estimators.client_bias import (
     FALSE_ALARM,
-    Differences,
+    ClientDifferences,
     LeftOut,
     differences,
     least_error_weights,
@@ -14,8 +14,8 @@ from hdpfl_flower.estimators.client_bias import (
 
 
 def seen(factors):
-    """Differences of which noise hides nothing."""
-    return Differences(factors, np.zeros(len(factors)))
+    """ClientDifferences of which noise hides nothing."""
+    return ClientDifferences(factors, np.zeros(len(factors)))
 
 
 def error_of(weights, target, differ, noise):
@@ -46,7 +46,7 @@ def test_weights_are_those_of_scipys_non_negative_least_squares():
         factors = generator.standard_normal((n, r)) * 10 ** generator.uniform(-2, 2)
         noise = 10 ** generator.uniform(-3, 3, n)
         hidden = 10 ** generator.uniform(-3, 3, n) * generator.integers(0, 2, n)
-        target, differ = generator.dirichlet(np.ones(n)), Differences(factors, hidden)
+        target, differ = generator.dirichlet(np.ones(n)), ClientDifferences(factors, hidden)
         weights = least_error_weights(target, differ, noise)
         assert np.all(weights >= 0) and weights.sum() == pytest.approx(1)
         least = error_of(by_least_squares(target, differ, noise), target, differ, noise)
