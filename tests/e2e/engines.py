@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -10,12 +11,15 @@ import socket
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.numpy import load_file
 
+from client_app.commands import main
 from client_app.site.simulated import draw_profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event, read_journal
@@ -147,6 +151,21 @@ class Federation:
             [str(BIN / "hdpfl"), *map(str, words)], env={**self.environment, **own},
             cwd=self.home, capture_output=True, text=True, check=False, timeout=1800,
         )  # fmt: skip
+
+    def hdpfl_site(self, site: str, *words: str) -> str:
+        """Return what a command of the site's operator prints, called in this process."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+            pytest.raises(SystemExit) as end,
+        ):
+            patch.setattr(sys, "argv", ["hdpfl-site", *words, "--profile", str(self.profile(site))])
+            patch.setenv("HDPFL_HOME", str(self.home))
+            main()
+        assert not end.value.code, err.getvalue()
+        return out.getvalue()
 
     def profile(self, site: str) -> Path:
         return self.folder / "sites" / site / "profile.toml"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 from scipy import stats
 
-from client_app.commands import main
 from hdpfl_flower.measures.from_cells import OF_CELLS
-from tests.e2e.engines import BIN, ROOT, Done, Federation, free_ports, rounds_of, toml_of
+from tests.e2e.engines import ROOT, Done, Federation, free_ports, rounds_of, toml_of
 
 pytestmark = pytest.mark.engines
 
@@ -43,22 +38,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
         federation.call("down")
 
 
-def hdpfl_site(federation: Federation, site: str, *words: str) -> str:
-    """Return what a command of the site's operator prints, called in this process."""
-    command = ["hdpfl-site", *words, "--profile", str(federation.profile(site))]
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        patch.setattr(sys, "argv", command)
-        main()
-    assert not end.value.code, err.getvalue()
-    return out.getvalue()
-
-
 def folder_of(federation: Federation) -> Path:
     (folder,) = (federation.home / "runs").iterdir()
     return folder
@@ -79,8 +58,8 @@ def test_each_ledger_holds_exactly_the_releases_of_the_run(
     demo: tuple[Federation, Done], site: str
 ) -> None:
     federation, _ = demo
-    assert "entries verified" in hdpfl_site(federation, site, "ledger", "show")
-    report = json.loads(hdpfl_site(federation, site, "report", "--json"))
+    assert "entries verified" in federation.hdpfl_site(site, "ledger", "show")
+    report = json.loads(federation.hdpfl_site(site, "report", "--json"))
     profile = toml_of(federation.profile(site))
     assert report["updates"] == {"reserved": 0, "sealed": 0, "sent": ROUNDS, "lost": 0}
     assert report["metrics-released"] == 0
@@ -102,7 +81,7 @@ def test_each_site_keeps_the_final_model_and_tests_it(
     assert kept.keys() == final.keys()
     for name, array in final.items():
         np.testing.assert_array_equal(kept[name], array)
-    assert "held out of training: accuracy" in hdpfl_site(federation, site, "model", "show")
+    assert "held out of training: accuracy" in federation.hdpfl_site(site, "model", "show")
 
 
 def test_every_histogram_of_scores_arrived_with_the_noise_of_its_plan(
@@ -112,7 +91,7 @@ def test_every_histogram_of_scores_arrived_with_the_noise_of_its_plan(
     federation, _ = demo
     found = json.loads((folder_of(federation) / "result.json").read_text())["federated-measures"]
     assert (found["sites"], found["without"]) == (len(HOSPITALS), {})
-    reports = [json.loads(hdpfl_site(federation, site, "report", "--json")) for site in HOSPITALS]
+    reports = [json.loads(federation.hdpfl_site(site, "report", "--json")) for site in HOSPITALS]
     variance = sum(report["runs"][0]["plan"]["scores-noise"] ** 2 for report in reports)
     # The sum of four estimates, the loudest of which alone has 32 degrees of freedom.
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 32) / 32
@@ -150,9 +129,4 @@ def test_down_stops_everything_and_keeps_what_was_done(demo: tuple[Federation, D
     assert federation.call("down").stdout == f"stopped {', '.join(HOSPITALS)}, superlink\n"
     assert federation.call("down").stdout == "nothing was running\n"
     assert "runs, pid" not in federation.call("status").stdout
-    command = [str(BIN / "hdpfl-site"), "ledger", "show", "--profile"]
-    done = subprocess.run(
-        [*command, federation.profile("va")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "entries verified" in done.stdout
+    assert "entries verified" in federation.hdpfl_site("va", "ledger", "show")

@@ -13,7 +13,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
 from tests.client_app.messages import PROFILE, SCHEMA
-from tests.e2e.engines import BIN, Done, Federation, free_ports, rounds_of
+from tests.e2e.engines import Federation, free_ports, rounds_of
 
 pytestmark = pytest.mark.engines
 
@@ -48,21 +48,13 @@ def federation_of_three(tmp_path: Path) -> Iterator[Federation]:
         federation.call("down")
 
 
-def operator(federation: Federation, site: str, *words: str) -> Done:
-    """Run ``hdpfl-site`` as the operator of ``site``."""
-    return subprocess.run(
-        [str(BIN / "hdpfl-site"), *words, "--profile", str(federation.profile(site))],
-        env=federation.environment, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-
-
 def requests_at(federation: Federation, site: str, seconds: float = 60) -> str:
     """Return what ``hdpfl-site requests`` shows once a run waits at ``site``."""
     waiting = federation.profile(site).with_name("ledger.sqlite.requests")
     until = time.monotonic() + seconds
     while not waiting.exists() and time.monotonic() < until:
         time.sleep(0.2)
-    return operator(federation, site, "requests").stdout
+    return federation.hdpfl_site(site, "requests")
 
 
 def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
@@ -78,8 +70,7 @@ def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
                 shown = requests_at(federation, site)
                 assert "Which dose is safe" in shown and "ε 1.235" in shown, shown
                 named = "inbox" if decision == "refuse" else "1"
-                done = operator(federation, site, decision, named, "--yes", "--by", "Dr. Who")
-                assert done.returncode == 0, done.stderr
+                federation.hdpfl_site(site, decision, named, "--yes", "--by", "Dr. Who")
             output, _ = coordinator.communicate(timeout=200)
         finally:
             coordinator.kill()
@@ -93,7 +84,7 @@ def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
         ("cleo", "pending"), ("cleo", "refused"),
     ]  # fmt: skip
     for site, decision in zip(SITES, ("approved", "approved", "refused"), strict=True):
-        found = json.loads(operator(federation, site, "requests", "--json").stdout)
+        found = json.loads(federation.hdpfl_site(site, "requests", "--json"))
         assert [each["decision"] for each in found["decided"]] == [decision]
         assert "(Dr. Who)" in found["decided"][0]["by"]
         # The price and the reason stay where the operator is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from client_app.training.ditto import kept_personal_path
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import (
-    BIN,
     ROOT,
     Done,
     Federation,
@@ -116,13 +114,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         federation.call("down")
 
 
-def report_of(ended: Ended, site: str) -> str:
-    command = [str(BIN / "hdpfl-site"), "report", "--profile", str(ended.federation.profile(site))]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    return said.stdout
-
-
 def test_the_run_says_who_has_no_privacy_and_what_the_other_is_promised(ended: Ended) -> None:
     assert ended.done.returncode == 0, ended.done.stdout + ended.done.stderr
     assert "no privacy: switzerland (opted out)\n" in ended.done.stdout
@@ -135,7 +126,7 @@ def test_the_run_says_who_has_no_privacy_and_what_the_other_is_promised(ended: E
 
 
 def test_each_sites_own_report_says_what_it_got(ended: Ended) -> None:
-    loud, private = report_of(ended, LOUD), report_of(ended, PRIVATE)
+    loud, private = (ended.federation.hdpfl_site(site, "report") for site in (LOUD, PRIVATE))
     assert "NO PRIVACY: ε is infinite." in loud
     assert f"{ROUNDS} model updates of 1 run, not all of them with noise" in " ".join(loud.split())
     assert "NO PRIVACY" not in private
