@@ -69,7 +69,7 @@ def test_a_strategy_that_breaks_its_contract_fails_the_projects_tests(
     shutil.copytree(project, broken)
     file = broken / "heart_risk" / "strategy.py"
     file.write_text(file.read_text().replace("    weights /= weights.sum()\n", ""))
-    done = called(sys.executable, "-m", "pytest", "-q", cwd=broken, home=tmp_path)
+    done = called(sys.executable, "-m", "pytest", "-q", "-x", cwd=broken, home=tmp_path)
     assert done.returncode == 1
     assert "weights are convex, and a linear update is their sum" in done.stdout
 

@@ -119,7 +119,7 @@ def test_who_is_public_is_decided_among_all_and_not_among_those_drawn() -> None:
 def test_redraws_come_to_an_end_that_says_what_to_do() -> None:
     sites = [str(i) for i in range(2_000)]
     epsilons = {site: 10.0 if site == "7" else 0.1 for site in sites}
-    rule = sampler(fraction=0.0005, require_public=True)
+    rule = sampler(fraction=0.0005, require_public=True, public_split="threshold:1")
     with pytest.raises(StrategyError, match=f"no public site in {REDRAWS + 1} draws; raise 'frac"):
         rule.draw(1, sites, epsilons)
 
