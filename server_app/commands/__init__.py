@@ -36,7 +36,7 @@ COMMANDS = {
     "new": Later(
         f"{_HERE}.new",
         "new",
-        "Write a project: data.py, model.py, strategy.py, tests, and the app for sites to approve.",
+        "Write a project: data, model or backbone, strategy, tests, and the app to approve.",
     ),
     "reproduce": Later(
         f"{_HERE}.reproduce",
