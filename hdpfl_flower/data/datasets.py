@@ -276,8 +276,8 @@ def task_for(terms: RunTerms) -> Task:
     task, weights = _records_task(terms), class_weights(terms.class_weights)
     if weights and len(weights) != task.classes:
         raise DataError(
-            f"'class-weights' holds {len(weights)} numbers, and the task has {task.classes} "
-            "classes; give one a class, or leave it out"
+            f"run config: 'class-weights' holds {len(weights)} numbers, and the task has "
+            f"{task.classes} classes; give one a class, or leave it out"
         )
     task = over(terms.backbone, task) if terms.backbone else task
     task = replace(task, class_weights=weights, views=terms.augmentation)

@@ -120,8 +120,9 @@ def ready_strategy(config: RunConfig) -> HDPStrategy:
     terms = strategy.terms
     check_up_front(terms)
     for each in terms.kinds:
+        task = task_for(terms)
         try:
-            each.check_task(task_for(terms))
+            each.check_task(task)
         except DataError as reason:
             raise TermsError(f"run config: {reason}; leave it out") from None
     if terms.needs_head:
