@@ -40,11 +40,11 @@ _ROUNDING = 1e-9
 class ClientDifferences:
     """Estimate of the differences between clients, with its uncertainty.
 
+    For all w with Σw = 0, ‖Fᵀw‖² + Σ wᵢ²hᵢ estimates ‖Σ wᵢmᵢ‖².
+
     Attributes:
-        factors: F with ‖Fᵀw‖² an estimate of ‖Σ wᵢmᵢ‖² for all w with Σw = 0, shape ``(n, r)``,
-            r < n the number of directions seen.
-        hidden: hᵢ, the expected squared length of a client's error in F, shape ``(n,)``: what noise
-            may hide of its difference.
+        factors: F, each client's difference in the r < n directions seen, shape ``(n, r)``.
+        hidden: hᵢ, the expected squared length of its error, shape ``(n,)``: what noise may hide.
     """
 
     factors: Floats
