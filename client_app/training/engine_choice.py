@@ -116,7 +116,7 @@ def choose_engine(
     operations = _check_model(build, said, task)
     engines = _ENGINES
     if task.views:
-        engines = {"vmap": (ViewEngine, _ENGINES["vmap"][1])}
+        engines = {"vmap": (partial(ViewEngine, views=task.views), _ENGINES["vmap"][1])}
     elif most > 1:
         engines = {"vmap": (partial(UnitEngine, most=most), _ENGINES["vmap"][1])}
     for candidate, (engine_class, covers) in engines.items():

@@ -62,10 +62,10 @@ class ViewEngine(UnitEngine):
     ``dpsgd.train`` seeds from the key of the batches; those of one record depend on no other's.
     """
 
-    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
-        """Take the views of ``task``."""
-        self._views = task.views or Views()
-        super().__init__(model, task, device, self._views.views)
+    def __init__(self, model: nn.Module, task: Task, device: torch.device, views: Views) -> None:
+        """Take K and how views are drawn from ``views``."""
+        self._views = views
+        super().__init__(model, task, device, views.views)
         self.draws = True
 
     def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,8 +75,7 @@ class ViewEngine(UnitEngine):
     def _add(
         self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
     ) -> None:
-        each = (part.repeat_interleave(self._most, dim=0) for part in (x, y))
-        seen, targets = next(each), next(each)
+        seen, targets = (part.repeat_interleave(self._most, dim=0) for part in (x, y))
         weights = torch.full(targets.shape, 1 / self._most, device=targets.device)
         units = self._in_units(drawn_views(self._views, seen), targets, weights)
         super()._add(total, *units, count, clip_norm)

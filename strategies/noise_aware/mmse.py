@@ -16,8 +16,8 @@ known, and no label. Three things make it work:
   do not differ, the weights are those of least noise. In these directions a noisy client is taken
   to differ as the precise ones do: what is expected of it counts, and what noise hides of that.
   Then the one direction is tested that these weights leave out, Σ (pᵢ − qᵢ)mᵢ, all blocks
-  together: where few quiet clients differ from many noisy ones that no test tells apart one by one,
-  the weights return to the target.
+  together: where few quiet clients differ from many noisy ones, too little for a test of each
+  client, the weights return to the target.
 * A difference is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.
@@ -70,8 +70,8 @@ from strategies.noise_aware.robust_hdp import (
 CURVATURE = 20.0
 """c, the harm of a squared bias over that of equal noise."""
 IN_THE_TEST = 3.0
-"""Factor of c in the test of what the weights leave out, which no direction shows. With 1, six of
-twenty quiet clients with shifted labels cost a point."""
+"""Factor of c in the test of the left-out direction. With 1, six of twenty quiet clients with
+shifted labels cost a point."""
 KEPT = 25_000
 """Kept coordinates of a block, drawn by a hash of all updates."""
 KEPT_OF_ROWS, LEAST_OF_A_ROW = 50_000, 1_000
