@@ -118,8 +118,8 @@ def origin_of(grid: Grid) -> dict[str, str]:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         while frame and frame.f_code.co_name != "run_simulation_process":
             frame = frame.f_back
-        if frame:
-            config = frame.f_locals["res"].federation_config
+        answer = frame.f_locals.get("res") if frame else None
+        if config := getattr(answer, "federation_config", None):
             origin["federation-config"] = " ".join(
                 f"{field.name.replace('_', '-')}={json.dumps(value)}"
                 for field, value in config.ListFields()
