@@ -133,8 +133,10 @@ def noise(size: int, device: torch.device, to: torch.device | None = None) -> Ca
     """Return the making of the steps' noise on ``device``, copied to ``to``."""
 
     def steps() -> None:
+        stream = RandomStream(os.urandom(32))
+        stream.draw_ahead(size, STEPS)
         for _ in range(STEPS):
-            RandomStream(os.urandom(32)).normal(size, device).to(to or device)
+            stream.normal(size, device).to(to or device)
 
     return steps
 

@@ -373,7 +373,7 @@ def _check_device(site: Profile, findings: ProfileFindings) -> str | None:
 
 def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFindings) -> None:
     from client_app.site.site import allowed_layout
-    from client_app.training.dpsgd import rehearsal_size
+    from client_app.training.dpsgd import rehearsal_size, settle
     from client_app.training.engines import rehearse
     from client_app.training.trainer import engine_at
     from hdpfl_flower.data.datasets import task_for
@@ -386,6 +386,7 @@ def _check_model(site: Profile, run: RunTerms, device: str, findings: ProfileFin
         size = engine.theta.numel()
         findings.ok(f"model: '{run.model}', {size} parameters, trained by {type(engine).__name__}")
         try:
+            settle(engine, float(training.batch_size), physical)
             rehearse(engine, rehearsal_size(float(training.batch_size), physical))
         except (RuntimeError, MemoryError):
             findings.error(

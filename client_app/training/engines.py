@@ -186,7 +186,8 @@ class Engine(ABC):
         self.theta.copy_(self._drawn[kind])
         try:
             with _no_dropout(self.model):
-                return self._parts(self._pool[0][rows], self._pool[1][rows])
+                x, y = (part[rows % len(part)] for part in self._pool)
+                return self._parts(x, y)
         finally:
             self.theta.copy_(before)
 

@@ -31,6 +31,8 @@ LARGEST, POOL = 64, 128
 """Rows of the largest block tried, and of the trial pool."""
 _FEWEST = 32
 """Minimum pool rows of a trial."""
+_FEW = 2
+"""Halved, a number of rows stays above 2 to this power."""
 TYPICAL, WILD = 0, 1
 """Trial parameters: near the initial ones, and of all magnitudes."""
 
@@ -56,7 +58,7 @@ class RowProof:
         """Return the row count that batches are multiples of; 1: single rows.
 
         Args:
-            wanted: rows, a power of two; tried first.
+            wanted: rows, tried first; then twice as many, … and half as many, ….
             largest: rows in memory at once; no block exceeds it, but for ``wanted`` itself.
 
         Guarantees:
@@ -69,7 +71,8 @@ class RowProof:
             most = max(wanted, min(largest, LARGEST))
             sizes = [wanted * 2**i for i in range(7) if wanted * 2**i <= most]
             proven = (size for size in sizes if self._all_hold(size, max(largest, size)))
-            self._granules[key] = next(proven, 0) or self.block(sizes)
+            fewer = [wanted // 2**i for i in range(1, wanted.bit_length() - _FEW)]
+            self._granules[key] = next(proven, 0) or self.block([*sizes, *fewer])
         return self._granules[key]
 
     def block(self, sizes: Sequence[int]) -> int:

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from client_app.training import dpsgd
-from client_app.training.dpsgd import filled_up, granule_of, pull_share, rehearsal_size, settle
+from client_app.training.dpsgd import (
+    block_of,
+    filled_up,
+    granule_of,
+    pull_share,
+    rehearsal_size,
+    settle,
+)
 from hdpfl_flower.errors import TermsError
 from tests.client_app.training.oracle import make_engine, one_thread  # noqa: F401
 from tests.client_app.training.updates import RATE, TABLE, plan_of, records_of, start_of, streams
@@ -82,15 +90,28 @@ def test_a_granule_is_the_power_of_two_up_to_an_eighth_and_at_least_4(
     assert granule_of(divisor) == granule
 
 
-def test_an_engine_is_asked_for_the_granule_of_what_memory_holds() -> None:
-    class Settling:
-        def settle(self, *asked: int) -> tuple[int, ...]:
-            return asked
+class Settling:
+    """An engine on a device that says what it was asked for."""
 
-    engine: Any = Settling()
+    def __init__(self, device: str) -> None:
+        self.theta = torch.zeros(1, device=device)
+
+    def settle(self, *asked: int) -> tuple[int, ...]:
+        return asked
+
+
+def test_an_engine_is_asked_for_the_granule_of_what_memory_holds() -> None:
+    engine: Any = Settling("cpu")
     assert settle(engine, 64.0, 1000) == (8, 1000)
     assert settle(engine, 1000.0, 100) == (8, 100)
     assert settle(engine, 1000.0, 3) == (2, 3)
+
+
+def test_another_device_takes_nearly_each_batch_as_one_block() -> None:
+    engine: Any = Settling("meta")
+    assert settle(engine, 64.0, 1000) == (80, 1000)
+    assert settle(engine, 64.0, 70) == (70, 70)
+    assert stats.poisson.sf(block_of(64.0), 64) < 0.025
 
 
 def test_batches_are_filled_up_with_their_first_row_to_the_next_multiple() -> None:

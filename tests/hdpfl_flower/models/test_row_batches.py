@@ -51,6 +51,10 @@ def many(x: torch.Tensor) -> torch.Tensor:
     return forwards(x) if len(x) <= 16 else backwards(x)
 
 
+def few(x: torch.Tensor) -> torch.Tensor:
+    return forwards(x) if len(x) <= 16 else last_place(x)
+
+
 def mixed(x: torch.Tensor) -> torch.Tensor:
     return forwards(x) + x.mean() * 2**-20
 
@@ -60,7 +64,7 @@ def random(x: torch.Tensor) -> torch.Tensor:
 
 
 def proof_of(kernel: Callable[[torch.Tensor], torch.Tensor]) -> RowProof:
-    return RowProof(lambda _, place: [kernel(TERMS[place]).unsqueeze(1)])
+    return RowProof(lambda _, place: [kernel(TERMS[place % POOL]).unsqueeze(1)])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,11 @@ def test_a_size_whose_order_differs_is_taken_in_blocks() -> None:
     proof = proof_of(many)
     assert proof.granule(4, 64) == 4
     assert [size for size in range(1, 65) if proof.holds(4, size)] == [4, 8, 12, 16]
+
+
+@pytest.mark.parametrize(("wanted", "granule"), [(152, 9), (32, 16), (20, 10), (8, 8)])
+def test_where_many_rows_meet_half_as_many_are_tried(wanted: int, granule: int) -> None:
+    assert proof_of(few).granule(wanted, wanted) == granule
 
 
 def test_one_by_one_needs_no_proof() -> None:

@@ -85,6 +85,21 @@ def test_no_call_repeats_another_ones_noise() -> None:
     assert np.array_equal(second, third)  # an interrupted simulation goes on
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 40, 10**6])
+def test_noise_drawn_ahead_has_the_bits_of_noise_drawn_call_by_call(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "_ON_DEVICE", at_once)
+    ahead, alone = RandomStream(KEYS[0]), RandomStream(KEYS[0])
+    with fake_gpu():
+        device = torch.device(NAME)
+        ahead.draw_ahead(13, 4)
+        assert ahead.position == 0  # nothing before it is asked for
+        for _ in range(5):  # one more than was announced
+            assert torch.equal(ahead.normal(13, device).cpu(), alone.normal(13, device).cpu())
+    assert ahead.position == alone.position == 5 * KEY
+
+
 def test_a_sum_is_noised_there_and_lies_on_the_grid() -> None:
     totals = torch.arange(3 * 1001, dtype=torch.float32).view(3, 1001) / 7
     stds = (0.4, 0.0, 3.0)
