@@ -22,8 +22,9 @@ within twice that is no evidence, and the rate stays.
 
 Threat model: that of the strategy. Aggregates are noisy already, and the rate costs no privacy.
 
-Known limits: where noise hides all agreement the rate stays the guess that D is, and where large
-local steps would help it does not take them: ``docs/results/server-step.md`` has what that costs.
+Known limits: where noise hides all agreement the rate stays the guess that D is, as in models of
+few coordinates: of five κ² must exceed .8. Where large local steps would help it does not take
+them. ``docs/results/server-step.md`` has what both cost.
 Several models and steps with a past are refused; guards take nothing out of the model.
 """
 
