@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,11 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.errors import ModelError
+from hdpfl_flower.linalg.chacha20 import KEY
 from hdpfl_flower.models.losses import output_gradient, training_loss
 from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, blank, draws, pool
 from hdpfl_flower.models.task import Task
+from hdpfl_flower.privacy.noise import RandomStream, add_noise
 from hdpfl_flower.system.extras import extra
 
 _BLOCK = 1024
@@ -445,7 +448,14 @@ def may_draw(model: nn.Module) -> bool:
 
 
 def rehearse(engine: Engine, batch: int) -> None:
-    """Run a batch of zeros, or its one row where rows go one by one, before data is touched."""
+    """Run a batch of zeros, or its one row where rows go one by one, before data is touched.
+
+    On another device its noise, too, of as many steps at once as there ever are.
+    """
     x, y = engine.blank(batch)
-    count = 1 if engine.one_by_one else batch
-    engine.add_clipped_sum(torch.zeros_like(engine.theta), x, y, count, math.inf)
+    count, total = 1 if engine.one_by_one else batch, torch.zeros_like(engine.theta)
+    engine.add_clipped_sum(total, x, y, count, math.inf)
+    if total.device.type != "cpu":
+        stream = RandomStream(bytes(KEY))  # of zeros, and dropped
+        stream.draw_ahead(len(total), sys.maxsize)
+        add_noise(total, 1.0, stream)

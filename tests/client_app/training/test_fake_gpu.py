@@ -24,6 +24,7 @@ from hdpfl_flower.models.adapters import adapt
 from hdpfl_flower.models.evaluation import count_correct, predict
 from hdpfl_flower.models.networks import arrays_of, build_model
 from hdpfl_flower.models.task import Records, Task
+from hdpfl_flower.privacy import noise
 from hdpfl_flower.work.backbone import read_backbone
 from tests.client_app.training.fake_gpu import NAME, Report, fake_gpu
 from tests.client_app.training.oracle import (
@@ -141,6 +142,34 @@ def check_steps(report: Report) -> None:
     assert report.waits == {"copy client_app/training/dpsgd.py:train": 2}
     assert report.largest <= max(PHYSICAL * 144, 20_000)
     assert [place for place in report.doubles if not place.startswith(ALLOWED)] == []
+
+
+def check_noise_is_rehearsed(monkeypatch: pytest.MonkeyPatch, rehearse: Any) -> None:
+    """What takes memory there is tried before a release is charged: the largest piece of noise."""
+    made = list[int]()
+    real = noise.normals_of
+
+    def counted(keys: Any, count: int, device: Any = None) -> torch.Tensor:
+        made.append(len(keys) * count)
+        return real(keys, count, device)
+
+    monkeypatch.setattr(noise, "normals_of", counted)
+    monkeypatch.setattr(noise, "_ON_DEVICE", 5000)
+    with fake_gpu():
+        engine = LinearEngine(MODELS["linear"][0](), IMAGE, torch.device(NAME))
+        rehearse(engine, 8)
+    size = len(engine.theta)
+    assert made == [5000 // size * size]
+
+
+def test_noise_is_rehearsed_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_noise_is_rehearsed(monkeypatch, engines.rehearse)
+
+
+def test_noise_that_is_not_rehearsed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = mutant(engines, ('if total.device.type != "cpu":', "if False:"))
+    with pytest.raises(AssertionError):
+        check_noise_is_rehearsed(monkeypatch, broken.rehearse)
 
 
 BUGS = {
