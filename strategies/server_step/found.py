@@ -4,7 +4,7 @@ Ours; ``learning-rate = "auto"`` takes it where it can. Sites take a small publi
 round's aggregate Δₜ is close to a noisy gradient, and the server finds the multiplier ηₜ from
 aggregates alone:
 
-    η₁ = D/(√E·‖Δ₁‖)        D = 1.25·d^¼
+    η₁ = D/(√E·‖Δ₁‖)        D = 1.25·max(d, 28)^¼
     κₜ = Δₜ·Δₜ₋₁/(‖Δₜ‖‖Δₜ₋₁‖)
     log ηₜ = log ηₜ₋₁ + 2κₜ·max(0, 1 − 4/(κₜ²d))
 
@@ -49,6 +49,9 @@ log = logging.getLogger("hdpfl.server")
 DISTANCE = 1.25
 """D/d^¼, the initial guess of the distance, noise included. Of 1, 2, 3, 5, 10, 16 and 20 as D the
 best was near it for logistic regressions of 28, 650 and 7,850 parameters and for ``mlp:32``."""
+
+FEWEST = 28
+"""Least d of these: what has fewer coordinates goes as far, or its rate stays too small to show."""
 
 FROM_START = 0.5
 """D's factor where the run starts from a whole model that the coordinator has."""
@@ -151,10 +154,10 @@ class FoundRate(ServerStep):
 def distance(size: int) -> float:
     """Return D, the first guess of the way to go, for so many coordinates.
 
-    >>> distance(16), distance(10_000)
-    (2.5, 12.5)
+    >>> distance(81), distance(10_000)
+    (3.75, 12.5)
     """
-    return DISTANCE * math.sqrt(math.sqrt(size))
+    return DISTANCE * math.sqrt(math.sqrt(max(size, FEWEST)))
 
 
 def change(agreement: float, size: int) -> float:
