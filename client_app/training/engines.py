@@ -25,7 +25,6 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hdpfl_flower.errors import ModelError
-from hdpfl_flower.linalg.chacha20 import KEY
 from hdpfl_flower.models.losses import output_gradient, training_loss
 from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, blank, draws, pool
 from hdpfl_flower.models.task import Task
@@ -456,6 +455,6 @@ def rehearse(engine: Engine, batch: int) -> None:
     count, total = 1 if engine.one_by_one else batch, torch.zeros_like(engine.theta)
     engine.add_clipped_sum(total, x, y, count, math.inf)
     if total.device.type != "cpu":
-        stream = RandomStream(bytes(KEY))  # of zeros, and dropped
+        stream = RandomStream(bytes(32))  # its noise is dropped
         stream.draw_ahead(len(total), sys.maxsize)
         add_noise(total, 1.0, stream)

@@ -56,7 +56,7 @@ class ClientDifferences:
 
 
 def differences(sums: npt.NDArray[np.floating], rounds: Floats, noise: Floats) -> ClientDifferences:
-    """Estimate the differences between clients' mean signals mᵢ, up to what all share.
+    """Estimate the differences between clients' mean signals mᵢ, up to a shared part.
 
     The mean upload of client i is its signal mᵢ and noise of variance eᵢ = ``noise[i]``/
     ``rounds[i]``² a coordinate. In units of that noise, uploads of clients that all have one signal

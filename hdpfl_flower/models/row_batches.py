@@ -31,8 +31,8 @@ LARGEST, POOL = 64, 128
 """Rows of the largest block tried, and of the trial pool."""
 _FEWEST = 32
 """Minimum pool rows of a trial."""
-_FEW = 2
-"""Halved, a number of rows stays above 2 to this power."""
+_LEAST = 4
+"""Fewest rows that are tried where more do not hold."""
 TYPICAL, WILD = 0, 1
 """Trial parameters: near the initial ones, and of all magnitudes."""
 
@@ -71,7 +71,7 @@ class RowProof:
             most = max(wanted, min(largest, LARGEST))
             sizes = [wanted * 2**i for i in range(7) if wanted * 2**i <= most]
             proven = (size for size in sizes if self._all_hold(size, max(largest, size)))
-            fewer = [wanted // 2**i for i in range(1, wanted.bit_length() - _FEW)]
+            fewer = [wanted // 2**i for i in range(1, 7) if wanted // 2**i >= _LEAST]
             self._granules[key] = next(proven, 0) or self.block([*sizes, *fewer])
         return self._granules[key]
 

@@ -38,6 +38,8 @@ _AHEAD = 65_536
 """Normals of several calls that are made at once: half a megabyte."""
 _ON_DEVICE = 2**23
 """Normals made at once on another device: 64 MiB and some copies; fewer take as many launches."""
+_CALLS = 64
+"""Calls drawn at once there at most: each takes a key, and their launches cost no more to save."""
 _SLACK = 15
 """Bytes that the cipher asks for behind what it writes: a block of it but one."""
 _ZEROS = memoryview(bytes(8 * _AHEAD))
@@ -110,9 +112,10 @@ class RandomStream:
         on_cpu = device is None or device.type == "cpu"
         if count == self._count:
             ready = next(self._drawn, None)
-            largest, at_once = (_BLOCK, _AHEAD) if on_cpu else (_ON_DEVICE, _ON_DEVICE)
+            largest = _BLOCK if on_cpu else _ON_DEVICE
             if ready is None and self._calls and count <= largest:
-                calls = min(self._calls, at_once // count)
+                at_once = _AHEAD // count if on_cpu else min(_ON_DEVICE // count, _CALLS)
+                calls = min(self._calls, at_once)
                 self._calls -= calls
                 self._drawn = iter(self._normals(calls, count, device))
                 ready = next(self._drawn)

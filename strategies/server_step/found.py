@@ -51,7 +51,7 @@ DISTANCE = 1.25
 best was near it for logistic regressions of 28, 650 and 7,850 parameters and for ``mlp:32``."""
 
 FEWEST = 28
-"""Least d of these: what has fewer coordinates goes as far, or its rate stays too small to show."""
+"""Least d of these, taken for smaller models, too: by their own their rate would be too small."""
 
 FROM_START = 0.5
 """D's factor where the run starts from a whole model that the coordinator has."""

@@ -90,6 +90,7 @@ def test_noise_drawn_ahead_has_the_bits_of_noise_drawn_call_by_call(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noise, "_ON_DEVICE", at_once)
+    monkeypatch.setattr(noise, "_CALLS", 3)
     ahead, alone = RandomStream(KEYS[0]), RandomStream(KEYS[0])
     with fake_gpu():
         device = torch.device(NAME)
