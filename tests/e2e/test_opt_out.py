@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_app.training.ditto import kept_personal_path
+from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import Event
 from tests.e2e.engines import (
@@ -31,14 +34,8 @@ pytestmark = pytest.mark.engines
 OPT_OUT = ROOT / "deploy" / "opt-out"
 LOUD, PRIVATE = "switzerland", "va"
 ROUNDS = 2
-HELD = "reply-after = 40.0\n\n[budget]"
-"""Of PRIVATE's profile in round 1. Its SuperNode may not be stopped to hold it: Flower takes one
-that it has not heard of for a minute for gone, and its reply never comes."""
 SIZE = 29
 """Parameters of the model that ``run.toml`` names."""
-COLLECTED = 8.0
-"""Seconds until the coordinator, which asks every 3, has the reply that a node has sent: that of a
-node which is gone by then counts as none in Flower 1.42, although the SuperLink holds it."""
 
 
 @dataclass(frozen=True)
@@ -56,35 +53,36 @@ class Ended:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 400
     while not what():
         assert time.monotonic() < deadline, "nothing came"
         time.sleep(0.2)
 
 
-def change(profile: Path, former: str, new: str) -> None:
-    text = profile.read_text()
-    assert former in text
-    profile.write_text(text.replace(former, new))
+def open_work(federation: Federation) -> int:
+    """Return how many requests to train the SuperLink holds: it deletes one once answered."""
+    database = federation.folder / "superlink" / "state.db"
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as db:
+        found = db.execute("SELECT count(*) FROM message_ins WHERE message_type = ?", (wire.TRAIN,))
+        return int(found.fetchone()[0])
 
 
-def start_anew(federation: Federation, sites: Path, kept: Path) -> np.ndarray:
-    """Stop and start the SuperNode of LOUD, while the reply of PRIVATE holds round 1 open.
+def start_anew(federation: Federation, sites: Path, kept: Path, hold: Path) -> np.ndarray:
+    """Stop and start the SuperNode of LOUD, while PRIVATE's reply, held, keeps round 1 open.
 
-    Returns what LOUD ``kept`` in between: on a busy machine round 2 has begun when it is up again.
+    Its SuperNode may not be stopped to hold it: Flower takes one that it has not heard of for a
+    minute for gone, and its reply never comes. Returns what LOUD ``kept`` in between.
     """
-    sent, private = "Sent successfully", federation.profile(PRIVATE)
     wait_for(lambda: "Receiving: train message" in federation.log(PRIVATE))
-    change(private, "[budget]", HELD)  # before the work on it has begun
-    wait_for(lambda: sent in federation.log(LOUD).partition("Sending: train")[2])
-    time.sleep(COLLECTED)
+    wait_for(lambda: "Sending: train" in federation.log(LOUD))
+    wait_for(lambda: open_work(federation) == 1)  # the coordinator has the reply: that counts
     assert processes.stop([LOUD], federation.folder / "pids") == [LOUD]
-    assert sent not in federation.log(PRIVATE).partition("Sending: train")[2]
+    assert "Sending: train" not in federation.log(PRIVATE)
     first: np.ndarray = load_file(kept)["personal"]
-    change(private, HELD, "[budget]")  # round 2 need not wait
-    begun = federation.call("up", "--pin", "--sites", sites)
+    begun = federation.call("up", "--sites", sites)
     assert f"starting the SuperNode of {LOUD}" in begun.stdout
     assert begun.returncode == 0, begun.stderr
+    hold.unlink()
     return first
 
 
@@ -104,11 +102,15 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     done: list[Done] = []
     running = threading.Thread(target=lambda: done.append(federation.call("run", terms)))
     try:
-        started = federation.call("up", "--pin", "--sites", sites)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(Path(__file__).with_name("probe")))
+            patch.setenv("REPLY_PROBE", str(home / "probe.jsonl"))
+            started = federation.call("up", "--sites", sites)
         assert started.returncode == 0, started.stderr
+        (hold := federation.profile(PRIVATE).with_name("hold-train")).touch()
         running.start()
-        first = start_anew(federation, sites, kept)
-        running.join(200)
+        first = start_anew(federation, sites, kept, hold)
+        running.join(600)
         yield Ended(federation, folder, done[0], [first, load_file(kept)["personal"]])
     finally:
         federation.call("down")

@@ -1,7 +1,8 @@
 """Python reads this first where its folder is in PYTHONPATH: notes when a site began on a message.
 
-Nothing of the site's changes. A line for each message goes to the file that REPLY_PROBE names: the
-request's id, when the work on it began and how long that took, and what the profile asks for.
+A line for each message goes to the file that REPLY_PROBE names: the request's id, when the work on
+it began and how long that took, and what the profile asks for. Nothing of the site's changes, but
+that a reply to train waits as long as the file ``hold-train`` lies beside the site's state.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def watch(timing: ModuleType) -> None:
 
     def arrival_noted(*words: Any) -> Any:
         came = arrival(*words)
+        if came.profile is not None:
+            noted["site"] = str(came.profile.state.path.parent)
         noted.update(at=came.at, reply_after=came.reply_after)
         return came
 
@@ -38,6 +41,9 @@ def watch(timing: ModuleType) -> None:
         line = json.dumps({"request": request.metadata.message_id, **noted}) + "\n"
         with Path(os.environ["REPLY_PROBE"]).open("a") as file:
             file.write(line)
+        hold = Path(noted.get("site", "")) / f"hold-{request.metadata.message_type}"
+        while hold.exists():
+            time.sleep(0.1)
         return stamp(reply, request, created_at)
 
     vars(timing).update(arrival=arrival_noted, wait_until_due=wait_noted, stamp=stamp_noted)
