@@ -132,7 +132,7 @@ COORDINATOR = (
     Panel("Late", "Rounds that ended before a client's reply: its work was charged, and not used.",
           (of(metrics.SITE_LATE),)),
     Panel("Measures of the final model", "On a public test set, or by the scores that sites send.",
-          (of(metrics.MEASURED),), "stat", row=MEASURED),
+          (of(metrics.MEASURED),), "stat"),
     Panel("Accuracy now", "On the public test set, or the mean of what sites disclose.",
           (Query(f'{metrics.ACCURACY.name}{{{RUN}=~"${RUN}", group="all"}}', "{{run}}"),),
           "stat", "percentunit", row=MEASURED),

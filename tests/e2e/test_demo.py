@@ -29,10 +29,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
     try:
         started = federation.call("up")
         assert started.returncode == 0, started.stderr
-        terms = toml_of(ROOT / "deploy" / "demo" / "run.toml") | {
-            "rounds": ROUNDS,
-            "after": "scores share=0.25",
-        }
+        terms = toml_of(ROOT / "deploy" / "demo" / "run.toml") | {"rounds": ROUNDS}
         yield federation, federation.call("run", federation.write(terms))
     finally:
         federation.call("down")
@@ -87,7 +84,7 @@ def test_each_site_keeps_the_final_model_and_tests_it(
 def test_every_histogram_of_scores_arrived_with_the_noise_of_its_plan(
     demo: tuple[Federation, Done],
 ) -> None:
-    """So few records are held out here that the noise hides the measures, and the run says so."""
+    """At the demo's ε it leaves the measures in 19 of 20 runs; a run says why it lacks one."""
     federation, _ = demo
     found = json.loads((folder_of(federation) / "result.json").read_text())["federated-measures"]
     assert (found["sites"], found["without"]) == (len(HOSPITALS), {})
