@@ -32,7 +32,9 @@ class SimulationTerms(Settings):
     groups: str = Field(
         "",
         description="Simulation: groups of sites, by their sizes, whose data differ: "
-        "rotation:SIZE:SIZE… (quarter turns), label-shift:SIZE:SIZE… (y + m mod C); empty: none.",
+        "rotation:SIZE:SIZE… (quarter turns), label-shift:SIZE:SIZE… (y + m mod C), "
+        "label-noise-PERCENT:SIZE:SIZE (so many labels of the second group are drawn), "
+        "inverted:SIZE:SIZE or brighter:SIZE:SIZE (its images); empty: none.",
     )
     epsilons: str = Field(
         "uniform:0.3:8",

@@ -1,8 +1,9 @@
-"""Groups of simulated sites with rotated images or shifted labels.
+"""Groups of simulated sites with changed images or labels.
 
 Sites are numbered, and the groups are consecutive: with sizes 3, 6, 6, 6 the sites 0 to 2 are
-group 0. Group m has its images turned by m·90°, or its labels y as (y + m) mod C. Every other
-difference between the sites comes from ``partition``. The group of a site is the
+group 0, whose records are unchanged. Group m has its images turned by m·90°, or its labels y as
+(y + m) mod C. Group 1 of two has a part of its labels drawn, or images inverted or brighter.
+Every other difference between the sites comes from ``partition``. The group of a site is the
 simulation's own knowledge: only an oracle strategy may read it (a test checks the strategies).
 
 Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Federated Learning
@@ -11,10 +12,12 @@ Reference: Malekmohammadi, Taik and Farnadi, Differentially Private Clustered Fe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
+from zlib import crc32
 
 import numpy as np
 
@@ -26,13 +29,15 @@ from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.scenarios.site_tests import OwnTests
 
 ROTATION, LABEL_SHIFT = "rotation", "label-shift"
+LABEL_NOISE, INVERTED, BRIGHTER = "label-noise", "inverted", "brighter"
 MINORITY, BY_GROUP = "accuracy-minority", "accuracy-group-"
 """Metrics beside ``accuracy``: smallest groups, and each group."""
 
 _TURNS = 4
 _WRITTEN = (
     f"{ROTATION}:SIZE:SIZE… or {LABEL_SHIFT}:SIZE:SIZE…, the number of sites in each of two or "
-    "more groups"
+    f"more groups; or {LABEL_NOISE}-PERCENT:SIZE:SIZE, {INVERTED}:SIZE:SIZE or "
+    f"{BRIGHTER}:SIZE:SIZE"
 )
 
 
@@ -41,12 +46,14 @@ class Groups:
     """Groups of simulated sites.
 
     Attributes:
-        kind: ``rotation`` or ``label-shift``.
+        kind: ``rotation``, ``label-shift``, ``label-noise``, ``inverted`` or ``brighter``.
         sizes: the number of sites in each group, in the order of the sites.
+        share: of the labels that ``label-noise`` draws, 0 to 1.
     """
 
     kind: str
     sizes: tuple[int, ...]
+    share: float = 0.0
 
     @property
     def minority(self) -> tuple[int, ...]:
@@ -75,12 +82,14 @@ def parse_groups(spec: str, task: Task) -> Groups | None:
     """Return the groups named by the term ``groups``, or None.
 
     Args:
-        spec: ``rotation:SIZE:SIZE…``, ``label-shift:SIZE:SIZE…`` or empty.
+        spec: ``rotation:SIZE:SIZE…``, ``label-shift:SIZE:SIZE…``,
+            ``label-noise-PERCENT:SIZE:SIZE``, ``inverted:SIZE:SIZE``, ``brighter:SIZE:SIZE``, or
+            empty.
         task: what the run learns.
 
     Raises:
-        TermsError: not such a text; no images to turn, or no square ones; no classes to shift; or
-            more groups than there are quarter turns or classes, so that two would be the same.
+        TermsError: not such a text; no images to change, or no square ones to turn; no classes to
+            shift or draw; or more groups than there are different ones.
 
     >>> parse_groups("rotation:3:6:6:6", Task.classification((1, 28, 28), 10)).minority
     (0,)
@@ -89,31 +98,39 @@ def parse_groups(spec: str, task: Task) -> Groups | None:
         return None
     kind, *texts = spec.split(":")
     sizes = tuple(int(text) for text in texts if text.isdecimal() and text.isascii())
-    if kind not in (ROTATION, LABEL_SHIFT) or len(sizes) != len(texts) or len(sizes) < 2:
+    most = {ROTATION: _TURNS, LABEL_SHIFT: task.classes, INVERTED: 2, BRIGHTER: 2}
+    share = 0.0
+    if noise := re.fullmatch(f"{LABEL_NOISE}-([1-9][0-9]?)", kind):
+        kind, share = LABEL_NOISE, int(noise[1]) / 100
+        most[kind] = 2
+    if kind not in most or len(sizes) != len(texts) or len(sizes) < 2:
         raise TermsError(f"'groups' is '{spec}'; write {_WRITTEN}")
     if min(sizes) < 1:
         raise TermsError(f"'groups' is '{spec}'; a group needs at least 1 site")
     shape = task.input_shape
-    if kind == ROTATION and (len(shape) != 3 or shape[1] != shape[2]):
+    if kind in (LABEL_SHIFT, LABEL_NOISE):
+        if not task.classes:
+            raise TermsError(
+                f"'groups' is '{spec}', and the targets are not classes; choose a data set with "
+                f"classes, or {ROTATION} for images"
+            )
+    elif len(shape) != 3 or (kind == ROTATION and shape[1] != shape[2]):
+        square = "square " if kind == ROTATION else ""
         raise TermsError(
-            f"'groups' is '{spec}', and the records are no square images; choose a data set of "
+            f"'groups' is '{spec}', and the records are no {square}images; choose a data set of "
             f"images, or {LABEL_SHIFT}"
         )
-    if kind == LABEL_SHIFT and not task.classes:
-        raise TermsError(
-            f"'groups' is '{spec}', and the targets are not classes; choose a data set with "
-            f"classes, or {ROTATION} for images"
-        )
-    most = _TURNS if kind == ROTATION else task.classes
-    if len(sizes) > most:
-        raise TermsError(f"'groups' names {len(sizes)} groups; {kind} makes at most {most}")
-    return Groups(kind, sizes)
+    if len(sizes) > most[kind]:
+        raise TermsError(f"'groups' names {len(sizes)} groups; {kind} makes at most {most[kind]}")
+    return Groups(kind, sizes, share)
 
 
 def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> Records:
     """Return ``records`` in the view of a site of ``group``.
 
-    For group 0 and without groups they are unchanged.
+    For group 0 and without groups they are unchanged. An image is inverted and made brighter
+    between its own darkest and brightest value, brighter by half of that range. Labels are drawn
+    uniformly from all classes, equal ones alike at each call.
 
     Args:
         records: as the data set has them.
@@ -123,11 +140,20 @@ def seen_by(records: Records, groups: Groups | None, group: int, task: Task) -> 
     """
     if groups is None or group == 0:
         return records
+    features, targets = records.features, records.targets
+    if groups.kind == LABEL_SHIFT:
+        return Records(features, (targets + group) % task.classes)
+    if groups.kind == LABEL_NOISE:
+        rng = np.random.default_rng(crc32(targets.tobytes()))
+        drawn = rng.integers(task.classes, size=targets.shape)
+        return Records(features, np.where(rng.random(targets.shape) < groups.share, drawn, targets))
     if groups.kind == ROTATION:
         # Axes (height, width) of shape (n, channels, height, width).
-        turned = np.rot90(records.features, group, axes=(2, 3))
-        return Records(np.ascontiguousarray(turned), records.targets)
-    return Records(records.features, (records.targets + group) % task.classes)
+        return Records(np.ascontiguousarray(np.rot90(features, group, axes=(2, 3))), targets)
+    low, high = (end(features, axis=(1, 2, 3), keepdims=True) for end in (np.min, np.max))
+    if groups.kind == INVERTED:
+        return Records(low + high - features, targets)
+    return Records(np.minimum(features + (high - low) / 2, high), targets)
 
 
 def evaluate_models(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hdpfl_flower.scenarios.groups import BY_GROUP
 from studies.framework.study import Setting
 
 SAFE = "mmse"
@@ -25,6 +26,10 @@ BASE: Mapping[str, Any] = {
 """Run config keys of every run, unless changed; clients train together."""
 
 
+Rate = float | str
+"""Learning rate, or ``auto``."""
+
+
 @dataclass(frozen=True)
 class RatedTask:
     """Task with its learning rates.
@@ -32,15 +37,15 @@ class RatedTask:
     Attributes:
         config: run config keys.
         fixed: one learning rate for every strategy and case.
-        grid: the rates from which each strategy gets its best in each case.
+        grid: the rates from which each strategy gets its best in each case; none: none does.
         searches: number of runs that choose it, of seeds 0, 1, …
         seeds: reported runs of a cell in the full form.
         quick_seeds: those of the quick form.
     """
 
     config: Mapping[str, Any]
-    fixed: float
-    grid: tuple[float, ...]
+    fixed: Rate
+    grid: tuple[float, ...] = ()
     searches: int = 1
     seeds: int = 3
     quick_seeds: int = 2
@@ -62,6 +67,9 @@ TASKS = {
         seeds=20,
         quick_seeds=20,
     ),
+    "odd": RatedTask(
+        {"dataset": "mnist", "model": "logreg", "partition": "iid:600", "batch-sizes": "64"}, "auto"
+    ),
 }
 """Tasks by name; ``fixed`` is FedAvg's best search rate.
 
@@ -76,10 +84,12 @@ class Case(Setting):
     Attributes:
         task: name in ``TASKS``.
         tuned: whether each strategy also has its best rate here.
+        metric: name of the accuracy that counts.
     """
 
     task: str = "logreg"
     tuned: bool = True
+    metric: str = "accuracy"
 
 
 RECORDS = 900
@@ -184,7 +194,40 @@ def _battery() -> tuple[Case, ...]:
     return (*heart, *mnist, *others)
 
 
+CLIENTS = 20
+_ODD = {
+    "labels 30 %": "label-noise-30",
+    "labels 70 %": "label-noise-70",
+    "turned": "rotation",
+    "inverted": "inverted",
+    "brighter": "brighter",
+}
+
+
+def _odd() -> tuple[Case, ...]:
+    """Return the cases with odd quiet clients, measured by the records of the others."""
+    return tuple(
+        Case(
+            f"odd {name} {odd} ε {quiet} {rounds}",
+            {
+                "groups": f"{kind}:{CLIENTS - odd}:{odd}",
+                "epsilons": ",".join((CLIENTS - odd) * [strict] + odd * [quiet]),
+                "rounds": rounds,
+            },
+            task="odd",
+            tuned=False,
+            metric=f"{BY_GROUP}0",
+        )
+        for rounds, counts in {12: (1, 3, 6), 30: (3,), 80: (3,)}.items()
+        for quiet, strict in {"8": "0.5", "3": "0.5", "1": "0.3"}.items()
+        for odd in counts
+        for name, kind in _ODD.items()
+    )
+
+
 BATTERY = _battery()
+
+ODD = _odd()
 
 QUICK = (
     "heart strict to loose 12",

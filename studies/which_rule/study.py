@@ -26,11 +26,13 @@ from studies.which_rule.battery import (
     BASE,
     BATTERY,
     FEDAVG,
+    ODD,
     QUICK,
     RULES,
     SAFE,
     TASKS,
     Case,
+    Rate,
     RatedTask,
 )
 from studies.which_rule.regret import to_rule
@@ -97,29 +99,27 @@ class WhichRuleStudy(Study):
             HDPFLError: from the first run that cannot start; finished ones are kept.
         """
         places = self.places(options)
-        rates = self.rates(options)
+        fixed, grids = self.rates(options)
         search = {
             (place, rate, seed): self.job(place, rate, seed, options, folder)
             for place in places
             if self.case(place).tuned
-            for rate in rates[BEST][self.task(place)]
+            for rate in grids.get(self.task(place), ())
             for seed in range(self.tasks[self.task(place)].searches)
         }
         runs = run_jobs(list(search.values()), options, f"{self.name}, search")
         tried: dict[Place, dict[float, list[float]]] = {}
-        for (place, rate, _), job in search.items():
-            result = result_of(runs[job.terms.run_id])
-            tried.setdefault(place, {}).setdefault(rate, []).append(result)
+        for (place, one, _), job in search.items():
+            result = result_of(runs[job.terms.run_id], self.case(place).metric)
+            tried.setdefault(place, {}).setdefault(one, []).append(result)
         means = {
             place: {rate: sum(values) / len(values) for rate, values in by_rate.items()}
             for place, by_rate in tried.items()
         }
-        chosen = {
-            (part, place): best_rate(means[place]) if part == BEST else grid[self.task(place)][0]
-            for part, grid in rates.items()
-            for place in places
-            if grid[self.task(place)] and (part == FIXED or self.case(place).tuned)
+        chosen: dict[tuple[str, Place], Rate] = {
+            (FIXED, place): fixed[self.task(place)] for place in places if fixed
         }
+        chosen |= {(BEST, place): best_rate(mean) for place, mean in means.items()}
         jobs = {
             (part, place, seed): self.job(place, rate, seed, options, folder)
             for (part, place), rate in chosen.items()
@@ -129,7 +129,7 @@ class WhichRuleStudy(Study):
         found: dict[str, dict[Place, CaseCell]] = {}
         for (part, place), rate in chosen.items():
             accuracy = tuple(
-                result_of(runs[jobs[part, place, seed].terms.run_id])
+                result_of(runs[jobs[part, place, seed].terms.run_id], self.case(place).metric)
                 for seed in self.seeds(place, options)
             )
             known = means[place] if part == BEST else {}
@@ -162,22 +162,17 @@ class WhichRuleStudy(Study):
         ]
         return [(case, rule) for case in cases for rule in rules]
 
-    def rates(self, options: Options) -> dict[str, dict[str, tuple[float, ...]]]:
-        """Return part → task → learning rates.
-
-        One each in the first part, the grid in the other.
+    def rates(self, options: Options) -> tuple[dict[str, Rate], dict[str, tuple[float, ...]]]:
+        """Return task → the first part's learning rate, and task → the other's grid.
 
         The quick form has the first part alone. ``--learning-rate`` with one rate is the first
         part with it, with several the second part with these.
         """
         given = options.learning_rates
-        fixed = {name: given[:1] or (task.fixed,) for name, task in self.tasks.items()}
+        first, second = len(given) < 2, len(given) > 1 or (options.full and not given)
+        fixed = {name: given[0] if given else task.fixed for name, task in self.tasks.items()}
         grids = {name: given or task.grid for name, task in self.tasks.items()}
-        nothing: dict[str, tuple[float, ...]] = dict.fromkeys(self.tasks, ())
-        return {
-            FIXED: nothing if len(given) > 1 else fixed,
-            BEST: grids if len(given) > 1 or (options.full and not given) else nothing,
-        }
+        return fixed if first else {}, grids if second else {}
 
     def seeds(self, place: Place, options: Options) -> range:
         """Return the reported seeds of a cell."""
@@ -193,7 +188,7 @@ class WhichRuleStudy(Study):
         """Return a cell's case."""
         return next(case for case in self.cases if case.label == place[0])
 
-    def job(self, place: Place, rate: float, seed: int, options: Options, folder: Path) -> RunJob:
+    def job(self, place: Place, rate: Rate, seed: int, options: Options, folder: Path) -> RunJob:
         """Return a run, named by all inputs of its result.
 
         ``--dataset`` takes MNIST's place, with as many records a client as it has.
@@ -244,7 +239,7 @@ WHICH_RULE = WhichRuleStudy(
     title="Which strategy to take: weight strategies in a battery of cases",
     source="ours (no paper)",
     minutes=3,
-    cases=BATTERY,
+    cases=(*BATTERY, *ODD),
     quick=QUICK,
     rules=RULES,
     safe=SAFE,
@@ -263,8 +258,8 @@ WHICH_RULE = WhichRuleStudy(
 )
 
 
-def result_of(events: Sequence[Event]) -> float:
-    """Return the mean accuracy of the last tenth (≥ 1) of rounds, percent."""
+def result_of(events: Sequence[Event], metric: str = "accuracy") -> float:
+    """Return the mean of a metric over the last tenth (≥ 1) of rounds, percent."""
     last = events[-max(1, len(events) // 10) :]
-    values = [float(event["metrics"].get("accuracy", math.nan)) for event in last]
+    values = [float(event["metrics"].get(metric, math.nan)) for event in last]
     return 100 * sum(values) / len(values)

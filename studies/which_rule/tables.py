@@ -9,7 +9,7 @@ from typing import Any
 
 from studies.framework.study import Table
 from studies.personal.tuned_study import mean_and_deviation
-from studies.which_rule.battery import FEDAVG, RatedTask
+from studies.which_rule.battery import FEDAVG, Rate, RatedTask
 from studies.which_rule.regret import Difference, established, to_best, to_rule, worst
 
 Place = tuple[str, str]
@@ -33,7 +33,7 @@ class CaseCell:
         tried: learning rate → mean accuracy with the search's seeds; empty: not searched.
     """
 
-    rate: float
+    rate: Rate
     accuracy: tuple[float, ...]
     tried: Mapping[float, float]
 

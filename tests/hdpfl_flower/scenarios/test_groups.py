@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from client_app.site.simulated import simulated_records
 from hdpfl_flower.config.run_config import RunConfig
@@ -42,6 +43,40 @@ def test_a_group_sees_its_labels_shifted_round() -> None:
     groups = parse_groups("label-shift:1:1:1", IMAGES)
     assert [seen_by(ONE, groups, m, IMAGES).targets.tolist() for m in range(3)] == [[2], [0], [1]]
     assert seen_by(ONE, groups, 1, IMAGES).targets.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("kind", "image"), [("inverted", [[4, 3], [2, 1]]), ("brighter", [[2.5, 3.5], [4, 4]])]
+)
+def test_the_second_group_sees_its_images_changed_between_their_own_ends(
+    kind: str, image: list[list[float]]
+) -> None:
+    groups = parse_groups(f"{kind}:1:1", IMAGES)
+    assert seen_by(ONE, groups, 0, IMAGES) is ONE
+    assert seen_by(ONE, groups, 1, IMAGES).features[0, 0].tolist() == image
+    pair = Records(np.concatenate([ONE.features, 3 * ONE.features]), np.array([2, 0]))
+    assert seen_by(pair, groups, 1, IMAGES).features[0, 0].tolist() == image
+
+
+@pytest.mark.parametrize("percent", [1, 30, 99])
+def test_so_many_labels_of_the_second_group_are_drawn_from_all_classes(percent: int) -> None:
+    groups = parse_groups(f"label-noise-{percent}:1:1", IMAGES)
+    number = 60_000
+    records = Records(np.zeros((number, 1, 2, 2), np.float32), np.arange(number) % 3)
+    assert seen_by(records, groups, 0, IMAGES) is records
+    seen = seen_by(records, groups, 1, IMAGES)
+    assert seen.targets.dtype == np.int64
+    assert seen.features is records.features
+    assert np.array_equal(seen.targets, seen_by(records, groups, 1, IMAGES).targets)
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (records.targets, seen.targets), 1)
+    share = percent / 100
+    expected = number / 3 * ((1 - share) * np.eye(3) + share / 3)
+    # False in 1 of a million tests: six degrees of freedom, for each class's count is fixed.
+    limit = stats.chi2.ppf(1 - 1e-6, 6)
+    assert np.sum((counts - expected) ** 2 / expected) < limit
+    wrong = number / 3 * ((1 - 1.5 * share) * np.eye(3) + 1.5 * share / 3)
+    assert np.sum((counts - wrong) ** 2 / np.maximum(wrong, 1)) > limit
 
 
 @pytest.mark.parametrize("kind", ["rotation", "label-shift"])
@@ -97,6 +132,15 @@ def test_groups_of_sites_with_as_many_records_as_asked_for() -> None:
         ("label-shift:6:7", "school", "not classes"),
         ("rotation:3:3:3:3:1", "digits", "at most 4"),
         ("label-shift:3:3:7", "heart", "at most 2"),
+        ("label-noise:6:7", "digits", "label-noise-PERCENT:SIZE"),
+        ("label-noise-0:6:7", "digits", "label-noise-PERCENT:SIZE"),
+        ("label-noise-100:6:7", "digits", "label-noise-PERCENT:SIZE"),
+        ("label-noise-٣:6:7", "digits", "label-noise-PERCENT:SIZE"),
+        ("label-noise-30:3:3:7", "digits", "at most 2"),
+        ("label-noise-30:6:7", "school", "not classes"),
+        ("inverted:3:3:7", "digits", "at most 2"),
+        ("brighter:6:7", "heart", "no images"),
+        ("inverted:6:7", "heart", "no images"),
         ("rotation:6:6", "digits", "12 sites and the run has 13"),
     ],
 )

@@ -16,7 +16,7 @@ from server_app.in_process.comparison import RunJob
 from strategies import make_strategy
 from studies.framework.study import Options
 from studies.which_rule import study
-from studies.which_rule.battery import BATTERY, FEDAVG, QUICK, RULES, SAFE, TASKS
+from studies.which_rule.battery import FEDAVG, QUICK, RULES, SAFE, TASKS
 from studies.which_rule.regret import best_other, difference, established, to_best, to_rule, worst
 from studies.which_rule.study import BEST, FIRST_SEED, FIXED, WHICH_RULE
 from studies.which_rule.tables import CaseCell, accuracies, rates, summary
@@ -57,12 +57,12 @@ def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
         assert len(draw_epsilons(drawn.epsilons, job.num_sites, drawn.seed)) == job.num_sites
         draw_batch_sizes(drawn.batch_sizes, job.num_sites, drawn.seed)
         names.add(job.terms.run_id)
-    assert len(names) == len(BATTERY) * len(RULES)
+    assert len(names) == len(WHICH_RULE.cases) * len(RULES)
 
 
 def test_the_battery_holds_what_is_asked_for() -> None:
-    labels = [case.label for case in BATTERY]
-    assert len(set(labels)) == len(labels) == 6 + 48 + 22
+    labels = [case.label for case in WHICH_RULE.cases]
+    assert len(set(labels)) == len(labels) == 6 + 48 + 22 + 75
     assert set(QUICK) <= set(labels)
     assert {SAFE, FEDAVG} <= set(RULES)
     assert not [label for label in labels if "," in label]  # --columns has commas between
@@ -73,6 +73,17 @@ def test_one_client_has_ten_times_the_steps() -> None:
     config = WHICH_RULE.job(place, 0.1, FIRST_SEED, FULL, Path("x")).config
     batches = draw_batch_sizes(config.simulation.batch_sizes, 20, 1)
     assert batches.tolist() == [9] + 19 * [90]
+
+
+def test_odd_clients_count_by_the_records_of_the_others() -> None:
+    case = WHICH_RULE.case(("odd labels 30 % 6 ε 1 12", FEDAVG))
+    odd = WHICH_RULE.job((case.label, FEDAVG), "auto", FIRST_SEED, FULL, Path("x")).config
+    assert odd.simulation.groups == "label-noise-30:14:6"
+    drawn = draw_epsilons(odd.simulation.epsilons, 20, FIRST_SEED)
+    assert drawn.tolist() == 14 * [0.3] + 6 * [1.0]
+    metrics = {"accuracy": 0.5, "accuracy-group-0": 0.8, "accuracy-group-1": 0.1}
+    assert study.result_of([{"metrics": metrics}], case.metric) == 80
+    assert study.result_of([{"metrics": metrics}]) == 50
 
 
 def test_another_data_set_takes_mnists_place() -> None:
@@ -119,9 +130,10 @@ def test_the_quick_form_searches_nothing(asked: list[RunJob], tmp_path: Path) ->
 
 def test_given_rates_take_the_place_of_the_studys() -> None:
     one, several = (Options(full=True, learning_rates=r) for r in ((0.2,), (0.2, 0.4)))
-    assert WHICH_RULE.rates(one)[FIXED]["mlp"] == (0.2,) and not WHICH_RULE.rates(one)[BEST]["mlp"]
-    assert WHICH_RULE.rates(several)[BEST]["mlp"] == (0.2, 0.4)
-    assert not WHICH_RULE.rates(several)[FIXED]["mlp"]
+    fixed, grids = WHICH_RULE.rates(one)
+    assert (fixed["mlp"], grids) == (0.2, {})
+    fixed, grids = WHICH_RULE.rates(several)
+    assert (fixed, grids["mlp"]) == ({}, (0.2, 0.4))
 
 
 def test_a_column_may_be_the_first_words_of_cases() -> None:
