@@ -16,8 +16,8 @@ known, and no label. Three things make it work:
   do not differ, the weights are those of least noise. In these directions a noisy client is taken
   to differ as the precise ones do: what is expected of it counts, and what noise hides of that.
   Then the one direction is tested that these weights leave out, Σ (pᵢ − qᵢ)mᵢ, all blocks
-  together: where few quiet clients differ from many noisy ones, too little for a test of each
-  client, the weights return to the target.
+  together: where few quiet clients differ from many noisy ones, absent ones among them, too little
+  for a test of each client, the weights return to the target.
 * A difference is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.
@@ -41,6 +41,7 @@ business (``guard``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -220,6 +221,8 @@ class MMSE(HDPStrategy):
         noises = np.array([one.noise for one in sums])
         errors, q, now = noises / rounds**2, target[measured], noise[measured]
         shares = np.tile(target, (len(state.ends), 1))
+        absent, their_noise, their_means = _absent(state, updates.sites)
+        each = 1 / (len(sums) + absent)
         left_out, directions = LeftOut(), 0
         for block, (start, end) in enumerate(pairwise((0, *state.ends))):
             if start == end:  # a model that is a head alone has no rest
@@ -231,7 +234,11 @@ class MMSE(HDPStrategy):
             directions += differ.factors.shape[1]
             # Of a block's coordinates only those kept are counted, of the noise as of the bias.
             p = least_error_weights(q, differ, (end - start) * now)
-            left_out.add(p - q, q, (p - q) / rounds @ totals, errors, now)
+            # Against the target of all clients so far, an absent one like the mean of the present.
+            w = p - len(sums) * each * q
+            means = w / rounds @ totals - each * their_means[start:end]
+            error = float(np.square(w) @ errors) + each**2 * their_noise
+            left_out.add(means, error, p - q, q, now)
             shares[block, measured] = p
         kept = left_out.share(IN_THE_TEST * CURVATURE, self.terms.rounds)
         return target + kept * (shares - target), directions / len(state.ends)
@@ -265,6 +272,15 @@ def _with_uploads(
         total += before.total
         sums[site] = UploadSum(before.rounds + 1, before.noise + float(noise[i]), total)
     return replace(state, sums=sums)
+
+
+def _absent(state: MMSEState, sites: Sequence[str]) -> tuple[int, float, npt.NDArray[np.float32]]:
+    """Return how many known clients sent nothing now, their means' noise, and the means' sum."""
+    absent = [state.sums[site] for site in sorted(set(state.sums) - set(sites))]
+    total = np.zeros(state.ends[-1], np.float32)
+    for one in absent:
+        total += one.total / np.float32(one.rounds)
+    return len(absent), sum(one.noise / one.rounds**2 for one in absent), total
 
 
 def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:

@@ -4,21 +4,21 @@ Ours; ``learning-rate = "auto"`` takes it where it can. Sites take a small publi
 round's aggregate Δₜ is close to a noisy gradient, and the server finds the multiplier ηₜ from
 aggregates alone:
 
-    η₁ = D/(√E·‖Δ₁‖)        D = 1.25·max(d, 28)^¼
-    κₜ = Δₜ·Δₜ₋₁/(‖Δₜ‖‖Δₜ₋₁‖)
-    log ηₜ = log ηₜ₋₁ + 2κₜ·max(0, 1 − 4/(κₜ²d))
+    ηₜ = aₜ/sₜ        s²ₜ = max(‖Δ₁‖², mean of ‖Δ₁‖² to ‖Δₜ‖²)
+    a₁ = D/√E         D = 1.25·max(d, 28)^¼
+    log aₜ = log aₜ₋₁ + 2κₜ·max(0, 1 − 4/(κₜ²d))        κₜ = Δₜ·Δₜ₋₁/(‖Δₜ‖‖Δₜ₋₁‖)
 
-for the first half of the E rounds; then ηₜ falls linearly, to 2/E of it in the last round.
+aₜ moves in the first half of the E rounds; then ηₜ falls linearly, to 2/E of it in the last round.
 
-The first line is the rate of SGD for a distance D, with the measured size of a step, noise
-included (Ivgi, Hinder and Carmon, DoG is SGD's Best Friend, ICML 2023, at a fixed distance). D is
-that of the model and its noise together, so that it grows with the number of coordinates d; from a
-whole model that is given (``start``) the way is shorter: half of it. The
-noises of two rounds are independent: κₜ shows the signal alone. It is positive while successive
-aggregates agree, so that a larger step is better, and negative after a step that was too large
-(Baydin et al., Online Learning Rate Adaptation with Hypergradient Descent, ICLR 2018). What noise
-does along curved directions lowers κₜ, too. Of pure noise κₜ has the standard deviation 1/√d: κₜ
-within twice that is no evidence, and the rate stays.
+D/(√E·s) is the rate of SGD for a distance D, with the measured size of a step, noise included
+(Ivgi, Hinder and Carmon, DoG is SGD's Best Friend, ICML 2023, at a fixed distance): where weights
+turn to noisier clients, the steps stay as long. D is that of the model and its noise together, so
+that it grows with the number of coordinates d; from a whole model that is given (``start``) the way
+is shorter: half of it. The noises of two rounds are independent: κₜ shows the signal alone. It is
+positive while successive aggregates agree, so that a larger step is better, and negative after a
+step that was too large (Baydin et al., Online Learning Rate Adaptation with Hypergradient Descent,
+ICLR 2018). What noise does along curved directions lowers κₜ, too. Of pure noise κₜ has the
+standard deviation 1/√d: κₜ within twice that is no evidence, and the rate stays.
 
 Threat model: that of the strategy. Aggregates are noisy already, and the rate costs no privacy.
 
@@ -68,11 +68,17 @@ class FoundState:
     """The state of a found rate.
 
     Attributes:
-        rate: η before its fall at the end; 0 before there is one.
+        way: aₜ, the length of a step of the size sₜ.
+        first: ‖Δ₁‖, of the first aggregate that was not 0.
+        squares: the sum of all ‖Δ‖² so far.
+        number: of these aggregates.
         last: the last aggregate that was not 0, float32, shape ``(d,)``; None before round 1.
     """
 
-    rate: float = 0.0
+    way: float = 0.0
+    first: float = 0.0
+    squares: float = 0.0
+    number: int = 0
     last: npt.NDArray[np.float32] | None = None
 
 
@@ -134,12 +140,14 @@ class FoundRate(ServerStep):
             return state, outcome
         now, agreement = updates.server_round, 0.0
         if state.last is None:
-            found = self._way * distance(len(delta)) / (math.sqrt(self._rounds) * norm)
+            way, first = self._way * distance(len(delta)) / math.sqrt(self._rounds), norm
         else:
             agreement = _dot(delta, state.last) / (norm * math.sqrt(_dot(state.last, state.last)))
-            found = state.rate
+            way, first = state.way, state.first
             if now <= self._rounds // 2 + 1:
-                found *= math.exp(change(agreement, len(delta)))
+                way *= math.exp(change(agreement, len(delta)))
+        squares, number = state.squares + norm**2, state.number + 1
+        found = way / max(first, math.sqrt(squares / number))
         found = min(max(found, 1 / LARGEST_RATE), LARGEST_RATE)
         if now == self._rounds // 2 + 1:
             log.info(
@@ -148,7 +156,7 @@ class FoundRate(ServerStep):
             )  # fmt: skip
         moved = scaled(outcome, found * self.rate(now))
         gauges = {**moved.gauges, "agreement": agreement}
-        return FoundState(found, delta), replace(moved, gauges=gauges)
+        return FoundState(way, first, squares, number, delta), replace(moved, gauges=gauges)
 
 
 def distance(size: int) -> float:

@@ -6,6 +6,7 @@ from scipy.stats import chi2
 
 from hdpfl_flower.estimators.client_bias import (
     FALSE_ALARM,
+    RUN_ALARM,
     ClientDifferences,
     LeftOut,
     differences,
@@ -174,7 +175,8 @@ def left_out(signals, noise, rounds, generator, weights, target):
         sums, counts, totals = sums_of(part, noise, np.full(len(noise), rounds), generator)
         assert differences(sums, counts, totals).factors.shape[1] == 0
         apart = weights - target
-        found.add(apart, target, apart / counts @ sums, totals / counts**2, noise)
+        error = np.square(apart) @ (totals / counts**2)
+        found.add(apart / counts @ sums, error, apart, target, noise)
         bias += np.square(apart @ part).sum()
     return found, bias
 
@@ -207,33 +209,40 @@ def test_its_estimate_has_no_bias_and_the_stated_variance():
     for _ in range(2000):
         noise = generator.standard_normal((20, 60)) * np.sqrt(QUIET / 3)[:, None]
         found = LeftOut()
-        found.add(LEAST - EQUAL, EQUAL, (LEAST - EQUAL) @ noise, QUIET / 3, QUIET)
+        apart = LEAST - EQUAL
+        found.add(apart @ noise, np.square(apart) @ QUIET / 3, apart, EQUAL, QUIET)
         squares.append(found.squares)
     assert abs(np.mean(squares)) < 4 * np.std(squares) / np.sqrt(2000)
     assert np.var(squares) == pytest.approx(found.variance, rel=0.2)
 
 
 @pytest.mark.parametrize("rounds", [3, 12, 30])
-@pytest.mark.parametrize(("quiet", "most"), [(0.3, 0.19), (0.01, 0.02)])
+@pytest.mark.parametrize(("quiet", "most", "costs"), [(0.3, 0.75, 0.07), (0.01, 0.13, 0.5)])
 @pytest.mark.parametrize("size", [14, 100])
-def test_noise_alone_moves_the_weights_in_few_runs(rounds, quiet, most, size):
-    """Half way. That costs .2 times p's noise, and 12.6 times: α = .1 and .008.
+def test_noise_alone_moves_the_weights_in_few_runs(rounds, quiet, most, costs, size):
+    """Half way. That costs .2 times p's noise, and 12.6 times: α = 1 and .08.
 
-    Of 400 runs; a binomial of ``most`` exceeds three standard deviations with a chance of 3e-3.
+    Of 400 runs; a binomial of ``most`` exceeds three standard deviations with a chance of 3e-3. All
+    moves together cost less noise than ``costs``.
     """
     noise = np.append(np.full(17, 1.0), np.full(3, quiet))
-    apart = (1 / noise) / (1 / noise).sum() - EQUAL
-    generator, moved = np.random.default_rng(rounds), 0
+    least = (1 / noise) / (1 / noise).sum()
+    apart = least - EQUAL
+    generator, moved, total = np.random.default_rng(rounds), 0, 0.0
     for _ in range(400):
         sums, alarms = np.zeros(size), 0
         for now in range(1, rounds + 1):
             # Σ wᵢSᵢ is one sum of noise, of Σ wᵢ²·noiseᵢ a round.
-            sums += generator.standard_normal(size) * np.sqrt(np.square(apart) @ noise)
+            error = np.square(apart) @ noise
+            sums += generator.standard_normal(size) * np.sqrt(error)
             found = LeftOut()
-            found.add(apart, EQUAL, sums / now, noise / now, noise)
-            alarms += found.share(1e9, rounds) < 0.5
+            found.add(sums / now, error / now, apart, EQUAL, noise)
+            share = found.share(1e9, rounds)
+            alarms += share < 0.5
+            total += np.square(EQUAL + share * apart) @ noise / (400 * rounds)
         moved += alarms > 0
     assert moved <= 400 * most + 3 * np.sqrt(400 * most * (1 - most))
+    assert total < (1 + costs) * np.square(least) @ noise
 
 
 def test_the_share_is_that_of_the_least_error():
@@ -249,7 +258,7 @@ def test_the_share_is_that_of_the_least_error():
         return shares[(3 * 12 * shares**2 * found.squares + noise).argmin()]
 
     assert found.share(3, 12) == pytest.approx(least(), abs=1e-3)
-    alarm = 0.1 / (noise[0] / noise[-1] - 1) / (1 + np.log2(12))
+    alarm = RUN_ALARM / (noise[0] / noise[-1] - 1) / (1 + np.log2(12))
     found.squares = (chi2.isf(alarm, 600) / 600 - 1) * found.chance
     assert found.share(3, 12) == pytest.approx((1 + least()) / 2, abs=1e-3)
     assert LeftOut().share(3, 12) == 1

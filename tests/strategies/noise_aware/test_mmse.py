@@ -104,7 +104,8 @@ def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
         counted = differ.times(mmse.CURVATURE * R)
         rows.append(least_error_weights(target, counted, (INPUTS + 1) * noise))
         apart = rows[-1] - target
-        left_out.add(apart, target, apart @ sums[:, row] / rounds, noises / rounds**2, noise)
+        error = np.square(apart) @ noises / rounds**2
+        left_out.add(apart @ sums[:, row] / rounds, error, apart, target, noise)
     kept = left_out.share(mmse.IN_THE_TEST * mmse.CURVATURE, R)
     assert (kept < 1) == odd and (seen == 0) == odd
     for row in range(CLASSES):
@@ -125,6 +126,21 @@ def test_quiet_clients_that_are_odd_do_not_decide():
         parts.append(outcome.row_weights.shares[:CLASSES, 17:].sum(axis=1))
     assert np.min(parts[0]) > 0.7
     assert np.max(parts[9]) < 0.35
+
+
+def test_clients_of_other_rounds_tell_that_quiet_ones_are_odd():
+    """Three quiet clients and two of the seventeen others in each round: three of five are .6."""
+    strategy, parts = rule(), []
+    state = strategy.initial_state()
+    for server_round in range(1, 35):
+        all_of_them = drawn_odd(server_round)
+        asked = [2 * server_round % 17, (2 * server_round + 1) % 17, 17, 18, 19]
+        sites = tuple(all_of_them.sites[i] for i in asked)
+        updates = RoundUpdates(server_round, sites, all_of_them.updates[asked], {}, HEAD)
+        state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
+        parts.append(outcome.row_weights.shares[:CLASSES, 2:].sum(axis=1))
+    assert np.min(parts[0]) > 0.9
+    assert np.mean(parts[29:]) < 0.7
 
 
 def test_a_noisy_client_keeps_the_label_that_it_alone_holds():

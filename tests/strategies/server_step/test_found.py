@@ -41,17 +41,21 @@ def test_the_rates_are_those_of_the_equations() -> None:
     signal = rng.standard_normal(SIZE)
     rows = [(signal + rng.standard_normal(SIZE)).astype(np.float32) for _ in range(ROUNDS)]
     rows[2] = -rows[2]  # an overshoot: the rate falls in round 3 and in round 4
+    rows[1] /= 2  # what becomes smaller leaves the rate, what becomes larger lowers it
+    rows[3] *= 3
     queue = list(rows)
     _, rates = walk(make_strategy(config_of()).step, np.zeros(SIZE), lambda _: queue.pop(0))
     exact = [row.astype(np.float64) for row in rows]
-    log, expected = math.log(1.25 * SIZE**0.25 / (math.sqrt(ROUNDS) * np.linalg.norm(exact[0]))), []
+    squares = [row @ row for row in exact]
+    log, expected = math.log(1.25 * SIZE**0.25 / math.sqrt(ROUNDS)), []
     for t in range(1, ROUNDS + 1):
         if 1 < t <= ROUNDS // 2 + 1:
             now, last = exact[t - 1], exact[t - 2]
             kappa = now @ last / np.linalg.norm(now) / np.linalg.norm(last)
             log += 2 * kappa * max(0, 1 - 4 / (kappa**2 * SIZE))
         # 8 rounds: held to round 5, then 3/4, 2/4 and 1/4 of it.
-        expected.append(math.exp(log) * {6: 3 / 4, 7: 2 / 4, 8: 1 / 4}.get(t, 1))
+        size = math.sqrt(max(squares[0], np.mean(squares[:t])))
+        expected.append(math.exp(log) / size * {6: 3 / 4, 7: 2 / 4, 8: 1 / 4}.get(t, 1))
     assert rates == pytest.approx(expected, rel=1e-9)
     assert rates[2] < rates[1] > rates[3]
 
