@@ -194,7 +194,6 @@ def _battery() -> tuple[Case, ...]:
     return (*heart, *mnist, *others)
 
 
-CLIENTS = 20
 _ODD = {
     "labels 30 %": "label-noise-30",
     "labels 70 %": "label-noise-70",
@@ -210,8 +209,8 @@ def _odd() -> tuple[Case, ...]:
         Case(
             f"odd {name} {odd} ε {quiet} {rounds}",
             {
-                "groups": f"{kind}:{CLIENTS - odd}:{odd}",
-                "epsilons": ",".join((CLIENTS - odd) * [strict] + odd * [quiet]),
+                "groups": f"{kind}:{Case.sites - odd}:{odd}",
+                "epsilons": ",".join((Case.sites - odd) * [strict] + odd * [quiet]),
                 "rounds": rounds,
             },
             task="odd",

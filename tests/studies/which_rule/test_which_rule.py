@@ -18,7 +18,7 @@ from studies.framework.study import Options
 from studies.which_rule import study
 from studies.which_rule.battery import FEDAVG, QUICK, RULES, SAFE, TASKS
 from studies.which_rule.regret import best_other, difference, established, to_best, to_rule, worst
-from studies.which_rule.study import BEST, FIRST_SEED, FIXED, WHICH_RULE
+from studies.which_rule.study import BEST, FIRST_SEED, FIXED, FOUND, WHICH_RULE
 from studies.which_rule.tables import CaseCell, accuracies, rates, summary
 
 FULL = Options(full=True)
@@ -84,6 +84,17 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
     metrics = {"accuracy": 0.5, "accuracy-group-0": 0.8, "accuracy-group-1": 0.1}
     assert study.result_of([{"metrics": metrics}], case.metric) == 80
     assert study.result_of([{"metrics": metrics}]) == 50
+
+
+def test_odd_clients_have_a_part_of_their_own(asked: list[RunJob], tmp_path: Path) -> None:
+    """The sentence about one rate holds of all other cases."""
+    odd = "odd turned 3 ε 8 12"
+    options = Options(full=True, columns=(odd, "alone 30"), strategies=(FEDAVG,))
+    parts = WHICH_RULE.parts(options, tmp_path)
+    assert {part: [case for case, _ in cells] for part, cells in parts.items()} == {
+        FIXED: ["alone 30"],
+        FOUND: [odd],
+    }
 
 
 def test_another_data_set_takes_mnists_place() -> None:
