@@ -77,7 +77,7 @@ def _run(*words: str) -> tuple[float, list[float]]:
         demo = tomllib.loads((ROOT / "deploy" / "demo" / "run.toml").read_text())
 
         def write(run: str, rounds: int) -> Path:
-            terms = {**demo, "run-id": run, "rounds": rounds}
+            terms = {**demo, "after": "", "run-id": run, "rounds": rounds}
             path = Path(home) / f"{run}.toml"
             path.write_text(
                 "".join(f"{key} = {json.dumps(value)}\n" for key, value in terms.items())
