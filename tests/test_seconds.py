@@ -9,6 +9,7 @@ from tests.seconds import ALWAYS, TABLE, exists, listed
 
 def test_every_function_in_the_table_is_there() -> None:
     assert [name for name in sorted(listed()) if not exists(name)] == []
+    assert len(TABLE.read_text().split()) == len(listed()), "a name stands twice"
 
 
 def test_the_table_leaves_the_tests_of_privacy_alone() -> None:
