@@ -202,7 +202,9 @@ class LeftOut:
 
     Where many noisy clients say the same and few quiet ones differ, no block shows a direction. But
     ‖Σ wᵢSᵢ/tᵢ‖² − d·Σ wᵢ²eᵢ, w = p − q and Sᵢ the sum of tᵢ uploads, estimates ‖Σ wᵢmᵢ‖² without
-    bias, with a variance of 2d·(Σ wᵢ²eᵢ)² where that is 0, and no direction is searched for.
+    bias, with a variance of 2d·(Σ wᵢ²eᵢ)² where that is 0, and no direction is searched for. Here q
+    has a part for clients that are absent now, so that their earlier uploads count; the noise below
+    is that of this round's uploads.
 
     Attributes:
         squares: the sum of these estimates over the blocks.

@@ -275,7 +275,7 @@ def _with_uploads(
 
 
 def _absent(state: MMSEState, sites: Sequence[str]) -> tuple[int, float, npt.NDArray[np.float32]]:
-    """Return how many known clients sent nothing now, their means' noise, and the means' sum."""
+    """Return the number of absent known clients, their means' noise, and the means' sum."""
     absent = [state.sums[site] for site in sorted(set(state.sums) - set(sites))]
     total = np.zeros(state.ends[-1], np.float32)
     for one in absent:
