@@ -67,6 +67,22 @@ class RowWeights:
 
 
 @dataclass(frozen=True)
+class Revision:
+    """Change of the model by other weights of earlier rounds.
+
+    Attributes:
+        move: float32, shape ``(d,)``: added to the model beside the round's step, at the server's
+            rates of those rounds.
+        noise_before: expected squared lengths of the noise of those rounds' moves, summed.
+        noise_after: likewise by the new weights.
+    """
+
+    move: npt.NDArray[np.float32]
+    noise_before: float
+    noise_after: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Result of a strategy's round.
 
@@ -85,6 +101,7 @@ class Outcome:
         reported: float32, shape ``(d,)``; added to the global model for the one that is
             tested, stored and sent at the end, if that is not the model that sites train from;
             None: they are the same.
+        revision: what else moves the model, by earlier updates; None: nothing.
     """
 
     update: npt.NDArray[np.float32]
@@ -95,3 +112,4 @@ class Outcome:
     group: npt.NDArray[np.int64] | None = None
     from_first: bool = False
     reported: npt.NDArray[np.float32] | None = None
+    revision: Revision | None = None

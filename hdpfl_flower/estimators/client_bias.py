@@ -3,8 +3,7 @@
 Over the rounds each client i sends its signal mᵢ with noise of its own. A mean Σ pᵢmᵢ with other
 weights than the target's qᵢ has a bias ‖Σ (pᵢ − qᵢ)mᵢ‖, which adds up over the rounds, and noise,
 which averages out. :func:`differences` estimates how clients differ and what noise hides of it,
-:func:`least_error_weights` returns the weights of the least sum of both, and
-:class:`LeftOut` tests whether these leave out more than was seen.
+and :func:`least_error_weights` returns the weights of the least sum of both.
 """
 
 from __future__ import annotations
@@ -21,11 +20,6 @@ Floats = npt.NDArray[np.float64]
 
 FALSE_ALARM = 0.01
 """Chance that noise alone counts as a difference, of a block or of a client, in a round."""
-RUN_ALARM = 1.0
-"""α, the expected number of times in a run that noise alone moves the weights more than half way to
-the target, where that at most doubles the noise; in proportion less where it costs more. Of .1, .5,
-1, 2 and 3.5 quiet clients that are odd leave the worst case 8, 5, 4, 3 and 2 points behind FedAvg
-(seeds 601 and 602); each step takes 0 to 1 point from other cases."""
 _QUANTILE = 2.0234
 """Quantile 1 − ``FALSE_ALARM`` of the law of Tracy and Widom of order 1 (Bejan 2005, table)."""
 _COLUMNS = 4_096
@@ -194,81 +188,3 @@ def _on_support(scaled: Floats, signs: Floats, ones: Floats, free: npt.NDArray[n
     solution = np.zeros(len(free))
     solution[free] = right - part @ np.linalg.solve(inner, part.T @ right)
     return solution
-
-
-@dataclass
-class LeftOut:
-    """Test of the one direction that matters, Σ (pᵢ − qᵢ)mᵢ, over all blocks of a model together.
-
-    Where many noisy clients say the same and few quiet ones differ, no block shows a direction. But
-    ‖Σ wᵢSᵢ/tᵢ‖² − d·Σ wᵢ²eᵢ, w = p − q and Sᵢ the sum of tᵢ uploads, estimates ‖Σ wᵢmᵢ‖² without
-    bias, with a variance of 2d·(Σ wᵢ²eᵢ)² where that is 0, and no direction is searched for. Here q
-    has a part for clients that are absent now, so that their earlier uploads count; the noise below
-    is that of this round's uploads.
-
-    Attributes:
-        squares: the sum of these estimates over the blocks.
-        chance: that of what is subtracted.
-        variance: the sum of their variances.
-        noise: that of the target's weights, Σ d·qᵢ²·noiseᵢ.
-        saved: how fast the noise falls from q to p, −Σ d·wᵢqᵢ·noiseᵢ.
-        curve: d·Σ wᵢ²·noiseᵢ, by which this slows down.
-    """
-
-    squares: float = 0.0
-    chance: float = 0.0
-    variance: float = 0.0
-    noise: float = 0.0
-    saved: float = 0.0
-    curve: float = 0.0
-
-    def add(
-        self, means: Floats, error: float, apart: Floats, target: Floats, noise: Floats
-    ) -> None:
-        """Add a block.
-
-        Args:
-            means: Σ wᵢSᵢ/tᵢ over all clients that have sums, shape ``(d,)``.
-            error: Σ wᵢ²eᵢ, its variance a coordinate; eᵢ is that of Sᵢ/tᵢ.
-            apart: p − q of this round's clients, shape ``(n,)``.
-            target: q, likewise.
-            noise: that of this round's uploads a coordinate, likewise.
-        """
-        size = len(means)
-        chance = size * error
-        self.squares += float(means @ means) - chance
-        self.chance += chance
-        self.variance += 2 * chance**2 / size
-        self.noise += size * float(np.square(target) @ noise)
-        self.saved -= size * float((apart * target) @ noise)
-        self.curve += size * float(np.square(apart) @ noise)
-
-    def share(self, curvature: float, rounds: int) -> float:
-        """Return λ in [0, 1], with which q + λ(p − q) has the least error on the line.
-
-        That is where the bias is what is estimated. Where it is chance λ is 1; in between it is
-        their mean, with the probability that a bias exceeds z standard errors: it moves as smoothly
-        as the estimate does. z is the normal quantile of 1 − α/(1 + log₂ R): sums of neighbouring
-        rounds hold nearly the same noise, each doubling of the rounds is a test. α is
-        ``RUN_ALARM``/max(1, ρ − 1) where the target's noise is ρ times that of p, so that what
-        false alarms add to the noise of p is no more than that share of it.
-
-        Of noise alone ‖Σ wᵢSᵢ/tᵢ‖² is taken for a multiple of a χ² with the same mean and variance
-        (Satterthwaite 1946), which it is in a model of one block: of few coordinates it exceeds the
-        normal law's quantiles several times as often.
-
-        Args:
-            curvature: what a squared bias of a round counts over its noise.
-            rounds: R of the run, in all of which the bias is the same.
-        """
-        from scipy.special import chdtrc, ndtr, ndtri
-
-        error = curvature * rounds * max(0.0, self.squares) + self.curve
-        more = 2 * self.saved - self.curve  # of the target's noise than of p's; below 0 by rounding
-        if not (self.saved < error and more > 0):
-            return 1.0
-        alarm = RUN_ALARM * min(1.0, max((self.noise - more) / more, np.finfo(float).eps))
-        freedom = 2 * self.chance**2 / self.variance
-        tail = chdtrc(freedom, freedom * (1 + self.squares / self.chance))
-        sure = ndtr(ndtri(alarm / (1 + math.log2(rounds))) - ndtri(tail))
-        return 1.0 - float(sure) * (1 - self.saved / error)

@@ -15,6 +15,7 @@ The hooks, in the order of a run; only ``combine`` must be written:
 | `begin_round` | the state, terms and refused sites of a round |
 | `request` | which model a site is sent, and what is asked of it |
 | `combine` | the next state and the step of the model |
+| `after_step` | the state after the server's step |
 | `privacy` | the promise of the run, for the journal |
 """
 
@@ -139,8 +140,9 @@ class HDPStrategy(Strategy):
         if self.server.require_public:
             self.needs |= {"epsilon"}
         self.step = step_of(self.server_step, config)
-        sums, is_linear = declared.is_weighted_sum, self.step.is_linear
-        self.guard = make_guard(config, sums=sums, linear_step=is_linear)
+        # What a guard takes out must be what the round put in.
+        is_linear = self.step.is_linear and declared.is_final
+        self.guard = make_guard(config, sums=declared.is_weighted_sum, linear_step=is_linear)
         self.welcomes = self.guard.welcome(declared.optional_facts - self.needs, self.needs)
         self.roster = Roster(config, self.needs, self.welcomes)
         self.sampler = Sampler(config)
@@ -216,6 +218,17 @@ class HDPStrategy(Strategy):
             noise: the server's own source, for strategies that add noise centrally.
         """
 
+    def after_step(self, state: State, moved: Outcome) -> State:
+        """Return the state after the server's step.
+
+        Args:
+            state: as ``combine`` returned it; not changed.
+            moved: the model's move; its gauges have ``server_rate``, where that is not 1, and
+                ``past_scale``, where a revision also changed how long earlier moves are.
+        """
+        del moved
+        return state
+
     def privacy(self) -> dict[str, Any]:
         """Return the run's promise to its sites, for the journal."""
         return describe(self.terms)
@@ -273,6 +286,7 @@ class HDPStrategy(Strategy):
         self.step_state, moved = self.step.move(self.step_state, outcome, updates)
         if moved is not outcome:
             check_outcome(moved, updates)
+        self.state = self.after_step(self.state, moved)
         record = self._record.moved(moved, self.terms)
         report.outcome = self.reported.take_in(report.server_round, record, moved)
         return record, None

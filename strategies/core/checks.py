@@ -167,6 +167,8 @@ def check_outcome(outcome: Outcome, updates: RoundUpdates) -> None:
         _check_rows(outcome.row_weights, n)
     if update.shape != shape or not np.isfinite(update).all():
         raise StrategyError("the strategy returned an update of another shape, or not finite")
+    if (past := outcome.revision) is not None and past.move.shape != shape:
+        raise StrategyError("the strategy returned a revision of another shape than its update")
 
 
 def _check_rows(weights: RowWeights, sites: int) -> None:

@@ -44,12 +44,15 @@ class Declaration:
             that projects, clips, trims or adds noise declares False.
         is_convex: every coordinate of the update lies between the least and the greatest of the
             clients'. A strategy that projects, rescales or adds noise declares False.
+        is_final: no later round changes what a round moved, see ``Outcome.revision``. Where one
+            does, guards take no refused client's earlier part out.
     """
 
     required_facts: frozenset[str] = frozenset()
     optional_facts: frozenset[str] = frozenset()
     is_weighted_sum: bool = True
     is_convex: bool = True
+    is_final: bool = True
 
 
 @dataclass(frozen=True)

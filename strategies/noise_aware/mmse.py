@@ -15,9 +15,10 @@ known, and no label. Three things make it work:
   the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where clients
   do not differ, the weights are those of least noise. In these directions a noisy client is taken
   to differ as the precise ones do: what is expected of it counts, and what noise hides of that.
-  Then the one direction is tested that these weights leave out, Σ (pᵢ − qᵢ)mᵢ, all blocks
-  together: where few quiet clients differ from many noisy ones, absent ones among them, too little
-  for a test of each client, the weights return to the target.
+* What these weights leave out is tested by its sum over the rounds, Σₛ Σ (pᵢ − qᵢ)uᵢ
+  (``hdpfl_flower/estimators/departure.py``): where few quiet clients differ from many noisy ones,
+  absent ones among them, too little for a test of each client, the weights return to the target,
+  and what the model has by the others is taken back, as if they had never been.
 * A difference is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.
@@ -35,13 +36,13 @@ disclose; a lie about it changes a site's share tenfold at most (``local_steps.p
 the target is the plain mean of the updates.
 
 Known limits: as long as no difference is above the noise of the run so far, the weights lean to the
-quiet clients: where these are odd, the first rounds go their way. Lies about content are a guard's
-business (``guard``).
+quiet clients: where these are odd, a run that ends before goes their way. After a server step with
+rates of its own (``+adam``, ``+anderson``), and inside another part (``mmse+fedprox``), only coming
+rounds return to the target. Lies about content are a guard's business (``guard``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -50,14 +51,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.estimators.client_bias import LeftOut, differences, least_error_weights
+from hdpfl_flower.estimators.client_bias import differences, least_error_weights
+from hdpfl_flower.estimators.departure import Departure, Parts
 from hdpfl_flower.estimators.noise_level import sample_coordinates
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.estimators.temporal import NoiseEstimate
 from hdpfl_flower.linalg.sums import weighted_sum
 from hdpfl_flower.local_steps import disclosed_steps
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
+from hdpfl_flower.updates import Outcome, Revision, RoundUpdates, RowWeights
 from hdpfl_flower.weights import by_rows, record_weights, stretches, weighted_rows
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
 from strategies.noise_aware.claimed_noise import CLAIMS, noise_bounds, raise_estimates
@@ -70,9 +72,6 @@ from strategies.noise_aware.robust_hdp import (
 
 CURVATURE = 20.0
 """c, the harm of a squared bias over that of equal noise."""
-IN_THE_TEST = 30.0
-"""Factor of c in the test of the left-out direction. With 1, six of twenty quiet clients with
-shifted labels cost a point, with 3 six with inverted images; more changes nothing."""
 KEPT = 25_000
 """Kept coordinates of a block, drawn by a hash of all updates."""
 KEPT_OF_ROWS, LEAST_OF_A_ROW = 50_000, 1_000
@@ -108,11 +107,34 @@ class MMSEState(RobustHDPState):
         sums: client → the sum of its uploads.
         coordinates: the kept ones, block after block; None before the first round.
         ends: where each block ends in ``coordinates``.
+        departure: from the target's weights, before the last round; None: there is none.
+        last: that of the last round, for a server's rate of 1; None: it is in ``departure``.
+        kept: the share of the departure that the model has, by block; one number: of all.
+        rate: the server's last rate.
     """
 
     sums: dict[str, UploadSum] = field(default_factory=dict)
     coordinates: Places | None = None
     ends: tuple[int, ...] = ()
+    departure: Departure | None = None
+    last: Departure | None = None
+    kept: Floats = field(default_factory=lambda: np.ones(1))
+    rate: float = 1.0
+
+    def so_far(self) -> Departure | None:
+        """Return the departure with that of the last round, at the server's last rate."""
+        if self.last is None:
+            return self.departure
+        now = self.last.scaled(self.rate)
+        return now if self.departure is None else self.departure.plus(now)
+
+    def moved(self, rate: float, past: float = 1.0) -> MMSEState:
+        """Return the state after a step at ``rate``; earlier moves are ``past`` times as long."""
+        if self.last is None:
+            return self
+        before = None if self.departure is None else self.departure.scaled(past)
+        state = replace(self, departure=before, rate=rate)
+        return replace(state, departure=state.so_far(), last=None)
 
 
 @dataclass(frozen=True)
@@ -167,9 +189,10 @@ class MMSE(HDPStrategy):
     def declare(self) -> Declaration:
         """Declare the facts that show a site's steps and bound its noise.
 
-        The step may be longer than any client's.
+        The step may be longer than any client's, and later rounds may take back a part of it.
         """
-        return Declaration(optional_facts=CLAIMS | self.settings.facts, is_convex=False)
+        facts = CLAIMS | self.settings.facts
+        return Declaration(optional_facts=facts, is_convex=False, is_final=False)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> MMSEState:
         """Return no uploads and no sums."""
@@ -180,9 +203,12 @@ class MMSE(HDPStrategy):
     ) -> tuple[Any, Outcome]:
         """Return the step by σ̂ᵢ², kᵢ and the sums so far.
 
-        The journal's ``weights`` are the mean shares over the coordinates, ``target`` is qᵢ and
-        ``differing_directions`` those in which clients differ, a block in the mean.
+        The journal's ``weights`` are the mean shares over the coordinates, ``target`` is qᵢ,
+        ``differing_directions`` those in which clients differ, a block in the mean, and
+        ``kept_departure`` the share of p's departure from q that the model keeps, likewise.
         """
+        told = state.last is None
+        state = state.moved(1.0)
         after, estimate = estimate_noise(state, updates, self.settings, self.terms)
         found = noise_and_steps(self.terms, updates, estimate)
         measured = np.flatnonzero(np.isfinite(found.variances))
@@ -195,17 +221,35 @@ class MMSE(HDPStrategy):
         target = np.zeros(len(steps))
         target[measured] = _target(updates, measured)
         shares, directions = self._shares(state, updates, measured, target, of_steps)
+        middle = float(steps[measured].mean())
+        parts = _parts(head, updates.updates.shape[1])
+        now = np.where(np.isfinite(of_steps), middle**2 * of_steps, 0.0)
+        step = _sum(head, middle * (shares - target) / steps, updates.updates)
+        state = replace(state, last=_departure(step, shares, target, now, parts))
+        kept = state.so_far().shares(parts, self.terms.rounds)
+        revision = _revision(state, kept, parts) if told else None
+        state = replace(state, kept=kept)
         # The updates are sums over the local steps: uᵢ has the weight pᵢ/kᵢ.
-        shares = shares / steps
-        scales = float(steps[measured].mean()) * shares.sum(axis=1)
+        shares = (target + kept[:, None] * (shares - target)) / steps
+        scales = middle * shares.sum(axis=1)
         shares /= shares.sum(axis=1, keepdims=True)
-        gauges = {**found.gauges, "target": target, "differing_directions": directions}
+        gauges = {
+            **found.gauges,
+            "target": target,
+            "differing_directions": directions,
+            "kept_departure": float(kept.mean()),
+        }
+        update = _sum(head, scales[:, None] * shares, updates.updates)
         if head is None:
             factor, weights = float(scales[0]), shares[0]
-            step = weighted_sum(factor * weights, updates.updates)
-            return state, Outcome(step, weights, gauges, factor)
-        rows = RowWeights(head, shares, scales)
-        return state, by_rows(rows, weighted_rows(rows, updates.updates), gauges)
+            return state, Outcome(update, weights, gauges, factor, revision=revision)
+        outcome = by_rows(RowWeights(head, shares, scales), update, gauges)
+        return state, replace(outcome, revision=revision)
+
+    def after_step(self, state: Any, moved: Outcome) -> Any:
+        """Return the state with the departure as the server's step has moved the model by it."""
+        rate, past = (moved.gauges.get(name, 1.0) for name in ("server_rate", "past_scale"))
+        return state.moved(float(rate), float(past))
 
     def _shares(
         self,
@@ -219,11 +263,9 @@ class MMSE(HDPStrategy):
         sums = [state.sums[updates.sites[i]] for i in measured]
         rounds = np.array([one.rounds for one in sums])
         noises = np.array([one.noise for one in sums])
-        errors, q, now = noises / rounds**2, target[measured], noise[measured]
+        q, now = target[measured], noise[measured]
         shares = np.tile(target, (len(state.ends), 1))
-        absent, their_noise, their_means = _absent(state, updates.sites)
-        each = 1 / (len(sums) + absent)
-        left_out, directions = LeftOut(), 0
+        directions = 0
         for block, (start, end) in enumerate(pairwise((0, *state.ends))):
             if start == end:  # a model that is a head alone has no rest
                 shares[block] = shares[:block].mean(axis=0)
@@ -233,21 +275,18 @@ class MMSE(HDPStrategy):
             differ = differences(totals, rounds, noises).times(CURVATURE * self.terms.rounds)
             directions += differ.factors.shape[1]
             # Of a block's coordinates only those kept are counted, of the noise as of the bias.
-            p = least_error_weights(q, differ, (end - start) * now)
-            # Against the target of all clients so far, an absent one like the mean of the present.
-            w = p - len(sums) * each * q
-            means = w / rounds @ totals - each * their_means[start:end]
-            error = float(np.square(w) @ errors) + each**2 * their_noise
-            left_out.add(means, error, p - q, q, now)
-            shares[block, measured] = p
-        kept = left_out.share(IN_THE_TEST * CURVATURE, self.terms.rounds)
-        return target + kept * (shares - target), directions / len(state.ends)
+            shares[block, measured] = least_error_weights(q, differ, (end - start) * now)
+        return shares, directions / len(state.ends)
 
 
 class OneWeightMMSE(MMSE):
-    """MMSE averaging with one weight per client, for parts."""
+    """MMSE averaging with one weight per client, for parts, which take nothing back."""
 
     by_row = False
+
+    def declare(self) -> Declaration:
+        """Declare the same facts, and steps that are final."""
+        return replace(super().declare(), is_final=True)
 
 
 def _with_uploads(
@@ -274,13 +313,42 @@ def _with_uploads(
     return replace(state, sums=sums)
 
 
-def _absent(state: MMSEState, sites: Sequence[str]) -> tuple[int, float, npt.NDArray[np.float32]]:
-    """Return the number of absent known clients, their means' noise, and the means' sum."""
-    absent = [state.sums[site] for site in sorted(set(state.sums) - set(sites))]
-    total = np.zeros(state.ends[-1], np.float32)
-    for one in absent:
-        total += one.total / np.float32(one.rounds)
-    return len(absent), sum(one.noise / one.rounds**2 for one in absent), total
+def _parts(head: Head | None, size: int) -> Parts:
+    """Return the stretches of a model that have weights of their own."""
+    return [(0, slice(0, size))] if head is None else list(stretches(head, size))
+
+
+def _sum(
+    head: Head | None, factors: Floats, updates: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Return the sum of the updates by the factors of each block, ``(blocks, n)``."""
+    if head is None:
+        return weighted_sum(factors[0], updates)
+    return weighted_rows(RowWeights(head, factors, np.ones(len(factors))), updates)
+
+
+def _departure(
+    step: npt.NDArray[np.float32], shares: Floats, target: Floats, noise: Floats, parts: Parts
+) -> Departure:
+    """Return the departure of a round, whose updates have the noise per coordinate."""
+    sizes = np.zeros(len(shares))
+    for block, part in parts:
+        sizes[block] += part.stop - part.start
+    apart, of_target, own = (
+        sizes * (np.square(p) @ noise) for p in (shares - target, target, shares)
+    )
+    return Departure(step, apart, of_target, own)
+
+
+def _revision(state: MMSEState, kept: Floats, parts: Parts) -> Revision | None:
+    """Return the move from the shares of the departure that the state has to others."""
+    before, departure = np.broadcast_to(state.kept, kept.shape), state.departure
+    if departure is None or np.array_equal(before, kept):
+        return None
+    move = np.empty_like(departure.total)
+    for block, part in parts:
+        move[part] = np.float32(kept[block] - before[block]) * departure.total[part]
+    return Revision(move, departure.noise_at(before), departure.noise_at(kept))
 
 
 def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:

@@ -41,8 +41,8 @@ import numpy.typing as npt
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import FOUND, LARGEST_RATE
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.server_step.step import ServerStep, scaled
+from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
+from strategies.server_step.step import ServerStep, moved_by
 
 log = logging.getLogger("hdpfl.server")
 
@@ -73,6 +73,8 @@ class FoundState:
         squares: the sum of all ‖Δ‖² so far.
         number: of these aggregates.
         last: the last aggregate that was not 0, float32, shape ``(d,)``; None before round 1.
+        moved: what all steps so far have moved the model by, likewise.
+        energy: the sum of their squared lengths, at their last scale.
     """
 
     way: float = 0.0
@@ -80,6 +82,8 @@ class FoundState:
     squares: float = 0.0
     number: int = 0
     last: npt.NDArray[np.float32] | None = None
+    moved: npt.NDArray[np.float32] | None = None
+    energy: float = 0.0
 
 
 def step_of(step: type[ServerStep], config: RunConfig) -> ServerStep:
@@ -132,12 +136,15 @@ class FoundRate(ServerStep):
     ) -> tuple[Any, Outcome]:
         """Return the step ηₜΔₜ; the journal's ``server_rate`` is ηₜ, ``agreement`` κₜ.
 
-        An aggregate of zeros moves nothing, and changes no rate.
+        An aggregate of zeros moves nothing, and changes no rate. Where the strategy weighs earlier
+        rounds anew (``Outcome.revision``), all that they moved is scaled by ``past_scale``, to the
+        rates that aggregates of the new noise would have had.
         """
         delta = outcome.update
         norm = math.sqrt(_dot(delta, delta))
         if norm == 0:
             return state, outcome
+        state, beside, past = _revised(state, outcome.revision)
         now, agreement = updates.server_round, 0.0
         if state.last is None:
             way, first = self._way * distance(len(delta)) / math.sqrt(self._rounds), norm
@@ -154,9 +161,34 @@ class FoundRate(ServerStep):
                 "round %d: found the server's rate %.3g, with the sites' %.3g in a step; it falls "
                 "from here", now, found, found * self._client_rate,
             )  # fmt: skip
-        moved = scaled(outcome, found * self.rate(now))
-        gauges = {**moved.gauges, "agreement": agreement}
-        return FoundState(way, first, squares, number, delta), replace(moved, gauges=gauges)
+        rate = found * self.rate(now)
+        step = np.float32(rate) * delta
+        energy, whole = state.energy + _dot(step, step), step
+        if beside is not None:
+            step = step + beside
+        if state.moved is not None:
+            whole = state.moved + step
+        moved = moved_by(outcome, step, rate)
+        gauges = {**moved.gauges, "agreement": agreement, "past_scale": past}
+        state = FoundState(way, first, squares, number, delta, whole, energy)
+        return state, replace(moved, gauges=gauges)
+
+
+def _revised(
+    state: FoundState, revision: Revision | None
+) -> tuple[FoundState, npt.NDArray[np.float32] | None, float]:
+    """Return the state by a revision, its move and the scale of earlier moves.
+
+    sₜ² grows by what the revision adds to the noise of the aggregates so far. The rates ηₛ = aₛ/sₛ
+    would have been smaller by the root: so is the way that the model has come, revised.
+    """
+    if revision is None or state.moved is None:
+        return state, None, 1.0
+    before = max(state.energy, revision.noise_before)
+    past = math.sqrt(before / (before - revision.noise_before + revision.noise_after))
+    whole = np.float32(past) * (state.moved + revision.move)
+    first, squares = state.first / past, state.squares / past**2
+    return replace(state, first=first, squares=squares), whole - state.moved, past
 
 
 def distance(size: int) -> float:

@@ -56,7 +56,9 @@ class ServerMomentum(ServerStep):
         momentum = outcome.update.astype(np.float64)
         if state.momentum is not None:
             momentum += self.settings.beta * state.momentum
-        rate = self.rate(updates.server_round)
+        rate, past = self.rate(updates.server_round), outcome.revision
+        if past is not None and rate > 0:  # carried on as long as what it takes back
+            momentum += past.move / rate
         return MomentumState(momentum), moved_by(
             outcome, (rate * momentum).astype(np.float32), rate
         )

@@ -91,9 +91,13 @@ class ServerStep:
             outcome: of the strategy, after the guard; not changed.
             updates: the round's, for steps that ask how noisy the aggregate is; not changed.
 
-        The journal's ``server_rate`` is ηₜ; it is left out where the step is Δ itself.
+        The journal's ``server_rate`` is ηₜ; it is left out where the step is Δ itself. A revision
+        of earlier rounds is added; a step that can do nothing of the kind leaves it out.
         """
-        rate = self.rate(updates.server_round)
+        rate, past = self.rate(updates.server_round), outcome.revision
+        if past is not None:
+            move = np.float32(rate) * outcome.update + past.move
+            return state, moved_by(outcome, move, rate)
         if rate == 1:
             return state, outcome
         return state, scaled(outcome, rate)

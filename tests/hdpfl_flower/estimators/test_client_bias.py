@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 from hdpfl_flower.estimators.client_bias import (
     FALSE_ALARM,
-    RUN_ALARM,
     ClientDifferences,
-    LeftOut,
     differences,
     least_error_weights,
 )
@@ -166,99 +163,3 @@ def test_what_is_hidden_is_the_error_of_what_is_seen():
         hidden.extend(found.hidden[30:])
     assert np.mean(errors) == pytest.approx(np.mean(hidden), rel=0.2)
     assert np.mean(hidden) == pytest.approx(0.5, rel=0.05)  # τ²e/(τ² + e)
-
-
-def left_out(signals, noise, rounds, generator, weights, target):
-    """After so many rounds, of ten blocks without a direction each; and the bias, by hand."""
-    found, bias = LeftOut(), 0.0
-    for part in np.split(signals, 10, axis=1):
-        sums, counts, totals = sums_of(part, noise, np.full(len(noise), rounds), generator)
-        assert differences(sums, counts, totals).factors.shape[1] == 0
-        apart = weights - target
-        error = np.square(apart) @ (totals / counts**2)
-        found.add(apart / counts @ sums, error, apart, target, noise)
-        bias += np.square(apart @ part).sum()
-    return found, bias
-
-
-QUIET = np.append(np.full(17, 1.0), np.full(3, 1e-3))
-EQUAL, LEAST = np.full(20, 1 / 20), (1 / QUIET) / (1 / QUIET).sum()
-
-
-def odd(length):
-    """Three clients differ from all others, by a vector of that length."""
-    generator = np.random.default_rng(1)
-    vector = generator.standard_normal(600)
-    return np.outer(QUIET < 1, length * vector / np.linalg.norm(vector))
-
-
-def test_what_noisy_clients_agree_on_is_found_where_no_direction_is():
-    """Seventeen noisy clients against three quiet ones: the weights of least noise are theirs.
-
-    Σ wᵢmᵢ is .85·1.2 long; its square has a standard deviation of √(2/600)·600·17/20²/8 = .18.
-    """
-    generator = np.random.default_rng(2)
-    found, bias = left_out(odd(1.2), QUIET, 8.0, generator, LEAST, EQUAL)
-    assert abs(found.squares - bias) < 4 * np.sqrt(found.variance + 4 * bias * 17 / 20**2 / 8)
-    assert found.share(20, 12) < 0.3
-
-
-def test_its_estimate_has_no_bias_and_the_stated_variance():
-    generator = np.random.default_rng(5)
-    squares, found = [], LeftOut()
-    for _ in range(2000):
-        noise = generator.standard_normal((20, 60)) * np.sqrt(QUIET / 3)[:, None]
-        found = LeftOut()
-        apart = LEAST - EQUAL
-        found.add(apart @ noise, np.square(apart) @ QUIET / 3, apart, EQUAL, QUIET)
-        squares.append(found.squares)
-    assert abs(np.mean(squares)) < 4 * np.std(squares) / np.sqrt(2000)
-    assert np.var(squares) == pytest.approx(found.variance, rel=0.2)
-
-
-@pytest.mark.parametrize("rounds", [3, 12, 30])
-@pytest.mark.parametrize(("quiet", "most", "costs"), [(0.3, 0.75, 0.07), (0.01, 0.13, 0.5)])
-@pytest.mark.parametrize("size", [14, 100])
-def test_noise_alone_moves_the_weights_in_few_runs(rounds, quiet, most, costs, size):
-    """Half way. That costs .2 times p's noise, and 12.6 times: α = 1 and .08.
-
-    Of 400 runs; a binomial of ``most`` exceeds three standard deviations with a chance of 3e-3. All
-    moves together cost less noise than ``costs``.
-    """
-    noise = np.append(np.full(17, 1.0), np.full(3, quiet))
-    least = (1 / noise) / (1 / noise).sum()
-    apart = least - EQUAL
-    generator, moved, total = np.random.default_rng(rounds), 0, 0.0
-    for _ in range(400):
-        sums, alarms = np.zeros(size), 0
-        for now in range(1, rounds + 1):
-            # Σ wᵢSᵢ is one sum of noise, of Σ wᵢ²·noiseᵢ a round.
-            error = np.square(apart) @ noise
-            sums += generator.standard_normal(size) * np.sqrt(error)
-            found = LeftOut()
-            found.add(sums / now, error / now, apart, EQUAL, noise)
-            share = found.share(1e9, rounds)
-            alarms += share < 0.5
-            total += np.square(EQUAL + share * apart) @ noise / (400 * rounds)
-        moved += alarms > 0
-    assert moved <= 400 * most + 3 * np.sqrt(400 * most * (1 - most))
-    assert total < (1 + costs) * np.square(least) @ noise
-
-
-def test_the_share_is_that_of_the_least_error():
-    """On the line from the target, by trying; where the bias is at z, half of the way."""
-    generator = np.random.default_rng(6)
-    found, _ = left_out(odd(1.2), QUIET, 12.0, generator, LEAST, EQUAL)
-    assert found.squares > 7 * np.sqrt(found.variance)
-    shares = np.linspace(0, 1, 2001)
-    weights = EQUAL + shares[:, None] * (LEAST - EQUAL)
-    noise = 600 * weights**2 @ QUIET
-
-    def least():
-        return shares[(3 * 12 * shares**2 * found.squares + noise).argmin()]
-
-    assert found.share(3, 12) == pytest.approx(least(), abs=1e-3)
-    alarm = RUN_ALARM / (noise[0] / noise[-1] - 1) / (1 + np.log2(12))
-    found.squares = (chi2.isf(alarm, 600) / 600 - 1) * found.chance
-    assert found.share(3, 12) == pytest.approx((1 + least()) / 2, abs=1e-3)
-    assert LeftOut().share(3, 12) == 1

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.estimators.client_bias import LeftOut, differences, least_error_weights
+from hdpfl_flower.estimators.client_bias import differences, least_error_weights
+from hdpfl_flower.estimators.departure import Departure
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from hdpfl_flower.weights import weighted_rows
-from strategies import check_strategy
+from hdpfl_flower.weights import stretches, weighted_rows
+from server_app.in_process.in_process_run import run_in_process
+from strategies import check_strategy, make_strategy
 from strategies.noise_aware import mmse
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 
@@ -67,6 +69,7 @@ def run_of(strategy: MMSE, rounds: int, change=lambda updates: updates) -> tuple
     for server_round in range(1, rounds + 1):
         updates = change(drawn(server_round))
         state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
+        state = strategy.after_step(state, outcome)
     return state, outcome
 
 
@@ -84,63 +87,112 @@ def drawn_odd(server_round: int) -> RoundUpdates:
 
 @pytest.mark.parametrize("odd", [False, True])
 def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
-    """Sums, noise and target by hand, from every upload."""
-    rounds = 6
+    """Sums, noise, target and departure by hand, from every upload.
+
+    The server's rate is .5, and each step makes earlier moves shorter by a tenth.
+    """
+    rounds, rate, past = 8, 0.5, 0.9
     steps = np.ones(20) if odd else STEPS
     target = np.full(20, 1 / 20) if odd else RECORDS / RECORDS.sum()
-    strategy = rule()
-    state, sums, noises = strategy.initial_state(), 0, 0
+    strategy, sizes = rule(), np.full(CLASSES, INPUTS + 1)
+    state, sums, noises, departure, kept = strategy.initial_state(), 0, 0, None, np.ones(6)
     for server_round in range(1, rounds + 1):
         updates = drawn_odd(server_round) if odd else drawn(server_round)
         state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
-        sums = sums + head_rows(updates.updates.astype(np.float64)) / steps[:, None, None]
+        moved = replace(outcome, gauges={"server_rate": rate, "past_scale": past})
+        state = strategy.after_step(state, moved)
+        uploads = head_rows(updates.updates.astype(np.float64)) / steps[:, None, None]
         noise = outcome.gauges["noise_std"] ** 2 / steps**2
-        noises += noise
+        sums, noises = sums + uploads, noises + noise
+        rows, seen = [], 0
+        for row in range(CLASSES):
+            differ = differences(sums[:, row], np.full(len(steps), server_round), noises)
+            seen += differ.factors.shape[1]
+            counted = differ.times(mmse.CURVATURE * R)
+            rows.append(least_error_weights(target, counted, (INPUTS + 1) * noise))
+        shares, middle = np.array(rows), steps.mean()
+        apart = middle * np.einsum("ri,irj->rj", shares - target, uploads)
+        of_noise = middle**2 * noise
+        now = Departure(
+            flat(apart[None])[0],
+            np.append(sizes * ((shares - target) ** 2 @ of_noise), 0),  # there is no rest
+            np.append(sizes * (target**2 @ of_noise), 0),
+            np.append(sizes * (shares**2 @ of_noise), 0),
+        )
+        # The rate of round 1 is not known before its step: then 1, which moves no share.
+        before, first = departure, departure is None
+        of_test = now if first else departure.plus(now.scaled(rate))
+        departure = now.scaled(rate) if first else departure.scaled(past).plus(now.scaled(rate))
+        last, kept = kept, of_test.shares(list(stretches(HEAD, SIZE)), R)
+        if before is not None:
+            change = (kept - last)[:CLASSES, None, None] * head_rows(before.total[None])[0][:, None]
+            expected = flat(change.transpose(1, 0, 2))[0]
+            np.testing.assert_allclose(outcome.revision.move, expected, rtol=1e-2, atol=1e-4)
+            assert outcome.revision.noise_after == pytest.approx(before.noise_at(kept), rel=1e-3)
     found = outcome.row_weights
-    left_out, rows, seen = LeftOut(), [], 0
+    assert (kept.mean() < 0.5) == odd and (seen == 0) == odd
     for row in range(CLASSES):
-        differ = differences(sums[:, row], np.full(len(steps), rounds), noises)
-        seen += differ.factors.shape[1]
-        counted = differ.times(mmse.CURVATURE * R)
-        rows.append(least_error_weights(target, counted, (INPUTS + 1) * noise))
-        apart = rows[-1] - target
-        error = np.square(apart) @ noises / rounds**2
-        left_out.add(apart @ sums[:, row] / rounds, error, apart, target, noise)
-    kept = left_out.share(mmse.IN_THE_TEST * mmse.CURVATURE, R)
-    assert (kept < 1) == odd and (seen == 0) == odd
-    for row in range(CLASSES):
-        of_updates = steps.mean() * (target + kept * (rows[row] - target)) / steps
+        of_updates = steps.mean() * (target + kept[row] * (rows[row] - target)) / steps
         np.testing.assert_allclose(
-            found.scales[row] * found.shares[row], of_updates, rtol=1e-3, atol=1e-6
+            found.scales[row] * found.shares[row], of_updates, rtol=1e-3, atol=1e-5
         )
     np.testing.assert_array_equal(outcome.update, weighted_rows(found, updates.updates))
     np.testing.assert_allclose(outcome.gauges["target"], target)
+    assert outcome.gauges["kept_departure"] == pytest.approx(kept.mean(), abs=1e-4)
 
 
-def test_quiet_clients_that_are_odd_do_not_decide():
-    """By the noise alone all is theirs; three of twenty are .15."""
-    strategy, parts = rule(), []
-    state = strategy.initial_state()
-    for server_round in range(1, 11):
-        state, outcome = strategy.combine(state, drawn_odd(server_round), RandomStream(bytes(32)))
-        parts.append(outcome.row_weights.shares[:CLASSES, 17:].sum(axis=1))
-    assert np.min(parts[0]) > 0.7
-    assert np.max(parts[9]) < 0.35
+@pytest.mark.parametrize("asked", [20, 5])
+def test_a_model_that_odd_quiet_clients_moved_is_taken_back(asked: int) -> None:
+    """By the noise alone all is theirs; three of twenty are .15, three of five .6 of the target.
 
-
-def test_clients_of_other_rounds_tell_that_quiet_ones_are_odd():
-    """Three quiet clients and two of the seventeen others in each round: three of five are .6."""
-    strategy, parts = rule(), []
-    state = strategy.initial_state()
-    for server_round in range(1, 35):
-        all_of_them = drawn_odd(server_round)
-        asked = [2 * server_round % 17, (2 * server_round + 1) % 17, 17, 18, 19]
-        sites = tuple(all_of_them.sites[i] for i in asked)
-        updates = RoundUpdates(server_round, sites, all_of_them.updates[asked], {}, HEAD)
+    With five a round two of the seventeen others take turns, as no round shows alone. At the end
+    the model is where the target's weights would have taken it, but for a twentieth of the
+    difference.
+    """
+    strategy = rule()
+    state, model, by_target, by_least, parts = strategy.initial_state(), 0, 0, 0, []
+    for server_round in range(1, 41):
+        everyone = drawn_odd(server_round)
+        turn = [2 * server_round % 17, (2 * server_round + 1) % 17]
+        chosen = list(range(20)) if asked == 20 else [*turn, 17, 18, 19]
+        sites, rows = tuple(everyone.sites[i] for i in chosen), everyone.updates[chosen]
+        updates = RoundUpdates(server_round, sites, rows, {}, HEAD)
         state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
-        parts.append(outcome.row_weights.shares[:CLASSES, 2:].sum(axis=1))
+        state = strategy.after_step(state, outcome)
+        model = model + outcome.update + (outcome.revision.move if outcome.revision else 0)
+        by_target, by_least = by_target + rows.mean(axis=0), by_least + rows[-3:].mean(axis=0)
+        parts.append(outcome.row_weights.shares[:CLASSES, -3:].sum(axis=1))
     assert np.min(parts[0]) > 0.9
-    assert np.mean(parts[29:]) < 0.7
+    assert np.max(parts[-1]) == pytest.approx(3 / asked, abs=0.02)
+    assert np.linalg.norm(model - by_target) < 0.05 * np.linalg.norm(by_least - by_target)
+
+
+def test_a_run_takes_back_what_odd_quiet_clients_did() -> None:
+    """Two of ten hospitals have inverted images and little noise; the rate is found."""
+    keys = {"dataset": "digits", "model": "logreg", "partition": "iid", "batch-sizes": "32"}
+    noise = {"groups": "inverted:8:2", "epsilons": "1,1,1,1,1,1,1,1,8,8", "delta": 1e-3}
+    run = RunConfig.parse({"strategy": "mmse", "rounds": 12, "seed": 1, **keys, **noise})
+    gauges = [event["gauges"] for event in run_in_process(run, 10).rounds]
+    assert gauges[0]["kept_departure"] > 0.9 and gauges[-1]["kept_departure"] < 0.1
+    assert min(one["past_scale"] for one in gauges) < 0.95  # steps of more noise are shorter
+
+
+def test_a_guard_takes_nothing_out_of_what_may_be_taken_back() -> None:
+    for name, takes in {"mmse": False, "robust-hdp": True, "mmse+fedprox": True}.items():
+        keys = {"strategy": name, "guard": "content", "learning-rate": 0.1}
+        assert make_strategy(RunConfig.parse(keys)).guard._takes_back == takes
+
+
+def test_inside_a_part_nothing_is_taken_back() -> None:
+    """It is not told what the server's step did with the aggregate."""
+    strategy, revised = rule(OneWeightMMSE), []
+    state = strategy.initial_state()
+    for server_round in range(1, 31):
+        state, outcome = strategy.combine(state, drawn_odd(server_round), RandomStream(bytes(32)))
+        revised.append(outcome.revision)
+    assert outcome.weights[17:].sum() < 0.2
+    assert revised == [None] * 30
+    assert strategy.declare().is_final and not rule().declare().is_final
 
 
 def test_a_noisy_client_keeps_the_label_that_it_alone_holds():

@@ -11,7 +11,7 @@ import pytest
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
-from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
 from strategies import make_strategy
 from strategies.server_step.found import FoundRate, change
 from strategies.server_step.step import ServerStep
@@ -127,6 +127,35 @@ def test_an_aggregate_of_zeros_moves_nothing_and_is_no_evidence() -> None:
     outcome = Outcome(np.zeros(4, np.float32), np.ones(1))
     state = step.initial_state()
     assert step.move(state, outcome, updates) == (state, outcome)
+
+
+def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
+    """Noise of the target is three times as long: so are the steps, were they not scaled."""
+    own = np.eye(SIZE, dtype=np.float32)[:4]
+    target = 3 * np.eye(SIZE, dtype=np.float32)[4:8]
+
+    def walk_of(rows: np.ndarray, revised_in: int) -> tuple[np.ndarray, list[float], list[Any]]:
+        step = make_strategy(config_of()).step
+        state, model, rates, pasts = step.initial_state(), np.zeros(SIZE, np.float32), [], []
+        for t, row in enumerate(rows, start=1):
+            revision = None
+            if t == revised_in:
+                apart = sum(r * (b - a) for r, a, b in zip(rates, own, target, strict=False))
+                energies = [sum(r**2 * k for r in rates) for k in (1, 9)]
+                revision = Revision(apart, *energies)
+            updates = RoundUpdates(t, ("a",), row[None])
+            outcome = Outcome(row, np.ones(1), revision=revision)
+            state, moved = step.move(state, outcome, updates)
+            model += moved.update
+            rates.append(float(moved.gauges["server_rate"]))
+            pasts.append(moved.gauges["past_scale"])
+        return model, rates, pasts
+
+    found, rates, pasts = walk_of(np.concatenate([own[:3], target[3:]]), revised_in=4)
+    expected, wanted, _ = walk_of(target, revised_in=0)
+    assert pasts == pytest.approx([1, 1, 1, 1 / 3])
+    assert rates[-1] == pytest.approx(wanted[-1]) and rates[0] == pytest.approx(3 * wanted[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 # --- the key --------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import HDPFLError, StrategyError, TermsError
 from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
 from strategies import SERVER_STEPS, check_strategy, make_strategy
 from strategies.composition import KEYS_REFUSED, REFUSED
+from strategies.core.checks import check_outcome
 from strategies.guards.proof import SHARED
 from strategies.server_step.adaptive import BLOCK
 from strategies.server_step.schedule import read_schedule
@@ -72,6 +73,47 @@ def test_adam_and_yogi_are_algorithm_2(name: str) -> None:
         v = 0.9 * v + 0.1 * square if name == "adam" else v - 0.1 * square * np.sign(v - square)
         expected.append(0.3 * m / (np.sqrt(v) + 0.02))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [None, 0.0, 0.8])
+def test_a_revision_leaves_nothing_of_what_it_takes_back(beta: float | None) -> None:
+    """Once momentum is over, the model is where the other aggregates would have taken it."""
+    keys = {"server-learning-rate": 0.5} | ({} if beta is None else {"momentum.beta": beta})
+    kind = ServerStep if beta is None else SERVER_STEPS["momentum"]
+    first, other = np.random.default_rng(6).standard_normal((2, 3, 20)).astype(np.float32)
+    rest = np.zeros((60, 20), np.float32)
+
+    def end(rows: np.ndarray, revision: Revision | None) -> np.ndarray:
+        step = kind(config_of(**keys))
+        state, model = step.initial_state(), np.zeros(20)
+        for t, row in enumerate([*rows, *rest], start=1):
+            updates = RoundUpdates(t, SITES, np.zeros((3, 20), np.float32))
+            past = revision if t == len(rows) + 1 else None
+            state, moved = step.move(state, Outcome(row, np.full(3, 1 / 3), revision=past), updates)
+            model = model + moved.update
+        return model
+
+    revision = Revision(np.float32(0.5) * (other - first).sum(axis=0), 1.0, 1.0)
+    np.testing.assert_allclose(end(first, revision), end(other, None), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["adam", "yogi", "anderson"])
+def test_a_step_with_rates_of_its_own_revises_nothing(name: str) -> None:
+    step = SERVER_STEPS[name](config_of(strategy=f"fedavg+{name}"))
+    outcome = Outcome(np.ones(8, np.float32), np.full(3, 1 / 3))
+    updates = RoundUpdates(1, SITES, np.ones((3, 8), np.float32))
+    revised = replace(outcome, revision=Revision(np.ones(8, np.float32), 1.0, 2.0))
+    moves = [step.move(step.initial_state(), one, updates)[1] for one in (outcome, revised)]
+    np.testing.assert_array_equal(moves[0].update, moves[1].update)
+
+
+def test_a_revision_of_another_shape_is_refused() -> None:
+    outcome = Outcome(np.ones(8, np.float32), np.full(3, 1 / 3))
+    updates = RoundUpdates(1, SITES, np.ones((3, 8), np.float32))
+    with pytest.raises(StrategyError, match="a revision of another shape"):
+        check_outcome(
+            replace(outcome, revision=Revision(np.ones(7, np.float32), 1.0, 1.0)), updates
+        )
 
 
 def test_the_step_of_auto_is_one_but_of_a_rate_per_coordinate() -> None:

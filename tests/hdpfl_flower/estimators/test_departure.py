@@ -1,0 +1,142 @@
+"""Sum of what weights move a model apart from the target's, and how much of it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from hdpfl_flower.estimators.departure import RUN_ALARM, Departure
+
+PARTS = [(0, slice(0, 200)), (1, slice(200, 300)), (0, slice(300, 600))]
+SIZES = np.array([500, 100])
+NOISE = np.append(np.full(17, 1.0), np.full(3, 1e-3))
+"""Variances a coordinate."""
+TARGET, LEAST = np.full(20, 1 / 20), (1 / NOISE) / (1 / NOISE).sum()
+
+
+def of_round(
+    step: np.ndarray, noise: np.ndarray = NOISE, p: np.ndarray = LEAST, sizes: np.ndarray = SIZES
+) -> Departure:
+    apart, target, own = (np.square(w) @ noise for w in (p - TARGET, TARGET, p))
+    return Departure(step.astype(np.float32), sizes * apart, sizes * target, sizes * own)
+
+
+def draw(generator: np.random.Generator, p: np.ndarray = LEAST, noise: np.ndarray = NOISE):
+    """One round's noise of p's move and of the target's."""
+    uploads = generator.standard_normal((20, SIZES.sum())) * np.sqrt(noise)[:, None]
+    return p @ uploads, TARGET @ uploads
+
+
+def test_the_noise_of_any_share_is_that_of_the_moves():
+    """Of 200 draws of 600 coordinates the mean square has an error of √(2/120,000) = .4 %."""
+    generator = np.random.default_rng(1)
+    moves = [draw(generator) for _ in range(200)]
+    expected = of_round(np.zeros(600)).plus(of_round(np.zeros(600)).scaled(2.0))
+    for shares in ([0.0, 0.0], [0.3, 0.9], [1.0, 1.0]):
+        of_all = np.empty(600)
+        for block, part in PARTS:
+            of_all[part] = shares[block]
+        found = np.mean([np.square((1 - of_all) * q + of_all * p).sum() for p, q in moves])
+        assert expected.noise_at(np.array(shares)) == pytest.approx(5 * found, rel=0.02)
+
+
+def test_scales_and_sums_are_those_of_the_moves():
+    step = np.arange(600.0)
+    both = of_round(step).scaled(0.5).plus(of_round(2 * step))
+    np.testing.assert_array_equal(both.total, np.float32(2.5) * step.astype(np.float32))
+    np.testing.assert_allclose(both.noise, 1.25 * of_round(step).noise)
+    np.testing.assert_allclose(both.of_target, 1.25 * of_round(step).of_target)
+    np.testing.assert_allclose(both.of_own, 1.25 * of_round(step).of_own)
+
+
+def test_a_bias_is_taken_back_once_its_sum_is_above_the_noise():
+    """Three quiet clients are 1.2 away: a round's bias is .85·1.2 long.
+
+    Its sum over t rounds grows like t, and the noise like √t: .85·1.2·√t against √(600·17)/20 = 5.
+    """
+    generator, away = np.random.default_rng(2), np.full(600, 0.85 * 1.2 / np.sqrt(600))
+    total, shares = None, []
+    for _ in range(30):
+        own, target = draw(generator)
+        one = of_round(own - target + away)
+        total = one if total is None else total.plus(one)
+        shares.append(total.shares(PARTS, 30))
+    assert min(shares[0]) > 0.9
+    assert np.max(shares[-10:]) < 0.01
+
+
+def test_a_bias_of_one_block_alone_is_taken_back_there():
+    """Of 100 coordinates of 600: by the whole model it is within noise."""
+    generator, away = np.random.default_rng(3), np.zeros(600)
+    away[200:300] = 0.034
+    total = None
+    for _ in range(30):
+        own, target = draw(generator)
+        one = of_round(own - target + away)
+        total = one if total is None else total.plus(one)
+    shares = total.shares(PARTS, 30)
+    assert shares[1] < 0.1 and shares[0] > 0.6
+
+
+@pytest.mark.parametrize("block", [None, 0, 1])
+def test_half_is_kept_where_a_sum_is_at_the_stated_quantile(block: int | None):
+    """Of one block a χ² with its size; of all a χ² with the same mean and variance."""
+    noise = np.array([3.0, 1.0]) * of_round(np.zeros(600)).noise
+    costs = of_round(np.zeros(600))
+    rho = float(costs.of_target.sum() / costs.of_own.sum())
+    alarm = RUN_ALARM / max(1.0, rho - 1) / (2 + 2 * np.log2(12))
+    if block is None:
+        freedom = noise.sum() ** 2 / (noise**2 / SIZES).sum()
+        squares = noise / noise.sum() * chi2.isf(alarm, freedom) / freedom * noise.sum()
+    else:
+        squares = np.zeros(2)
+        squares[block] = chi2.isf(alarm / 2, SIZES[block]) / SIZES[block] * noise[block]
+    step = np.empty(600)
+    for one, part in PARTS:
+        step[part] = np.sqrt(squares[one] / SIZES[one])
+    at = replace(of_round(step), noise=noise)
+    assert at.shares(PARTS, 12)[block or 0] == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("rounds", [3, 12, 30])
+@pytest.mark.parametrize(("quiet", "most", "costs"), [(0.3, 0.25, 0.02), (0.01, 0.03, 0.1)])
+@pytest.mark.parametrize("size", [14, 100])
+def test_noise_alone_takes_half_back_in_few_runs(rounds, quiet, most, costs, size):
+    """That costs .2 times p's noise, and 12.6 times: α/2 = .2 and .016; up to .25 and .03 occur.
+
+    One block, whose tests are one. Of 400 runs; a binomial of ``most`` exceeds three standard
+    deviations with a chance of 3e-3. All moves together cost less noise than ``costs``.
+    """
+    noise = np.append(np.full(17, 1.0), np.full(3, quiet))
+    least = (1 / noise) / (1 / noise).sum()
+    generator, moved, total = np.random.default_rng(rounds), 0, 0.0
+    sizes, parts = np.array([size]), [(0, slice(0, size))]
+    deviation = np.sqrt(np.square(least - TARGET) @ noise)
+    for _ in range(400):
+        sums, alarms = None, 0
+        for _ in range(rounds):
+            step = generator.standard_normal(size) * deviation
+            one = of_round(step, noise, least, sizes)
+            sums = one if sums is None else sums.plus(one)
+            shares = sums.shares(parts, rounds)
+            alarms += shares[0] < 0.5
+            total += sums.noise_at(shares) / sums.of_own[0] / (400 * rounds)
+        moved += alarms > 0
+    assert moved <= 400 * most + 3 * np.sqrt(400 * most * (1 - most))
+    assert total < 1 + costs
+
+
+def test_weights_that_save_no_noise_are_kept():
+    steps = np.full(600, 9.0)
+    louder = np.append(TARGET[:17] + 3 / (20 * 17), np.zeros(3))
+    for p in (TARGET, louder):
+        np.testing.assert_array_equal(of_round(steps, p=p).shares(PARTS, 12), 1)
+
+
+def test_a_block_without_coordinates_is_kept():
+    one = of_round(np.full(600, 9.0))
+    empty = (np.append(noise, 0) for noise in (one.noise, one.of_target, one.of_own))
+    np.testing.assert_allclose(Departure(one.total, *empty).shares(PARTS, 12), 0, atol=1e-6)
