@@ -75,11 +75,14 @@ class Revision:
             rates of those rounds.
         noise_before: expected squared lengths of the noise of those rounds' moves, summed.
         noise_after: likewise by the new weights.
+        taken_back: site → by what its updates are multiplied less in the model, the mean over the
+            coordinates; below 0: more.
     """
 
     move: npt.NDArray[np.float32]
     noise_before: float
     noise_after: float
+    taken_back: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,15 @@ class Departure:
         of_target: expected squared lengths of the noise of q's moves, summed over the rounds,
             likewise.
         of_own: those of p's.
+        factors: site → by what its updates are multiplied in ``total``, summed over the rounds,
+            by block.
     """
 
     total: npt.NDArray[np.float32]
     noise: Floats
     of_target: Floats
     of_own: Floats
+    factors: dict[str, Floats]
 
     def scaled(self, factor: float) -> Departure:
         """Return the departure where all moves are ``factor`` times as long."""
@@ -52,15 +55,20 @@ class Departure:
             square * self.noise,
             square * self.of_target,
             square * self.of_own,
+            {site: factor * one for site, one in self.factors.items()},
         )
 
     def plus(self, later: Departure) -> Departure:
         """Return the sum with the departure of later rounds, whose noise is independent."""
+        factors = dict(self.factors)
+        for site, one in later.factors.items():
+            factors[site] = factors[site] + one if site in factors else one
         return Departure(
             self.total + later.total,
             self.noise + later.noise,
             self.of_target + later.of_target,
             self.of_own + later.of_own,
+            factors,
         )
 
     def noise_at(self, shares: Floats) -> float:
@@ -80,8 +88,9 @@ class Departure:
         z is the normal quantile of 1 − α/(2 + 2·log₂ R), for a block of B that of a B-th of it:
         sums of neighbouring rounds hold nearly the same noise, each doubling of the rounds is a
         test (in 3 to 80 rounds .8 to 1.4 times as many false alarms occur where α/2 is .2, and 1
-        to 2.6 times where it is .016). α is ``RUN_ALARM``/max(1, ρ − 1) where the target's noise is ρ times that of p, so
-        that what false alarms add to the noise of p is no more than that share of it.
+        to 2.6 times where it is .016). α is ``RUN_ALARM``/max(1, ρ − 1) where the target's noise is
+        ρ times that of p, so that what false alarms add to the noise of p is no more than about
+        that share of it.
 
         Of noise alone the square is taken for a multiple of a χ² with the same mean and variance
         (Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics

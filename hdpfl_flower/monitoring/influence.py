@@ -10,7 +10,8 @@ not the updates' lengths: an update's length is mostly noise (√d·σ, which av
 does not move the model), a site can send any length, and with ``noise = server`` lengths
 are not in the journal. The report shows lengths beside the shares.
 
-Parts that a guard removes from the model are subtracted; an update that it shortens counts by its
+Parts that a guard or a revision removes from the model are subtracted, and where the length of
+earlier moves changed (``past_scale``), they are scaled; an update that it shortens counts by its
 weight. A server step with a past (momentum, Adam, Anderson) spreads a round over later ones, and a
 reported mean of models (``average``) counts early rounds for more: the share is that of the
 broadcast model, a round counted whole at its own rate. With class rows of their own weights it is
@@ -93,6 +94,9 @@ class Influence:
         # A new model starts from the first one before this round, or from the initial one.
         first = self.models[0] if self.models and event.get("from-first") else {}
         self.models += [dict(first) for _ in range(count - len(self.models))]
+        past = float(dict(event.get("gauges", {})).get("past_scale", 1.0))
+        if past != 1:
+            self.models = [{s: past * part for s, part in of.items()} for of in self.models]
         for model, parts in self.last.items():
             for site, part in parts.items():
                 self.models[model][site] = self.models[model].get(site, 0.0) + part

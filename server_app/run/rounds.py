@@ -312,8 +312,7 @@ class RoundLoop:
     def save(self, server_round: int) -> Event:
         """Store the next round's data; return this round's facts."""
         strategy = self._strategy
-        taken_back = strategy.guard.taken_back if strategy.report.outcome else {}
-        facts = round_facts(strategy.report, len(strategy.roster.nodes), taken_back)
+        facts = round_facts(strategy.report, len(strategy.roster.nodes), taken_back(strategy))
         self._checkpoints.save(self._strategy, self.model, server_round, self.missed, facts)
         return facts
 
@@ -383,6 +382,20 @@ class RoundLoop:
         self._laps.append(time.perf_counter())
 
 
+def taken_back(strategy: HDPStrategy) -> dict[str, float]:
+    """Return by what each site's updates count less in the model since the last round.
+
+    What the guard took out of it, or the strategy by a revision; only one of them does.
+    """
+    outcome = strategy.report.outcome
+    if outcome is None:
+        return {}
+    if outcome.revision is None:
+        return dict(strategy.guard.taken_back)
+    past = float(outcome.gauges.get("past_scale", 1.0))
+    return {site: past * part for site, part in outcome.revision.taken_back.items()}
+
+
 def round_facts(
     report: RoundReport, online: int, taken_back: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
@@ -391,7 +404,7 @@ def round_facts(
     Args:
         report: of the round.
         online: how many sites were there.
-        taken_back: see ``Guard.taken_back``.
+        taken_back: as :func:`taken_back` returns it.
     """
     facts: dict[str, Any] = {
         "round": report.server_round,

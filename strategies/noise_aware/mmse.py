@@ -224,8 +224,11 @@ class MMSE(HDPStrategy):
         middle = float(steps[measured].mean())
         parts = _parts(head, updates.updates.shape[1])
         now = np.where(np.isfinite(of_steps), middle**2 * of_steps, 0.0)
-        step = _sum(head, middle * (shares - target) / steps, updates.updates)
-        state = replace(state, last=_departure(step, shares, target, now, parts))
+        factors = middle * (shares - target) / steps
+        noises = _noises(shares, target, now, parts)
+        by_site = dict(zip(updates.sites, factors.T, strict=True))
+        step = _sum(head, factors, updates.updates)
+        state = replace(state, last=Departure(step, *noises, by_site))
         kept = state.so_far().shares(parts, self.terms.rounds)
         revision = _revision(state, kept, parts) if told else None
         state = replace(state, kept=kept)
@@ -327,17 +330,23 @@ def _sum(
     return weighted_rows(RowWeights(head, factors, np.ones(len(factors))), updates)
 
 
-def _departure(
-    step: npt.NDArray[np.float32], shares: Floats, target: Floats, noise: Floats, parts: Parts
-) -> Departure:
-    """Return the departure of a round, whose updates have the noise per coordinate."""
-    sizes = np.zeros(len(shares))
+def _sizes(parts: Parts, blocks: int) -> Floats:
+    """Return the number of coordinates of each block, shape ``(blocks,)``."""
+    sizes = np.zeros(blocks)
     for block, part in parts:
         sizes[block] += part.stop - part.start
+    return sizes
+
+
+def _noises(
+    shares: Floats, target: Floats, noise: Floats, parts: Parts
+) -> tuple[Floats, Floats, Floats]:
+    """Return the noise of p − q, q and p, by block, of updates with that noise a coordinate."""
+    sizes = _sizes(parts, len(shares))
     apart, of_target, own = (
         sizes * (np.square(p) @ noise) for p in (shares - target, target, shares)
     )
-    return Departure(step, apart, of_target, own)
+    return apart, of_target, own
 
 
 def _revision(state: MMSEState, kept: Floats, parts: Parts) -> Revision | None:
@@ -345,10 +354,12 @@ def _revision(state: MMSEState, kept: Floats, parts: Parts) -> Revision | None:
     before, departure = np.broadcast_to(state.kept, kept.shape), state.departure
     if departure is None or np.array_equal(before, kept):
         return None
-    move = np.empty_like(departure.total)
+    change, move = kept - before, np.empty_like(departure.total)
     for block, part in parts:
-        move[part] = np.float32(kept[block] - before[block]) * departure.total[part]
-    return Revision(move, departure.noise_at(before), departure.noise_at(kept))
+        move[part] = np.float32(change[block]) * departure.total[part]
+    means = -_sizes(parts, len(kept)) * change / len(move)
+    taken_back = {site: float(means @ one) for site, one in departure.factors.items()}
+    return Revision(move, departure.noise_at(before), departure.noise_at(kept), taken_back)
 
 
 def _kept(updates: npt.NDArray[np.float32], head: Head | None) -> list[Places]:

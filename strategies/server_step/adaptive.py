@@ -15,7 +15,7 @@ Under DP most of v is noise, alike in all coordinates, and the step is close to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -76,6 +76,7 @@ class Adam(ServerStep):
         self, state: AdaptiveState, outcome: Outcome, updates: RoundUpdates
     ) -> tuple[AdaptiveState, Outcome]:
         """Return the step ηₜ m/(√v + τ)."""
+        outcome = replace(outcome, revision=None)  # earlier moves are no sums of aggregates
         settings, rate = self.settings, self.rate(updates.server_round)
         delta, step = outcome.update, np.empty_like(outcome.update)
         momentum, squares = np.empty(delta.shape), np.empty(delta.shape)

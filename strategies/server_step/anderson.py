@@ -116,7 +116,7 @@ class Anderson(ServerStep):
         gram = inner_products(residuals)
         weights = mixing_weights(gram, RIDGE)
         rate = self.rate(updates.server_round)
-        outcome = replace(outcome, revision=None)  # earlier moves are mixed, not sums
+        outcome = replace(outcome, revision=None)  # earlier moves are no sums of aggregates
         _, moved = super().move(None, outcome, updates)
         mixed = None
         if state.moves is not None and self._is_clear(gram, energies, weights, residuals.shape[1]):

@@ -21,7 +21,8 @@ def of_round(
     step: np.ndarray, noise: np.ndarray = NOISE, p: np.ndarray = LEAST, sizes: np.ndarray = SIZES
 ) -> Departure:
     apart, target, own = (np.square(w) @ noise for w in (p - TARGET, TARGET, p))
-    return Departure(step.astype(np.float32), sizes * apart, sizes * target, sizes * own)
+    factors = {"first": np.full(2, p[0] - TARGET[0])}
+    return Departure(step.astype(np.float32), sizes * apart, sizes * target, sizes * own, factors)
 
 
 def draw(generator: np.random.Generator, p: np.ndarray = LEAST, noise: np.ndarray = NOISE):
@@ -50,6 +51,10 @@ def test_scales_and_sums_are_those_of_the_moves():
     np.testing.assert_allclose(both.noise, 1.25 * of_round(step).noise)
     np.testing.assert_allclose(both.of_target, 1.25 * of_round(step).of_target)
     np.testing.assert_allclose(both.of_own, 1.25 * of_round(step).of_own)
+    other = replace(of_round(step), factors={"second": np.ones(2)})
+    found = both.plus(other).factors
+    np.testing.assert_allclose(found["first"], 1.5 * of_round(step).factors["first"])
+    np.testing.assert_array_equal(found["second"], 1)
 
 
 def test_a_bias_is_taken_back_once_its_sum_is_above_the_noise():
@@ -139,4 +144,4 @@ def test_weights_that_save_no_noise_are_kept():
 def test_a_block_without_coordinates_is_kept():
     one = of_round(np.full(600, 9.0))
     empty = (np.append(noise, 0) for noise in (one.noise, one.of_target, one.of_own))
-    np.testing.assert_allclose(Departure(one.total, *empty).shares(PARTS, 12), 0, atol=1e-6)
+    np.testing.assert_allclose(Departure(one.total, *empty, {}).shares(PARTS, 12), 0, atol=1e-6)

@@ -11,11 +11,14 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.client_bias import differences, least_error_weights
 from hdpfl_flower.estimators.departure import Departure
 from hdpfl_flower.estimators.softmax_head import Head
+from hdpfl_flower.monitoring.influence import Influence
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weights import stretches, weighted_rows
 from server_app.in_process.in_process_run import run_in_process
+from server_app.run.rounds import round_facts, taken_back
 from strategies import check_strategy, make_strategy
+from strategies.core.round_report import RoundReport
 from strategies.noise_aware import mmse
 from strategies.noise_aware.mmse import MMSE, OneWeightMMSE
 
@@ -118,6 +121,7 @@ def test_each_row_has_the_weights_of_the_formula(odd: bool) -> None:
             np.append(sizes * ((shares - target) ** 2 @ of_noise), 0),  # there is no rest
             np.append(sizes * (target**2 @ of_noise), 0),
             np.append(sizes * (shares**2 @ of_noise), 0),
+            {},
         )
         # The rate of round 1 is not known before its step: then 1, which moves no share.
         before, first = departure, departure is None
@@ -175,6 +179,28 @@ def test_a_run_takes_back_what_odd_quiet_clients_did() -> None:
     gauges = [event["gauges"] for event in run_in_process(run, 10).rounds]
     assert gauges[0]["kept_departure"] > 0.9 and gauges[-1]["kept_departure"] < 0.1
     assert min(one["past_scale"] for one in gauges) < 0.95  # steps of more noise are shorter
+
+
+def test_the_journal_has_the_shares_of_the_model_that_is() -> None:
+    """One coordinate a client, in which it alone moves: the model shows its coefficient."""
+    keys = {"strategy": "mmse", "rounds": 12, "learning-rate": "auto"}
+    strategy, mark = make_strategy(RunConfig.parse(keys)), np.float32(1e-3)
+    state, step_state = strategy.initial_state(), strategy.step.initial_state()
+    model, influence, scales = np.zeros(SIZE), Influence(), []
+    for server_round in range(1, 13):
+        updates = replace(drawn_odd(server_round), head=None)
+        updates.updates[:, :20] = mark * np.eye(20)
+        state, outcome = strategy.combine(state, updates, RandomStream(bytes(32)))
+        step_state, moved = strategy.step.move(step_state, outcome, updates)
+        state = strategy.after_step(state, moved)
+        model = model + moved.update
+        scales.append(moved.gauges["past_scale"])
+        strategy.report = RoundReport(server_round, list(updates.sites), 0, outcome=moved)
+        strategy.report.answered = list(updates.sites)
+        facts = round_facts(strategy.report, 20, taken_back(strategy))
+        influence.add({**facts, "accepted": updates.sites})
+    assert min(scales) < 0.9 and outcome.gauges["kept_departure"] < 0.5
+    np.testing.assert_allclose(list(influence.models[0].values()), model[:20] / mark, rtol=1e-3)
 
 
 def test_a_guard_takes_nothing_out_of_what_may_be_taken_back() -> None:
