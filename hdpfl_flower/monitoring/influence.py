@@ -95,17 +95,15 @@ class Influence:
         first = self.models[0] if self.models and event.get("from-first") else {}
         self.models += [dict(first) for _ in range(count - len(self.models))]
         past = float(dict(event.get("gauges", {})).get("past_scale", 1.0))
-        if past != 1:
-            self.models = [{s: past * part for s, part in of.items()} for of in self.models]
+        for parts in self.models:
+            for site in parts.keys() & lost.keys():
+                # Not below 0; ∞ removes all, and a rest of rounding size counts as 0.
+                rest = parts[site] - lost[site]
+                parts[site] = rest if rest > _ROUNDING * parts[site] else 0.0
+            parts.update((site, past * part) for site, part in tuple(parts.items()))
         for model, parts in self.last.items():
             for site, part in parts.items():
                 self.models[model][site] = self.models[model].get(site, 0.0) + part
-        for site, part in lost.items():
-            for parts in self.models:
-                if site in parts:
-                    # Not below 0; ∞ removes all, and a rest of rounding size counts as 0.
-                    rest = parts[site] - part
-                    parts[site] = rest if rest > _ROUNDING * parts[site] else 0.0
 
     def shares(self, model: int = 0) -> Parts:
         """Return each site's share of a model, 0 without a part."""

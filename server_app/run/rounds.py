@@ -312,7 +312,7 @@ class RoundLoop:
     def save(self, server_round: int) -> Event:
         """Store the next round's data; return this round's facts."""
         strategy = self._strategy
-        facts = round_facts(strategy.report, len(strategy.roster.nodes), taken_back(strategy))
+        facts = round_facts(strategy.report, len(strategy.roster.nodes))
         self._checkpoints.save(self._strategy, self.model, server_round, self.missed, facts)
         return facts
 
@@ -382,29 +382,12 @@ class RoundLoop:
         self._laps.append(time.perf_counter())
 
 
-def taken_back(strategy: HDPStrategy) -> dict[str, float]:
-    """Return by what each site's updates count less in the model since the last round.
-
-    What the guard took out of it, or the strategy by a revision; only one of them does.
-    """
-    outcome = strategy.report.outcome
-    if outcome is None:
-        return {}
-    if outcome.revision is None:
-        return dict(strategy.guard.taken_back)
-    past = float(outcome.gauges.get("past_scale", 1.0))
-    return {site: past * part for site, part in outcome.revision.taken_back.items()}
-
-
-def round_facts(
-    report: RoundReport, online: int, taken_back: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+def round_facts(report: RoundReport, online: int) -> dict[str, Any]:
     """Return the journal's facts of a round.
 
     Args:
         report: of the round.
         online: how many sites were there.
-        taken_back: as :func:`taken_back` returns it.
     """
     facts: dict[str, Any] = {
         "round": report.server_round,
@@ -426,8 +409,8 @@ def round_facts(
             facts["scale"] = report.outcome.scale
         if report.outcome.from_first:
             facts["from-first"] = True
-        if taken_back:
-            facts["taken-back"] = dict(taken_back)
+        if report.taken_back:
+            facts["taken-back"] = report.taken_back
     return facts
 
 

@@ -289,6 +289,8 @@ class HDPStrategy(Strategy):
         self.state = self.after_step(self.state, moved)
         record = self._record.moved(moved, self.terms)
         report.outcome = self.reported.take_in(report.server_round, record, moved)
+        revised = moved.revision  # then the guard takes nothing back
+        report.taken_back = dict(revised.taken_back if revised else self.guard.taken_back)
         return record, None
 
     def configure_evaluate(

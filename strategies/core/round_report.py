@@ -20,6 +20,8 @@ class RoundReport:
         accepted: the sites whose update was used, in row order.
         rejected: site → why its reply was not used.
         outcome: None where there was no quorum; then the model stays as it was.
+        taken_back: site → by what its updates of earlier rounds count less in the model, by the
+            guard or a revision.
         bytes_down: of the instructions to all sites, see :func:`wire.content_bytes`.
         bytes_up: of the replies received, used or not.
         norms: l2 norms of the updates that were used, in row order; none where a trusted server
@@ -33,6 +35,7 @@ class RoundReport:
     accepted: list[str] = field(default_factory=list)
     rejected: dict[str, Rejected] = field(default_factory=dict)
     outcome: Outcome | None = None
+    taken_back: dict[str, float] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
     norms: list[float] = field(default_factory=list)

@@ -11,12 +11,12 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.client_bias import differences, least_error_weights
 from hdpfl_flower.estimators.departure import Departure
 from hdpfl_flower.estimators.softmax_head import Head
-from hdpfl_flower.monitoring.influence import Influence
+from hdpfl_flower.monitoring.influence import Influence, influence_of
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from hdpfl_flower.weights import stretches, weighted_rows
 from server_app.in_process.in_process_run import run_in_process
-from server_app.run.rounds import round_facts, taken_back
+from server_app.run.rounds import round_facts
 from strategies import check_strategy, make_strategy
 from strategies.core.round_report import RoundReport
 from strategies.noise_aware import mmse
@@ -176,9 +176,13 @@ def test_a_run_takes_back_what_odd_quiet_clients_did() -> None:
     keys = {"dataset": "digits", "model": "logreg", "partition": "iid", "batch-sizes": "32"}
     noise = {"groups": "inverted:8:2", "epsilons": "1,1,1,1,1,1,1,1,8,8", "delta": 1e-3}
     run = RunConfig.parse({"strategy": "mmse", "rounds": 12, "seed": 1, **keys, **noise})
-    gauges = [event["gauges"] for event in run_in_process(run, 10).rounds]
+    rounds = run_in_process(run, 10).rounds
+    gauges = [event["gauges"] for event in rounds]
     assert gauges[0]["kept_departure"] > 0.9 and gauges[-1]["kept_departure"] < 0.1
     assert min(one["past_scale"] for one in gauges) < 0.95  # steps of more noise are shorter
+    shares = influence_of(rounds).shares()
+    assert 0.1 < shares["8"] + shares["9"] < 0.25
+    assert sum(gauges[0]["target"][-2:]) < 0.25 < sum(rounds[0]["weights"][-2:])
 
 
 def test_the_journal_has_the_shares_of_the_model_that_is() -> None:
@@ -196,9 +200,10 @@ def test_the_journal_has_the_shares_of_the_model_that_is() -> None:
         model = model + moved.update
         scales.append(moved.gauges["past_scale"])
         strategy.report = RoundReport(server_round, list(updates.sites), 0, outcome=moved)
-        strategy.report.answered = list(updates.sites)
-        facts = round_facts(strategy.report, 20, taken_back(strategy))
-        influence.add({**facts, "accepted": updates.sites})
+        strategy.report.accepted = list(updates.sites)
+        if moved.revision:
+            strategy.report.taken_back = dict(moved.revision.taken_back)
+        influence.add(round_facts(strategy.report, 20))
     assert min(scales) < 0.9 and outcome.gauges["kept_departure"] < 0.5
     np.testing.assert_allclose(list(influence.models[0].values()), model[:20] / mark, rtol=1e-3)
 
