@@ -144,10 +144,11 @@ class FoundRate(ServerStep):
         norm = math.sqrt(_dot(delta, delta))
         if norm == 0:
             return state, outcome
-        state, beside, past = _revised(state, outcome.revision)
+        guess = self._way * distance(len(delta)) / math.sqrt(self._rounds)
+        state, beside, past = _revised(state, outcome.revision, guess)
         now, agreement = updates.server_round, 0.0
         if state.last is None:
-            way, first = self._way * distance(len(delta)) / math.sqrt(self._rounds), norm
+            way, first = guess, norm
         else:
             agreement = _dot(delta, state.last) / (norm * math.sqrt(_dot(state.last, state.last)))
             way, first = state.way, state.first
@@ -175,12 +176,13 @@ class FoundRate(ServerStep):
 
 
 def _revised(
-    state: FoundState, revision: Revision | None
+    state: FoundState, revision: Revision | None, guess: float
 ) -> tuple[FoundState, npt.NDArray[np.float32] | None, float]:
     """Return the state by a revision, its move and the scale of earlier moves.
 
     sₜ² grows by what the revision adds to the noise of the aggregates so far. The rates ηₛ = aₛ/sₛ
-    would have been smaller by the root: so is the way that the model has come, revised.
+    would have been smaller by the root: so is the way that the model has come, revised. Agreements
+    would have been smaller by the square, and with them how far log a moved from a₁, ``guess``.
     """
     if revision is None or state.moved is None:
         return state, None, 1.0
@@ -188,7 +190,9 @@ def _revised(
     past = math.sqrt(before / (before - revision.noise_before + revision.noise_after))
     whole = np.float32(past) * (state.moved + revision.move)
     first, squares = state.first / past, state.squares / past**2
-    return replace(state, first=first, squares=squares), whole - state.moved, past
+    way = guess * (state.way / guess) ** min(past**2, 1.0)
+    revised = replace(state, way=way, first=first, squares=squares)
+    return revised, whole - state.moved, past
 
 
 def distance(size: int) -> float:

@@ -158,6 +158,24 @@ def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_an_agreement_of_less_noise_counts_less_once_there_is_more() -> None:
+    """The first three aggregates agree by κ = .8; with twice the energy κ were .4."""
+    generator, step = np.random.default_rng(7), make_strategy(config_of()).step
+    signal = np.sqrt(0.8) * np.ones(SIZE)
+    state, ways = step.initial_state(), []
+    for t in range(1, 5):
+        row = (signal + np.sqrt(0.2) * generator.standard_normal(SIZE)).astype(np.float32)
+        energy = state.energy
+        revision = Revision(np.zeros(SIZE, np.float32), energy, 2 * energy) if t == 4 else None
+        updates = RoundUpdates(t, ("a",), row[None])
+        outcome = Outcome(row, np.ones(1), revision=revision)
+        state, moved = step.move(state, outcome, updates)
+        ways.append((state.way, float(moved.gauges["agreement"])))
+    (first, _), (third, _), (fourth, agreement) = ways[0], ways[2], ways[3]
+    grown = (math.log(fourth / first) - change(agreement, SIZE)) / math.log(third / first)
+    assert grown == pytest.approx(0.5)
+
+
 # --- the key --------------------------------------------------------------------------------------
 
 
