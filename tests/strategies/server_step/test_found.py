@@ -131,8 +131,9 @@ def test_an_aggregate_of_zeros_moves_nothing_and_is_no_evidence() -> None:
 
 def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
     """Noise of the target is three times as long: so are the steps, were they not scaled."""
-    own = np.eye(SIZE, dtype=np.float32)[:4]
-    target = 3 * np.eye(SIZE, dtype=np.float32)[4:8]
+    lengths = np.array([[0.5], [1], [1], [1]], np.float32)  # the first is not the longest
+    own = lengths * np.eye(SIZE, dtype=np.float32)[:4]
+    target = 3 * lengths * np.eye(SIZE, dtype=np.float32)[4:8]
 
     def walk_of(rows: np.ndarray, revised_in: int) -> tuple[np.ndarray, list[float], list[Any]]:
         step = make_strategy(config_of()).step
@@ -141,7 +142,8 @@ def test_a_model_revised_is_where_the_new_weights_would_have_taken_it() -> None:
             revision = None
             if t == revised_in:
                 apart = sum(r * (b - a) for r, a, b in zip(rates, own, target, strict=False))
-                energies = [sum(r**2 * k for r in rates) for k in (1, 9)]
+                squares = sum((r * k) ** 2 for r, k in zip(rates, lengths[:, 0], strict=False))
+                energies = [float(squares), float(9 * squares)]
                 revision = Revision(apart, *energies)
             updates = RoundUpdates(t, ("a",), row[None])
             outcome = Outcome(row, np.ones(1), revision=revision)
