@@ -21,7 +21,9 @@ Floats = npt.NDArray[np.float64]
 
 RUN_ALARM = 0.4
 """α, the expected number of times in a run that noise alone takes back more than half of a block's
-departure, where that at most doubles the noise; in proportion less where it costs more."""
+departure, where that at most doubles the noise; in proportion less where it costs more. With 1 in
+place of .4 the worst odd quiet clients leave it .6 points behind FedAvg in place of .9 (70 % of
+their labels drawn), and ordinary cases lose .6 to 1.1 (seeds 601 to 606)."""
 
 Parts = Sequence[tuple[int, slice]]
 """Stretches of a model, each with the number of its block; together they cover it."""
