@@ -37,8 +37,8 @@ the target is the plain mean of the updates.
 
 Known limits: as long as no difference is above the noise of the run so far, the weights lean to the
 quiet clients: where these are odd, a run that ends before goes their way. After a server step with
-rates of its own (``+adam``, ``+anderson``), and inside another part (``mmse+fedprox``), only coming
-rounds return to the target. Lies about content are a guard's business (``guard``).
+rates of its own (``+adam``, ``+anderson``), inside another part (``mmse+fedprox``) and with the
+guard ``cap`` only coming rounds return to the target. Lies about content are a guard's business.
 """
 
 from __future__ import annotations
@@ -189,10 +189,11 @@ class MMSE(HDPStrategy):
     def declare(self) -> Declaration:
         """Declare the facts that show a site's steps and bound its noise.
 
-        The step may be longer than any client's, and later rounds may take back a part of it.
+        The step may be longer than any client's, and later rounds may take back a part of it,
+        unless the guard bounds the weights after them.
         """
-        facts = CLAIMS | self.settings.facts
-        return Declaration(optional_facts=facts, is_convex=False, is_final=False)
+        facts, is_final = CLAIMS | self.settings.facts, self.server.guard == "cap"
+        return Declaration(optional_facts=facts, is_convex=False, is_final=is_final)
 
     def initial_state(self, disclosed: Disclosed | None = None) -> MMSEState:
         """Return no uploads and no sums."""
@@ -207,8 +208,7 @@ class MMSE(HDPStrategy):
         ``differing_directions`` those in which clients differ, a block in the mean, and
         ``kept_departure`` the share of p's departure from q that the model keeps, likewise.
         """
-        told = state.last is None
-        state = state.moved(1.0)
+        state = state.moved(1.0)  # where no step was told
         after, estimate = estimate_noise(state, updates, self.settings, self.terms)
         found = noise_and_steps(self.terms, updates, estimate)
         measured = np.flatnonzero(np.isfinite(found.variances))
@@ -230,7 +230,7 @@ class MMSE(HDPStrategy):
         step = _sum(head, factors, updates.updates)
         state = replace(state, last=Departure(step, *noises, by_site))
         kept = state.so_far().shares(parts, self.terms.rounds)
-        revision = _revision(state, kept, parts) if told else None
+        revision = None if self.declare().is_final else _revision(state, kept, parts)
         state = replace(state, kept=kept)
         # The updates are sums over the local steps: uᵢ has the weight pᵢ/kᵢ.
         shares = (target + kept[:, None] * (shares - target)) / steps

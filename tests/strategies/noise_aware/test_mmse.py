@@ -214,12 +214,17 @@ def test_a_guard_takes_nothing_out_of_what_may_be_taken_back() -> None:
         assert make_strategy(RunConfig.parse(keys)).guard._takes_back == takes
 
 
-def test_inside_a_part_nothing_is_taken_back() -> None:
-    """It is not told what the server's step did with the aggregate."""
+@pytest.mark.parametrize("around", ["part", "cap"])
+def test_what_the_model_does_not_have_is_not_taken_back(around: str) -> None:
+    """A part is not told what the server's step did, and the cap has cut the quiet weights."""
     strategy, revised = rule(OneWeightMMSE), []
+    if around == "cap":
+        strategy = make_strategy(RunConfig.parse({"strategy": "mmse", "rounds": R, "guard": "cap"}))
     state = strategy.initial_state()
     for server_round in range(1, 31):
         state, outcome = strategy.combine(state, drawn_odd(server_round), RandomStream(bytes(32)))
+        if around == "cap":
+            state = strategy.after_step(state, outcome)
         revised.append(outcome.revision)
     assert outcome.weights[17:].sum() < 0.2
     assert revised == [None] * 30
