@@ -51,6 +51,8 @@ class Departure:
 
     def scaled(self, factor: float) -> Departure:
         """Return the departure where all moves are ``factor`` times as long."""
+        if factor == 1:
+            return self
         square = factor**2
         return Departure(
             np.float32(factor) * self.total,

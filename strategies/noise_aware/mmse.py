@@ -356,7 +356,7 @@ def _revision(state: MMSEState, kept: Floats, parts: Parts) -> Revision | None:
         return None
     change, move = kept - before, np.empty_like(departure.total)
     for block, part in parts:
-        move[part] = np.float32(change[block]) * departure.total[part]
+        np.multiply(departure.total[part], np.float32(change[block]), out=move[part])
     means = -_sizes(parts, len(kept)) * change / len(move)
     taken_back = {site: float(means @ one) for site, one in departure.factors.items()}
     return Revision(move, departure.noise_at(before), departure.noise_at(kept), taken_back)

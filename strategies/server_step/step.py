@@ -96,7 +96,8 @@ class ServerStep:
         """
         rate, past = self.rate(updates.server_round), outcome.revision
         if past is not None:
-            move = np.float32(rate) * outcome.update + past.move
+            move = np.float32(rate) * outcome.update
+            move += past.move
             return state, moved_by(outcome, move, rate)
         if rate == 1:
             return state, outcome
