@@ -165,12 +165,13 @@ def check_bits(subject: Subject) -> None:
 
 
 def check_state(subject: Subject) -> None:
-    """The state can be checkpointed; a new process continues to the bit."""
+    """The state can be checkpointed; a new process continues to the bit, and revises likewise."""
     first, second = subject.updates(rows_of(7)), subject.updates(rows_of(7)[::-1].copy())
     group = np.zeros(7, np.int64) if subject.new().several_models else None
     second = replace(second, server_round=2, group=group)
     strategy, resumed = subject.new(), subject.new()
-    state, _ = strategy.combine(strategy.initial_state(), first, RandomStream(bytes(32)))
+    state, outcome = strategy.combine(strategy.initial_state(), first, RandomStream(bytes(32)))
+    state = strategy.after_step(state, outcome)
     arrays: dict[str, npt.NDArray[np.float64]] = {}
     try:
         facts = save_state(state, arrays)
@@ -180,6 +181,11 @@ def check_state(subject: Subject) -> None:
     one = strategy.combine(state, second, RandomStream(bytes(32)))[1]
     other = resumed.combine(loaded, second, RandomStream(bytes(32)))[1]
     same = one.update.tobytes() == other.update.tobytes()
+    if one.revision is not None:
+        _require(not strategy.declare().is_final, "a round revises earlier ones: "
+                 "declare is_final=False")  # fmt: skip
+        again = other.revision
+        same &= again is not None and one.revision.move.tobytes() == again.move.tobytes()
     _require(same, "after a checkpoint the second round differs: what it needs is not in its state")
 
 

@@ -29,6 +29,18 @@ Parts = Sequence[tuple[int, slice]]
 """Stretches of a model, each with the number of its block; together they cover it."""
 
 
+def block_sizes(parts: Parts, blocks: int) -> Floats:
+    """Return the number of coordinates of each block, shape ``(blocks,)``.
+
+    >>> block_sizes([(0, slice(0, 5)), (1, slice(5, 7)), (0, slice(7, 8))], 2)
+    array([6., 2.])
+    """
+    sizes = np.zeros(blocks)
+    for block, part in parts:
+        sizes[block] += part.stop - part.start
+    return sizes
+
+
 @dataclass(frozen=True)
 class Departure:
     """Sum over rounds of the model's moves by p less those by q.
@@ -39,7 +51,7 @@ class Departure:
         of_target: expected squared lengths of the noise of q's moves, summed over the rounds,
             likewise.
         of_own: those of p's.
-        factors: site → by what its updates are multiplied in ``total``, summed over the rounds,
+        factors: client → by what its updates are multiplied in ``total``, summed over the rounds,
             by block.
     """
 
@@ -114,9 +126,8 @@ class Departure:
         more, chance = float(self.of_target.sum()) - own, float(self.noise.sum())
         if not (chance > 0 and more > 0):
             return np.ones(blocks)
-        sizes, squares = np.zeros(blocks), np.zeros(blocks)
+        sizes, squares = block_sizes(parts, blocks), np.zeros(blocks)
         for block, part in parts:
-            sizes[block] += part.stop - part.start
             squares[block] += square_sum(self.total[part])
         used = np.flatnonzero(self.noise > 0)
         freedoms = np.append(sizes[used], chance**2 / (self.noise[used] ** 2 / sizes[used]).sum())

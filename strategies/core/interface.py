@@ -33,7 +33,7 @@ class Stateless:
 class Declaration:
     """Declaration of a strategy under some terms, before any request.
 
-    The contract suite (``contract.py``) tests the two properties.
+    The contract suite (``contract.py``) tests the three properties.
 
     Attributes:
         required_facts: facts that a site must disclose to take part, see ``wire.SITE_KEYS``.

@@ -1,7 +1,8 @@
 """Guard ``content``: refuses proven liars, and sites by their class rows.
 
 See ``content.py`` for the judgement by public records. The part of a refused site in the class
-rows is taken out whole, and the head is rebuilt from those who stay.
+rows is taken out whole, and the head is rebuilt from those who stay, where the strategy's steps are
+final and the server's linear.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Guard:
             config: of the run.
             sums: whether the strategy's update is a multiple of the sum of the updates by its
                 weights, see ``Declaration``; from another one nothing can be taken out.
-            linear_step: whether the server's step is linear, see ``ServerStep``; after another
-                one nothing can be taken out either.
+            linear_step: whether the server's step is linear, see ``ServerStep``, and the strategy's
+                final, see ``Declaration``; after another one nothing can be taken out either.
         """
         del sums, linear_step
         self._screens = config.terms.noise != "server"

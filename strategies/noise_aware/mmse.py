@@ -52,7 +52,7 @@ import numpy.typing as npt
 
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.estimators.client_bias import differences, least_error_weights
-from hdpfl_flower.estimators.departure import Departure, Parts
+from hdpfl_flower.estimators.departure import Departure, Parts, block_sizes
 from hdpfl_flower.estimators.noise_level import sample_coordinates
 from hdpfl_flower.estimators.softmax_head import Head
 from hdpfl_flower.estimators.temporal import NoiseEstimate
@@ -208,7 +208,7 @@ class MMSE(HDPStrategy):
         ``differing_directions`` those in which clients differ, a block in the mean, and
         ``kept_departure`` the share of p's departure from q that the model keeps, likewise.
         """
-        state = state.moved(1.0)  # where no step was told
+        state = state.moved(1.0)  # a part reports no step: its rate counts as 1
         after, estimate = estimate_noise(state, updates, self.settings, self.terms)
         found = noise_and_steps(self.terms, updates, estimate)
         measured = np.flatnonzero(np.isfinite(found.variances))
@@ -283,12 +283,12 @@ class MMSE(HDPStrategy):
 
 
 class OneWeightMMSE(MMSE):
-    """MMSE averaging with one weight per client, for parts, which take nothing back."""
+    """MMSE averaging with one weight per client and final steps, for parts."""
 
     by_row = False
 
     def declare(self) -> Declaration:
-        """Declare the same facts, and steps that are final."""
+        """Declare the same facts, and final steps."""
         return replace(super().declare(), is_final=True)
 
 
@@ -330,19 +330,11 @@ def _sum(
     return weighted_rows(RowWeights(head, factors, np.ones(len(factors))), updates)
 
 
-def _sizes(parts: Parts, blocks: int) -> Floats:
-    """Return the number of coordinates of each block, shape ``(blocks,)``."""
-    sizes = np.zeros(blocks)
-    for block, part in parts:
-        sizes[block] += part.stop - part.start
-    return sizes
-
-
 def _noises(
     shares: Floats, target: Floats, noise: Floats, parts: Parts
 ) -> tuple[Floats, Floats, Floats]:
     """Return the noise of p − q, q and p, by block, of updates with that noise a coordinate."""
-    sizes = _sizes(parts, len(shares))
+    sizes = block_sizes(parts, len(shares))
     apart, of_target, own = (
         sizes * (np.square(p) @ noise) for p in (shares - target, target, shares)
     )
@@ -357,7 +349,7 @@ def _revision(state: MMSEState, kept: Floats, parts: Parts) -> Revision | None:
     change, move = kept - before, np.empty_like(departure.total)
     for block, part in parts:
         np.multiply(departure.total[part], np.float32(change[block]), out=move[part])
-    means = -_sizes(parts, len(kept)) * change / len(move)
+    means = -block_sizes(parts, len(kept)) * change / len(move)
     taken_back = {site: float(means @ one) for site, one in departure.factors.items()}
     return Revision(move, departure.noise_at(before), departure.noise_at(kept), taken_back)
 

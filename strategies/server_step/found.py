@@ -70,7 +70,7 @@ class FoundState:
     Attributes:
         way: aₜ, the length of a step of the size sₜ.
         first: ‖Δ₁‖, of the first aggregate that was not 0.
-        squares: the sum of all ‖Δ‖² so far.
+        squares: the sum of all ‖Δ‖² so far; both as after the last revision.
         number: of these aggregates.
         last: the last aggregate that was not 0, float32, shape ``(d,)``; None before round 1.
         moved: what all steps so far have moved the model by, likewise.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -11,8 +12,9 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.server_terms import ServerTerms
 from hdpfl_flower.errors import HDPFLError
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.updates import Outcome, RoundUpdates
+from hdpfl_flower.updates import Outcome, Revision, RoundUpdates
 from strategies import SERVER_STEPS, STRATEGIES, check_strategy, make_strategy
+from strategies.averaging.fedavg import FedAvg
 from strategies.contract import CHECKS, Subject, rows_of, shares_of
 from strategies.core.checks import check_outcome
 from tests.federation import weighing
@@ -77,6 +79,27 @@ def test_unanimous_clients_get_their_way(name: str) -> None:
 def test_exactly_the_strategies_that_may_leave_the_clients_updates_say_so() -> None:
     leave = {"mmse", "fedrp", "robust-hdp+fedrp", *STEPS, *SPLIT, *NO_SUM}
     assert {name for name in NAMES if not subject_of(name).new().declare().is_convex} == leave
+
+
+def test_exactly_the_strategies_that_revise_say_so() -> None:
+    """Guards take nothing out of their models; inside a part the steps are final."""
+    said = {name for name in NAMES if not subject_of(name).new().declare().is_final}
+    assert said == {"mmse", *STEPS}
+
+
+def test_a_revision_after_final_steps_breaks_the_contract() -> None:
+    class Revising(FedAvg):
+        def combine(self, state, updates, noise):
+            state, outcome = super().combine(state, updates, noise)
+            return state, replace(outcome, revision=Revision(outcome.update, 1.0, 1.0))
+
+    class Its(Subject):
+        def new(self):
+            return Revising(self.config)
+
+    subject = Its(RunConfig.parse({"strategy": "fedavg"}))
+    with pytest.raises(HDPFLError, match="declare is_final=False"):
+        CHECKS["the state survives a checkpoint"](subject)
 
 
 def test_exactly_the_rules_that_are_no_weighted_sum_say_so() -> None:
