@@ -138,12 +138,16 @@ def test_a_busy_ledger_is_no_broken_one(
     opened: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = SiteSeries(opened.profile_path)
-    before = values(site)
+
+    def read() -> dict[tuple[str, ...], float]:  # less the disk, to which others write
+        return {key: value for key, value in values(site).items() if key[0] != "ledger_free_bytes"}
+
+    before = read()
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
     monkeypatch.setattr(readings, "EVERY", -1.0)
     with Chain(opened.ledger_path).transaction():
-        assert values(site) == before
+        assert read() == before
 
 
 def test_a_profile_that_breaks_leaves_the_last_one_standing(opened: SiteFolder) -> None:
