@@ -20,10 +20,9 @@ from hdpfl_flower.linalg.sums import square_sum
 Floats = npt.NDArray[np.float64]
 
 RUN_ALARM = 0.4
-"""α, the expected number of times in a run that noise alone takes back more than half of a block's
-departure, where that at most doubles the noise; in proportion less where it costs more. With 1 in
-place of .4 the worst odd quiet clients leave it .6 points behind FedAvg in place of .9 (70 % of
-their labels drawn), and ordinary cases lose .6 to 1.1 (seeds 601 to 606)."""
+"""Noise that false alarms may add to p in a run, as a share of its own. With 1 in place of .4 odd
+quiet clients cost less (at worst .6 points of FedAvg in place of .9, 70 % of their labels drawn),
+and ordinary cases lose .6 to 1.1 (seeds 601 to 606)."""
 
 Parts = Sequence[tuple[int, slice]]
 """Stretches of a model, each with the number of its block; together they cover it."""
@@ -104,9 +103,9 @@ class Departure:
         z is the normal quantile of 1 − α/(2 + 2·log₂ R), for a block of B that of a B-th of it:
         sums of neighbouring rounds hold nearly the same noise, each doubling of the rounds is a
         test (in 3 to 80 rounds .8 to 1.4 times as many false alarms occur where α/2 is .2, and 1
-        to 2.6 times where it is .016). α is ``RUN_ALARM``/max(1, ρ − 1) where the target's noise is
-        ρ times that of p, so that what false alarms add to the noise of p is no more than about
-        that share of it.
+        to 2.6 times where it is .016). α, the expected false alarms of a run, is r·max(a, r), where
+        1/r is the noise that p saves, as a share of its own, and a is ``RUN_ALARM``: they add about
+        a share a to the noise of p, and more where it saves little, as a bias would cost more.
 
         Of noise alone the square is taken for a multiple of a χ² with the same mean and variance
         (Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics
@@ -118,13 +117,13 @@ class Departure:
             rounds: R of the run.
 
         Returns:
-            Shape ``(blocks,)``; 1 where p has no less noise than q: nothing is gained.
+            Shape ``(blocks,)``; 0 where p has no less noise than q, unless they are equal.
         """
         from scipy.special import chdtrc, ndtr, ndtri
 
         blocks, own = len(self.noise), float(self.of_own.sum())
         more, chance = float(self.of_target.sum()) - own, float(self.noise.sum())
-        if not (chance > 0 and more > 0):
+        if not chance > 0:
             return np.ones(blocks)
         sizes, squares = block_sizes(parts, blocks), np.zeros(blocks)
         for block, part in parts:
@@ -132,8 +131,9 @@ class Departure:
         used = np.flatnonzero(self.noise > 0)
         freedoms = np.append(sizes[used], chance**2 / (self.noise[used] ** 2 / sizes[used]).sum())
         ratios = np.append(squares[used] / self.noise[used], squares.sum() / chance)
-        alarm = RUN_ALARM * min(1.0, max(own / more, np.finfo(float).eps)) / (1 + math.log2(rounds))
-        alarms = np.append(np.full(len(used), alarm / 2 / len(used)), alarm / 2)
+        ratio, least = own / more if more > 0 else math.inf, float(np.finfo(float).eps)
+        alarm = ratio * max(RUN_ALARM, ratio) / (2 + 2 * math.log2(rounds))
+        alarms = np.append(np.full(len(used), alarm / len(used)), alarm).clip(least, 1 - least)
         kept = 1 - ndtr(ndtri(alarms) - ndtri(chdtrc(freedoms, freedoms * ratios)))
         shares = np.full(blocks, kept[-1])
         shares[used] = np.minimum(kept[:-1], kept[-1])

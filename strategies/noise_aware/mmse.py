@@ -18,7 +18,8 @@ known, and no label. Three things make it work:
 * What these weights leave out is tested by its sum over the rounds, Σₛ Σ (pᵢ − qᵢ)uᵢ
   (``hdpfl_flower/estimators/departure.py``): where few quiet clients differ from many noisy ones,
   absent ones among them, too little for a test of each client, the weights return to the target,
-  and what the model has by the others is taken back, as if they had never been.
+  and what the model has by the others is taken back, as if they had never been. The less noise is
+  saved, the sooner: weights that save a sixth of the target's noise or less are the target.
 * A difference is that of *a class row of the softmax head* at a time, and so are the weights
   (``RowWeights``): a noisy client that alone holds a label keeps its part in that label's row, and
   in no other.

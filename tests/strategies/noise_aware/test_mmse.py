@@ -80,10 +80,10 @@ ODD_NOISE = np.append(np.full(17, 1.0), np.full(3, 0.03))
 
 
 def drawn_odd(server_round: int) -> RoundUpdates:
-    """Seventeen noisy clients agree, three quiet ones are 1.2 away, over all rows alike."""
+    """Seventeen noisy clients agree, three quiet ones are 1.3 away, over all rows alike."""
     away = np.random.default_rng(1).standard_normal(SIZE)
     generator = np.random.default_rng([7, server_round])
-    rows = np.outer(ODD_NOISE < 1, 1.2 * away / np.linalg.norm(away))
+    rows = np.outer(ODD_NOISE < 1, 1.3 * away / np.linalg.norm(away))
     rows += ODD_NOISE[:, None] * generator.standard_normal(rows.shape)
     return RoundUpdates(server_round, tuple(map(str, range(20))), rows.astype(np.float32), {}, HEAD)
 
