@@ -26,6 +26,7 @@ from studies.robust_hdp.accuracy import (
 from studies.robust_hdp.noise_table import NOISE_TABLE
 from studies.splitting.figures import FIGURES
 from studies.which_rule.few_sites import FEW_SITES
+from studies.which_rule.found_rate import FOUND_RATE
 from studies.which_rule.study import WHICH_RULE
 
 STUDIES: dict[str, Study] = {
@@ -49,6 +50,7 @@ STUDIES: dict[str, Study] = {
         DSU,
         WHICH_RULE,
         FEW_SITES,
+        FOUND_RATE,
         ADVISE,
         PUBLIC_START,
         LEADERBOARD,
