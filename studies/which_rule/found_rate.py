@@ -69,32 +69,32 @@ _NOISY = _mnist(
 ).config
 CASES: Mapping[str, RatedCase] = {
     **{
-        f"MNIST {name}, {model}": _mnist(model, partition, _WIDE)
+        f"MNIST {name} {model}": _mnist(model, partition, _WIDE)
         for model in ("logreg", "mlp:32")
         for name, partition in _SPLITS.items()
     },
-    "MNIST iid, logreg, every ε = .3": _mnist("logreg", "iid:600", "0.3"),
-    "MNIST iid, mlp:32, every ε = .5": _mnist("mlp:32", "iid:600", "0.5"),
-    "MNIST ≤ 2 labels, logreg, four ε = .05 among 8": _mnist(
+    "MNIST iid logreg every ε .3": _mnist("logreg", "iid:600", "0.3"),
+    "MNIST iid mlp:32 every ε .5": _mnist("mlp:32", "iid:600", "0.5"),
+    "MNIST ≤ 2 labels logreg four ε .05 among 8": _mnist(
         "logreg", "pathological:2:600", 4 * "0.05," + 15 * "8," + "8"
     ),
-    "MNIST, logreg, 70 % of labels drawn at six ε = 8 among .5": RatedCase(
+    "MNIST logreg six ε 8 with 70 % of labels drawn": RatedCase(
         _NOISY, metric=f"{BY_GROUP}0"
     ),
-    "digits, 10 clients": RatedCase(
+    "digits 10 clients": RatedCase(
         _small(_WIDE, dataset="digits", partition="iid"), 10, 8
     ),
-    "Heart, ε = .5, 1, 4, 8": RatedCase(_small("0.5,1,4,8", dataset="heart"), 4, 8),
-    "Heart, every ε = .3": RatedCase(_small("0.3", dataset="heart"), 4, 8),
-    "Heart, ε = 1, 3, 1, 8, 10 rounds": RatedCase(_small("1,3,1,8", 10, dataset="heart"), 4, 8),
-    "chem97, every ε = .3": RatedCase(_small("0.3"), 131, 4, split="chem97"),
-    "chem97, every ε = 1": RatedCase(_small("1"), 131, 4, split="chem97"),
-    "chem97": RatedCase(_small(_WIDE), 131, 4, split="chem97"),
-    "School, ε = 6": RatedCase(
+    "Heart ε .5 to 8": RatedCase(_small("0.5,1,4,8", dataset="heart"), 4, 8),
+    "Heart every ε .3": RatedCase(_small("0.3", dataset="heart"), 4, 8),
+    "Heart ε 1 to 8 10 rounds": RatedCase(_small("1,3,1,8", 10, dataset="heart"), 4, 8),
+    "chem97 every ε .3": RatedCase(_small("0.3"), 131, 4, split="chem97"),
+    "chem97 every ε 1": RatedCase(_small("1"), 131, 4, split="chem97"),
+    "chem97 ε .3 to 8": RatedCase(_small(_WIDE), 131, 4, split="chem97"),
+    "School ε 6": RatedCase(
         _small("6", model=LINEAR, delta=1e-3), 139, 4, ERROR, split="school"
     ),
 }  # fmt: skip
-QUICK = ("digits, 10 clients", "Heart, every ε = .3")
+QUICK = ("digits 10 clients", "Heart every ε .3")
 
 
 @dataclass(frozen=True, kw_only=True)

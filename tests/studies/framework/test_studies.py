@@ -112,6 +112,8 @@ def test_no_two_runs_of_a_study_share_a_name() -> None:
 def test_every_column_can_be_named_on_the_command_line() -> None:
     """``--columns`` takes labels with commas between."""
     for study in STUDIES.values():
+        cases = [getattr(one, "label", one) for one in getattr(study, "cases", ())]
+        assert not [label for label in cases if "," in label], study.name
         if isinstance(study, GridStudy):
             assert not [one.label for one in study.columns if "," in one.label], study.name
             for column in study.columns:

@@ -17,15 +17,15 @@ def test_the_best_fixed_rate_is_chosen_without_auto(tmp_path: Path) -> None:
         0.1: [80.0, 82.0],
         3.0: [85.0, 85.0],
     }
-    found = FOUND_RATE.findings({("Heart, every ε = .3", "mmse"): scores}, tmp_path)
+    found = FOUND_RATE.findings({("Heart every ε .3", "mmse"): scores}, tmp_path)
     assert found.tables[0].rows == (
-        ("Heart, every ε = .3", "mmse", "2", "3*", "85.0", "90.5", "+5.5 ± 0.5"),
+        ("Heart every ε .3", "mmse", "2", "3*", "85.0", "90.5", "+5.5 ± 0.5"),
     )
     assert (tmp_path / "found-rate.png").is_file()
 
 
 @pytest.mark.parametrize(("name", "metric", "ahead"), [
-    ("Heart, every ε = .3", "accuracy", 1), ("School, ε = 6", "mse", -1),
+    ("Heart every ε .3", "accuracy", 1), ("School ε 6", "mse", -1),
 ])  # fmt: skip
 def test_more_accuracy_and_less_error_are_better(name: str, metric: str, ahead: int) -> None:
     events: list[list[dict[str, Any]]] = [[{"metrics": {metric: value}}] for value in (0.3, 0.2)]
