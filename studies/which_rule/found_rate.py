@@ -179,10 +179,11 @@ class FoundRateStudy(Study):
             {"": panels}, folder / f"{self.name}.png", "points ahead of the best rate", self.title
         )
         head = ("case", "strategy", "seeds", "best rate", "its %", "auto", "difference")
-        numbers = {
-            f"{name}, {rule}": {f"{rate}": values for rate, values in scores.items()}
+        cells = [
+            {"case": name, "strategy": rule, "learning-rate": rate, "scores": values}
             for (name, rule), scores in found.items()
-        }
+            for rate, values in scores.items()
+        ]
         worst = {
             rule: min(panel, key=lambda name: panel[name][0]) for rule, panel in panels.items()
         }
@@ -192,7 +193,7 @@ class FoundRateStudy(Study):
         ]
         table = Table("accuracy in % after the last round; School: squared error × 1000", head,
                       tuple(rows))  # fmt: skip
-        return Findings((table,), numbers, (*notes, *self.notes))
+        return Findings((table,), {"cells": cells}, (*notes, *self.notes))
 
 
 FOUND_RATE = FoundRateStudy(

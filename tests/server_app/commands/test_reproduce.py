@@ -78,6 +78,7 @@ SMALLER = {
     "robust-hdp-liar": ["--strategies", "robust-hdp,public-only"],
     "pfa-mixgauss": ["--columns", "MixGauss1 (M = 20)", "--strategies", "pfa"],
     "guards": ["--columns", "Dist4 mmse none"],
+    "found-rate": ["--columns", "digits 10 clients", "--strategies", "mmse", "--seeds", "1"],
     "few-sites": ["--columns", "digits"],
     "fedhdp-mnist": ["--strategies", "dp-fedavg,fedhdp auto"],
     "fedhdp-skewed": ["--strategies", "fedhdp r = 0.1,fedhdp precision"],
