@@ -9,7 +9,7 @@ bias ‖Σ (pᵢ − qᵢ)mᵢ‖² is the same in all R rounds of the run, so t
     p = argmin  c·R·E‖Σ (pᵢ − qᵢ)mᵢ‖² + d·Σ pᵢ²σ̂ᵢ²/kᵢ²,   p ≥ 0, Σp = 1        step = k̄·Σ pᵢuᵢ/kᵢ
 
 Robust-HDP is the case without a bias and with equal steps; FedAvg is the limit of no noise. No ε is
-known, and no label. Three things make it work:
+known, and no label. Four things make it work:
 
 * How far the mᵢ differ is estimated from *sums over the rounds*, without what all share, and only
   the directions above the noise count (``hdpfl_flower/estimators/client_bias.py``): where clients

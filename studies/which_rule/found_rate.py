@@ -164,10 +164,10 @@ class FoundRateStudy(Study):
         """Return the table, the numbers and the worst case of each strategy."""
         rows, gaps = [], dict[tuple[str, str], Difference]()
         for place, scores in found.items():
-            auto = scores["auto"]
-            best = max(scores.keys() - {"auto"}, key=lambda rate: np.mean(scores[rate]))
+            auto, fixed = scores["auto"], scores.keys() - {"auto"}
+            best = max(fixed, key=lambda rate: np.mean(scores[rate]))
             gap = gaps[place] = difference(auto, scores[best])
-            edge = "*" * (best in (min(RATES), max(RATES)))
+            edge = "*" * (best in (min(fixed), max(fixed)))
             means = (f"{abs(np.mean(values)):.1f}" for values in (scores[best], auto))
             shown = f"{gap.mean:+.1f} ± {gap.error:.1f}"
             rows.append((*place, f"{len(auto)}", f"{best:g}{edge}", *means, shown))
