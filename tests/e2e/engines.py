@@ -196,7 +196,9 @@ class Ray:
         size = f"num-supernodes={sites} client-resources-num-cpus=1"
         with app_alone(ROOT) as app:
             words = ["run", app, *more, "--federation-config", size, "--run-config", str(path)]
-            return flwr(self.home, self._port, *words)
+            done = flwr(self.home, self._port, *words)
+        assert done.returncode == 0, done.stdout + done.stderr  # the run was not taken
+        return done
 
     def resume(self, folder: Path) -> Done:
         """Resume the run of ``folder`` with ``hdpfl resume``, and wait for its end."""
@@ -252,10 +254,15 @@ def _called(program: str, home: Path, more: dict[str, str], *words: str) -> Done
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
-    return subprocess.run(
-        [str(BIN / program), *words], env=environment, cwd=ROOT,
-        capture_output=True, text=True, check=False, timeout=1200,
-    )  # fmt: skip
+    for _ in range(5):
+        done = subprocess.run(
+            [str(BIN / program), *words], env=environment, cwd=ROOT,
+            capture_output=True, text=True, check=False, timeout=1200,
+        )  # fmt: skip
+        # Flower kills its local SuperLink after 15 s; on a busy machine it needs more at first.
+        if "Failed to start local SuperLink" not in done.stderr:
+            break
+    return done
 
 
 def command_of(pid: int) -> str:
