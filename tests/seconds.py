@@ -1,11 +1,11 @@
-"""The tests that ``make check`` leaves out because they take a second or more: ``seconds.txt``.
+"""Tests that ``make check`` leaves out, of half a second or more: ``seconds.txt``.
 
     pytest -n 2 --dist worksteal -m "not slow and not engines and …" --durations=0 > LOG
     python -m tests.seconds LOG
 
-The table has a test function a line: those whose cases took a second or more in all. Unlike slow
-ones they may kill mutants, and ``make mutants`` and ``make mutants-fuzz`` run them. The tests of
-what the server can see, in ``tests/privacy``, are never left out.
+The table has a test function a line: those whose cases took so long in all. Unlike slow ones they
+may kill mutants, and ``make mutants`` and ``make mutants-fuzz`` run them. The tests of what the
+server can see, in ``tests/privacy``, are never left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("seconds.txt")
-LEAST = 1.0
+LEAST = 0.5
 """Seconds, of all cases of a function."""
 OTHERS = ("slow", "engines", "gpu", "prometheus", "docker")
 """Marks of tests that ``make check`` leaves out in any case."""

@@ -1,4 +1,4 @@
-"""The table of tests of a second or more names functions that are there, and none of privacy."""
+"""The table of long tests names functions that are there, and none of privacy."""
 
 from __future__ import annotations
 
