@@ -132,10 +132,15 @@ def load_studies() -> Mapping[str, Study]:
 
 
 def conduct(study: Study, options: Options, out: Path | None, as_json: bool) -> None:
-    """Conduct a study in a folder; store and print results."""
+    """Conduct a study in a folder; store and print results.
+
+    Raises:
+        TermsError: an option has no effect on the study, or names what it lacks.
+    """
     from studies.framework.output import save, show
 
     check_pictures()
+    study.check(options)
     folder = (out or runs_dir() / f"reproduce-{study.name}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     findings = study.conduct(options, folder)
@@ -183,18 +188,8 @@ def _use(device: Device) -> None:
 
 def _command(name: str, options: Options) -> str:
     """Return the command that computes these findings on any machine."""
-    given: list[tuple[str, object]] = [
-        ("--seeds", options.seeds),
-        ("--rounds", options.rounds),
-        ("--strategies", ",".join(options.strategies)),
-        ("--columns", ",".join(options.columns)),
-        ("--learning-rate", ",".join(f"{rate:g}" for rate in options.learning_rates)),
-        ("--noise", ",".join(options.noises)),
-        ("--model", options.model),
-        ("--dataset", options.dataset),
-    ]
     words = ["hdpfl", "reproduce", name, *(["--full"] if options.full else [])]
-    return shlex.join([*words, *(str(w) for pair in given if pair[1] for w in pair)])
+    return shlex.join([*words, *(word for pair in options.given.items() for word in pair)])
 
 
 def items(text: str) -> tuple[str, ...]:

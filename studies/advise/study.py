@@ -88,6 +88,7 @@ class AdviceStudy(Study):
         rounds: of the grid.
     """
 
+    takes = ("--seeds", "--columns")
     cases: Mapping[str, AdvisedCase] = field(default_factory=lambda: CASES)
     rounds: tuple[int, ...] = ROUNDS
 

@@ -26,7 +26,16 @@ from strategies.core.base import table_of
 from studies.fedhdp.level_tables import LevelResult, Place, findings, read_levels
 from studies.framework.kept_runs import with_run_name
 from studies.framework.results import Value, best_rate, value_of
-from studies.framework.study import Findings, Options, Setting, Study, run_jobs, select_or_all
+from studies.framework.study import (
+    OF_DATA,
+    OF_RUNS,
+    Findings,
+    Options,
+    Setting,
+    Study,
+    run_jobs,
+    select_or_all,
+)
 
 SEARCH_SEED = 0
 """Seed of the search for the server's rate, in no reported run."""
@@ -57,6 +66,7 @@ class LevelStudy(Study):
         paper: row → the paper's numbers, see ``level_tables.PAPER_ORDER``.
     """
 
+    takes = (*OF_RUNS, *OF_DATA)
     base: Mapping[str, Any]
     rows: tuple[Setting, ...]
     quick_rows: tuple[str, ...]
@@ -96,10 +106,8 @@ class LevelStudy(Study):
         """Return (column, row) of all rows of the tables.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
-                lacks.
+            TermsError: ``--strategies`` or ``--columns`` names an entry that the study lacks.
         """
-        select_or_all(("pld",), options.noises, "--noise")
         rows = tuple(row.label for row in self.rows)
         columns = tuple(column.label for column in self.columns)
         some_rows = select_or_all(rows, options.strategies, "--strategies")

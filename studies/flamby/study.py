@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import TermsError
 from server_app.in_process.comparison import RunJob
 from server_app.in_process.metrics_by_site import best_of, read_site_metrics
 from server_app.run.final_measures import read_final_measures
@@ -125,6 +124,7 @@ class FlambyStudy(Study):
         quick_epsilons: of the quick form.
     """
 
+    takes = ("--seeds", "--columns", "--learning-rate")
     rates: tuple[float, ...]
     repeats: int = 100
     seeds: tuple[int, int] = (5, 3)
@@ -175,15 +175,8 @@ class FlambyStudy(Study):
         Raises:
             TermsError: an option names an entry that the study lacks.
         """
-        if any((options.model, options.dataset, options.noises, options.strategies,
-                options.rounds)):  # fmt: skip
-            raise TermsError(
-                "--model, --dataset, --noise, --strategies and --rounds: this study has its own; "
-                "leave them out"
-            )
         shown = tuple(SIGMAS) if options.full else self.quick_epsilons
-        asked = select_or_all(tuple(SIGMAS), options.columns or shown, "--columns")
-        return tuple(label for label in SIGMAS if label in asked)
+        return select_or_all(tuple(SIGMAS), options.columns or shown, "--columns")
 
     def theirs(
         self,

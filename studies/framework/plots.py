@@ -96,9 +96,13 @@ def plot_differences(
         one.set_xscale("symlog", linthresh=1)
         one.xaxis.set_major_formatter("{x:g}")
         one.set_yticks(range(len(places)), places, fontsize=8)
-        one.set_ylim(len(places) - 0.5, -0.5)
+        one.set_ylim(max(1, len(places)) - 0.5, -0.5)
         label_axes(one, label, "", panel)
-    axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    if places:
+        axes[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    else:
+        said = "no difference: the row\nto compare with was not run"
+        axes[0].text(0.5, 0.5, said, ha="center", va="center", transform=axes[0].transAxes)
     save_figure(figure, path)
 
 

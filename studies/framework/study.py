@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
@@ -62,6 +62,26 @@ class Options:
     def cores(self) -> int:
         """Simultaneous runs."""
         return self.processes or available_cores()
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Options that differ from the study's own, as words of the command: name → value."""
+        values = {
+            "--seeds": f"{self.seeds or ''}",
+            "--rounds": f"{self.rounds or ''}",
+            "--strategies": ",".join(self.strategies),
+            "--columns": ",".join(self.columns),
+            "--learning-rate": ",".join(f"{rate:g}" for rate in self.learning_rates),
+            "--noise": ",".join(self.noises),
+            "--model": self.model,
+            "--dataset": self.dataset,
+        }
+        return {option: value for option, value in values.items() if value}
+
+
+# Parts of a study's ``takes``.
+OF_RUNS = ("--seeds", "--rounds", "--strategies", "--columns", "--learning-rate")
+OF_DATA = ("--model", "--dataset")
 
 
 @dataclass(frozen=True)
@@ -115,13 +135,27 @@ class Study(ABC):
         source: the paper and its figure or table.
         minutes: of the quick form, on two cores.
         notes: agreements with the paper, differences, and their reasons.
+        takes: options of the command that have an effect on it, beside ``--full``.
     """
 
+    takes: ClassVar[tuple[str, ...]]
     name: str
     title: str
     source: str
     minutes: int
     notes: tuple[str, ...] = ()
+
+    def check(self, options: Options) -> None:
+        """Refuse options without effect on this study.
+
+        Raises:
+            TermsError: with those that it takes.
+        """
+        if refused := [option for option in options.given if option not in self.takes]:
+            raise TermsError(
+                f"{', '.join(refused)}: no option of the study '{self.name}'; it takes "
+                f"{', '.join(self.takes)}"
+            )
 
     @abstractmethod
     def conduct(self, options: Options, folder: Path) -> Findings:
@@ -154,6 +188,7 @@ class GridStudy(Study):
         metrics: a block's name beside its noise → its accuracy metric.
     """
 
+    takes = (*OF_RUNS, "--noise", *OF_DATA)
     base: Mapping[str, Any]
     rows: tuple[str | Setting, ...]
     columns: tuple[Setting, ...]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from studies.framework.plots import plot_columns
-from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
+from studies.framework.study import OF_DATA, Findings, Options, Study, run_jobs, select_or_all
 from studies.guards import by_content
 from studies.guards.by_content import GRID, GUARDS, Result
 
@@ -17,6 +17,8 @@ from studies.guards.by_content import GRID, GUARDS, Result
 @dataclass(frozen=True, kw_only=True)
 class GuardStudy(Study):
     """Table of attacks by guard."""
+
+    takes = ("--seeds", "--rounds", "--strategies", "--columns", *OF_DATA)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Run each attack under each guard.

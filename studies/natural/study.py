@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from hdpfl_flower.config.run_config import RunConfig
-from hdpfl_flower.errors import HDPFLError, TermsError
+from hdpfl_flower.errors import HDPFLError
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_differences
 from studies.framework.study import (
+    OF_RUNS,
     Findings,
     Options,
     Study,
@@ -84,6 +85,7 @@ class NaturalStudy(Study):
         seeds: of a cell.
     """
 
+    takes = OF_RUNS
     federations: tuple[str, ...]
     epsilons: Mapping[str, str]
     quick_epsilons: tuple[str, ...]
@@ -138,10 +140,6 @@ class NaturalStudy(Study):
         Raises:
             TermsError: an option names an entry that the study lacks.
         """
-        if options.model or options.dataset or options.noises:
-            raise TermsError(
-                "--model, --dataset and --noise: this study has its own; leave them out"
-            )
         shown = tuple(self.epsilons) if options.full else self.quick_epsilons
         every = [(name, label) for name in self.federations for label in self.epsilons]
         known = [
@@ -149,11 +147,12 @@ class NaturalStudy(Study):
             *(NaturalPlace(name, label, "").column for name, label in every),
         ]
         asked = select_or_all(known, options.columns or self.federations, "--columns")
-        columns = [
+        columns = dict.fromkeys(
             (name, label)
+            for one in asked
             for name, label in every
-            if NaturalPlace(name, label, "").column in asked or (name in asked and label in shown)
-        ]
+            if one == NaturalPlace(name, label, "").column or (one == name and label in shown)
+        )
         return [
             NaturalPlace(name, label, rule)
             for name, label in columns

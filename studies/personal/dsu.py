@@ -120,6 +120,7 @@ class DsuStudy(Study):
         units: a study each.
     """
 
+    takes = TunedStudy.takes
     units: tuple[TunedStudy, ...]
 
     def conduct(self, options: Options, folder: Path) -> Findings:

@@ -26,6 +26,8 @@ from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_columns
 from studies.framework.study import (
+    OF_DATA,
+    OF_RUNS,
     Findings,
     Options,
     Setting,
@@ -95,6 +97,7 @@ class TunedStudy(Study):
         seeds: reported runs of a cell in the full form; the quick form has one.
     """
 
+    takes = (*OF_RUNS, *OF_DATA)
     base: Mapping[str, Any]
     rows: tuple[TunedRow, ...]
     columns: tuple[Setting, ...]
@@ -146,10 +149,8 @@ class TunedStudy(Study):
         """Return (column, row) of all cells.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
-                lacks.
+            TermsError: ``--strategies`` or ``--columns`` names an entry that the study lacks.
         """
-        select_or_all(("pld",), options.noises, "--noise")
         labels = tuple(column.label for column in self.columns)
         quick = labels if options.full else self.quick_columns or labels
         columns = select_or_all(labels, options.columns or quick, "--columns")

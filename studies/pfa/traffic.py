@@ -19,7 +19,7 @@ from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_columns
-from studies.framework.study import Findings, Options, Study, Table, run_jobs
+from studies.framework.study import OF_DATA, Findings, Options, Study, Table, run_jobs
 from studies.pfa.mixgauss import BASE, ROUNDS
 
 SITES, PUBLIC = 50, 5
@@ -81,6 +81,8 @@ def traffic(events: Sequence[Event], rounds: int) -> Traffic:
 @dataclass(frozen=True, kw_only=True)
 class Megabytes(Study):
     """Uplink, downlink and total of FedAvg, PFA and PFA+."""
+
+    takes = ("--rounds", "--strategies", *OF_DATA)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Run FedAvg, PFA and PFA+ for some rounds; count message bytes."""

@@ -61,6 +61,8 @@ def first_variance(multiplier: float, first: int) -> float:
 class ClusterNoise(Study):
     """R-DPCFL's noise multipliers."""
 
+    takes = ("--columns",)
+
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Compute noise multipliers; ``--columns`` takes labels of the first column."""
         labels = {_label(place): place for place in EXPECTED}

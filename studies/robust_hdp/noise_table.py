@@ -31,7 +31,16 @@ from strategies.averaging.weiavg import epsilon_weights
 from strategies.noise_aware.oracle import inverse_variance_weights
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_columns
-from studies.framework.study import NOISES, Findings, Options, Study, Table, run_jobs, select_or_all
+from studies.framework.study import (
+    NOISES,
+    OF_DATA,
+    Findings,
+    Options,
+    Study,
+    Table,
+    run_jobs,
+    select_or_all,
+)
 from studies.robust_hdp.accuracy import BASE, DISTS, published
 
 RECORDS, CLIP_NORM, ROUNDS, DELTA, SITES = 2400, 3.0, 200, 1e-4, 20
@@ -113,6 +122,8 @@ def excess(weights: npt.NDArray[np.float64], oracle: npt.NDArray[np.float64]) ->
 @dataclass(frozen=True, kw_only=True)
 class NoiseTable(Study):
     """Robust-HDP's noise table."""
+
+    takes = ("--columns", *OF_DATA)
 
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Compute each aggregate's noise from first updates only."""

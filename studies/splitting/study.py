@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.system.files import replace_file
 from server_app.progress import rounds_bar
 from studies.framework.plots import plot_gaps
@@ -83,6 +82,7 @@ class SplittingStudy(Study):
         claims: claims that the figure tests.
     """
 
+    takes = ("--seeds", "--rounds", "--strategies", "--columns")
     panels: tuple[Panel, ...]
     methods: tuple[Method, ...]
     rounds_to_target: bool = False
@@ -110,14 +110,8 @@ class SplittingStudy(Study):
         """Return the panels' settings by label.
 
         Raises:
-            TermsError: ``--columns`` names an entry that the study lacks, or an option has no
-                effect here.
+            TermsError: ``--columns`` names an entry that the study lacks.
         """
-        if options.learning_rates or options.noises or options.model or options.dataset:
-            raise TermsError(
-                "--learning-rate, --noise, --model and --dataset: this study has its own problems; "
-                "leave them out"
-            )
         known = {panel.label: panel for panel in self.panels}
         chosen = select_or_all(tuple(known), options.columns, "--columns")
         forms = {c: known[c].full if options.full else known[c].quick for c in chosen}

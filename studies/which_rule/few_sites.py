@@ -101,6 +101,8 @@ class Watch(Oracle):
 class FewSites(Study):
     """Shares of rounds that are off, by case, number of sites and rule."""
 
+    takes = ("--seeds", "--rounds", "--columns")
+
     def conduct(self, options: Options, folder: Path) -> Findings:
         """Run the cases; count rounds."""
         cases = select_or_all(tuple(CASES), options.columns, "--columns")
@@ -153,7 +155,7 @@ class FewSites(Study):
         run = RunConfig.parse(
             {
                 "strategy": f"{__name__}:Watch", "model": "logreg", "rounds": ROUNDS,
-                "learning-rate": (options.learning_rates or (0.3,))[0], "delta": 1e-4,
+                "learning-rate": 0.3, "delta": 1e-4,
                 "batch-sizes": "16,32,64", "evaluation": "none", **config, "seed": seed,
                 "data-dir": options.data_dir,
                 "runs-dir": str((folder / "runs").absolute()),

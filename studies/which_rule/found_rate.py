@@ -18,7 +18,15 @@ from hdpfl_flower.scenarios.groups import BY_GROUP
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_differences
-from studies.framework.study import Findings, Options, Study, Table, run_jobs, select_or_all
+from studies.framework.study import (
+    OF_RUNS,
+    Findings,
+    Options,
+    Study,
+    Table,
+    run_jobs,
+    select_or_all,
+)
 from studies.natural.federation import outer_split, write_split
 from studies.natural.zero_start import LINEAR
 from studies.which_rule.regret import Difference, difference
@@ -105,6 +113,7 @@ class FoundRateStudy(Study):
         cases: by label.
     """
 
+    takes = OF_RUNS
     cases: Mapping[str, RatedCase] = field(default_factory=lambda: CASES)
 
     def conduct(self, options: Options, folder: Path) -> Findings:

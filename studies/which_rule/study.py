@@ -16,12 +16,11 @@ from typing import Any
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import AUTO
 from hdpfl_flower.data.datasets import load_dataset
-from hdpfl_flower.errors import TermsError
 from hdpfl_flower.monitoring.journal import Event
 from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_differences
-from studies.framework.study import Findings, Options, Study, run_jobs, select_or_all
+from studies.framework.study import OF_RUNS, Findings, Options, Study, run_jobs, select_or_all
 from studies.personal.tuned_study import fitting
 from studies.which_rule.battery import (
     BASE,
@@ -67,6 +66,7 @@ class WhichRuleStudy(Study):
         tasks: the tasks by the names in the cases.
     """
 
+    takes = (*OF_RUNS, "--dataset")
     cases: tuple[Case, ...]
     quick: tuple[str, ...]
     rules: tuple[str, ...]
@@ -145,12 +145,8 @@ class WhichRuleStudy(Study):
         A column may be the first words of several cases.
 
         Raises:
-            TermsError: ``--strategies``, ``--columns`` or ``--noise`` names an entry that the study
-                lacks; or ``--model`` is given.
+            TermsError: ``--strategies`` or ``--columns`` names an entry that the study lacks.
         """
-        select_or_all(("pld",), options.noises, "--noise")
-        if options.model:
-            raise TermsError("--model: each case of this study has its own; take --columns")
         rules = select_or_all(self.rules, options.strategies, "--strategies")
         labels = [case.label for case in self.cases]
         asked = options.columns or (labels if options.full else self.quick)
@@ -160,9 +156,9 @@ class WhichRuleStudy(Study):
             for count in range(1, len(words) + 1)
         }
         select_or_all(sorted(starts), asked, "--columns")
-        cases = [
-            label for label in labels if any(f"{label} ".startswith(f"{one} ") for one in asked)
-        ]
+        cases = dict.fromkeys(
+            label for one in asked for label in labels if f"{label} ".startswith(f"{one} ")
+        )
         return [(case, rule) for case in cases for rule in rules]
 
     def rates(self, options: Options) -> tuple[dict[str, Rate], dict[str, tuple[float, ...]]]:

@@ -99,6 +99,16 @@ def test_differences_of_all_panels_stand_in_the_rows_of_their_places(
     assert left.get_ylim()[0] > left.get_ylim()[1]  # the first place is at the top
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_picture_without_differences_says_so(drawn: list[Any], tmp_path: Path) -> None:
+    """``--strategies`` may leave out the row that others are compared with."""
+    for panels in ({}, {"": {}}):
+        plot_differences(panels, tmp_path / "x.png", "points", "title")
+        assert [text.get_text().split(":")[0] for text in drawn[-1].axes[0].texts] == [
+            "no difference"
+        ]
+
+
 def test_the_panels_of_a_run_have_the_same_rounds_and_a_scale_a_unit(
     drawn: list[Any], tmp_path: Path
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,10 @@ from typer.testing import CliRunner
 from hdpfl_flower.errors import TermsError
 from server_app.commands import app
 from studies import STUDIES
+from studies.framework import study
+from studies.framework.study import GridStudy, Options
+
+ROOT = Path(__file__).parents[3]
 
 
 def reproduce(*words: str) -> str:
@@ -109,6 +115,46 @@ def three_schools(folder: Path) -> Path:
     return folder
 
 
+READ_AS = {
+    "seeds": "--seeds", "rounds": "--rounds", "strategies": "--strategies", "columns": "--columns",
+    "learning_rates": "--learning-rate", "noises": "--noise", "model": "--model",
+    "dataset": "--dataset",
+}  # fmt: skip
+"""Field of ``Options`` → the option of the command."""
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the fields that a study reads of the options of the next command."""
+    read, first = set[str](), list[int]()
+
+    class Watched(Options):
+        def __init__(self, **values: Any) -> None:
+            super().__init__(**values)
+            first.append(id(self))  # a study may pass on a changed copy
+
+        def __getattribute__(self, name: str) -> Any:
+            reader = sys._getframe(1).f_code
+            by_study = Path(reader.co_filename).is_relative_to(ROOT / "studies")
+            if first[:1] == [id(self)] and by_study and reader.co_name != "given":
+                read.add(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(study, "Options", Watched)
+    return read
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in STUDIES.items() if set(one.takes) < set(GridStudy.takes)]
+)
+def test_options_without_effect_on_a_study_are_refused(name: str, tmp_path: Path) -> None:
+    """All at once, and nothing is written; ``test_each_study_runs_on_digits`` has the others."""
+    refused = [option for option in GridStudy.takes if option not in STUDIES[name].takes]
+    words = [word for option in refused for word in (option, "1")]
+    with pytest.raises(TermsError, match=f"^{', '.join(refused)}: no option of the study"):
+        reproduce(name, *words, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 # Studies of their own data; tests/studies runs them.
 @pytest.mark.parametrize("name", sorted(set(STUDIES) - {"advise", "flamby-heart", "public-start"}))
@@ -117,15 +163,14 @@ def test_each_study_runs_on_digits(
 ) -> None:
     if name not in SEARCHED:
         request.getfixturevalue("guessed_noise")
-    own_problems = name.startswith("splitting-") or name in {"natural", "school", "spend"}
-    words = [] if name.startswith("splitting-") or name in {
-        "robust-hdp-noise", "pfa-megabytes", "guards", "r-dpcfl-noise",
-    } else ["--learning-rate", "0.1"]  # fmt: skip
-    words += [] if own_problems else ["--dataset", "digits"]
-    words += [*SMALLER.get(name, []), "--rounds", "2", "--jobs", "1"]
+    read = watched(request.getfixturevalue("monkeypatch"))
+    short = {"--learning-rate": "0.1", "--dataset": "digits", "--rounds": "2"}
+    taken = [pair for pair in short.items() if pair[0] in STUDIES[name].takes]
+    words = [*(word for pair in taken for word in pair), *SMALLER.get(name, []), "--jobs", "1"]
     if name == "school":
         words += ["--data-dir", str(three_schools(tmp_path / "data"))]
     reproduce(name, *words, "--out", str(tmp_path))
+    assert {READ_AS[field] for field in read & READ_AS.keys()} == set(STUDIES[name].takes)
     content = json.loads((tmp_path / "results.json").read_text())
     parts = [content[unit] for unit in ("dsu-client", "dsu-record")] if name == "dsu" else [content]
     assert all(part["cells"] for part in parts)

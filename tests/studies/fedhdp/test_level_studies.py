@@ -99,7 +99,6 @@ def test_what_is_not_in_the_study_is_named() -> None:
     for options, named in (
         (Options(strategies=("x",)), "--strategies: 'x'"),
         (Options(columns=("T = 1",)), "--columns: 'T = 1'"),
-        (Options(noises=("paper",)), "--noise: 'paper'"),
     ):
         with pytest.raises(TermsError, match=named):
             FEDHDP_MNIST.places(options)

@@ -61,7 +61,6 @@ def test_what_is_not_in_the_study_is_named(study: TunedStudy) -> None:
     for options, named in (
         (Options(strategies=("x",)), "--strategies: 'x'"),
         (Options(columns=("x",)), "--columns: 'x'"),
-        (Options(noises=("paper",)), "--noise: 'paper'"),
     ):
         with pytest.raises(TermsError, match=named):
             study.places(options)

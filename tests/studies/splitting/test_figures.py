@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdpfl_flower.errors import TermsError
 from studies.framework.study import Options
 from studies.splitting import study as frame
 from studies.splitting.figures import ANDERSON, FIGURES, GRAND_SCHEME
@@ -91,8 +90,6 @@ def test_part_of_a_figure_can_be_run_and_makes_no_claim_of_the_rest(tmp_path: Pa
         ("FedRP", "other")
     ]
     assert found.numbers["claims"] == []
-    with pytest.raises(TermsError, match="--learning-rate"):
-        SMALL.conduct(Options(learning_rates=(0.1,)), tmp_path)
 
 
 def test_rounds_to_a_target_are_known_where_every_seed_reaches_it() -> None:
