@@ -205,19 +205,25 @@ _ODD = {
 
 def _odd() -> tuple[Case, ...]:
     """Return the cases with odd quiet clients, measured by the records of the others."""
+    forms = {
+        "odd": {12: (1, 3, 6), 30: (3,), 80: (3,)},
+        "sampled odd": {12: (3, 6)},  # 40 % of the clients a round
+    }
     return tuple(
         Case(
-            f"odd {name} {odd} ε {quiet} {rounds}",
+            f"{form} {name} {odd} ε {quiet} {rounds}",
             {
                 "groups": f"{kind}:{Case.sites - odd}:{odd}",
                 "epsilons": ",".join((Case.sites - odd) * [strict] + odd * [quiet]),
                 "rounds": rounds,
+                **({} if form == "odd" else {"fraction": 0.4}),
             },
             task="odd",
             tuned=False,
             metric=f"{BY_GROUP}0",
         )
-        for rounds, counts in {12: (1, 3, 6), 30: (3,), 80: (3,)}.items()
+        for form, sizes in forms.items()
+        for rounds, counts in sizes.items()
         for quiet, strict in {"8": "0.5", "3": "0.5", "1": "0.3"}.items()
         for odd in counts
         for name, kind in _ODD.items()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from scipy import stats
@@ -62,7 +63,7 @@ def test_every_cell_is_a_run_that_a_strategy_takes() -> None:
 
 def test_the_battery_holds_what_is_asked_for() -> None:
     labels = [case.label for case in WHICH_RULE.cases]
-    assert len(set(labels)) == len(labels) == 6 + 48 + 22 + 75
+    assert len(set(labels)) == len(labels) == 6 + 48 + 22 + 75 + 30
     assert set(QUICK) <= set(labels)
     assert {SAFE, FEDAVG} <= set(RULES)
     assert not [label for label in labels if "," in label]  # --columns has commas between
@@ -81,6 +82,10 @@ def test_odd_clients_count_by_the_records_of_the_others() -> None:
     assert odd.simulation.groups == "label-noise-30:14:6"
     drawn = draw_epsilons(odd.simulation.epsilons, 20, FIRST_SEED)
     assert drawn.tolist() == 14 * [0.3] + 6 * [1.0]
+    few = ("sampled odd labels 30 % 6 ε 1 12", FEDAVG)
+    assert WHICH_RULE.job(few, "auto", FIRST_SEED, FULL, Path("x")).config.as_config() == {
+        **odd.as_config(), "fraction": 0.4, "run-id": ANY,
+    }  # fmt: skip
     metrics = {"accuracy": 0.5, "accuracy-group-0": 0.8, "accuracy-group-1": 0.1}
     assert study.result_of([{"metrics": metrics}], case.metric) == 80
     assert study.result_of([{"metrics": metrics}]) == 50
