@@ -205,7 +205,7 @@ _ODD = {
 
 def _odd() -> tuple[Case, ...]:
     """Return the cases with odd quiet clients, measured by the records of the others."""
-    forms = {
+    forms: Mapping[str, Mapping[int, tuple[int, ...]]] = {
         "odd": {12: (1, 3, 6), 30: (3,), 80: (3,)},
         "sampled odd": {12: (3, 6)},  # 40 % of the clients a round
     }
