@@ -24,7 +24,7 @@ style: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
-# Two minutes: without the documentation, and without the tests of half a second or more.
+# Two to three minutes: without the documentation, and without the tests of half a second or more.
 check: style
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not seconds and not engines and not gpu and not prometheus and not docker"
 
