@@ -21,8 +21,9 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.timing import interleaved, show
 from client_app.approval.importer import HOLD
+
+from benchmarks.timing import interleaved, show
 from hdpfl_flower.monitoring.journal import read_journal
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-import client_app.fast_torch_import  # noqa: F401 - before all that imports torch
-from client_app.approval import importer
 from client_app.site import refusals
 from client_app.site.consent import check_consent
 from client_app.site.reply_time import Arrival, arrival, stamp, wait_until_due
@@ -76,7 +74,6 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
 
     def answer(message: Message, context: Context, profile: Profile | None) -> RecordDict | int:
         """Return the content to send, or the code of a refusal."""
-        importer.want(profile.keep_imports if profile is not None else None)
         try:
             if handler is None:
                 raise WireError("message: no handler is known for its type")
@@ -461,25 +458,7 @@ class SiteApp(ClientApp):
 
     Flower's own class raises where no handler is registered for a type, and sends the text of that
     error, with what the server sent, to the server at once.
-
-    Attributes:
-        imported_later: what handlers and Flower's client import when they need it, for an importer
-            to have before (``approval/importer.py``).
     """
-
-    imported_later = (
-        "client_app.after_run.end_of_run",
-        "client_app.after_run.final_model",
-        "client_app.after_run.held_out",
-        "client_app.training.client_level",
-        "client_app.training.trainer",
-        "hdpfl_flower.data.own_table",
-        "hdpfl_flower.data.site_data",
-        "hdpfl_flower.privacy.pld",
-        "httpcore",
-        "safetensors.numpy",
-        "scipy.optimize",
-    )
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer ``message``; a type that is not exactly one of the five is refused."""

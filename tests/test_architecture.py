@@ -60,20 +60,18 @@ strategies.personal: hdpfl_flower strategies.core strategies.averaging
 strategies.splitting: hdpfl_flower strategies.core strategies.averaging strategies.noise_aware
     strategies.server_step
 strategies.multi_model: hdpfl_flower strategies.core strategies.averaging strategies.personal
-client_app.fast_torch_import:
 client_app.site: hdpfl_flower
 client_app.training: hdpfl_flower client_app.site client_app.work
 client_app.work: hdpfl_flower client_app.site client_app.training.dpsgd
 client_app.after_run: hdpfl_flower client_app.site client_app.training client_app.work
 client_app.worth: hdpfl_flower client_app.site client_app.training client_app.after_run
 client_app.approval: client_app.site.app_digest hdpfl_flower.config.toml_text
-client_app.approval.importer:
+    hdpfl_flower.system
 client_app.approval.launcher:
 client_app.reports: hdpfl_flower
 client_app.private_updates: hdpfl_flower
 client_app.dp_sgd: hdpfl_flower client_app.training
-client_app: hdpfl_flower client_app.approval.importer client_app.fast_torch_import
-    client_app.site client_app.training client_app.after_run
+client_app: hdpfl_flower client_app.site client_app.training client_app.after_run
 client_app.commands: hdpfl_flower client_app.site client_app.training client_app.after_run
     client_app.worth client_app.approval client_app.reports client_app.audit
 server_app: hdpfl_flower
@@ -217,7 +215,6 @@ def test_a_module_imports_what_its_room_may() -> None:
         ("client_app.site.x", "from client_app.training.trainer import Trainer"),
         ("client_app.app", "from client_app.commands import plan"),
         ("client_app.approval.launcher", "from hdpfl_flower.config import terms"),
-        ("client_app.approval.importer", "from client_app.app import app"),
         ("client_app.app", "from client_app.approval.fab import read_bundle"),
         ("hdpfl_flower.wire", "def f():\n    from server_app.run import rounds"),
         ("hdpfl_flower.linalg.x", "from hdpfl_flower.models import task"),

@@ -51,12 +51,6 @@ READ_ON_GITHUB = (
 ALL = (*READ_ON_GITHUB, *PAGES)
 
 
-def words(text: str) -> int:
-    """Count words: what holds a letter or a digit, tables and code included, outputs not."""
-    text = re.sub(r"```text\n.*?```", "", text, flags=re.S)
-    return sum(1 for word in text.split() if re.search(r"\w", word))
-
-
 @cache
 def pages() -> ModuleType:
     """Return ``docs/pages.py``, which MkDocs loads by its path."""
@@ -215,12 +209,6 @@ def sections(path: Path) -> set[str]:
     """Return what links may name in a page, as GitHub derives it from the headings."""
     titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def test_the_documents_are_short() -> None:
-    assert words((ROOT / "README.md").read_text()) <= 900
-    assert words((DOCS / "project" / "decisions.md").read_text()) <= 600
-    assert sum(words(path.read_text()) for path in PAGES) <= 18_000
 
 
 def test_every_table_of_results_is_shown() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from client_app.site.app_digest import PACKAGES
 from hdpfl_flower.config.toml_text import form_fault
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.system.task_programs import LAUNCHER, task_programs
 
 MAX_BYTES = 50_000_000
 """Most bytes of an unpacked app; Flower accepts 10 MB packed."""
@@ -31,7 +32,7 @@ CONTENT = ".info/CONTENT"
 PROJECT = "pyproject.toml"
 ENTRY_POINTS = {"clientapp": "client_app.app:app", "serverapp": "server_app.app:app"}
 """Objects that Flower loads from an app; no others are allowed."""
-LAUNCHER, EXECUTOR = "flwr-clientapp", "flower-superexec"
+EXECUTOR = "flower-superexec"
 _MAX_SHEBANG = 120
 """Bytes of a script's first line that every kernel reads."""
 _ENDINGS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
@@ -238,7 +239,6 @@ def install(bundle: Bundle, folder: Path) -> Path:
         )
     try:
         _install_app(bundle, folder / "apps")
-        _install_importer(folder / "lib")
         return _install_launcher(shebang, folder / "bin")
     except OSError as error:
         raise DeploymentError(f"{error.filename} cannot be written: {error.strerror}") from None
@@ -282,20 +282,11 @@ def _compile(folder: Path, final: Path) -> None:
     compileall.compile_dir(folder, quiet=2, force=True, ddir=str(final), invalidation_mode=checked)
 
 
-def _install_importer(folder: Path) -> None:
-    """Write ``lib/importer.py``, which the launcher imports, compiled."""
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o755)
-    part = folder / ".importer.py"
-    part.unlink(missing_ok=True)
-    part.write_bytes(Path(__file__).with_name("importer.py").read_bytes())
-    part.chmod(0o444)
-    part.replace(folder / "importer.py")
-    _compile(folder, folder)
-
-
 def _install_launcher(shebang: str, folder: Path) -> Path:
-    """Write only ``bin/flwr-clientapp``, a link to the adjacent flower-superexec."""
+    """Write ``bin/flwr-clientapp``, and links to it and to the adjacent flower-superexec.
+
+    Each program that a task of Flower's can start is a link to the launcher, which refuses it.
+    """
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     launcher, part = folder / LAUNCHER, folder / f".{LAUNCHER}"
@@ -305,6 +296,9 @@ def _install_launcher(shebang: str, folder: Path) -> Path:
     part.chmod(0o555)
     part.replace(launcher)
     executor = Path(sys.executable).parent / EXECUTOR
-    if executor.exists() and not (folder / EXECUTOR).is_symlink():
-        (folder / EXECUTOR).symlink_to(executor)
+    targets = dict.fromkeys(task_programs() - {LAUNCHER}, Path(LAUNCHER))
+    for name, target in {**targets, **({EXECUTOR: executor} if executor.exists() else {})}.items():
+        part.unlink(missing_ok=True)
+        part.symlink_to(target)
+        part.replace(folder / name)
     return launcher

@@ -44,7 +44,7 @@ COMMANDS = {
     "health": Later(
         f"{_HERE}.health",
         "health",
-        "Say when the node last heard from its SuperLink; or ask that, and compare clocks.",
+        "Say whether the node answers its SuperLink; or ask that one, and compare clocks.",
     ),
     "exporter": Later(
         f"{_HERE}.exporter",

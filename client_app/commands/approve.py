@@ -124,8 +124,8 @@ def _approve_app(app: Path, to: Path, sha256: str, *, yes: bool) -> None:
     typer.echo(f"approved: {folder / 'apps' / bundle.sha256}")
     if others := len(list((folder / "apps").glob("[!.]*"))) - 1:
         typer.echo(
-            f"other apps approved here: {others}; with several, each message imports its app anew, "
-            f"which takes 2 s: remove from {folder / 'apps'} those that no run uses"
+            f"other apps approved here: {others}; remove from {folder / 'apps'} those that no run "
+            "uses"
         )
     typer.echo(f"start the SuperNode and its flower-superexec with PATH={launcher.parent}")
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""``hdpfl-site health``: when the node last heard from its SuperLink, or could it at all.
+"""``hdpfl-site health``: whether the node answers, or could reach its SuperLink at all.
 
 With an address, the one command of a site that talks to another machine: it asks the coordinator
 for its health, once.
@@ -18,6 +18,7 @@ import typer
 from hdpfl_flower.errors import DeploymentError
 from hdpfl_flower.system.patient import DEAF, heard_ago, heard_file
 from hdpfl_flower.system.proxies import VARIABLE, proxy_for
+from hdpfl_flower.system.task_programs import path_fault
 
 SECONDS = 20.0
 """Patience with the network."""
@@ -46,11 +47,12 @@ def health(
         typer.Option(envvar="FLWR_HOME", help="The Flower home of a node of hdpfl-patient."),
     ] = None,
 ) -> None:
-    """Say when the node last heard from its SuperLink; or ask that, and compare clocks.
+    """Say whether the node answers its SuperLink; or ask that one, and compare clocks.
 
-    Status 1 where the node has heard nothing for 90 seconds, or the coordinator is not reached: by
-    the forward proxy in HTTPS_PROXY, except for the hosts in NO_PROXY. An error is one line, for
-    the log or probe of whoever starts the SuperNode.
+    Status 1 where for 90 seconds the node has heard nothing or flower-superexec has asked it for no
+    task, where the PATH of the node or of this command pins a part of Flower's programs, or where
+    the coordinator is not reached: by the forward proxy in HTTPS_PROXY, except for the hosts in
+    NO_PROXY. An error is one line, for the log or probe that starts the SuperNode.
     """  # fmt: skip
     if not superlink:
         _of_the_node(heard_file(flwr_home))
@@ -62,13 +64,25 @@ def health(
 
 def _of_the_node(note: Path) -> None:
     ago = heard_ago(note)
-    if ago is None or ago > DEAF:
-        heard = "nothing so far" if ago is None else f"nothing for {ago:.0f} s"
+    if ago is None or ago.superlink > DEAF:
+        heard = "nothing so far" if ago is None else f"nothing for {ago.superlink:.0f} s"
         raise DeploymentError(
             f"the node has heard {heard} from its SuperLink ({note}); start it again by "
             "hdpfl-patient, and see: hdpfl-site health HOST:PORT"
         )
-    typer.echo(f"the node heard from its SuperLink {ago:.0f} s ago")
+    if ago.tasks > DEAF:
+        raise DeploymentError(
+            f"flower-superexec has asked the node for no task for {ago.tasks:.0f} s, so no message "
+            "is answered; start it again, or the node that starts it, and see its log"
+        )
+    if fault := path_fault() or (ago.pinned and path_fault(ago.pinned)):
+        raise DeploymentError(fault)
+    typer.echo(f"the node heard from its SuperLink {ago.superlink:.0f} s ago")
+    typer.echo(
+        f"it runs approved apps alone, by {ago.pinned}"
+        if ago.pinned
+        else "it runs any app that its coordinator sends: hdpfl-site approve APP.fab --to …"
+    )
 
 
 def _of_the_superlink(superlink: str, root_certificates: Path) -> None:

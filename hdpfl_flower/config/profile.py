@@ -230,12 +230,6 @@ class Profile(RedactedModel):
         "further run like the last: path of a program that reads a notice (JSON) from standard "
         "input, or of a file with a URL to post it to.",
     )
-    keep_imports: bool = Field(
-        True,
-        description="Whether a process that has imported the approved app stays between messages "
-        "(600 MB), and forks for each: two seconds less a message. Only under the launcher of "
-        "`hdpfl-site approve`, with one approved app. It ends with flower-superexec.",
-    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

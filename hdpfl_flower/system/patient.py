@@ -4,10 +4,13 @@
 
 At one HTTP 500 of a SuperLink, whose database waits five seconds for a lock, Flower 1.42 ends the
 main thread of a SuperNode for good; its process lives on and listens. It waits for ever for a reply
-whose ClientApp was killed while it handed it over. Here a 500 is asked again for 75 seconds, a torn
-reply is given up after as many, each answered heartbeat is noted in ``$FLWR_HOME``, and the process
-ends with status 75 (``EX_TEMPFAIL``) where the main thread has ended or no heartbeat is answered
-any more, so that what supervises it restarts it. Each heartbeat is also sent to systemd's watchdog.
+whose ClientApp was killed while it handed it over, and for one whose task no program answers. Here
+a 500 is asked again for 75 seconds, a torn reply is given up after as many, an unanswered task
+after 150. ``$FLWR_HOME`` has a note of the last answered heartbeat and of the last time that
+flower-superexec asked for a task. The process ends with status 75 (``EX_TEMPFAIL``) where the main
+thread has ended or no heartbeat is answered any more, so that what supervises it restarts it. Each
+heartbeat is also sent to systemd's watchdog. A PATH that pins only some of Flower's programs is
+refused.
 """
 
 from __future__ import annotations
@@ -22,13 +25,18 @@ import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from hdpfl_flower.system.task_programs import path_fault, pinned_folder
 
 PATIENCE = 75.0
 """Seconds for which a path's failures are asked again; a SuperLink gives a silent node up after 60,
 and lets it in again only then."""
 DEAF = 90.0
 """Seconds without an answered heartbeat after which a node is deaf; Flower sends one in 22."""
+UNANSWERED = 300
+"""Flower's looks for a reply, two a second, without a running task, after which it is given up. A
+task that does not come to run is started again every 30 seconds."""
 LOOKS, LOOK_SECONDS = 3, 5.0
 """Consecutive looks that must find a node deaf: one that was paused receives a heartbeat first."""
 HEARTBEAT, ACTIVATION = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
@@ -89,27 +97,84 @@ def give_up_torn_replies() -> None:
     InMemoryObjectStore.get = patient  # type: ignore[method-assign]
 
 
+def give_up_unanswered_tasks(asked: Callable[[], None] = lambda: None) -> None:
+    """Have a SuperNode's main thread end where its message's task does not come to run.
+
+    Args:
+        asked: called each time that flower-superexec asks for a task.
+    """
+    from flwr.common.constant import Status
+    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState as State
+
+    get_tasks, get_messages = State.get_tasks, State.get_messages_legacy
+    looks = 0
+
+    @functools.wraps(get_tasks)
+    def noted(self: State, **options: Any) -> Any:
+        if options.get("statuses") == [Status.PENDING]:
+            asked()
+        return get_tasks(self, **options)
+
+    @functools.wraps(get_messages)
+    def patient(self: State, **options: Any) -> Any:
+        nonlocal looks
+        messages = get_messages(self, **options)
+        if options.get("is_reply"):
+            # The look also ends tasks whose heartbeat has stopped, which Flower then answers.
+            running = get_tasks(self, statuses=[Status.RUNNING])
+            looks = 0 if messages or running else looks + 1
+            if looks > UNANSWERED:
+                raise TimeoutError("no program answers this node's task; see flower-superexec")
+        return messages
+
+    State.get_tasks = noted  # type: ignore[method-assign, assignment]
+    State.get_messages_legacy = patient  # type: ignore[method-assign]
+
+
+class Heard(NamedTuple):
+    """Seconds since a node's signs of life.
+
+    Attributes:
+        superlink: since the last answered heartbeat.
+        tasks: since flower-superexec asked for a task; before the first time, since the node's
+            start.
+        pinned: folder of the launcher under which the node started, or empty.
+    """
+
+    superlink: float
+    tasks: float
+    pinned: str
+
+
 def heard_file(flwr_home: Path | None = None) -> Path:
-    """Return the note of a node's last answered heartbeat, in its Flower home."""
+    """Return the note of a node's signs of life, in its Flower home."""
     return (flwr_home or Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser()) / "heard"
 
 
-def heard_ago(note: Path) -> float | None:
-    """Return the seconds since the heartbeat in ``note``; None: none since the machine's start."""
+def heard_ago(note: Path) -> Heard | None:
+    """Return a node's signs of life from its ``note``; None: none since the machine's start."""
     try:
-        ago = time.monotonic() - float(note.read_text())
+        superlink, tasks, pinned = note.read_text().split("\n")[:3]
+        ago = [time.monotonic() - float(moment) for moment in (superlink, tasks)]
     except (OSError, ValueError):
         return None
-    return max(ago, 0.0) if ago > -1 else None  # a note of before the start lies ahead
+    # A note of before the machine's start lies ahead.
+    return Heard(max(ago[0], 0.0), max(ago[1], 0.0), pinned) if ago[0] > -1 else None
 
 
 class Ear:
-    """Memory of when a node last heard from its SuperLink."""
+    """Memory of a node's signs of life."""
 
     def __init__(self, note: Path) -> None:
         """Forget an earlier process's ``note``."""
         self._note, self._heard = note, 0.0
+        self._asked = time.monotonic()
+        self._pinned = str(pinned_folder() or "")
         note.unlink(missing_ok=True)
+
+    def asked(self) -> None:
+        """Remember that flower-superexec asked for a task; the next heartbeat writes it."""
+        self._asked = time.monotonic()
 
     def note(self) -> None:
         """Note an answered heartbeat by the machine's clock that is never set; tell systemd."""
@@ -117,7 +182,8 @@ class Ear:
         with contextlib.suppress(OSError):  # a full disk is no reason to stop the heart
             self._note.parent.mkdir(parents=True, exist_ok=True)
             note = os.open(self._note, os.O_CREAT | os.O_WRONLY, 0o600)
-            os.pwrite(note, b"%020.3f" % self._heard, 0)
+            moments = f"{self._heard:020.3f}\n{self._asked:020.3f}\n{self._pinned}\n"
+            os.pwrite(note, moments.encode(), 0)
             os.close(note)
             if address := os.environ.get("NOTIFY_SOCKET"):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
@@ -134,13 +200,16 @@ class Ear:
 
 
 def main() -> None:
-    """Run the Flower program that the first argument names."""
+    """Run the Flower program that the first argument names, unless its PATH pins it in part."""
     del sys.argv[0]
+    if fault := path_fault():
+        sys.exit(f"error: {fault}")
     program = next(iter(entry_points(group="console_scripts", name=Path(sys.argv[0]).name)))
     if program.name == "flower-supernode":  # alone: its tasks may share its Flower home
         ear = Ear(heard_file())
         ask_again(ear.note)
         give_up_torn_replies()
+        give_up_unanswered_tasks(ear.asked)
         threading.Thread(target=ear.watch, daemon=True).start()
     else:
         ask_again()

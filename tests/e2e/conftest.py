@@ -44,8 +44,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByEngine | 
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A SuperLink and four SuperNodes "0" to "3", seeded as a simulation of four sites is.
 
-    Sites run the app as it is now, and no other, each message in a child of their importer; in
-    the tests of the demo, of opting out and of reply times Flower's launcher loads what is sent.
+    Sites run the app as it is now, and no other; in the tests of the demo, of opting out and of
+    reply times Flower's launcher loads what is sent.
     """
     home = tmp_path_factory.mktemp("federation")
     for index in range(SITES):

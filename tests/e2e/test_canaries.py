@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_app.approval.importer import HOLD
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.privacy.plan import Plan
 from tests.client_app.messages import SCHEMA
@@ -35,12 +34,11 @@ from tests.e2e.canaries import (
     double,
     files_below,
     found_in,
-    memory_of,
     number,
     setting,
     text,
 )
-from tests.e2e.engines import Done, Federation, command_of, free_ports, processes, rounds_of
+from tests.e2e.engines import Done, Federation, free_ports, rounds_of
 
 pytestmark = pytest.mark.engines
 
@@ -92,17 +90,12 @@ PAYLOAD = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """A federation after its run, stopped.
-
-    Attributes:
-        importers: of the sites, while they ran: the canaries in the memory of each.
-    """
+    """A federation after its run, stopped."""
 
     federation: Federation
     run: Done
     folder: Path
     sampler: Sampler
-    importers: dict[str, set[str]]
 
     def own_files(self, site: str) -> list[Path]:
         """Return the files of a site that hold what it keeps to itself, and why that is right.
@@ -159,26 +152,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             for copy in (folder / "sources", federation.folder / "sites"):
                 (copy / "gamma" / RECORDS).unlink()  # from now on, gamma fails
             run, done = federation.run(TERMS)
-            importers = {site: memory_of_importer(federation, site) for site in EPSILONS}
         finally:
             federation.call("down")
-    yield Ended(federation, done, run, sampler, importers)
-
-
-def memory_of_importer(federation: Federation, site: str) -> set[str]:
-    """Return the canaries in the memory of the site's importer, which has answered by forks."""
-    home = f"FLWR_HOME={federation.folder}/sites/{site}/flwr".encode()
-    (process,) = (
-        pid
-        for pid in processes.table()
-        if HOLD in command_of(pid).split()
-        and os.getsid(pid) == pid  # its forks are not
-        and home in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    )
-    waited = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[13]
-    assert int(waited) > 0, "processor time of its children"
-    seldom = {name: CANARIES[name] for name in ("a cell", "a path", f"epsilon of {site}")}
-    return set[str]().union(*(found_in(region, seldom) for region in memory_of(process)))
+    yield Ended(federation, done, run, sampler)
 
 
 def test_the_run_is_one_worth_searching(ended: Ended) -> None:
@@ -199,11 +175,6 @@ def test_no_file_of_the_federation_holds_a_canary(ended: Ended) -> None:
     names = {path.name for path in searched}
     assert names >= {"state.db", "superlink.log", "alpha.log", "beta.log", "gamma.log",
                      "journal.jsonl", "result.json", "model.safetensors", "run.png"}  # fmt: skip
-
-
-def test_no_importer_holds_a_canary(ended: Ended) -> None:
-    """Its forks read profile and records; nothing of them is in what the next fork copies."""
-    assert ended.importers == {site: set() for site in EPSILONS}
 
 
 def test_what_was_said_to_the_user_holds_no_canary(ended: Ended) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from client_app.approval.importer import HOLD
 from tests.e2e.engines import Done, Federation, command_of, free_ports, processes, rounds_of
 from tests.e2e.faults import (
     HEART,
@@ -36,11 +35,7 @@ from tests.e2e.faults import (
     write_hospital,
 )
 
-pytestmark = [
-    pytest.mark.engines,
-    pytest.mark.wards,
-    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="importers need Linux 5.3 or later"),
-]
+pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 STEADY, FIRST, SECOND, THIRD, ANYWHERE = "steady", "first", "second", "third", "anywhere"
 SITES = {STEADY: "va", FIRST: "hungarian", SECOND: "switzerland", THIRD: "hungarian",
@@ -52,13 +47,11 @@ TERMS = {
 }  # fmt: skip
 SLOWLY = {"[budget]": "reply-after = 10.0\n\n[budget]"}
 """So that no more rounds go by than are needed, while a node comes back."""
-LAUNCHER, CHILD, IMPORTER, TASKS, PAIR = (
-    "launcher", "child", "importer", "flower-superexec", "run_pair"
-)  # fmt: skip
-AT_WORK = {FIRST: LAUNCHER, SECOND: CHILD, THIRD: IMPORTER}
+LAUNCHER, TASKS, PAIR = "launcher", "flower-superexec", "run_pair"
+AT_WORK = {FIRST: LAUNCHER}
 """The first wave."""
 NODES = {SECOND: TASKS, THIRD: PAIR}
-"""The second wave, with the importer of ``FIRST`` at rest."""
+"""The second wave."""
 LATEST = 4.0
 """Seconds after a message has come, until which a process of ``ANYWHERE`` is killed."""
 
@@ -73,12 +66,8 @@ def programs(federation: Federation, site: str) -> dict[str, int]:
     found |= {names[pid]: pid for pid, living in table.items() if living.parent == pair}
     tasks = found.get(TASKS)
     for pid, living in table.items():
-        if names.get(pid) == "flwr-clientapp" and living.parent == tasks and HOLD not in lines[pid]:
+        if names.get(pid) == "flwr-clientapp" and living.parent == tasks:
             found[LAUNCHER] = pid
-    holding = {pid for pid, words in lines.items() if words[3:4] == [HOLD]}
-    for pid in holding:
-        if int(lines[pid][5]) == tasks:  # the name of its socket, then what it ends with
-            found[CHILD if table[pid].parent in holding else IMPORTER] = pid
     return found
 
 
@@ -95,7 +84,6 @@ class Story:
     Attributes:
         killed: (site, program) → the round under way, and the ledger at that moment.
         anywhere: programs of ``ANYWHERE`` that were killed, and in which round.
-        importers: of ``FIRST``, each that was seen.
         left: processes of a site that outlived what started them.
         said: what the commands printed.
     """
@@ -103,7 +91,6 @@ class Story:
     federation: Federation
     killed: dict[tuple[str, str], tuple[int, list[Fact]]] = field(default_factory=dict)
     anywhere: list[tuple[str, int]] = field(default_factory=list)
-    importers: list[int] = field(default_factory=list)
     left: dict[str, list[str]] = field(default_factory=dict)
     said: dict[str, Done] = field(default_factory=dict)
 
@@ -138,14 +125,6 @@ class Story:
         self.killed[site, program] = self.round_of(site), facts_of(self.ledger(site))
         os.kill(pid, signal.SIGKILL)
 
-    def kill_at_rest(self, site: str) -> None:
-        """Kill a site's importer while no message is answered."""
-        first = self.wait_for(site, IMPORTER)
-        wait_until(lambda: not {LAUNCHER, CHILD} & programs(self.federation, site).keys())
-        self.killed[site, IMPORTER] = self.round_of(site), facts_of(self.ledger(site))
-        os.kill(first, signal.SIGKILL)
-        self.importers.append(first)
-
     def kill_node(self, site: str, program: str) -> None:
         """Kill what holds a site's processes together, at work; all others must end."""
         below = family(self.federation, site)
@@ -164,10 +143,8 @@ class Story:
         self.wait_for(ANYWHERE, LAUNCHER)
         time.sleep(draws.uniform(0, LATEST))
         found = programs(self.federation, ANYWHERE)
-        there = sorted({LAUNCHER, CHILD, IMPORTER} & found.keys())
-        if not there:
+        if (program := LAUNCHER) not in found:
             return
-        program = draws.choice(there)
         with contextlib.suppress(ProcessLookupError):
             os.kill(found[program], signal.SIGKILL)
         began = bool(locks_of(self.ledger(ANYWHERE)) - before)
@@ -188,24 +165,16 @@ class Story:
     def tell(self) -> None:
         run = threading.Thread(target=self._run, daemon=True)
         run.start()
-        for site in SITES:
-            self.wait_for(site, IMPORTER)
         self.wave(*(lambda s=s, p=p: self.kill_at_work(s, p) for s, p in AT_WORK.items()))
         for site, program in AT_WORK.items():
             self.wait_until_back(site, self.killed[site, program][0])
-        self.wait_for(SECOND, IMPORTER)
-        self.wait_for(THIRD, IMPORTER)
-        self.wave(
-            lambda: self.kill_at_rest(FIRST),
-            *(lambda s=s, p=p: self.kill_node(s, p) for s, p in NODES.items()),
-        )
+        self.wave(*(lambda s=s, p=p: self.kill_node(s, p) for s, p in NODES.items()))
         self.said["up"] = self.federation.call(
             "up", "--pin", "--sites", self.federation.home / "sites"
         )
         self.wave()
         for site, program in NODES.items():
             self.wait_until_back(site, self.killed[site, program][0])
-        self.importers.append(self.wait_for(FIRST, IMPORTER))
         run.join(timeout=2400)
 
     def _run(self) -> None:
@@ -255,7 +224,7 @@ def test_the_run_ends_and_the_others_lose_no_round(story: Story) -> None:
 
 @pytest.mark.parametrize("site", AT_WORK)
 def test_who_kills_a_process_of_a_message_loses_that_round_alone(story: Story, site: str) -> None:
-    """Whichever of the three dies, nothing of the message leaves."""
+    """Nothing of the message leaves."""
     number, _ = story.killed[site, AT_WORK[site]]
     rounds = histories(facts_of(story.ledger(site)), RUN)
     assert broke_off(rounds[number])
@@ -263,14 +232,6 @@ def test_who_kills_a_process_of_a_message_loses_that_round_alone(story: Story, s
     assert number + 1 in story.accepted(site)
     log = story.federation.log(site)
     assert lines_with(log, f"the work on round {number} broke off")
-
-
-def test_an_importer_killed_at_rest_costs_no_round_and_is_started_again(story: Story) -> None:
-    number, _ = story.killed[FIRST, IMPORTER]
-    assert max(story.lost(FIRST)) < number
-    first, last = story.importers
-    assert first != last
-    assert not command_of(first)
 
 
 @pytest.mark.parametrize("site", NODES)

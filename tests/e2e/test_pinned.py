@@ -5,12 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from client_app.approval.importer import HOLD
 from tests.e2e.engines import (
     ROOT,
     SITES,
@@ -56,13 +57,7 @@ def test_not_a_line_of_a_changed_app_runs(federation: Federation, tmp_path: Path
     app = changed_app(tmp_path / "app")
     words = ["run", str(app), "hdpfl", "--run-config", str(config), "--format", "json"]
     number = str(json.loads(federation.flwr(*words).stdout)["run-id"])
-    deadline, listed = time.monotonic() + 180, ["list", "hdpfl", "--run-id", number]
-    while True:
-        said = json.loads(federation.flwr(*listed, "--format", "json").stdout)["runs"][0]
-        if said["status"].startswith("finished"):
-            break
-        assert time.monotonic() < deadline, said
-        time.sleep(0.5)
+    wait_for_end(federation, number)
     ran = {str(path.relative_to(federation.folder)) for path in federation.folder.rglob("ran-*")}
     assert "superlink/ran-flwr-serverapp" in ran
     assert {path.split("/")[0] for path in ran} == {"superlink"}
@@ -73,6 +68,95 @@ def test_not_a_line_of_a_changed_app_runs(federation: Federation, tmp_path: Path
     assert event["accepted"] == []
     word = "app not loaded there: it may have approved another one"
     assert event["rejected"] == {str(site): word for site in range(SITES)}
+
+
+AGENT = """
+import json
+from flwr.agentapp import AgentApp
+app = AgentApp()
+@app.main()
+def main(agent, context):
+    def call(name, **arguments):
+        words = {"name": name, "call_id": name, "arguments": json.dumps(arguments)}
+        return json.loads(agent.grid.call(words)["output"])
+    nodes = call("get_nodes", sample_size=None)["nodes"]
+    sent = call("push_messages", messages=[
+        {"dst_node_id": node["id"], "payload": "hello", "reply_to_message_id": None}
+        for node in nodes
+    ])
+    ids = [result["message_id"] for result in sent["results"]]
+    answers = call("pull_messages", message_ids=ids, timeout=240)
+    errors = [answer["error"] for answer in answers["messages"]]
+    print("ERRORS", json.dumps(errors), "PENDING", len(answers["pending_message_ids"]))
+"""
+"""An ordinary app that is not approved, of the type whose program is flwr-agentapp."""
+PROJECT = """
+[project]
+name = "agent"
+version = "1.0.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "test"
+[tool.flwr.app.components]
+agentapp = "agent.app:app"
+[tool.flwr.app.config]
+"""
+START = """
+import hashlib, sys
+from pathlib import Path
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.flower_config import read_superlink_connection
+from flwr.cli.utils import init_http_client_from_connection
+from flwr.proto.control_pb2 import StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+fab = build_fab_from_disk(Path(sys.argv[1]))
+request = StartRunRequest(
+    fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab), user_prompt="count the nodes"
+)
+client = init_http_client_from_connection(read_superlink_connection("hdpfl"))
+print(client.StartRun(request).run_id)
+"""
+
+
+def test_an_agent_app_is_answered_and_silences_no_site(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """The SuperLink's type of a task makes a node start another program than flwr-clientapp."""
+    app = tmp_path / "agent"
+    (app / "agent").mkdir(parents=True)
+    (app / "agent" / "__init__.py").touch()
+    (app / "agent" / "app.py").write_text(MARK + AGENT)
+    (app / "pyproject.toml").write_text(PROJECT)
+    more = {"FLWR_HOME": str(federation.folder / "superlink")}
+    started = subprocess.run(
+        [sys.executable, "-c", START, str(app)], env={**federation.environment, **more},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    number = started.stdout.split()[-1]
+    wait_for_end(federation, number)
+    said = federation.flwr("log", number, "hdpfl", "--show").stdout
+    (line,) = [line for line in said.splitlines() if "ERRORS" in line and "PENDING" in line]
+    loading = "An exception was raised when attempting to load `ClientApp`"
+    assert line.partition("ERRORS ")[2] == f"{json.dumps([loading] * SITES)} PENDING 0"
+    marks = {str(path.relative_to(federation.folder)) for path in federation.folder.rglob("ran-*")}
+    assert not [path for path in marks if not path.startswith("superlink/")]
+    for site in map(str, range(SITES)):
+        assert "error: a server asked for flwr-agentapp" in federation.log(site)
+    _, done = federation.run(seeded_terms(rounds=1, **{"run-id": "honest"}))
+    assert done.returncode == 0, done.stderr
+    (event,) = rounds_of(federation.home / "runs" / "honest")
+    assert len(event["accepted"]) == SITES
+
+
+def wait_for_end(federation: Federation, number: str) -> None:
+    """Wait until the SuperLink says that a run has ended."""
+    deadline, listed = time.monotonic() + 300, ["list", "hdpfl", "--run-id", number]
+    while True:
+        said = json.loads(federation.flwr(*listed, "--format", "json").stdout)["runs"][0]
+        if said["status"].startswith("finished"):
+            return
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
 
 
 def test_tasks_are_apart_from_the_node_and_nobody_gets_one_without_the_secret(
@@ -117,29 +201,3 @@ def test_plain_http_is_refused(federation: Federation) -> None:
         connection.request("GET", "/health")
         connection.getresponse()
     connection.close()
-
-
-def importers(federation: Federation) -> dict[str, list[int]]:
-    """Return each site's importers, in order of the sites: those that end with its tasks."""
-    table = processes.table()
-    lines = {pid: command_of(pid).split() for pid in table}
-    found: dict[str, list[int]] = {}
-    for site in map(str, range(SITES)):
-        pair = processes.find(site, federation.folder / "pids")
-        own = {str(pid) for pid, living in table.items() if living.parent == pair}
-        held = {pid for pid, words in lines.items() if words[3:4] == [HOLD] and words[5] in own}
-        found[site] = [pid for pid in held if table[pid].parent not in held]  # but their children
-    return found
-
-
-def test_a_second_up_leaves_one_importer_a_site(federation: Federation) -> None:
-    """And the same one, which answers the next run's messages."""
-    _, done = federation.run(seeded_terms(rounds=1, **{"run-id": "before"}))
-    assert done.returncode == 0, done.stderr
-    first = importers(federation)
-    assert {site: len(pids) for site, pids in first.items()} == dict.fromkeys(first, 1)
-    again = federation.call("up", "--pin", "--sites", federation.home / "sites")
-    assert again.returncode == 0, again.stderr
-    _, done = federation.run(seeded_terms(rounds=1, **{"run-id": "after"}))
-    assert done.returncode == 0, done.stderr
-    assert importers(federation) == first

@@ -392,22 +392,6 @@ def test_a_python_that_no_first_line_can_name_is_refused(
     assert bundles.install(approved, tmp_path / "to").is_file()
 
 
-def test_an_importer_that_was_compiled_from_elsewhere_is_compiled_anew(tmp_path: Path) -> None:
-    """Python believes a compiled file whose time and size are its source's."""
-    approved, folder = read(tmp_path, pack(GOOD)), tmp_path / "to"
-    bundles.install(approved, folder)
-    source = folder / "lib" / "importer.py"
-    (compiled,) = (folder / "lib" / "__pycache__").iterdir()
-    honest, time = compiled.read_bytes(), 1_700_000_000
-    compiled.write_bytes(b"planted")
-    source.chmod(0o644)
-    os.utime(source, (time, time))
-    planted = honest[:4] + struct.pack("<LLL", 0, time, source.stat().st_size) + honest[16:] + b"x"
-    compiled.write_bytes(planted)
-    bundles._compile(folder / "lib", folder / "lib")
-    assert compiled.read_bytes() == honest
-
-
 def test_an_app_may_be_50_megabytes_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +433,7 @@ def test_an_app_that_is_there_is_written_anew(tmp_path: Path) -> None:
     assert compiled.read_bytes() != b"other"
     assert [path.name for path in (folder / "apps").iterdir()] == [approved.sha256]
     assert stat.S_IMODE(app.stat().st_mode) == 0o555 and tmp_path.exists()
-    for name in ("", "apps", "bin", "lib"):
+    for name in ("", "apps", "bin"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o755
     assert os.access(tmp_path, os.W_OK)
 

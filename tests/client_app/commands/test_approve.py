@@ -5,22 +5,25 @@ from __future__ import annotations
 import gc
 import hashlib
 import runpy
+import shutil
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp.utils import get_load_client_app_fn
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
 from client_app.approval import fab as bundles
-from client_app.approval import importer, launcher
+from client_app.approval import launcher
 from client_app.commands.approve import differences
 from hdpfl_flower.errors import DeploymentError
+from hdpfl_flower.system.task_programs import task_programs
 from tests.client_app.commands.conftest import SiteFolder
 from tests.client_app.commands.fabs import (
     CODE,
@@ -87,9 +90,8 @@ def test_the_launcher_looks_for_apps_where_approve_puts_them(
     assert "is not approved" in own["refusal"](apps / hashlib.sha256(b"other").hexdigest())
 
 
-def test_a_second_app_is_approved_with_what_it_costs(tmp_path: Path, site: SiteFolder) -> None:
-    """The importer holds the imports of one (``client_app/approval/importer.py``)."""
-    folder, costs = tmp_path / "approved", "each message imports its app anew"
+def test_a_second_app_is_approved_beside_the_first(tmp_path: Path, site: SiteFolder) -> None:
+    folder, costs = tmp_path / "approved", "remove from"
     for version, others in (("1.0", None), ("1.0", None), ("2.0", 1), ("3.0", 2)):
         app = written(tmp_path, bundle(MODULE, version))
         said = site.bare("approve", app, "--to", folder, "--yes")
@@ -154,23 +156,66 @@ def test_what_is_approved_can_be_changed_by_nobody_but_its_owner(
         assert path.is_symlink() or mode & 0o004, f"{path}: the node's user reads it"
         if path.is_file() and "apps" in path.parts:
             assert mode == 0o444
-    assert {path.name for path in (folder / "bin").iterdir()} == {
-        "flwr-clientapp", "flower-superexec",
-    }  # fmt: skip
+    programs = {path.name for path in (folder / "bin").iterdir()}
+    assert programs == {"flower-superexec", *task_programs()}
     assert list(folder.rglob("*.pyc")), "compiled, since the node cannot"
 
 
-def test_the_launcher_refuses_to_install_what_a_server_names(
-    pinned: ModuleType, tmp_path: Path
-) -> None:
-    """The script itself, as flower-superexec starts it: alone in its PATH."""
+@pytest.mark.parametrize("program", sorted(TASK_TYPE_TO_COMMAND.values()))
+@pytest.mark.parametrize("installs", [False, True])
+def test_only_a_client_app_is_answered_and_nothing_installed(
+    pinned: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], *, program: str, installs: bool,
+) -> None:  # fmt: skip
+    """A task of any type that the server states; its message gets Flower's error in each case."""
+    mine, answers = bundle("own_app", VERSION), []
+
+    def answer() -> None:
+        try:
+            answers.append(run_what_is_sent(pinned, mine, VERSION))
+        except pinned.LoadClientAppError as error:
+            answers.append(str(error))
+        answers.append(launcher.INSTALLS in sys.argv)
+
+    pinned.get_load_client_app_fn = get_load_client_app_fn  # Flower's own again
+    flower = SimpleNamespace(flwr_clientapp=answer), pinned
+    monkeypatch.setattr(launcher, "_import_flower", lambda: flower)
+    monkeypatch.setattr(sys, "argv", [f"/x/{program}", "--token", "x"])
+    if installs:
+        sys.argv.append(launcher.INSTALLS)
+    launcher.main()
+    if program == "flwr-clientapp" and not installs:
+        assert answers[0].endswith("own_app.py")
+    else:
+        assert answers == ["not approved", False]
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_every_program_of_a_task_is_the_launcher(pinned: ModuleType, tmp_path: Path) -> None:
+    """Started by name, as flower-superexec does, with the folder alone in its PATH."""
+    folder = tmp_path / "approved" / "bin"
+    assert task_programs() >= set(TASK_TYPE_TO_COMMAND.values())
+    for program in task_programs():
+        found = shutil.which(program, path=str(folder))
+        assert found is not None
+        assert Path(found).resolve() == folder / "flwr-clientapp"
     done = subprocess.run(
-        ["flwr-clientapp", "--token", "x", "--allow-runtime-dependency-installation"],
-        env={"PATH": str(tmp_path / "approved" / "bin")}, capture_output=True, text=True,
+        ["flwr-agentapp", "--help"], env={"PATH": str(folder)}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: --allow-runtime-dependency-installation installs")
+    assert "Run a Flower ClientApp" in done.stdout
+
+
+def test_a_program_that_flower_adds_is_linked_and_has_to_be_reviewed(
+    pinned: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new name in this set is a new thing that a server can start: read what it does."""
+    reviewed = {f"flwr-{name}app" for name in ("agent", "client", "server")}
+    reviewed |= {"flwr-connector", "flwr-model", "flwr-simulation"}
+    assert task_programs() == reviewed
+    monkeypatch.setattr(bundles, "task_programs", lambda: {*reviewed, "flwr-new"})
+    install_bundle(bundle("own_app", VERSION), tmp_path / "approved")
+    assert (tmp_path / "approved" / "bin" / "flwr-new").resolve().name == "flwr-clientapp"
 
 
 def test_the_collector_rests_while_the_launcher_imports_flower(
@@ -185,10 +230,6 @@ def test_the_collector_rests_while_the_launcher_imports_flower(
     def answer() -> None:
         seen.append(("answers", gc.isenabled()))
 
-    alone = SimpleNamespace(
-        HOLD=importer.HOLD, after_message=lambda place: seen.append(("ends", True))
-    )
-    monkeypatch.setattr(launcher, "_load_importer", lambda: alone)
     monkeypatch.setattr(launcher, "importlib", SimpleNamespace(import_module=importing))
     monkeypatch.setattr(gc, "freeze", lambda: seen.append(("frozen", gc.isenabled())))
     monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
@@ -198,75 +239,12 @@ def test_the_collector_rests_while_the_launcher_imports_flower(
         ("flwr.supernode.runtime.run_clientapp", False),
         ("frozen", False),
         ("answers", True),
-        ("ends", True),
     ]
-
-
-def test_a_process_that_has_an_apps_modules_runs_no_other_app(
-    pinned: ModuleType, tmp_path: Path, site: SiteFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Approved while a child of the importer was on its way: Python would take the old modules."""
-    mine, other = bundle("own_app", VERSION), bundle("sent_app", VERSION)
-    folder = tmp_path / "approved"
-    install_bundle(other, folder)
-    pinned.get_load_client_app_fn = get_load_client_app_fn  # Flower's own again
-    launcher.pin(pinned, folder / "apps" / hashlib.sha256(mine).hexdigest())
-    with pytest.raises(pinned.LoadClientAppError, match=r"^not approved$"):
-        run_what_is_sent(pinned, other, VERSION)
-    assert "was approved a moment ago" in capsys.readouterr().err
-    assert run_what_is_sent(pinned, mine, VERSION).endswith("own_app.py")
-
-
-def test_imports_are_held_of_the_only_app(
-    pinned: ModuleType, tmp_path: Path, site: SiteFolder
-) -> None:
-    folder = tmp_path / "approved"
-    (app,) = (folder / "apps").iterdir()
-    assert launcher.only_app() == app
-    (folder / "apps" / f".{app.name}.17").mkdir()  # an approval that broke off
-    assert launcher.only_app() == app
-    install_bundle(bundle("sent_app", VERSION), folder)
-    assert launcher.only_app() is None
-
-
-@pytest.mark.parametrize("fault", ["", "writable", "second", "none"])
-def test_an_importer_holds_what_may_run_and_no_longer(
-    pinned: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    """Its imports are code of the app, and run at once."""
-    folder, approved = tmp_path / "approved", list[Callable[[], bool]]()
-    (app,) = (folder / "apps").iterdir()
-
-    def start(words: list[str], still_approved: Callable[[], bool]) -> None:
-        if fault:
-            pytest.fail("it starts")
-        approved.append(still_approved)
-        raise ConnectionAbortedError
-
-    if fault == "writable":
-        app.chmod(0o775)
-    elif fault == "second":
-        install_bundle(bundle("sent_app", VERSION), folder)
-    elif fault == "none":
-        app.rename(tmp_path / "elsewhere")
-    monkeypatch.setattr(launcher, "_import_flower", lambda: pytest.fail("it imports"))
-    stub = SimpleNamespace(Importer=start)
-    if fault:
-        launcher.hold_imports(stub, [])
-        assert approved == []
-        return
-    with pytest.raises(ConnectionAbortedError):
-        launcher.hold_imports(stub, [])
-    assert approved[0]()
-    install_bundle(bundle("sent_app", VERSION), folder)
-    assert not approved[0]()
-    app.rename(tmp_path / "elsewhere")
-    assert not approved[0](), "another one is not the same one"
 
 
 def test_it_says_what_differs_and_asks(site: SiteFolder, tmp_path: Path) -> None:
     root = Path(launcher.__file__).parents[2]
-    name = "client_app/approval/importer.py"
+    name = "client_app/site/consent.py"
     files = {
         "pyproject.toml": pyproject(MODULE, VERSION).encode(),
         name: (root / name).read_bytes() + b"# more\n",

@@ -17,6 +17,7 @@ from time import monotonic, time
 import pytest
 
 from hdpfl_flower.system.patient import Ear
+from hdpfl_flower.system.task_programs import path_fault, task_programs
 from server_app import certificates
 from tests.client_app.commands.conftest import Result, SiteFolder
 
@@ -226,9 +227,43 @@ def test_the_node_is_well_while_it_hears_and_says_since_when_it_does_not(
     said = site.bare(*ask).error()
     assert f"the node has heard nothing so far from its SuperLink ({note})" in said
     Ear(note).note()
-    assert site.bare(*ask).code == 0
-    note.write_text(repr(monotonic() - 91))
+    said = site.bare(*ask)
+    assert said.code == 0
+    assert "it runs any app that its coordinator sends" in said.out
+    note.write_text(f"{monotonic() - 91}\n{monotonic()}\n\n")
     assert "nothing for 91 s" in site.bare(*ask).error()
+    note.write_text(f"{monotonic()}\n{monotonic() - 92}\n\n")
+    assert "flower-superexec has asked the node for no task for 92 s" in site.bare(*ask).error()
+
+
+def test_a_path_that_pins_some_programs_is_named_with_the_remedy(
+    site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approved, environment = tmp_path / "approved" / "bin", tmp_path / "venv" / "bin"
+    for folder in (approved, environment, approved.parent / "apps"):
+        folder.mkdir(parents=True)
+    for folder, programs in ((approved, {"flwr-clientapp"}), (environment, task_programs())):
+        for program in programs:
+            (folder / program).touch(0o755)
+    note = tmp_path / "flwr" / "heard"
+    ask = ("health", "--flwr-home", note.parent)
+    for path, fault in (
+        (f"{environment}", ""),
+        (f"{approved}", f"{approved} has no flwr-agentapp; run again: hdpfl-site approve"),
+        (f"{approved}:{environment}", f"flwr-agentapp is started from {environment}/flwr-agentapp"),
+        (f"{environment}:{approved}", f"unapproved; set PATH={approved} alone"),
+    ):
+        assert bool(path_fault(path)) == bool(fault)
+        monkeypatch.setenv("PATH", path)
+        Ear(note).note()
+        said = site.bare(*ask)
+        assert fault in said.err
+        assert said.code == (1 if fault else 0)
+    for program in task_programs() - {"flwr-clientapp"}:
+        (approved / program).symlink_to("flwr-clientapp")
+    monkeypatch.setenv("PATH", f"{approved}:{environment}")
+    Ear(note).note()
+    assert f"it runs approved apps alone, by {approved}" in site.bare(*ask).out
 
 
 def test_an_address_needs_the_authority(site: SiteFolder) -> None:

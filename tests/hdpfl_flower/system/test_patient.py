@@ -13,8 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from flwr.common.constant import Status
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.constant import TaskType
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
 from hdpfl_flower.system import patient
 from hdpfl_flower.system.patient import (
@@ -23,6 +26,7 @@ from hdpfl_flower.system.patient import (
     Ear,
     ask_again,
     give_up_torn_replies,
+    give_up_unanswered_tasks,
     heard_ago,
 )
 
@@ -105,16 +109,66 @@ def test_a_torn_reply_is_given_up_and_only_by_the_thread_that_sends_it(
     assert store.get("b" * 64) == b""
 
 
+@pytest.fixture
+def node_state(monkeypatch: pytest.MonkeyPatch) -> InMemoryNodeState:
+    """Return a SuperNode's state under patience."""
+    for name in ("get_tasks", "get_messages_legacy"):
+        monkeypatch.setattr(InMemoryNodeState, name, getattr(InMemoryNodeState, name))
+    return InMemoryNodeState(InMemoryObjectStore(verify=False))
+
+
+@pytest.mark.parametrize("state", ["pending", "starting", "finished"])
+def test_a_node_ends_where_its_task_does_not_come_to_run(
+    node_state: InMemoryNodeState, state: str
+) -> None:
+    """As without the program that flower-superexec is to start, which then ends."""
+    asked: list[int] = []
+    give_up_unanswered_tasks(lambda: asked.append(1))
+    task = node_state.create_task(TaskType.AGENT_APP, 1, fab_hash="x")
+    assert task is not None
+    node_state.get_tasks(statuses=[Status.PENDING], order_by="pending_at")
+    assert asked == [1]
+    if state != "pending":
+        node_state.claim_task(task)
+    if state == "finished":
+        node_state.activate_task(task)
+        for _ in range(2 * patient.UNANSWERED):
+            assert not node_state.get_messages_legacy(is_reply=True)
+        node_state.finish_task(task, sub_status="failed", details="")
+    for _ in range(patient.UNANSWERED):
+        assert not node_state.get_messages_legacy(is_reply=True)
+        assert not node_state.get_messages_legacy(run_ids=[1], is_reply=False)
+    with pytest.raises(TimeoutError, match="no program answers"):
+        node_state.get_messages_legacy(is_reply=True)
+    assert asked == [1]
+
+
+def test_a_path_that_pins_some_programs_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "apps").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "flwr-clientapp").touch(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "hdpfl_flower.system.patient", "flower-superexec", "--help"],
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{Path(sys.executable).parent}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: flwr-agentapp is started from ")
+    assert done.stdout == ""
+
+
 def test_a_note_says_when_a_node_heard_and_a_new_process_forgets_it(tmp_path: Path) -> None:
     note = tmp_path / "flwr" / "heard"
     ear = Ear(note)
     assert heard_ago(note) is None
     for _ in range(2):
+        ear.asked()
         ear.note()
     ago = heard_ago(note)
     assert ago is not None
-    assert ago < 5
-    note.write_text(repr(time.monotonic() + 1000))  # of before the machine was started
+    assert max(ago.superlink, ago.tasks) < 5
+    later = time.monotonic() + 1000
+    note.write_text(f"{later}\n{later}\n\n")  # of before the machine was started
     assert heard_ago(note) is None
     Ear(note)
     assert not note.exists()
