@@ -43,14 +43,12 @@ class RunJob:
         num_sites: sites that take part.
         stop_after: rounds after which it ends, with the noise of all of them; 0: none.
         attack: what some sites do in place of their part; None: nothing.
-        absent: partitions of the sites that take no part; their records are not used.
     """
 
     config: RunConfig
     num_sites: int
     stop_after: int = 0
     attack: Attack | None = None
-    absent: tuple[int, ...] = ()
 
     @property
     def terms(self) -> RunTerms:
@@ -285,12 +283,10 @@ def run_job(job: RunJob, on_round: OnRound, *, resumable: bool = False) -> list[
         if event["event"] == "round":
             on_round()
 
-    present = [index for index in range(job.num_sites) if index not in job.absent]
     result = run_in_process(
         job.config,
         job.num_sites,
         tick,
-        present=present if job.absent else None,
         stop_after=job.stop_after,
         attack=job.attack,
         resumable=resumable,

@@ -31,8 +31,8 @@ _NOT_IN_THE_NAME = frozenset({"run-id", "runs-dir", "data-dir"})
 def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
     """Return the run's name: strategy, seed, and hash of its inputs.
 
-    That is every term, the number of sites, the round it stops after, the liars' attack, the
-    absent sites, this package's version, and whether the GPU is hidden; not the folders.
+    That is every term, the number of sites, the round it stops after, the liars' attack,
+    this package's version, and whether the GPU is hidden; not the folders.
 
     Guarantees:
         Two jobs with different results have different names, within one version of the code;
@@ -44,7 +44,6 @@ def name_of(job: RunJob, environment: Mapping[str, str] = os.environ) -> str:
         "sites": job.num_sites,
         "stop-after": job.stop_after,
         "attack": repr(job.attack),
-        "absent": sorted(job.absent),
         "devices": environment.get("CUDA_VISIBLE_DEVICES"),
         "version": _version(),
     }

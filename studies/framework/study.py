@@ -112,7 +112,6 @@ class Setting:
         sites: number of sites that share the records.
         drawn: seed → more run config keys, for values drawn anew with each seed.
         attack: lying sites and their attack; None: no site lies.
-        absent: sites that take no part, by partition.
         personal: whether the sites' personal models count, not the server's model.
     """
 
@@ -121,7 +120,6 @@ class Setting:
     sites: int = 20
     drawn: Callable[[int], Mapping[str, Any]] | None = None
     attack: Attack | None = None
-    absent: tuple[int, ...] = ()
     personal: bool = False
 
 
@@ -269,7 +267,6 @@ class GridStudy(Study):
                 # of the whole.
                 stop if stop < planned else 0,
                 row.attack or column.attack,
-                row.absent or column.absent,
             )
         )
 

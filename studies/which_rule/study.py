@@ -21,7 +21,6 @@ from server_app.in_process.comparison import RunJob
 from studies.framework.kept_runs import with_run_name
 from studies.framework.plots import plot_differences
 from studies.framework.study import OF_RUNS, Findings, Options, Study, run_jobs, select_or_all
-from studies.personal.tuned_study import fitting
 from studies.which_rule.battery import (
     BASE,
     BATTERY,
@@ -263,3 +262,23 @@ def result_of(events: Sequence[Event], metric: str = "accuracy") -> float:
     last = events[-max(1, len(events) // 10) :]
     values = [float(event["metrics"].get(metric, math.nan)) for event in last]
     return 100 * sum(values) / len(values)
+
+
+def fitting(partition: str, most: int) -> str:
+    """Return a partition that fits ``most`` records per client.
+
+    A number that asks for more is left out.
+
+    ``alone``, which needs a number, has nine tenths of ``most`` instead: its class is left out
+    elsewhere.
+
+    >>> fitting("pathological:5:300", 70), fitting("iid:300", 70), fitting("iid:9", 70)
+    ('pathological:5', 'iid', 'iid:9')
+    >>> fitting("dirichlet:0.3:300", 70), fitting("alone:0:300", 70), fitting("alone:0:9", 70)
+    ('dirichlet:0.3', 'alone:0:63', 'alone:0:9')
+    """
+    kind, *numbers = partition.split(":")
+    place = {"iid": 0, "pathological": 1, "dirichlet": 1, "alone": 1}.get(kind, len(numbers))
+    if place < len(numbers) and int(numbers[place]) > most:
+        numbers[place:] = [str(most * 9 // 10)] if kind == "alone" else []
+    return ":".join((kind, *numbers))

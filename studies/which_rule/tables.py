@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from studies.framework.study import Table
-from studies.personal.tuned_study import mean_and_deviation
 from studies.which_rule.battery import FEDAVG, Rate, RatedTask
 from studies.which_rule.regret import Difference, established, to_best, to_rule, worst
 
@@ -184,7 +185,8 @@ def _worst_numbers(cells: Mapping[Place, CaseCell]) -> list[dict[str, Any]]:
 
 
 def _mean_text(values: Sequence[float]) -> str:
-    mean, spread = mean_and_deviation(values)
+    mean = float(np.mean(values))
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     return f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
 
 

@@ -87,7 +87,6 @@ def test_a_runs_name_changes_with_all_else_that_makes_it() -> None:
     others = [
         replace(plain, num_sites=4),
         replace(plain, stop_after=1),
-        replace(plain, absent=(1,)),
         replace(plain, attack=Attack("zero", (1,))),
         replace(plain, attack=Attack("zero", (2,))),
         replace(plain, attack=Attack("tiny", (1,))),

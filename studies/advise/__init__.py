@@ -1,1 +1,0 @@
-"""Advised settings beside a grid."""

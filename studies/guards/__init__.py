@@ -1,1 +1,0 @@
-"""Attacks by lying clients, and guards against them."""

@@ -1,1 +1,0 @@
-"""Personal models: DP-pFedDSU's tables, with added controls."""

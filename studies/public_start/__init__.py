@@ -1,1 +1,0 @@
-"""Worth of public weights under privacy."""
