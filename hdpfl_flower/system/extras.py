@@ -16,7 +16,6 @@ Extra = Literal[
     "tables",
     "images",
     "opacus",
-    "bench",
     "tensorboard",
     "mlflow",
 ]

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -64,9 +64,7 @@ def finished_run(job: RunJob) -> list[Event] | None:
     return read_finished(folder_of(job))
 
 
-def keep(
-    job: RunJob, on_round: OnRound, verify: Callable[[Path], None] = lambda _: None
-) -> list[Event]:
+def keep(job: RunJob, on_round: OnRound) -> list[Event]:
     """Run a job and keep its events under its name.
 
     The rest of an interrupted run there is removed first.
@@ -75,8 +73,6 @@ def keep(
     Args:
         job: the run.
         on_round: called after every round.
-        verify: receives the run's folder, with its sites' ledgers; if it raises, the run is not
-            kept.
 
     Raises:
         HDPFLError: the job cannot run.
@@ -94,7 +90,6 @@ def keep(
         if not events:
             raise
         why = str(error)
-    verify(folder)
     _remove(folder / "sites")  # the simulated ledgers: no real account
     store_finished(folder, events, why)
     return events

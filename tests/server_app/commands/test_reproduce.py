@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy.io import savemat
 from typer.testing import CliRunner
 
 from hdpfl_flower.errors import TermsError
@@ -74,7 +72,6 @@ def test_a_study_leaves_a_table_numbers_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "robust-hdp-convergence.png").stat().st_size > 10_000
 
 
-DEMO = str(Path(__file__).parents[3] / "deploy" / "demo")
 SMALLER = {
     "robust-hdp-noise": ["--columns", "Dist6"],
     "robust-hdp-convergence": ["--strategies", "robust-hdp,fedavg,oracle"],
@@ -90,25 +87,10 @@ SMALLER = {
     "r-dpcfl-mnist-rotation": ["--columns", "ε 5", "--strategies", "r-dpcfl,ditto", "--seeds", "1"],
     "r-dpcfl-mnist-label": ["--columns", "ε 5", "--strategies", "ifca", "--seeds", "1"],
     "which-rule": ["--columns", "logreg iid Dist4 12,alone 12", "--strategies", "fedavg,weiavg"],
-    "natural": ["--columns", "heart ε 1", "--strategies", "local,fedavg", "--data-dir", DEMO],
-    "spend": ["--columns", "heart ε 1", "--strategies", "fedavg,fedavg late", "--data-dir", DEMO],
-    "school": ["--strategies", "local,fedavg,ditto λ = 1", "--seeds", "2"],
 }
 """A part of each: tests/strategies runs every strategy, and what counts here is the study."""
-SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise", "natural", "school", "spend")
-"""Studies of few budgets, or whose ledgers are recounted: the noise is that of elsewhere."""
-
-
-def three_schools(folder: Path) -> Path:
-    """Write a school.mat of three schools; return its folder."""
-    generator = np.random.default_rng(3)
-    pupils, marks = np.empty((1, 3), dtype=object), np.empty((1, 3), dtype=object)
-    for school, count in enumerate((40, 30, 25)):
-        pupils[0, school] = generator.integers(0, 2, (count, 28), dtype=np.uint8)
-        marks[0, school] = generator.integers(0, 71, (count, 1), dtype=np.uint8)
-    (folder / "school").mkdir(parents=True)
-    savemat(folder / "school" / "school.mat", {"X": pupils, "Y": marks})
-    return folder
+SEARCHED = ("fedhdp-mnist", "r-dpcfl-noise")
+"""Studies of few budgets: the noise is that of elsewhere."""
 
 
 READ_AS = {
@@ -152,8 +134,7 @@ def test_options_without_effect_on_a_study_are_refused(name: str, tmp_path: Path
 
 
 @pytest.mark.slow
-# Studies of their own data; tests/studies runs them.
-@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"flamby-heart"}))
+@pytest.mark.parametrize("name", sorted(STUDIES))
 def test_each_study_runs_on_digits(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -163,8 +144,6 @@ def test_each_study_runs_on_digits(
     short = {"--learning-rate": "0.1", "--dataset": "digits", "--rounds": "2"}
     taken = [pair for pair in short.items() if pair[0] in STUDIES[name].takes]
     words = [*(word for pair in taken for word in pair), *SMALLER.get(name, []), "--jobs", "1"]
-    if name == "school":
-        words += ["--data-dir", str(three_schools(tmp_path / "data"))]
     reproduce(name, *words, "--out", str(tmp_path))
     assert {READ_AS[field] for field in read & READ_AS.keys()} == set(STUDIES[name].takes)
     content = json.loads((tmp_path / "results.json").read_text())

@@ -1,1 +1,0 @@
-"""FLamby's privacy table on four heart hospitals, with true ε."""

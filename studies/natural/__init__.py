@@ -1,1 +1,0 @@
-"""Natural federations: strategies at real sites, against local and constant models."""

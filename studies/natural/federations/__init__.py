@@ -1,1 +1,0 @@
-"""Natural federations: package tables with records at real sites."""
