@@ -13,14 +13,8 @@ from benchmarks.timing import console
 
 NAMES = (
     "dpsgd",
-    "deployed",
     "federation",
     "scale",
-    "stacked_dpsgd",
-    "many_clients",
-    "noise_level",
-    "robust_pca",
-    "memory",
     "gpu",
 )
 

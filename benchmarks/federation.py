@@ -17,6 +17,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import tomllib
@@ -29,11 +30,13 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from benchmarks.deployed import FEDERATION, ROOT, SITES, _importers
 from benchmarks.timing import show
 from deploy import processes
 from hdpfl_flower.monitoring.journal import read_journal
 
+ROOT = Path(__file__).resolve().parents[1]
+FEDERATION = [sys.executable, str(ROOT / "deploy" / "federation.py")]
+SITES = ("cleveland", "hungarian", "switzerland", "va")
 NODES, ROUNDS, TURNS, BAR, PORT = 12, 4, 1, 1.5, "28800"
 LOOKS = (0.1, 0.4, 0.7, 1.0)
 """Shares of the rounds after which the second table looks."""
@@ -115,7 +118,7 @@ class Federation:
 
 
 @contextlib.contextmanager
-def _federation(copies: int, *words: str) -> Iterator[Federation]:
+def _federation(copies: int) -> Iterator[Federation]:
     """Start the hospitals, each so many times, with room for the runs here."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -130,7 +133,7 @@ def _federation(copies: int, *words: str) -> Iterator[Federation]:
                "FLWR_HOME": str(home / "federation" / "superlink")}  # fmt: skip
         made = Federation(home, {**os.environ, **own})
         try:
-            made.call("up", "--sites", home / "sites", *words)
+            made.call("up", "--sites", home / "sites")
             yield made
         finally:
             made.call("down")
@@ -177,8 +180,8 @@ def _quickstart(up: Federation, turn: int, numbers: int) -> list[float]:
 
 
 def _long(rounds: int) -> None:
-    """Print memory and files during a run of many rounds at sites that pin their code."""
-    with _federation(1, "--pin") as up, ThreadPoolExecutor() as pool:
+    """Print memory and files during a run of many rounds."""
+    with _federation(1) as up, ThreadPoolExecutor() as pool:
         running = pool.submit(up.run, "long", rounds=rounds, **{"min-sites": len(SITES)})
         looks: dict[int, dict[str, float]] = {}
         for number in (round(share * rounds) for share in LOOKS):
@@ -199,11 +202,10 @@ def _sizes(home: Path) -> dict[str, float]:
     """Return MB of memory, least of some looks since messages come and go, and of files."""
     federation = home / "federation"
     roots = [json.loads(path.read_text())["pid"] for path in (federation / "pids").glob("*.json")]
-    importers = list(_importers(bytes(federation)))
     memory = []
     for _ in range(60):
         pages = 0
-        for pid in processes._family([*roots, *importers]):
+        for pid in processes._family(roots):
             with contextlib.suppress(OSError):
                 pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         memory.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)

@@ -30,7 +30,6 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.memory import resident
 from benchmarks.timing import interleaved, show
 from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
 from client_app.training.stacked_sgd import stack_for
@@ -51,6 +50,11 @@ CLIENTS, ASKED, RECORDS, BATCH, RATE, ROUNDS = 2000, 100, 30, 10, 0.1, 9
 TASK = task_of("mnist")
 _FOLDER = os.environ.get("HDPFL_TEST_DATA", "")
 HAS_MNIST = (Path(_FOLDER) / "MNIST" / "raw").is_dir()
+
+
+def _resident() -> int:
+    """Return the memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
@@ -234,7 +238,7 @@ def _measure(clients: int) -> int:
     def heard(event: dict[str, Any]) -> None:
         if event["event"] == "round":
             give_back_freed_memory()
-            found[0] = resident()
+            found[0] = _resident()
 
     with _federation():
         _run("mlp:50", clients, ASKED / clients, 5, heard)

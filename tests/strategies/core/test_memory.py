@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.memory import BAR, BARS, CLASSES, INPUTS, SITES, STRATEGIES, two_rounds
 from hdpfl_flower.linalg import update_matrix as matrix
 from hdpfl_flower.updates import RoundUpdates
 from strategies.core import base
 from strategies.core.base import HDPStrategy
+from tests.strategies.core.memory import (
+    BAR,
+    BARS,
+    CLASSES,
+    INPUTS,
+    SITES,
+    STRATEGIES,
+    two_rounds,
+)
 
 FIXED = 8_000_000
 """Bytes of blocks and samples of a fixed size: of ``mmse`` the kept sums, 6 MB for 20 sites."""
@@ -40,7 +48,7 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
     peak = 0
     two_rounds(config, 5, name)  # imports
     tracemalloc.start()
-    _, size = two_rounds(config, width, name)
+    size = two_rounds(config, width, name)
     peak = max(peak, tracemalloc.get_traced_memory()[1])
     tracemalloc.stop()
     return peak / (4 * SITES * size)
@@ -51,7 +59,7 @@ def share(name: str, monkeypatch: pytest.MonkeyPatch, width: int = 5_000) -> flo
 def test_a_round_takes_little_more_than_its_updates(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The benchmark's bar above an idle server, which holds a model; the last draw is its own.
+    """The bar above an idle server, which holds a model; the last draw is its own.
 
     Blocks and samples of a fixed size come on top: nothing to the gigabyte of the bar.
     """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from benchmarks.recorded import record
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.monitoring.journal import Journal, read_journal
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies import make_strategy
+from server_app.in_process.in_process_run import run_in_process
+from strategies import STRATEGIES, make_strategy
 from strategies.core.base import State
 from strategies.core.checks import check_outcome
 from strategies.core.strategy_state import load_state, save_state
-from strategies.noise_aware.oracle import inverse_variance_weights
+from strategies.noise_aware.oracle import Oracle, inverse_variance_weights
 from strategies.noise_aware.robust_hdp import RobustHDP, RobustHDPState
 
 N, D = 8, 4_000
@@ -176,6 +179,43 @@ RUNS = {
     "mnist-iid": ({**MNIST, "partition": "iid"}, 20),
     "mnist-two-labels": ({**MNIST, "partition": "pathological:2"}, 20),
 }
+
+RECORDER = "record"
+
+
+def record(config: dict[str, Any], num_sites: int) -> list[RoundUpdates]:
+    """Return each round's updates, with ``noise-std`` disclosed.
+
+    The model follows the oracle's weights, so that no estimator shapes its own test data.
+    """
+    with _recording() as rounds, tempfile.TemporaryDirectory() as folder:
+        run_in_process(
+            RunConfig.parse(
+                {"evaluation": "none", **config, "strategy": RECORDER, "runs-dir": folder}
+            ),
+            num_sites,
+        )
+    return rounds
+
+
+@contextmanager
+def _recording() -> Iterator[list[RoundUpdates]]:
+    rounds: list[RoundUpdates] = []
+
+    class Recorder(Oracle):
+        name = RECORDER
+
+        def combine(
+            self, state: State, updates: RoundUpdates, noise: RandomStream
+        ) -> tuple[State, Outcome]:
+            rounds.append(updates)
+            return super().combine(state, updates, noise)
+
+    STRATEGIES[RECORDER] = Recorder
+    try:
+        yield rounds
+    finally:
+        del STRATEGIES[RECORDER]
 
 
 @pytest.mark.slow

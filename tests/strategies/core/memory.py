@@ -1,28 +1,14 @@
-"""Server memory of a round by strategy, beyond the updates.
-
-Each strategy runs in a separate process: one round with small updates loads its imports,
-then ``HDPFL_MEMORY_MB`` of updates (default 200; the bar is stated at 1000) come as real replies to
-real messages. The process's peak memory, above that before the replies were
-there, is divided by the size of the updates: so a server that keeps the replies beside its matrix
-reads 2. The second round is the first one that compares a site's consecutive uploads.
-"""
+"""Two rounds of a server without sites: real messages and replies, of noise alone."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from benchmarks.timing import console, show
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.models.networks import Arrays
@@ -30,8 +16,6 @@ from server_app.in_process.grid import LocalGrid
 from strategies import make_strategy
 
 SITES = 20
-_STATM, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
-MEGABYTES = int(os.environ.get("HDPFL_MEMORY_MB", "200"))
 INPUTS, CLASSES = 64, 10
 """Sizes of the digits, which an ``mlp:WIDTH`` of any width learns."""
 BARS = {
@@ -98,32 +82,8 @@ class ReplyGrid(LocalGrid):
         return replies
 
 
-def resident() -> int:
-    """Return the resident memory of this process in bytes."""
-    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak() -> int:
-    """Return the peak memory of this process in bytes.
-
-    Not ``ru_maxrss``: that begins with the memory of the parent process.
-    """
-    (line,) = (line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
-
-
-def measure(name: str, megabytes: int) -> float:
-    """Return two rounds' extra memory over the updates' size, in this process."""
-    config = {"rounds": 2, "local-steps": 1, "runs-dir": tempfile.gettempdir(), "run-id": "memory",
-              "strategy": name.partition(",")[0], **STRATEGIES[name]}  # fmt: skip
-    two_rounds(config, 50, name)
-    width = max(int(megabytes * 1e6 / 4 / SITES / (INPUTS + 1 + CLASSES)), 1)
-    idle, size = two_rounds(config, width, name)
-    return (peak() - idle) / (4 * SITES * size)
-
-
-def two_rounds(config: dict[str, str | int], width: int, name: str) -> tuple[int, int]:
-    """Run two rounds; return memory before replies, and update size."""
+def two_rounds(config: dict[str, str | int], width: int, name: str) -> int:
+    """Run two rounds; return the number of an update's coordinates."""
     strategy = make_strategy(RunConfig.parse({**config, "model": f"mlp:{width}"}))
     shapes = {"0.weight": (width, INPUTS), "0.bias": (width,),
               "2.weight": (CLASSES, width), "2.bias": (CLASSES,)}  # fmt: skip
@@ -132,7 +92,6 @@ def two_rounds(config: dict[str, str | int], width: int, name: str) -> tuple[int
     size = sum(array.size for array in model.values())
     del model
     generator, update = np.random.default_rng(1), np.ones(size, np.float32)
-    idle = resident()
     for server_round in (1, 2):
         messages = list(strategy.configure_train(server_round, record, ConfigRecord(), grid))
         replies = []
@@ -148,28 +107,4 @@ def two_rounds(config: dict[str, str | int], width: int, name: str) -> tuple[int
         if new is None:
             raise RuntimeError(f"no quorum: {strategy.report.rejected}")
         record = new
-    return idle, size
-
-
-def main() -> None:
-    """Print the extra memory of each strategy."""
-    if not _STATM.exists():
-        console.print("memory: measured on Linux alone")
-        return
-    rows = []
-    for name in STRATEGIES:
-        found = subprocess.run(
-            [sys.executable, "-m", "benchmarks.memory", name, str(MEGABYTES)],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        bar = BARS.get(name, BAR)
-        rows.append([name, f"{json.loads(found.stdout):.2f}", f"≤ {bar}"])
-    show(
-        f"Memory above the idle server's / the updates', {SITES} sites, {MEGABYTES} MB of updates",
-        ["strategy", "extra / updates", "bar"],
-        rows,
-    )
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
+    return size
