@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo lint style docs check test test-flower test-gpu test-wards test-prometheus test-docker \
-  test-package bench audit mutants mutants-fuzz up run-up down demo-docker down-docker lock clean
+  test-package bench audit mutants up run-up down demo-docker down-docker lock clean
 
 demo: $(READY)
 	$(BIN)/hdpfl demo
@@ -68,11 +68,6 @@ audit: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
-
-# Changes the files that protect by rule; hours for all of them, goes on where it was stopped.
-# FILES='hdpfl_flower/ledger/ledger.py …' takes some of them, SAMPLE=200 so many changes of all.
-mutants-fuzz: $(READY)
-	$(BIN)/python -m tests.mutants.fuzz $(FILES) $(if $(SAMPLE),--sample $(SAMPLE))
 
 up: $(READY)
 	$(BIN)/python deploy/federation.py up $(if $(SITES),--sites $(SITES)) $(if $(PIN),--pin)

@@ -334,11 +334,9 @@ def bugs_page() -> str:
 
     intro = (
         "# Bugs put back\n\n`make mutants` puts each of these "
-        f"{len(MUTANTS)} bugs into the code, one at a time, and requires that a test fails. "
-        "`make mutants-fuzz` changes the files that protect by rule (constants, comparisons, "
-        "conditions, arithmetic, bounds, returns, removed statements; hours; `FILES=…`, "
-        "`SAMPLE=200`); what survives must stand in `tests/mutants/equivalent.toml` with a "
-        "reason.\n"
+        f"{len(MUTANTS)} bugs into the code, one at a time, and requires that a test fails. They "
+        "are bugs of the privacy kernel: consent, replies, the wire, ledgers, accounting, noise, "
+        "DP-SGD, audits.\n"
     )
     parts = [intro]
     for title, found in TABLE.items():

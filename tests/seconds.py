@@ -4,7 +4,7 @@
     python -m tests.seconds LOG
 
 The table has a test function a line: those whose cases took so long in all. Unlike slow ones they
-may kill mutants, and ``make mutants`` and ``make mutants-fuzz`` run them. The tests of what the
+may kill mutants, and ``make mutants`` runs them. The tests of what the
 server can see, in ``tests/privacy``, are never left out.
 """
 

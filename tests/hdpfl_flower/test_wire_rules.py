@@ -1,4 +1,4 @@
-"""The wire's refusals one by one, each beside what passes; found by ``make mutants-fuzz``."""
+"""The wire's refusals one by one, each beside what passes."""
 
 from __future__ import annotations
 

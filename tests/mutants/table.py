@@ -1,4 +1,4 @@
-"""The bugs that a private federation must not have, as ``bugs/*.txt`` list them.
+"""Bugs of the privacy kernel, as ``bugs/*.txt`` list them.
 
 A file's first line is its title. ``in FILE`` holds for the bugs below it. A bug is four kinds of
 lines: ``# name``, the text as it stands there once (``-``), what it becomes (``+``, none where it

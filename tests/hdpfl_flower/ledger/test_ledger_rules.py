@@ -1,4 +1,4 @@
-"""The ledger's rules one by one, each on both of its sides; found by ``make mutants-fuzz``."""
+"""The ledger's rules one by one, each on both of its sides."""
 
 from __future__ import annotations
 
