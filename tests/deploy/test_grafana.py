@@ -1,4 +1,4 @@
-"""Dashboards and rules: what is committed is what the code writes, and names what is shown."""
+"""Dashboards and rules name series that the exporters show."""
 
 from __future__ import annotations
 
@@ -11,23 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import dashboard as models
 
-from deploy.grafana.dashboards import FOLDER, dashboards
-from deploy.grafana.panels import COORDINATOR, SITE, Panel
 from hdpfl_flower.monitoring.series import COORDINATOR_PORT, SITE_PORT, Place, series_at
+from tests.deploy.dashboards import FOLDER, panels_of
 
 DOCKER = Path(__file__).parents[2] / "docker"
 
 
 def names(text: str) -> set[str]:
     return set(re.findall(r"\bhdpfl_[a-z_]+", text))
-
-
-def test_the_committed_dashboards_are_what_the_code_writes() -> None:
-    """Where they differ: python -m deploy.grafana.dashboards."""
-    assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == dashboards()
 
 
 @pytest.mark.parametrize("place", ["coordinator", "site"])
@@ -52,21 +44,13 @@ def test_every_series_worth_a_look_is_looked_at() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("panels", [COORDINATOR, SITE])
-def test_panels_are_told_apart_and_say_what_they_show(panels: tuple[Panel, ...]) -> None:
-    titles = [panel.title for panel in panels]
-    assert len(set(titles)) == len(titles)
+@pytest.mark.parametrize("place", ["coordinator", "site"])
+def test_panels_are_told_apart_and_say_what_they_show(place: Place) -> None:
+    panels = panels_of(place)
+    assert len({panel.title for panel in panels}) == len(panels) > 10
     for panel in panels:
         assert panel.says.endswith(".") and panel.queries
-        assert len({query.expr for query in panel.queries}) == len(panel.queries)
-
-
-@pytest.mark.parametrize("name", ["coordinator.json", "site.json"])
-def test_a_dashboard_is_one_of_grafanas_schema(name: str) -> None:
-    """The SDK's models, made from Grafana's schema, read all of it, and write the same again."""
-    content = json.loads((FOLDER / name).read_text())
-    again = JSONEncoder(sort_keys=True).encode(models.Dashboard.from_json(content))
-    assert json.loads(again) == content
+        assert len(set(panel.queries)) == len(panel.queries)
 
 
 @pytest.mark.parametrize("name", ["coordinator.json", "site.json"])
@@ -81,15 +65,6 @@ def test_panels_lie_within_24_columns_and_none_over_another(name: str) -> None:
                                           range(at["y"], at["y"] + at["h"])))  # fmt: skip
             assert not cells & taken, panel["title"]
             taken |= cells
-
-
-def test_what_only_some_fill_is_folded_up() -> None:
-    for name, panels in (("coordinator.json", COORDINATOR), ("site.json", SITE)):
-        rows = [one for one in json.loads((FOLDER / name).read_text())["panels"]
-                if one["type"] == "row"]  # fmt: skip
-        assert all(row["collapsed"] for row in rows)
-        found = {panel["title"]: row["title"] for row in rows for panel in row["panels"]}
-        assert found == {panel.title: panel.row for panel in panels if panel.row}
 
 
 def test_weights_are_a_heatmap_with_a_row_a_client() -> None:

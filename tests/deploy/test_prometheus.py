@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.grafana.panels import COORDINATOR, GPU, SITE, Panel
 from hdpfl_flower.monitoring.journal import finished_rounds, read_journal
+from tests.deploy.dashboards import GPU, Panel, panels_of
 from tests.deploy.observatory import (
     FEDERATION,
     REFUSED,
@@ -39,13 +39,15 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize(
-    "panel", [one for one in (*COORDINATOR, *SITE) if one.row != GPU], ids=lambda one: one.title
+    "panel",
+    [panel for place in ("coordinator", "site") for panel in panels_of(place) if panel.row != GPU],
+    ids=lambda panel: panel.title,
 )
 def test_every_query_of_every_panel_returns_data(here: Watched, panel: Panel) -> None:
     for query in panel.queries:
-        found = here.ask(query.expr.replace("$run", ".*"))
-        assert found, query.expr
-        assert all(sample["value"][1] != "NaN" for sample in found), query.expr
+        found = here.ask(query.replace("$run", ".*"))
+        assert found, query
+        assert all(sample["value"][1] != "NaN" for sample in found), query
 
 
 def test_what_prometheus_kept_is_what_the_journal_says(here: Watched) -> None:
