@@ -169,7 +169,7 @@ def train(site: Site, instructions: Instructions) -> RecordDict:
     trainer.keep(replayed=released.replayed, plan=plan)
     if not released.replayed:
         _train_personal(site, instructions, trainer.start)
-    return wire.write_update(released.payload, trainer.size, choice, terms.upload)
+    return wire.write_update(released.payload, trainer.size, choice)
 
 
 def _train_personal(site: Site, instructions: Instructions, shared: Vector) -> None:

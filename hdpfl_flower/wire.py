@@ -3,15 +3,13 @@
 The only module of ``hdpfl_flower`` that imports Flower. Both sides distrust the other equally: a
 shape, a dtype or a key that is not expected raises :class:`WireError` before any allocation.
 
-    server → site   "model":        parameters by name, float32; for training in the form that the
-                                    terms name (``quantize.py``)
+    server → site   "model":        parameters by name, float32
                     "instructions": the format, the terms (JSON) and the round; in PFA+ also the
                                     model that a site is to have kept; else what "others" are for
                     "others":       more models, to choose from or to be pulled to; or what a
                                     site is to add to its model over the round (SCAFFOLD)
-    site → server   "update":       one noisy vector, shape (d,), in the form that the terms name;
-                                    or, where it is asked for that, its one number along the
-                                    model's last step, float32, (1,)
+    site → server   "update":       one noisy vector, float32, shape (d,); or, where it is asked for
+                                    that, its one number along the model's last step, (1,)
                     "choice":       the model that it chose privately, where it is asked to
                     "site":         constants that the profile discloses      (query.join)
                     "metrics":      metrics that the profile discloses        (evaluate)
@@ -39,21 +37,11 @@ from hdpfl_flower import formats
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import WireError as WireError  # noqa: PLC0414 - exported
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.quantize import (
-    FLOAT32,
-    Draw,
-    Form,
-    numbers_in,
-    numpy_header,
-    read_rounded,
-    round_vector,
-)
+from hdpfl_flower.payloads import numbers_in, numpy_header
 
 Item = TypeVar("Item")
 NUMPY = "numpy.ndarray"
 """Flower's name for the form of sent arrays."""
-ROUNDED = "hdpfl.rounded"
-"""Our name for ``quantize.py``'s form: its bytes, without a header."""
 TRAIN, EVALUATE, JOIN, FINISH = "train", "evaluate", "query.join", "query.finish"
 """Message types: training round, model test, join, final model."""
 SCORES = "query.scores"
@@ -230,21 +218,18 @@ def encode_choice(model: int) -> bytes:
     return b"%d" % model
 
 
-def write_update(
-    payload: bytes, size: int, choice: bytes | None = None, form: Form = FLOAT32
-) -> RecordDict:
+def write_update(payload: bytes, size: int, choice: bytes | None = None) -> RecordDict:
     """Return the reply with a sealed payload of ``size`` or one number.
 
     Args:
         payload: of the update.
         size: d.
         choice: the sealed payload of the choice, if one was requested.
-        form: in which the payload was sealed; one number alone is always float32.
     """
     # A header is padded to a multiple of 64 bytes, so that the length determines the count.
-    if form == FLOAT32 and len(payload) == len(numpy_header((1,))) + 4:
+    if len(payload) == len(numpy_header((1,))) + 4:
         size = 1
-    array = Array(form, (size,), NUMPY if form == FLOAT32 else ROUNDED, payload)
+    array = Array("float32", (size,), NUMPY, payload)
     reply = RecordDict({_UPDATE: ArrayRecord({_UPDATE: array})})
     if choice is not None:
         reply[_CHOICE] = ConfigRecord({_CHOICE: int(choice)})
@@ -267,15 +252,14 @@ def read_update(
     *,
     may_be_projected: bool = False,
     with_choice: bool = False,
-    form: Form = FLOAT32,
 ) -> npt.NDArray[np.float32]:
     """Return the update in a reply, shape ``(size,)``, or ``(1,)`` if projected.
 
     A projected one only with ``may_be_projected``.
 
     Raises:
-        WireError: other content than one finite vector of that size and form under its key, with a
-            choice beside it if one was requested.
+        WireError: other content than one finite vector of that size under its key, with a choice
+            beside it if one was requested.
     """
     record, keys = content.get(_UPDATE), {_UPDATE, _CHOICE} if with_choice else {_UPDATE}
     if set(content) != keys or not isinstance(record, ArrayRecord):
@@ -285,7 +269,7 @@ def read_update(
     # One number is accepted only if it was requested; else exactly d numbers.
     array = record[_UPDATE]
     projected = may_be_projected and tuple(array.shape) == (1,)
-    return decode(array, (1,), FLOAT32) if projected else decode(array, (size,), form)
+    return decode(array, (1,) if projected else (size,))
 
 
 def write_scores(payload: bytes) -> RecordDict:
@@ -390,27 +374,15 @@ def encode(array: npt.NDArray[np.float32]) -> bytes:
     return numpy_header(array.shape) + array.astype("<f4", copy=False).tobytes()
 
 
-def round_model(record: ArrayRecord, form: Form, draw: Draw) -> ArrayRecord:
-    """Return a :func:`write_model` record's model, rounded to ``form``'s grid."""
-    rounded = ArrayRecord()
-    for name, array in record.items():
-        shape = tuple(array.shape)
-        data = round_vector(_view(array, shape).ravel(), form, draw)
-        rounded[name] = Array(form, shape, ROUNDED, data)
-    return rounded
-
-
-def read_model(record: ArrayRecord, like: Arrays, form: Form = FLOAT32) -> Arrays:
+def read_model(record: ArrayRecord, like: Arrays) -> Arrays:
     """Return the model in ``record``, with the layout of ``like``.
-
-    It must be sent in ``form``, that of the run's terms or float32, and in no other.
 
     Raises:
         WireError: names, shapes or types differ, or a number is not finite.
     """
     if list(record) != list(like):
         raise WireError("model: unexpected parameter names")
-    return {name: decode(record[name], array.shape, form) for name, array in like.items()}
+    return {name: decode(record[name], array.shape) for name, array in like.items()}
 
 
 def read_own(record: ArrayRecord) -> Arrays:
@@ -463,12 +435,8 @@ def model_digest(model: ArrayRecord) -> str:
     return digest.hexdigest()
 
 
-def decode(array: Array, shape: tuple[int, ...], form: Form = FLOAT32) -> npt.NDArray[np.float32]:
-    """Return the numbers of ``array`` after checking shape and form."""
-    if form != FLOAT32:
-        if array.stype != ROUNDED or array.dtype != form or tuple(array.shape) != shape:
-            raise WireError("array: unexpected type or shape")
-        return read_rounded(array.data, math.prod(shape), form).reshape(shape)
+def decode(array: Array, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return the numbers of ``array`` after checking type and shape."""
     values = _view(array, shape)
     if not np.isfinite(values).all():
         raise WireError("array: not finite")

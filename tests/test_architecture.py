@@ -43,8 +43,8 @@ hdpfl_flower.clustering: hdpfl_flower.linalg hdpfl_flower.estimators
 hdpfl_flower.updates: hdpfl_flower.estimators
 hdpfl_flower.weights: hdpfl_flower.estimators hdpfl_flower.linalg hdpfl_flower.updates
 hdpfl_flower.local_steps: hdpfl_flower.config hdpfl_flower.updates
-hdpfl_flower.quantize: hdpfl_flower.config
-hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.quantize
+hdpfl_flower.payloads:
+hdpfl_flower.wire: hdpfl_flower.config hdpfl_flower.models hdpfl_flower.payloads
 hdpfl_flower.privacy: hdpfl_flower.work hdpfl_flower.after hdpfl_flower.config hdpfl_flower.data
     hdpfl_flower.linalg hdpfl_flower.models hdpfl_flower.system
 hdpfl_flower.ledger: hdpfl_flower.config hdpfl_flower.privacy hdpfl_flower.system

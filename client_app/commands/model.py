@@ -32,8 +32,8 @@ FOR_SITES = frozenset({
     "learning-rate", "model", "backbone", "start", "start-parts", "dataset", "schema", "task",
     "class-weights", "augmentation",
     "noise", "noise-multiplier",
-    "epsilon-cap", "evaluation", "work", "second", "choice", "spend", "after", "upload",
-    "download", "coordinator", "purpose",
+    "epsilon-cap", "evaluation", "work", "second", "choice", "spend", "after",
+    "coordinator", "purpose",
 })  # fmt: skip
 """Terms of the site's training. Other terms concern the server or a simulation; the site's own
 ``delta`` stands in its profile."""

@@ -26,7 +26,7 @@ from hdpfl_flower.ledger.account import Account, ChargedPlan
 from hdpfl_flower.ledger.hash_chain import BUSY, Chain
 from hdpfl_flower.monitoring import series as metrics
 from hdpfl_flower.monitoring.series import Reading
-from hdpfl_flower.quantize import numbers_in
+from hdpfl_flower.payloads import numbers_in
 from hdpfl_flower.system.printable import site_log
 
 log = site_log()
@@ -140,10 +140,9 @@ class SiteSeries:
         yield metrics.RUN_DELTA.reads(frozen.delta, run)
         updates = [release for key, release in releases.items() if key[2] == "update"]
         with contextlib.suppress(HDPFLError, LookupError, TypeError, ValueError):
-            form = frozen.read_terms().upload
             for release in reversed(updates):
                 length = chain.blob_size(release.seq)
-                if length is not None and (size := numbers_in(length, form)) > 1:
+                if length is not None and (size := numbers_in(length)) > 1:
                     self._sizes[run] = size
                     break
             yield from _plan(frozen, run, len(updates), self._sizes.get(run))

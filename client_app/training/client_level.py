@@ -26,7 +26,7 @@ from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
 from client_app.training.dpsgd import Phase
 from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
-from client_app.training.trainer import enough_memory, payload_of, read_models, use_threads
+from client_app.training.trainer import enough_memory, read_models, use_threads
 from client_app.work import own_round
 from hdpfl_flower import wire
 from hdpfl_flower.errors import Declined, Reason
@@ -142,7 +142,7 @@ class ClientLevelTrainer:
             # float32.
             std = plan.round(server_round, terms.clip_norm).noise_std
             update = add_noise(torch.from_numpy(update), std, streams.noise).numpy()
-        return payload_of(self._site, self._instructions, update.astype(np.float32))
+        return wire.encode_update(update.astype(np.float32))
 
     def keep(self, *, replayed: bool, plan: Plan | None) -> None:
         """Store the site's own part after the round; as ``Trainer.keep``."""

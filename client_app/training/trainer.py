@@ -28,12 +28,10 @@ from hdpfl_flower.models.networks import Arrays, flatten
 from hdpfl_flower.models.parts import parts_of
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.plan import Plan, RoundPlan
-from hdpfl_flower.quantize import FLOAT32, Form, round_vector
 from hdpfl_flower.system.devices import is_out_of_memory, pick_device
 from hdpfl_flower.system.paths import available_cores
 from hdpfl_flower.wire import Instructions
 
-ROUNDING = "rounding"
 """Purpose of the randomness that rounds a release."""
 UPDATE = "update"
 """Purpose of the release's randomness, and its kind."""
@@ -52,17 +50,14 @@ class Trainer:
         """Check the incoming models and prepare the engine, without records.
 
         Raises:
-            Declined: the message is larger than the policy allows, has an offset where a part of
-                the model stays here, or asks for one number of a rounded update.
+            Declined: the message is larger than the policy allows, or has an offset where a part
+                of the model stays here.
             WireError: names, shapes or types differ, or a number is not finite.
             ModelError: the model cannot be trained record by record.
             DataError: the schema is wrong.
             TermsError: the pull is too large for the learning rate.
         """
         terms, training = instructions.terms, site.profile.training
-        # The same number must come of an update sent whole, to the bit.
-        if instructions.project is not None and terms.upload != FLOAT32:
-            raise Declined(Reason.TERMS, "one number of an update goes with 'upload' = 'float32'")
         self._site, self._instructions = site, instructions
         self.models: Sequence[Arrays] = read_models(site, instructions)
         size = sum(array.size for array in self.models[0].values())
@@ -126,7 +121,7 @@ class Trainer:
         # After the noise: a function of the noisy update costs nothing.
         if self._direction:
             return wire.encode_update(self._direction.project(update))
-        return payload_of(self._site, self._instructions, update)
+        return wire.encode_update(update)
 
     def job(self, plan: Plan) -> PrivateJob | None:
         """Return the round for joint training of simulated sites, or None.
@@ -215,34 +210,17 @@ def enough_memory(key: str) -> Iterator[None]:
         raise Declined(Reason.PROFILE, reason) from None
 
 
-def payload_of(site: Site, instructions: Instructions, update: Vector) -> bytes:
-    """Return the sealed payload of a noisy update, in its form.
-
-    Args:
-        site: whose update it is.
-        instructions: of the round.
-        update: after the noise, shape ``(d,)``; nothing else may be rounded here.
-    """
-    form = instructions.terms.upload
-    if form == FLOAT32:
-        return wire.encode_update(update)
-    # Drawn apart from the batches and the noise: what is sent is the noisy update and chance.
-    stream = site.streams(instructions.server_round, ROUNDING).sampling
-    return round_vector(update, form, stream.bytes)
-
-
 def read_model(site: Site, instructions: Instructions) -> Arrays:
-    """Return the one model of a test, or of the end of a run, float32; as :func:`read_models`."""
-    return read_models(site, instructions, FLOAT32)[0]
+    """Return the one model of a test, or of the end of a run; as :func:`read_models`."""
+    return read_models(site, instructions)[0]
 
 
-def read_models(site: Site, instructions: Instructions, form: Form | None = None) -> list[Arrays]:
+def read_models(site: Site, instructions: Instructions) -> list[Arrays]:
     """Return every model of a message, checked.
 
     Args:
         site: that it is sent to.
         instructions: of the message.
-        form: in which the models are sent; None: the terms', for training.
 
     Raises:
         Declined: the message is larger than the policy allows.
@@ -250,13 +228,10 @@ def read_models(site: Site, instructions: Instructions, form: Form | None = None
         ModelError: the terms name no model that can be built.
     """
     limit, records = site.profile.policy.max_payload_mb * 1e6, instructions.models
-    form = form or instructions.terms.download
-    # Before its models take memory: what is sent, and the float32 numbers that are made of it.
-    decoded = 4 * len(records) * sum(array.size for array in site.layout.values())
-    sent = sum(len(array.data) for record in records for array in record.values())
-    if max(sent, 0 if form == FLOAT32 else decoded) > limit:
+    # Before its models take memory.
+    if sum(len(array.data) for record in records for array in record.values()) > limit:
         raise Declined(Reason.POLICY, TOO_LARGE)
-    return [wire.read_model(record, site.layout, form) for record in records]
+    return [wire.read_model(record, site.layout) for record in records]
 
 
 def use_threads(count: int) -> None:

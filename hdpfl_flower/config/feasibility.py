@@ -6,7 +6,7 @@ and all that the coordinator would learn is that rounds have no quorum.
 
 from __future__ import annotations
 
-from hdpfl_flower.config.terms import FLOAT32, RunTerms
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import TermsError
 
 
@@ -21,13 +21,6 @@ def check_up_front(terms: RunTerms) -> None:
     """
     for each in terms.kinds:
         each.check(terms)
-    # Rounding may lengthen an update beyond the S that the server's noise is made for.
-    if terms.upload != FLOAT32 and terms.noise == "server":
-        raise TermsError(
-            f"run config: 'upload' = '{terms.upload}' rounds noisy updates, and under 'noise' = "
-            "'server' they leave without noise and no longer than 'clip-norm', which rounding "
-            "would exceed; set 'upload' to 'float32', or take 'noise' = 'records' or 'client'"
-        )
     extras = [each.words for each in terms.kinds if each.is_unlike_rounds(terms)]
     reasons = reasons_for_equal_rounds(terms)
     if extras and reasons:

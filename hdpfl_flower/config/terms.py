@@ -32,10 +32,6 @@ from hdpfl_flower.work.views import AUGMENTATIONS, Views
 AUTO: Final = "auto"
 """Value of a term left to the strategy; unlike an explicit 0."""
 
-Form = Literal["float32", "bfloat16", "int8"]
-"""How the numbers of a vector are sent; ``quantize.py`` has the grids."""
-FLOAT32: Final = "float32"
-
 
 MOST_TERMS = 256_000
 """Characters of a run's terms as JSON. A site reads them before its operator has consented, so each
@@ -242,18 +238,6 @@ class RunTerms(Settings, SiteWork):
         "",
         description="Simulation: the ε of every simulated site, in place of 'epsilons'; set by "
         "'maximum' and 'non-private', which violate what the sites ask for.",
-    )
-
-    upload: Form = Field(
-        "float32",
-        description="How a round's noisy updates are sent: float32, or rounded at random to "
-        "bfloat16 (2 bytes a number) or int8 (1 byte, and 2 a block of 64), after the noise, which "
-        "costs no ε.",
-    )
-    download: Form = Field(
-        "float32",
-        description="How models are sent for training: float32, bfloat16 or int8, as 'upload'; "
-        "tests and the final model are of float32.",
     )
 
     purpose: Line = Field(

@@ -136,8 +136,7 @@ class LocalGrid(Grid):
         instructions = replace(wire.read_instructions(message.content), project=None)
         site = open_site(context, instructions.terms, node_profile(context))
         plan, _ = site.plan
-        exact = instructions.terms.updated(upload="float32")
-        trainer = Trainer(site, replace(instructions, terms=exact))
+        trainer = Trainer(site, instructions)
         # Outside of any release: nothing is reserved or charged, and the site's own reply is made
         # as ever.
         payload = trainer.run(replace(plan, noise_multiplier=0.0))

@@ -19,7 +19,6 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.data.datasets import task_for
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.models.task import Records
-from hdpfl_flower.quantize import FLOAT32, Form, round_vector
 from hdpfl_flower.scenarios.attacks import OVERSTATED, Attack, AttackerView, Colluders
 from server_app.in_process.grid import LocalGrid
 
@@ -41,12 +40,7 @@ class _Liar:
     @property
     def honest(self) -> Vector:
         """Honest update of the site, shape ``(d,)``."""
-        return wire.read_update(self.reply.content, len(self.clean), form=self.form)
-
-    @property
-    def form(self) -> Form:
-        """In which updates of the round are sent."""
-        return wire.read_instructions(self.request.content).terms.upload
+        return wire.read_update(self.reply.content, len(self.clean))
 
 
 class AttackGrid(LocalGrid):
@@ -141,12 +135,7 @@ class AttackGrid(LocalGrid):
             # Its own first lie: attacks that replay it read it in later rounds.
             self._first.setdefault(liar.index, update)
             payload = wire.encode_update(update)
-            if liar.form != FLOAT32:  # another form than the terms' would be refused at once
-                draws = np.random.default_rng([_SEED, liar.index, server_round, 1])
-                payload = round_vector(update, liar.form, draws.bytes)
-            reply = Message(
-                wire.write_update(payload, len(update), form=liar.form), reply_to=liar.request
-            )
+            reply = Message(wire.write_update(payload, len(update)), reply_to=liar.request)
             reply.metadata.__dict__["_message_id"] = uuid4().hex
             replies.append(reply)
         if self._first_mean is None:

@@ -13,7 +13,6 @@ from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.linalg.sums import square_sum
 from hdpfl_flower.measures.score_cells import CELLS
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
-from hdpfl_flower.quantize import FLOAT32, Form
 from hdpfl_flower.updates import Outcome, RoundUpdates, RowWeights
 
 MAX_NORM = 1e6
@@ -68,7 +67,6 @@ def read_checked(
     *,
     may_be_projected: bool = False,
     with_choice: bool = False,
-    form: Form = FLOAT32,
 ) -> npt.NDArray[np.float32]:
     """Return the update in ``reply``, shape ``(size,)``, or ``(1,)`` if projected.
 
@@ -79,7 +77,7 @@ def read_checked(
     """
     _check_delivered(reply)
     return wire.read_update(
-        reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice, form=form
+        reply.content, size, may_be_projected=may_be_projected, with_choice=with_choice
     )
 
 

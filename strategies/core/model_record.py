@@ -16,8 +16,6 @@ from hdpfl_flower.estimators.softmax_head import Head, head_of
 from hdpfl_flower.models.networks import Arrays, arrays_of, build_model, flatten, unflatten
 from hdpfl_flower.models.parts import parts_of, select
 from hdpfl_flower.models.public_weights import start_arrays
-from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.quantize import FLOAT32, Form
 from hdpfl_flower.updates import Outcome
 from strategies.core.interface import SiteRequest
 
@@ -70,11 +68,7 @@ class ModelRecord:
     def message(
         self, terms: RunTerms, server_round: int, request: SiteRequest, kind: str = wire.TRAIN
     ) -> RecordDict:
-        """Return the message content for the sites of ``request``.
-
-        Models are rounded to ``terms.download`` for training alone: what is tested, and what sites
-        keep at the end, is the model itself.
-        """
+        """Return the message content for the sites of ``request``."""
         models = self.models
         own = (
             models[request.model]
@@ -92,9 +86,6 @@ class ModelRecord:
             others = (self._mean,)
         elif request.use == wire.OFFSET and request.offset is not None:
             others = (self.record(request.offset),)
-        if kind == wire.TRAIN and terms.download != FLOAT32:
-            own, *rest = (_rounded(model, terms.download) for model in (own, *others))
-            others = tuple(rest)
         return wire.write_instructions(
             terms, server_round, own, request.project, others=others,
             use=request.use if others else "",
@@ -124,15 +115,6 @@ class ModelRecord:
         # `flatten` made a copy: the arrays of the last round are read-only.
         vector += step
         return self.record(vector)
-
-
-def _rounded(model: ArrayRecord, form: Form) -> ArrayRecord:
-    """Return the model rounded to the grid of ``form``, reproducibly.
-
-    The random bits are a public function of the model, so that a resumed run sends what it sent.
-    """
-    stream = RandomStream(bytes.fromhex(wire.model_digest(model)))
-    return wire.round_model(model, form, stream.bytes)
 
 
 def initial_model(terms: RunTerms, seed: int) -> ArrayRecord:

@@ -155,9 +155,8 @@ class RoundMessages:
         request, models = self._requests[site], len(self._record.models)
         chooses = request.use == wire.CHOOSE and models > 1
         update = read_checked(
-            reply, size, may_be_projected=request.along is not None, with_choice=chooses,
-            form=terms.upload,
-        )  # fmt: skip
+            reply, size, may_be_projected=request.along is not None, with_choice=chooses
+        )
         model = wire.read_choice(reply.content, models) if chooses else request.model
         if request.along is None or size == 1:
             return update, model, False

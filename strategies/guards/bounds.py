@@ -30,7 +30,7 @@ CAP = 3.0
 _TOLD = 1024
 """Numbers of an update that identify it among noisy updates."""
 FEW = 4
-"""Size below which honest updates may be equal by chance; rounded updates: ``quantize.py``."""
+"""Size below which honest updates may be equal by chance."""
 _NOTHING = 1e-12
 """Smallest sum of weights that can be shared in proportion."""
 
@@ -39,7 +39,6 @@ def refuse_copies(
     digests: Mapping[str, npt.NDArray[np.int64]],
     sites: Sequence[str],
     updates: Rows,
-    few: int = FEW,
 ) -> tuple[Digests, dict[str, str]]:
     """Return the digests after a round, and the sites refused for zeros or copies.
 
@@ -47,19 +46,17 @@ def refuse_copies(
         digests: of the rounds before, 96 bits an upload, see :func:`_digest`; not changed.
         sites: the rows' sites.
         updates: float32, shape ``(n, d)``.
-        few: numbers of an update below which two honest ones may be equal by chance.
 
     Guarantees:
         Of exact copies of one round all are refused, for who copied is not known; who sends what
         it or another site sent in an earlier round is refused alone. Two honest updates of d ≥ 4
         numbers with noise of their own are taken for copies with probability below 1e-19 (float32
-        has about 2²² values within a standard deviation), and of d ≥ 36 sent rounded to a step of
-        no more than their noise; of one number each, below 1e-6, and of fewer than ``few`` each is
-        compared with those of its round and its own last one alone.
+        has about 2²² values within a standard deviation); of one number each, below 1e-6, and of
+        fewer than four each is compared with those of its round and its own last one alone.
     """
     found = [_digest(row) for row in updates]
     often = Counter(digest.tobytes() for digest in found)
-    distinct = updates.shape[1] >= few
+    distinct = updates.shape[1] >= FEW
     earlier = {site: rows[0 if distinct else -1 :] for site, rows in digests.items()}
     known = {digest.tobytes() for rows in earlier.values() for digest in rows}
     after, refused = dict(digests), {}

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.estimators.temporal import NoiseEstimate
 from hdpfl_flower.models.networks import Arrays
-from hdpfl_flower.quantize import FLOAT32, LARGEST_ERROR, LEAST_KNOWN_APART
 from hdpfl_flower.updates import Outcome, RoundUpdates
-from strategies.guards.bounds import FEW, Digests, refuse_copies
+from strategies.guards.bounds import Digests, refuse_copies
 from strategies.guards.proof import Floor, ProofState, refuse_proven
 
 Gauges = dict[str, float | npt.NDArray[np.float64]]
@@ -71,7 +70,6 @@ class Guard:
         """
         del sums, linear_step
         self._screens = config.terms.noise != "server"
-        self._apart = FEW if config.terms.upload == FLOAT32 else LEAST_KNOWN_APART
         self._gauges: Gauges = {}
         self.state = CopiesState()
         self.refused: dict[str, str] = {}
@@ -101,9 +99,7 @@ class Guard:
         del model
         if not self._screens:
             return updates
-        digests, self.refused = refuse_copies(
-            self.state.digests, updates.sites, updates.updates, self._apart
-        )
+        digests, self.refused = refuse_copies(self.state.digests, updates.sites, updates.updates)
         self.state = replace(self.state, digests=digests)
         self._gauges = {}
         return without(updates, self.refused)
@@ -127,8 +123,7 @@ class ProvingGuard(Guard):
     def __init__(self, config: RunConfig, *, sums: bool, linear_step: bool = True) -> None:
         """Prepare for a run; see :class:`Guard`."""
         super().__init__(config, sums=sums, linear_step=linear_step)
-        form = config.terms.upload
-        self._floor = Floor(config.terms.rounds, config.server.noise_floor, LARGEST_ERROR[form])
+        self._floor = Floor(config.terms.rounds, config.server.noise_floor)
         self.state = ProvenState()
 
     def _without_proven(self, updates: RoundUpdates) -> RoundUpdates:

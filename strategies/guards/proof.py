@@ -24,7 +24,7 @@ from hdpfl_flower.estimators.softmax_head import Head, silent_sums
 from hdpfl_flower.linalg.sums import inner_products, square_sum
 from hdpfl_flower.linalg.types import Vector
 from strategies.guards.bounds import REPEATS, Rows
-from strategies.guards.shared_noise import HUSH, shared_noise, too_near
+from strategies.guards.shared_noise import shared_noise, too_near
 
 Ints = npt.NDArray[np.int64]
 
@@ -62,12 +62,10 @@ class Floor:
     Attributes:
         rounds: of the run, for the thresholds.
         noise: least noise of an honest update, standard deviation a coordinate; 0: unknown.
-        rounding: what updates may hold of rounding, over their norms, see ``LARGEST_ERROR``.
     """
 
     rounds: int
     noise: float = 0.0
-    rounding: float = 0.0
 
 
 def refuse_proven(
@@ -96,7 +94,7 @@ def refuse_proven(
         pairs += too_near(inner_products(updates), updates.shape[1], floor.noise, floor.rounds)
     if head is not None and silent is not None:
         lengths = np.sqrt([square_sum(row[head.start :]) for row in updates])
-        pairs += shared_noise(silent, lengths, floor.rounds, max(HUSH, floor.rounding))
+        pairs += shared_noise(silent, lengths, floor.rounds)
     found = {sites[i] for pair in pairs for i in pair}
     after = ProofState(after.coordinates, after.sketches, tuple(sorted({*state.shared, *found})))
     return after, refused | {site: SHARED for site in sites if site in after.shared}

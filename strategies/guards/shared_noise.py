@@ -31,9 +31,7 @@ _ROUNDING = 1e-12
 """Distance from 1 at which cosines are equal: two or three sums prove no sharing."""
 
 
-def shared_noise(
-    silent: npt.NDArray[np.float32], norms: Matrix, rounds: int, hush: float = HUSH
-) -> Pairs:
+def shared_noise(silent: npt.NDArray[np.float32], norms: Matrix, rounds: int) -> Pairs:
     """Return row pairs with similar silent sums, a proof of shared noise.
 
     Silent sums hold no signal, whatever two sites have in common. The cosine of two directions that
@@ -43,8 +41,6 @@ def shared_noise(
         silent: the updates' silent sums, shape ``(n, p)``, p ≥ 2.
         norms: of the head's coordinates in each update, shape ``(n,)``.
         rounds: of the run.
-        hush: share of its head below which silent sums may hold rounding alone, which is larger in
-            some coordinates than in others; see ``LARGEST_ERROR`` for updates sent rounded.
 
     Guarantees:
         Of honest sites no pair is found in a run, but with probability ``FALSE_ALARMS``; sites
@@ -52,7 +48,7 @@ def shared_noise(
     """
     rows = silent.astype(np.float64)
     lengths = np.sqrt(np.sum(rows**2, axis=1))
-    audible = lengths > hush * norms
+    audible = lengths > HUSH * norms
     # Rows of unit length; a row without noise becomes zeros, which are like no other.
     unit = np.where(audible, 1 / np.where(audible, lengths, 1), 0)[:, None] * rows
     found: Matrix = unit @ unit.T

@@ -50,7 +50,6 @@ from hdpfl_flower.linalg.step_direction import Direction
 from hdpfl_flower.linalg.sums import inner_products, weighted_sum
 from hdpfl_flower.models.networks import flatten
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.quantize import FLOAT32
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.weiavg import WeiAvg, epsilon_weights
 from strategies.core.base import Disclosed
@@ -269,10 +268,3 @@ def check_terms(config: RunConfig) -> None:
             "run config: 'guard' compares whole updates, and 'pfa-plus' gets one number of a "
             "private site; set 'guard' to 'none', or take 'pfa'"
         )
-    for key, form in (("upload", config.terms.upload), ("download", config.terms.download)):
-        if form != FLOAT32:
-            raise TermsError(
-                f"run config: '{key}' = '{form}' does not go with 'pfa-plus': one number of an "
-                "update, and the step between two models that it lies along, must be the same to "
-                f"the bit at server and site; set '{key}' to 'float32', or take 'pfa'"
-            )

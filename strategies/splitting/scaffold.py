@@ -54,7 +54,6 @@ from hdpfl_flower.errors import TermsError
 from hdpfl_flower.linalg.sums import BLOCK, exact_sum
 from hdpfl_flower.local_steps import disclosed_steps, facts_needed
 from hdpfl_flower.privacy.noise import RandomStream
-from hdpfl_flower.quantize import FLOAT32
 from hdpfl_flower.updates import Outcome, RoundUpdates
 from strategies.averaging.fedavg import FedAvg
 from strategies.core.base import Declaration, Disclosed, HDPStrategy
@@ -157,18 +156,7 @@ class Scaffold(HDPStrategy):
 
     @classmethod
     def complete_terms(cls, terms: RunTerms) -> RunTerms:
-        """Return the terms as the strategy that weighs completes them.
-
-        Raises:
-            TermsError: a rounded ``download``.
-        """
-        # The displacement is taken out of the update again: what was added must be the same bits.
-        if terms.download != FLOAT32:
-            raise TermsError(
-                f"run config: 'download' = '{terms.download}' rounds the displacement that sites "
-                "add to their updates and 'scaffold' takes out again; leave 'download' at "
-                "'float32' ('upload' may be rounded), or take a strategy without '+scaffold'"
-            )
+        """Return the terms as the strategy that weighs completes them."""
         return cls.weighting.complete_terms(terms)
 
     def declare(self) -> Declaration:

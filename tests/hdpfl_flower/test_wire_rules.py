@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
-from hdpfl_flower.quantize import numbers_in
+from hdpfl_flower.payloads import numbers_in
 from hdpfl_flower.wire import (
     WireError,
     decode,

@@ -17,12 +17,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-from client_app.training import trainer
 from client_app.training.trainer import Trainer
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.privacy.plan import Plan
-from hdpfl_flower.quantize import round_vector
 from tests.client_app.messages import Projecting, ask
 from tests.privacy.replay import Rows, check_noise, observe
 from tests.privacy.sites import BATCH, DECLARED, EPSILON, digits, make_site, terms_of
@@ -228,25 +226,6 @@ def test_a_batch_size_moves_the_divisor_of_the_numbers_alone(tmp_path: Path) -> 
         mine, theirs = (np.frombuffer(reply[key][3][128:], np.float32) for reply in (one, other))
         # four float32 steps each of a model, and at its start, below 1: 2⁻²⁵ each
         np.testing.assert_allclose(theirs, mine / 2, rtol=0, atol=16 * 2.0**-25)
-
-
-@pytest.mark.parametrize("private", [Private(epsilon=0.4), Private(epsilon=6.0, records=7)])
-@pytest.mark.parametrize("upload", ["bfloat16", "int8"])
-def test_a_rounded_update_is_a_function_of_the_noisy_sums_and_chance(
-    tmp_path: Path, upload: str, private: Private, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scales too: what is read off the update before its noise would differ here."""
-
-    def same_chance(update: Any, form: Any, draw: Any) -> bytes:
-        return round_vector(update, form, np.random.default_rng(1).bytes)
-
-    monkeypatch.setattr(trainer, "round_vector", same_chance)
-    terms = terms_of(upload=upload)
-    first = observe(USUAL.site(tmp_path / "usual"), terms)
-    key = "ArrayRecord update.update"
-    assert [reply[key][:3] for reply in first.replies[:2]] == [(upload, (650,), wire.ROUNDED)] * 2
-    check_noise(first, terms.clip_norm)
-    assert first.replies == replies_like(first, private, tmp_path / "other", terms)
 
 
 def scaled_by_epsilon(plan: Plan, update: Any) -> Any:

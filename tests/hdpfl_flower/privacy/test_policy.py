@@ -21,8 +21,7 @@ def other_value(key: str, value: Any) -> Any:
              "second": "private", "spend": "late", "backbone": "own width=3",
              "start": "sha256:" + "0" * 64, "start-parts": "body", "class-weights": "1,2",
              "augmentation": "images",
-             "work": "offset", "after": "prior share=0.2",
-             "upload": "int8", "download": "int8"}  # fmt: skip
+             "work": "offset", "after": "prior share=0.2"}  # fmt: skip
     if key in given:
         return given[key]
     if isinstance(value, bool):
