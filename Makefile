@@ -5,7 +5,7 @@ READY := .venv/.ready
 # Some machines set it; every process of the tests would then compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lint style docs check test test-flower test-gpu test-wards test-prometheus test-docker \
+.PHONY: demo lint style docs check test test-all test-flower test-pairs test-gpu test-wards test-prometheus test-docker \
   test-package bench audit mutants up run-up down demo-docker down-docker lock clean
 
 demo: $(READY)
@@ -24,20 +24,30 @@ style: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
-# Two to three minutes: without the documentation, and without the tests of half a second or more.
-check: style
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not seconds and not engines and not gpu and not prometheus and not docker"
+QUICK := not slow and not long and not engines and not gpu and not prometheus and not docker
 
-# Tests are collected once a call, for 14 seconds a worker; those of the engines all lie in one folder.
-# Of the parts of `lint` one is left out: tests/test_docs.py builds the documentation as strictly.
+# Without the documentation, and without the tests of half a second or more.
+check: style
+	$(BIN)/pytest -n 2 --dist worksteal -m "$(QUICK) and not seconds"
+
+# The main check: without the tests of four seconds or more; one story of the engines.
 test: style
-	$(BIN)/pytest -n 2 --dist worksteal -m "not engines and not gpu and not prometheus and not docker"
-	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not deadline and not wards" tests/e2e
+	$(BIN)/pytest -n 2 --dist worksteal -m "$(QUICK)"
+	$(BIN)/pytest -n 2 --dist loadfile -m story tests/e2e
+
+# What `make test` leaves out, but for what has a target of its own.
+test-all: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal -m "(slow or long) and not engines and not gpu and not prometheus and not docker"
+	$(BIN)/pytest -n 2 --dist loadfile -m "engines and not story and not deadline and not wards" tests/e2e
 	$(BIN)/pytest -m "deadline" tests/e2e
 
 # The engines on another Flower, installed over .venv in build/: FLWR=latest, nightly or a version.
 test-flower: $(READY)
 	$(BIN)/python -m tests.e2e.other_flower $(or $(FLWR),latest)
+
+# A federation over two Flowers, either way round: the previous minor version, or FLWR='flwr-nightly'.
+test-pairs: $(READY)
+	$(if $(FLWR),HDPFL_OTHER_FLOWER='$(FLWR)') $(BIN)/pytest -m wards tests/e2e/test_versions.py
 
 # Where there is CUDA; ended after 8 minutes.
 test-gpu: $(READY)

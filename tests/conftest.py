@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.seconds import listed
+from tests.seconds import LONG, listed
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores; torch reads it at import
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,14 +34,6 @@ settings.load_profile("house")
 
 ENGINES = Path(__file__).parent / "e2e"
 """Where ``make test`` looks for the tests of the engines: elsewhere they would never run."""
-LONGEST = (
-    "tests/test_docs.py::test_the_site_builds",
-    "tests/test_package.py::",
-    "tests/test_three_users.py::",
-    "tests/privacy/test_failures.py::test_every",
-    "tests/client_app/commands/test_audit.py::test_bare",
-)
-"""Tests of ten seconds or more. They run first: at the end one of two workers would be idle."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,12 +48,18 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of ``seconds.txt``; refuse those of the engines outside of their folder."""
-    long = listed()
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    """Mark the tests of ``seconds.txt``, longest first; refuse engines outside of their folder.
+
+    At the end one of two workers would be idle beside a long test.
+    """
+    table = listed()
+    items.sort(key=lambda item: -table.get(item.nodeid.partition("[")[0], 0.0))
     for item in items:
-        if item.nodeid.partition("[")[0] in long:
+        seconds = table.get(item.nodeid.partition("[")[0], 0.0)
+        if seconds:
             item.add_marker("seconds")
+        if seconds >= LONG:
+            item.add_marker("long")
         if item.get_closest_marker("engines") and ENGINES not in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid} is marked 'engines': move it to {ENGINES}")
 

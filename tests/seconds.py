@@ -1,11 +1,11 @@
-"""Tests that ``make check`` leaves out, of half a second or more: ``seconds.txt``.
+"""Test functions of half a second or more, with their times: ``seconds.txt``.
 
-    pytest -n 2 --dist worksteal -m "not slow and not engines and …" --durations=0 > LOG
+    pytest -n 2 --dist worksteal -m "not engines and not gpu and …" --durations=0 > LOG
     python -m tests.seconds LOG
 
-The table has a test function a line: those whose cases took so long in all. Unlike slow ones they
-may kill mutants, and ``make mutants`` runs them. The tests of what the
-server can see, in ``tests/privacy``, are never left out.
+A line has the seconds of all cases of a function. ``make check`` leaves out all of them but those
+in ``tests/privacy``; ``make test`` leaves out those of ``LONG`` seconds or more, which
+``make test-all`` runs. Unlike slow ones they may kill mutants, and ``make mutants`` runs them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("seconds.txt")
-LEAST = 0.5
-"""Seconds, of all cases of a function."""
+LEAST, LONG = 0.5, 4.0
+"""Seconds of all cases of a function: left out of ``make check``, and of ``make test``."""
 OTHERS = ("slow", "engines", "gpu", "prometheus", "docker")
-"""Marks of tests that ``make check`` leaves out in any case."""
+"""Marks of tests that ``make test`` leaves out in any case."""
 ALWAYS = "tests/privacy/"
+"""Folder of tests that ``make check`` runs, unless they are long."""
 
 
-def listed() -> frozenset[str]:
-    """Return the functions in the table, as pytest names them without their parameters."""
-    return frozenset(TABLE.read_text().split())
+def listed() -> dict[str, float]:
+    """Return function → seconds; functions as pytest names them without their parameters."""
+    rows = (line.split() for line in TABLE.read_text().splitlines())
+    return {name: float(seconds) for seconds, name in rows}
 
 
 def durations(log: str) -> dict[str, float]:
@@ -71,10 +73,12 @@ def _tree(file: str) -> ast.Module:
 
 if __name__ == "__main__":
     taken = durations(Path(sys.argv[1]).read_text())
-    names = sorted(
-        name
-        for name, seconds in taken.items()
-        if seconds >= LEAST and exists(name) and not name.startswith(ALWAYS)
-    )
-    TABLE.write_text("\n".join(names) + "\n")
-    print(f"{len(names)} functions, {sum(taken[name] for name in names):.0f} seconds")
+    rows = {
+        name: taken[name]
+        for name in sorted(taken)
+        if taken[name] >= (LONG if name.startswith(ALWAYS) else LEAST) and exists(name)
+    }
+    TABLE.write_text("".join(f"{seconds:.1f} {name}\n" for name, seconds in rows.items()))
+    for least in (LEAST, LONG):
+        left_out = [seconds for seconds in rows.values() if seconds >= least]
+        print(f"{len(left_out)} functions of {least} s or more, {sum(left_out):.0f} seconds")

@@ -1,19 +1,20 @@
-"""The table of long tests names functions that are there, and none of privacy."""
+"""The table of long tests names functions that are there."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.seconds import ALWAYS, TABLE, exists, listed
+from tests.seconds import ALWAYS, LONG, TABLE, exists, listed
 
 
 def test_every_function_in_the_table_is_there() -> None:
     assert [name for name in sorted(listed()) if not exists(name)] == []
-    assert len(TABLE.read_text().split()) == len(listed()), "a name stands twice"
+    assert len(TABLE.read_text().splitlines()) == len(listed()), "a name stands twice"
 
 
-def test_the_table_leaves_the_tests_of_privacy_alone() -> None:
-    assert not [name for name in listed() if name.startswith(ALWAYS)]
+def test_make_check_leaves_out_no_quick_test_of_privacy() -> None:
+    quick = [name for name, seconds in listed().items() if seconds < LONG]
+    assert not [name for name in quick if name.startswith(ALWAYS)]
 
 
 def test_a_name_that_is_not_there_is_found() -> None:
@@ -27,7 +28,7 @@ def test_a_name_that_is_not_there_is_found() -> None:
 
 def test_the_functions_in_the_table_are_marked(request: pytest.FixtureRequest) -> None:
     """Whatever was collected beside this test."""
-    long = set(TABLE.read_text().split())
     for item in request.session.items:
-        marked = item.get_closest_marker("seconds") is not None
-        assert marked == (item.nodeid.partition("[")[0] in long)
+        seconds = listed().get(item.nodeid.partition("[")[0], 0.0)
+        assert (item.get_closest_marker("seconds") is not None) == (seconds > 0)
+        assert (item.get_closest_marker("long") is not None) == (seconds >= LONG)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from importlib.metadata import distribution
+from importlib.metadata import entry_points
 from pathlib import Path
 
 LAUNCHER = "flwr-clientapp"
@@ -16,7 +16,11 @@ LAUNCHER = "flwr-clientapp"
 
 def task_programs() -> set[str]:
     """Return the names of the installed Flower's task programs."""
-    scripts = distribution("flwr").entry_points.select(group="console_scripts")
+    scripts = [
+        script
+        for script in entry_points(group="console_scripts")
+        if script.value.startswith("flwr.")
+    ]  # of flwr and of flwr-nightly
     return {script.name for script in scripts if script.name.startswith("flwr-")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,12 @@ def install(requirement: str, folder: Path, seconds: float = 300) -> Path:
         raise MissingFlowerError(f"not installed after {seconds:g} s") from None
     if done.returncode:
         raise MissingFlowerError((done.stderr.strip().splitlines() or ["pip failed"])[-1])
+    for nightly in packages.glob("flwr_nightly-*.dist-info"):
+        # Flower looks for its version under the name flwr, which would be the one from here.
+        released = nightly.with_name(nightly.name.replace("flwr_nightly", "flwr"))
+        shutil.copytree(nightly, released)
+        text = (released / "METADATA").read_text()
+        (released / "METADATA").write_text(text.replace("Name: flwr-nightly", "Name: flwr", 1))
     for name in ("hdpfl", "hdpfl-site", "hdpfl-patient"):
         lines = (BIN / name).read_text().splitlines(keepends=True)
         (folder / "bin" / name).write_text("".join([f"#!{python}\n", *lines[1:]]))

@@ -40,7 +40,7 @@ from tests.e2e.canaries import (
 )
 from tests.e2e.engines import Done, Federation, free_ports, rounds_of
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.story]
 
 EPSILONS = {"alpha": 3.217391284, "beta": 0.917462853, "gamma": 1.731642857}
 DELTA, BATCH, DECLARED = 7.310937264e-6, 37, 251

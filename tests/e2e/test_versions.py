@@ -1,12 +1,15 @@
-"""A coordinator whose Flower is one minor version behind its sites, then one ahead of them.
+"""A coordinator whose Flower is one version behind its sites, then one ahead of them.
 
-The table of docs/how-to/deploy.md#versions-of-flower. Site "0" has the coordinator's version.
+docs/how-to/upgrade.md#versions-of-flower. Site "0" has the coordinator's version. The other Flower
+is the previous minor version, or the requirement in HDPFL_OTHER_FLOWER (``make test-pairs``).
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -17,7 +20,6 @@ from packaging.version import Version
 
 from server_app.in_process.in_process_run import run_in_process
 from tests.e2e.engines import (
-    BIN,
     SITES,
     Done,
     Federation,
@@ -34,7 +36,7 @@ from tests.e2e.other_flower import MissingFlowerError, install
 pytestmark = [pytest.mark.engines, pytest.mark.wards]
 
 PINNED = Version(version("flwr"))
-PREVIOUS = f"flwr=={PINNED.major}.{PINNED.minor - 1}.*"
+OTHER = os.environ.get("HDPFL_OTHER_FLOWER", f"flwr=={PINNED.major}.{PINNED.minor - 1}.*")
 TERMS = seeded_terms(strategy="robust-hdp", rounds=2)
 
 
@@ -45,13 +47,15 @@ class Story:
     Attributes:
         runs: folder of the run with the coordinator ``behind`` and ``ahead``.
         programs: what ran then, a command line a node.
-        superexec: what a SuperExec of the previous version said to a SuperNode of this one.
-        back: how the previous SuperLink started on the upgraded database, and on its copy.
+        superexec: what a SuperExec of the older version said to a SuperNode of the newer.
+        back: how the older SuperLink started on the upgraded database, and on its copy.
         log: the SuperLink's at the first of these.
+        version: of the newer Flower.
     """
 
-    federation: Federation
-    previous: Federation
+    newer: Federation
+    older: Federation
+    version: Version
     runs: dict[str, Path] = field(default_factory=dict)
     programs: dict[str, list[str]] = field(default_factory=dict)
     superexec: Done | None = None
@@ -70,32 +74,42 @@ class Story:
 
     def database(self) -> dict[Path, bytes]:
         """Return the files of the SuperLink's database and what they hold."""
-        found = (self.federation.folder / "superlink").glob("state.db*")
+        found = (self.newer.folder / "superlink").glob("state.db*")
         return {path: path.read_bytes() for path in found}
 
     def go_back(self) -> None:
-        """Start the previous SuperLink and site 0."""
-        self.back.append(self.previous.call("up", "--sites", self.previous.home / "first"))
+        """Start the older SuperLink and site 0."""
+        self.back.append(self.older.call("up", "--sites", self.older.home / "first"))
+
+
+def version_of(python: Path) -> Version:
+    """Return the version of the Flower that ``python`` imports."""
+    code = "from flwr.supercore.version import package_version; print(package_version)"
+    asked = [str(python), "-c", code]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return Version(said.strip())
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     try:
-        python = install(PREVIOUS, tmp_path_factory.mktemp("previous"))
+        other = install(OTHER, tmp_path_factory.mktemp("other"))
     except MissingFlowerError as error:
-        pytest.skip(f"{PREVIOUS}: {error}")
+        pytest.skip(f"{OTHER}: {error}")
     home = tmp_path_factory.mktemp("versions")
     for index in range(SITES):
         write_seeded_site(home / "sites" / str(index), TERMS, index, SITES)
     shutil.copytree(home / "sites" / "0", home / "first" / "0")
-    now = Federation(home, free_ports(SITES + 1))
-    told = Story(now, replace(now, python=str(python)))
+    versions = {version_of(python): python for python in (Path(sys.executable), other)}
+    older, newer = (versions[number] for number in sorted(versions))
+    now = Federation(home, free_ports(SITES + 1), str(newer))
+    told = Story(now, replace(now, python=str(older)), max(versions))
     try:
-        told.run("behind", told.previous, now)
-        told.superexec = start_superexec(python.parent, now.port + 2)
+        told.run("behind", told.older, now)
+        told.superexec = start_superexec(older.parent, now.port + 2)
         now.call("down")
         before = told.database()
-        told.run("ahead", now, told.previous)
+        told.run("ahead", now, told.older)
         now.call("down")
         told.go_back()
         told.log = now.log("superlink")
@@ -122,7 +136,7 @@ def test_a_run_over_two_versions_gives_the_bits_of_one(
     story: Story, coordinator: str, tmp_path: Path
 ) -> None:
     """And neither side learns of it: Flower drops its warning on the way that SuperNodes take."""
-    paths = [str(BIN), str(Path(story.previous.python).parent)]
+    paths = [str(Path(story.newer.python).parent), str(Path(story.older.python).parent)]
     first, second = paths if coordinator == "ahead" else paths[::-1]
     names = ("flower-superlink", "flower-supernode")
     lines = [line.split() for line in story.programs[coordinator]]
@@ -134,15 +148,15 @@ def test_a_run_over_two_versions_gives_the_bits_of_one(
     here = run_in_process(TERMS.updated(run_id="here", runs_dir=str(tmp_path)), SITES)
     assert digest(story.runs[coordinator]) == digest(here.folder)
     for name in ("superlink", "0", "2", "3"):  # 1 was shown a SuperExec
-        assert "mismatch" not in story.federation.log(name)
+        assert "mismatch" not in story.newer.log(name)
 
 
 def test_a_supernode_refuses_tasks_of_another_version(story: Story) -> None:
     assert story.superexec is not None
     said = story.superexec.stdout + story.superexec.stderr
     assert "Exit Code: 606" in said
-    assert f"SuperNode version {PINNED} detected a runtime version mismatch" in said
-    assert "detected a runtime version mismatch" in story.federation.log("1")
+    assert f"SuperNode version {story.version} detected a runtime version mismatch" in said
+    assert "detected a runtime version mismatch" in story.newer.log("1")
 
 
 def test_an_upgraded_database_is_refused_and_its_copy_of_before_is_not(story: Story) -> None:
