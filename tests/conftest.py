@@ -65,13 +65,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """One HDPFL_HOME for the session: simulated crowds are planned once, for all workers."""
-    base, home = tmp_path_factory.getbasetemp(), tmp_path_factory.mktemp("hdpfl-home")
-    shared = (base.parent if hasattr(pytestconfig, "workerinput") else base) / "hdpfl-cache"
-    shared.mkdir(exist_ok=True)
-    (home / "cache").symlink_to(shared)
-    return home
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One HDPFL_HOME for the session."""
+    return tmp_path_factory.mktemp("hdpfl-home")
 
 
 @pytest.fixture(autouse=True)
@@ -81,16 +77,10 @@ def _own_home(monkeypatch: pytest.MonkeyPatch, shared_home: Path) -> None:
 
 
 @pytest.fixture
-def guessed_noise(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _own_home: None
-) -> Iterator[None]:
-    """Noise by the central limit, without the search for the least: for tests of other subjects.
-
-    The cache is the test's own: no other test reads a guess.
-    """
+def guessed_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Noise by the central limit, without the search for the least: for tests of other subjects."""
     from hdpfl_flower.privacy import accounting
 
-    monkeypatch.setenv("HDPFL_HOME", str(tmp_path_factory.mktemp("guessed")))
     monkeypatch.setattr(accounting, "_search", accounting._gaussian_guess)
     accounting._calibrate.cache_clear()
     yield

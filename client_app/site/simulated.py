@@ -41,9 +41,6 @@ from hdpfl_flower.system.paths import available_cores, runs_dir
 from hdpfl_flower.work.backbone import Backbone
 
 _TEST_EVERY = 5
-_MANY = 64
-"""Sites that take the same steps from which on a table of their noise pays off: it takes a dozen
-searches, and then a third of one a site."""
 
 
 Relabel = Callable[[Records, Task], Records]
@@ -197,16 +194,6 @@ def check_draws(config: RunConfig, number: int) -> None:
         draw_profile(config, index, number)
 
 
-def has_many_alike(config: RunConfig, index: int, number: int) -> bool:
-    """Return whether enough sites share the steps of ``index``.
-
-    It follows from the configuration, so that every engine plans a site alike.
-    """
-    if number < _MANY or config.terms.noise == "client":  # one release a round, for any sizes
-        return number >= _MANY
-    return bool(_sizes_of(config, number).alike[index] >= _MANY)
-
-
 def simulated_records(config: RunConfig, index: int, number: int) -> tuple[Records, Records | None]:
     """Return (training, test) records of simulated site ``index``.
 
@@ -312,12 +299,10 @@ class _Sizes(NamedTuple):
     Attributes:
         records: to train on.
         batch_size: expected.
-        alike: how many sites have the same two.
     """
 
     records: npt.NDArray[np.int64]
     batch_size: npt.NDArray[np.int64]
-    alike: npt.NDArray[np.int64]
 
 
 def _tested_at_sites(config: RunConfig) -> bool:
@@ -335,9 +320,7 @@ def _sizes(tested: bool, batch_sizes: str, *source: *_Source) -> _Sizes:
     records = np.array([len(rows) for rows in _parts(*source).rows])
     records -= records // _TEST_EVERY if tested else 0
     batch_size = np.minimum(draw_batch_sizes(batch_sizes, source[5], source[4]), records)
-    both = np.stack([records, batch_size])
-    _, kind, count = np.unique(both, axis=1, return_inverse=True, return_counts=True)
-    return _Sizes(records, batch_size, count[kind.ravel()])
+    return _Sizes(records, batch_size)
 
 
 def _actor_cpus() -> int:

@@ -24,7 +24,6 @@ from client_app.site.simulated import (
     Taken,
     Trained,
     draw_profile,
-    has_many_alike,
     may_draw,
     node_index,
     nominal_noise,
@@ -134,16 +133,8 @@ class Site:
             self.profile,
             self.terms,
             nominal_noise=nominal_noise(self.profile, self.terms),
-            among_many=self._has_many_alike,
         )
         return plan, ChargedPlan(plan.to_json(), self.terms.to_json(), plan.epsilon, plan.delta)
-
-    @property
-    def _has_many_alike(self) -> bool:
-        """Whether it is one of many simulated sites with the same steps."""
-        if self.index is None or self.config is None or self.profile.data is not None:
-            return False
-        return has_many_alike(self.config, *self.index)
 
     def streams(self, server_round: int, kind: str) -> ReleaseStreams:
         """Return fresh randomness of a release; seeded only in simulations."""

@@ -225,7 +225,7 @@ def calibrate(
     return _calibrate(merged, epsilon, delta, beside) if merged else 0.0
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16384)
 def _calibrate(
     schedule: tuple[Steps, ...], epsilon: float, delta: float, beside: tuple[ExtraRelease, ...]
 ) -> float:
@@ -246,28 +246,6 @@ def _search(
         return found
     low, high = _bracket(fine, epsilon, start=high, factor=1 + 4 * _TOLERANCE)
     return _narrow(fine, epsilon, low, high, _TOLERANCE)[1]
-
-
-def confirmed(
-    schedule: tuple[Steps, ...], epsilon: float, delta: float, guess: float, slope: float
-) -> float:
-    """Return a z of cost ≤ ε near the guess; else 0.
-
-    Args:
-        schedule: merged.
-        epsilon: target ε, finite.
-        delta: target δ.
-        guess: of the least z, positive.
-        slope: how fast the cost falls there: −d log ε / d log z.
-
-    Guarantees:
-        What is not 0 is rounded up, was itself found to cost at most ε on the grid of
-        :func:`interval_for`, and lies by the slope within the tolerance of the least z, whatever
-        the guess.
-    """
-    # Half of the tolerance above: a guess that errs by less to either side costs one evaluation.
-    z = guess * (1 + _TOLERANCE / 2)
-    return _confirm(_cost_on(1, schedule, epsilon, delta, ()), epsilon, z, slope)
 
 
 def _cost_on(

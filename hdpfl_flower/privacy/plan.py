@@ -28,7 +28,6 @@ from hdpfl_flower.privacy.accounting import (
     event_of,
 )
 from hdpfl_flower.privacy.affordable_rounds import affordable_rounds, charge_for
-from hdpfl_flower.privacy.plan_table import calibrate_among_many, calibrate_simulated
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -212,7 +211,6 @@ def make_plan(
     terms: RunTerms,
     *,
     nominal_noise: NominalNoise | None = None,
-    among_many: bool = False,
 ) -> Plan:
     """Return the plan of ``terms`` at ``profile``'s site: q, k.
 
@@ -227,8 +225,6 @@ def make_plan(
         profile: the site's.
         terms: the run's.
         nominal_noise: of a simulated site whose terms name a paper's formula; else None.
-        among_many: of a simulated site: whether many of them take these steps, so that a table of
-            their noise is worth its searches; z may differ within the tolerance of the search.
 
     Guarantees:
         With ``noise = client`` (ε, δ) holds for any change of the site's records, one record or
@@ -286,10 +282,7 @@ def make_plan(
         # Of all models together: two models of a round share one (ε, δ).
         paid = (*schedule * models, *((tuning,) if tuning else ()))
         beside = [one for one in (choices, counts, scores) if one and epsilon < math.inf]
-        find = calibrate
-        if profile.simulated:
-            find = calibrate_among_many if among_many else calibrate_simulated
-        noise_multiplier = find(paid, epsilon, delta, beside)
+        noise_multiplier = calibrate(paid, epsilon, delta, beside)
     return Plan(
         epsilon=epsilon,
         delta=delta,

@@ -136,7 +136,6 @@ def test_flower_and_compare_start_from_the_same_terms(project: Path) -> None:
 
 def test_compare_runs_its_model_and_strategy(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    (tmp_path / "cache").symlink_to(Path(os.environ["HDPFL_HOME"]) / "cache")
     words = ["compare", "--run-config", "run.toml", "--strategies",
              "heart_risk.strategy:InverseLength", "--clients", "3", "--seeds", "1", "--rounds", "2",
              "--set", "scale=2", "--jobs", "1", "--out", out,

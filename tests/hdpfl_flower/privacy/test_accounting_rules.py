@@ -419,3 +419,8 @@ def test_the_search_ends_on_the_right_grid_with_the_least_noise_that_suffices(
     assert sorted({*grids}) == pytest.approx([right, 10 * right], rel=1e-12)
     assert len(asked) == len({*asked})
     assert grids.count(min(grids)) <= 5
+
+
+def test_noise_within_the_tolerance_that_costs_more_than_its_epsilon_is_not_taken() -> None:
+    z = accounting._confirm(lambda z: 1.0002 / z, 1.0, 1.0, 1.0)
+    assert 0 < 1.0002 / z <= 1.0

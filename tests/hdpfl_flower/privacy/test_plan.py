@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 from fractions import Fraction
-from unittest import mock
 
 import pytest
 import torch
@@ -41,16 +40,11 @@ def test_a_plan_follows_from_the_profile_and_the_terms() -> None:
 def test_nothing_about_the_records_can_enter_a_plan() -> None:
     """No argument leads to data: where they lie changes nothing, nor how many there are.
 
-    The last two are a simulation's alone; a site whose noise protects somebody refuses the one and
-    does not read the other.
+    The last one is a simulation's alone; a site whose noise protects somebody refuses it.
     """
-    of_a_simulation = ["nominal_noise", "among_many"]
-    named = list(inspect.signature(make_plan).parameters)
-    assert named == ["profile", "terms", *of_a_simulation]
+    assert list(inspect.signature(make_plan).parameters) == ["profile", "terms", "nominal_noise"]
     with pytest.raises(Declined, match="which gives no privacy"):
         make_plan(profile(), terms(calibration="pfa"), nominal_noise=lambda _: 1.0)
-    with mock.patch("hdpfl_flower.privacy.plan.calibrate_among_many", pytest.fail):
-        assert make_plan(profile(), terms(), among_many=True) == make_plan(profile(), terms())
     elsewhere = profile(data={"format": "csv", "path": "/nowhere/records.csv", "holdout": 0.5})
     assert make_plan(elsewhere, terms()) == make_plan(profile(), terms())
 

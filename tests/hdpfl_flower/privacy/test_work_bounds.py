@@ -48,7 +48,6 @@ def test_millions_of_steps_are_declined_before_any_is_accounted(
 
     for name in (
         "calibrate",
-        "calibrate_among_many",
         "affordable_rounds",
         "charge_for",
         "_choices",

@@ -38,12 +38,10 @@ SMALL = [
 def hdpfl(
     *words: str, home: Path, more: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with a home of its own, whose noise multipliers are those of the session.
+    """Run a command with a home of its own.
 
     In a process of its own: what a user waits for, and what stops it, are the process's.
     """
-    if not (home / "cache").exists():
-        (home / "cache").symlink_to(Path(os.environ["HDPFL_HOME"]) / "cache")
     command = [sys.executable, "-c", "from server_app.commands import main; main()", *words]
     environment = {**os.environ, "HDPFL_HOME": str(home), "COLUMNS": "100", **(more or {})}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

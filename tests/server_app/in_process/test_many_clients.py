@@ -19,7 +19,7 @@ from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring import influence
 from hdpfl_flower.monitoring.journal import Event, read_journal
-from hdpfl_flower.privacy import accounting, plan_table
+from hdpfl_flower.privacy import accounting
 from server_app.in_process.in_process_run import run_in_process
 from server_app.run.rounds import RunResult
 
@@ -29,10 +29,7 @@ CLIENTS, ASKED, ROUNDS = 300, 10, 3
 @pytest.fixture(autouse=True)
 def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HDPFL_HOME", str(tmp_path / "home"))
-    memory = (
-        plan_table._by_table, plan_table._knot, accounting._calibrate, simulated._profile,
-        simulated._parts, simulated._sizes,
-    )  # fmt: skip
+    memory = accounting._calibrate, simulated._profile, simulated._parts, simulated._sizes
     for known in memory:
         known.cache_clear()
     yield
@@ -53,8 +50,7 @@ def done() -> Iterator[Counter[str]]:
         return counted
 
     with (
-        mock.patch.object(accounting, "_search", counting("searches", accounting._search)),
-        mock.patch.object(plan_table, "confirmed", counting("plans", accounting.confirmed)),
+        mock.patch.object(accounting, "_search", counting("plans", accounting._search)),
         mock.patch.object(Profile, "parse", counting("profiles", Profile.parse)),
     ):
         yield counts
@@ -78,7 +74,6 @@ def test_only_sampled_clients_are_planned_and_built(tmp_path: Path, done: Counte
     sampled = asked_in(result)
     assert len(sampled) > ASKED
     assert done["plans"] == len(sampled)
-    assert 0 < done["searches"] <= 13
     # All of them join, and are sent the model at the end.
     assert done["profiles"] == CLIENTS
     config = RunConfig.parse({"partition": "iid:4"})
@@ -89,9 +84,8 @@ def test_only_sampled_clients_are_planned_and_built(tmp_path: Path, done: Counte
 def test_a_second_run_plans_nobody_again(tmp_path: Path, done: Counter[str]) -> None:
     run_of(tmp_path / "one")
     done.clear()
-    plan_table._by_table.cache_clear()
     run_of(tmp_path / "two", strategy="fedavg")
-    assert done["plans"] == done["searches"] == 0
+    assert done["plans"] == 0
 
 
 def test_no_site_makes_a_plan_where_the_server_adds_the_noise(
@@ -99,15 +93,13 @@ def test_no_site_makes_a_plan_where_the_server_adds_the_noise(
 ) -> None:
     result = run_of(tmp_path, strategy="dp-fedavg", noise="server")
     assert len(result.rounds) == ROUNDS
-    assert done["plans"] == 0
-    assert done["searches"] <= 1  # the server's own noise
+    assert done["plans"] <= 1  # the server's own noise
     assert done["profiles"] <= CLIENTS
 
 
 def test_a_strategy_that_reads_the_noise_has_everybodys(tmp_path: Path, done: Counter[str]) -> None:
     result = run_of(tmp_path, 80, strategy="oracle", rounds=1)
     assert done["plans"] == 80
-    assert done["searches"] <= 13
     assert len(result.rounds[0]["gauges"]["noise_std"]) == ASKED
 
 
@@ -134,15 +126,3 @@ def rounds_of(folder: Path, clients: int) -> list[Event]:
     events = read_journal(folder / "many" / "journal.jsonl")
     assert len(events) < ROUNDS + 8
     return [event for event in events if event["event"] == "round"]
-
-
-def test_the_table_is_for_many_that_take_the_same_steps() -> None:
-    few = RunConfig.parse({"batch-sizes": "2", "partition": "iid:4"})
-    assert not simulated.has_many_alike(few, 0, 63)
-    assert simulated.has_many_alike(few, 0, 64)
-    sizes = "each:" + ":".join(["2"] * 99 + ["3"])
-    mixed = RunConfig.parse({"batch-sizes": sizes, "partition": "iid:4"})
-    assert simulated.has_many_alike(mixed, 0, 100)
-    assert not simulated.has_many_alike(mixed, 99, 100)
-    client = RunConfig.parse({"batch-sizes": sizes, "partition": "iid:4", "noise": "client"})
-    assert simulated.has_many_alike(client, 99, 100)
