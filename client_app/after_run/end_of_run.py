@@ -20,7 +20,12 @@ from client_app.site.site import Site
 from client_app.training.ditto import load_personal_model, personal_path
 from client_app.training.dpsgd import Phase, train
 from client_app.training.engine_choice import engine_for
-from client_app.training.plain_sgd import LocalJob, network_for, shuffled_batches
+from client_app.training.plain_sgd import (
+    LocalJob,
+    network_for,
+    shuffled_batches,
+    train_or_stay,
+)
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.networks import Arrays, flatten, unflatten
@@ -73,7 +78,8 @@ def tune_at_home(site: Site, whole: Arrays) -> bytes | None:
     start = flatten(whole)
     network = network_for(terms.model, site.task, pick_device(training.device))
     phases = (Phase(len(batches), tuned_place(terms, site.task, len(start))),)
-    end = network.train(LocalJob(start, records, batches, phases=phases), terms.learning_rate)
+    job = LocalJob(start, records, batches, phases=phases)
+    end = train_or_stay(network, job, terms.learning_rate)
     return wire.encode_update(end - start)
 
 

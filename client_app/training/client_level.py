@@ -25,7 +25,13 @@ import torch
 from client_app.site.personal_state import PersonalState
 from client_app.site.site import Site
 from client_app.training.dpsgd import Phase
-from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
+from client_app.training.plain_sgd import (
+    LocalJob,
+    Vector,
+    network_for,
+    shuffled_batches,
+    train_or_stay,
+)
 from client_app.training.trainer import enough_memory, read_models, use_threads
 from client_app.work import own_round
 from hdpfl_flower import wire
@@ -96,7 +102,7 @@ class ClientLevelTrainer:
         def clean(phase: Phase) -> Vector:
             """Return the update that the published mask is made of."""
             some = replace(whole, batches=batches[: phase.steps], phases=(phase,))
-            return self._network.train(some, terms.learning_rate) - whole.start
+            return train_or_stay(self._network, some, terms.learning_rate) - whole.start
 
         course = own.course(len(batches), self.start, clean)
         return self._pulled(replace(whole, phases=course.phases))
@@ -113,8 +119,8 @@ class ClientLevelTrainer:
         Guarantees:
             Before the noise the payload is no longer than S·(1 − 1e-6), so any change of the
             site's records moves it by less than 2S, for which a plan's noise is made; an update
-            that is not finite counts as none. Without a plan the server adds the noise, and one
-            client more or less moves its sum by less than S.
+            that is not finite, or whose training raises, counts as none. Without a plan the server
+            adds the noise, and one client more or less moves its sum by less than S.
 
         Raises:
             Declined: no plan, though the terms do not leave the noise to the server.
@@ -129,7 +135,7 @@ class ClientLevelTrainer:
         end, start = self._site.trained.pop((self._instructions.digest, UPDATE), None), self.start
         if end is None:
             job = self.job(streams.sampling)
-            end, start = self._network.train(job, terms.learning_rate), job.first
+            end, start = train_or_stay(self._network, job, terms.learning_rate), job.first
         # In float64: a norm that float32 sums fall short of would let an update pass S.
         moved = end.astype(np.float64) - start
         if self._personal is not None:

@@ -25,7 +25,13 @@ from client_app.site.site import Site
 from client_app.training.dpsgd import Pull, train
 from client_app.training.engine_choice import engine_for
 from client_app.training.engines import Engine
-from client_app.training.plain_sgd import LocalJob, Vector, network_for, shuffled_batches
+from client_app.training.plain_sgd import (
+    LocalJob,
+    Vector,
+    network_for,
+    shuffled_batches,
+    train_or_stay,
+)
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError, HDPFLError
@@ -81,7 +87,7 @@ def _train(site: Site, instructions: Instructions, shared: Vector) -> None:
         end = _privately(site, instructions, shared, path)
     elif end is None and (job := personal_job(site, instructions, shared)) is not None:
         device = pick_device(site.profile.training.device)
-        end = network_for(terms.model, site.task, device).train(job, terms.learning_rate)
+        end = train_or_stay(network_for(terms.model, site.task, device), job, terms.learning_rate)
     # Not a number once would be so for good: each pass starts from the file.
     if end is None or not np.isfinite(end).all():
         end = shared

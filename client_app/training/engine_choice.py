@@ -16,11 +16,11 @@ from client_app.training.allocator import keep_freed_memory
 from client_app.training.engines import (
     Engine,
     LinearEngine,
-    OpacusEngine,
     VmapEngine,
     is_linear,
 )
 from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
+from client_app.training.opacus_engine import OpacusEngine
 from client_app.training.unit_engines import UnitEngine, ViewEngine
 from hdpfl_flower.errors import InstallationError, ModelError
 from hdpfl_flower.models.networks import build_model

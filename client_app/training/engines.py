@@ -18,7 +18,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +28,9 @@ from hdpfl_flower.models.losses import output_gradient, training_loss
 from hdpfl_flower.models.row_batches import TYPICAL, RowProof, align, aligned, blank, draws, pool
 from hdpfl_flower.models.task import Task
 from hdpfl_flower.privacy.noise import RandomStream, add_noise
-from hdpfl_flower.system.extras import extra
+from hdpfl_flower.system.printable import site_log
+
+log = site_log()
 
 _BLOCK = 1024
 """Squares that are added one after another, in eight lanes or more: an error of at most
@@ -81,6 +82,7 @@ class Engine(ABC):
         self.place = slice(0, len(self.theta))
         self._drawn = draws(self.theta)
         self._pool: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._raised: set[type[BaseException]] = set()
         self.proof = RowProof(self._trial)
         self._wanted = _WANTED, min(_LARGEST, max(_WANTED, _NUMBERS // len(self.theta)))
 
@@ -127,7 +129,14 @@ class Engine(ABC):
         self._add(torch.zeros_like(self.theta), x, y, 2, math.inf)
 
     def add_clipped_sum(
-        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+        self,
+        total: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        count: int,
+        clip_norm: float,
+        *,
+        raising: bool = False,
     ) -> None:
         """Add the batch's clipped gradient sum to ``total``.
 
@@ -137,6 +146,7 @@ class Engine(ABC):
             y: targets, shape ``(b,)``.
             count: records that count; the rows after them only fill the batch up.
             clip_norm: C, the bound on each record's l2 norm.
+            raising: let the model's exceptions pass: in a rehearsal, which has no record.
 
         Guarantees:
             The sum is Σⱼ cⱼ with ‖cⱼ‖ ≤ C·(1 + 1e-5), whatever record j's values are (NaN and
@@ -144,6 +154,13 @@ class Engine(ABC):
             last bit of its outputs, gates, gradient and clip factor. So one record more or less
             moves the sum by at most C·(1 + 1e-5), but for the rounding of the sum itself: float32
             of b terms, none above C, at worst b²·2⁻²⁴·C and about b·2⁻²⁴·C in practice.
+
+            A model that raises on a record's values changes nothing of that: where a batch raises,
+            each of its records is computed alone, in a batch of its own copies, and adds zero if
+            that raises. So cⱼ is the same whether the batch raised or not, and whoever raised in
+            it. Zero for the whole batch would let one record take away b·C. Not covered: an
+            exception that depends on the model's own random draws, or on how many rows are alike,
+            a process that is killed, and a GPU whose context an assertion of a kernel ends.
         """
         granule = self.proof.granule(*self._wanted)
         # The batch is filled up with copies of its first row: `count` keeps their clip factor at 0.
@@ -155,7 +172,38 @@ class Engine(ABC):
         rows = len(x) if self.proof.holds(granule, len(x)) else granule
         for first in range(0, -(-count // granule) * granule, rows):
             some = _placed(x[first : first + rows]), _placed(y[first : first + rows])
-            self._add(total, *some, min(count - first, rows), clip_norm)
+            counted = min(count - first, rows)
+            if raising:
+                self._add(total, *some, counted, clip_norm)
+                continue
+            if self._is_added(total, *some, counted, clip_norm):
+                continue
+            # Alone even where one record counts: a row that fills up may be the one that raised.
+            for row in range(counted):
+                features, target = (_copies(part[row], granule) for part in some)
+                self._is_added(total, features, target, 1, clip_norm)
+
+    def _is_added(
+        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
+    ) -> bool:
+        """Do :meth:`_add`; False, and nothing added, where the model raises."""
+        version = total._version
+        try:
+            self._add(total, x, y, count, clip_norm)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as reason:
+            # After the model's work: a second try would add a record twice.
+            if total._version != version:
+                raise
+            if type(reason) not in self._raised:
+                self._raised.add(type(reason))
+                log.warning(
+                    "the model raised %s in training; a record on which it does adds nothing",
+                    type(reason).__name__,
+                )
+            return False
+        return True
 
     def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``count`` records of zeros, on the device: features and targets."""
@@ -243,7 +291,7 @@ class LinearEngine(Engine):
         total[size:] += residual.sum(0)
 
 
-class _RowEngine(Engine):
+class RowEngine(Engine):
     """An engine that holds every record's gradient at once."""
 
     @abstractmethod
@@ -259,7 +307,7 @@ class _RowEngine(Engine):
         _add_clipped(total, self._rows(x, y)[1], count, clip_norm, self.place)
 
 
-class VmapEngine(_RowEngine):
+class VmapEngine(RowEngine):
     """Per-record gradients by ``torch.func``: any model without state across records."""
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
@@ -283,35 +331,6 @@ class VmapEngine(_RowEngine):
         """Return them by one vectorised call of ``torch.func``."""
         gradients, outputs = self._gradients(self.parameters, x, y)
         return outputs, list(gradients.values())
-
-
-class OpacusEngine(_RowEngine):
-    """Per-record gradients by Opacus' hooks, for layers outside ``torch.func``."""
-
-    def __init__(self, model: nn.Module, task: Task, device: torch.device) -> None:
-        """Wrap ``model``; its parameters stay views of ``theta``."""
-        with extra("opacus", "'training.engine' = 'opacus'"):
-            from opacus import GradSampleModule
-
-        super().__init__(model, task, device)
-        self._hooked = GradSampleModule(self.model, batch_first=True, loss_reduction="sum")
-
-    def _rows(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return them by one backward pass with Opacus' hooks; raises where a layer mixes rows."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of hooks on the first layer
-            outputs = self._hooked(x)
-            torch.autograd.backward(outputs, output_gradient(self.task, outputs.detach(), y))
-        trained: list[Any] = [p for p in self.model.parameters() if p.requires_grad]
-        # Taken off the parameters below: Opacus would keep the next batch's gradients beside these.
-        gradients = [parameter.grad_sample for parameter in trained]
-        for parameter in trained:
-            parameter.grad = parameter.grad_sample = None
-        # A layer that folds records or repeats them has another count: its rows are no one
-        # record's.
-        if any(len(gradient) != len(x) for gradient in gradients):
-            raise RuntimeError("a layer does not see one row a record")
-        return outputs.detach(), gradients
 
 
 def _add_clipped(
@@ -346,6 +365,11 @@ def _parts_of(outputs: torch.Tensor, gradients: list[torch.Tensor]) -> Sequence[
     """Return the parts of a row whose gradient itself is at hand."""
     flat = [gradient.flatten(1) for gradient in gradients]
     return outputs, *flat, _squared_norm_of(flat).unsqueeze(1)
+
+
+def _copies(row: torch.Tensor, count: int) -> torch.Tensor:
+    """Return ``count`` copies of a row, in memory of their own."""
+    return row.expand(count, *row.shape).clone(memory_format=torch.contiguous_format)
 
 
 def _placed(rows: torch.Tensor) -> torch.Tensor:
@@ -453,7 +477,7 @@ def rehearse(engine: Engine, batch: int) -> None:
     """
     x, y = engine.blank(batch)
     count, total = 1 if engine.one_by_one else batch, torch.zeros_like(engine.theta)
-    engine.add_clipped_sum(total, x, y, count, math.inf)
+    engine.add_clipped_sum(total, x, y, count, math.inf, raising=True)
     if total.device.type != "cpu":
         stream = RandomStream(bytes(32))  # its noise is dropped
         stream.draw_ahead(len(total), sys.maxsize)

@@ -19,6 +19,9 @@ from hdpfl_flower.models.row_batches import blank
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.noise import RandomStream
 from hdpfl_flower.system.devices import rows_on
+from hdpfl_flower.system.printable import site_log
+
+log = site_log()
 
 Vector = npt.NDArray[np.float32]
 
@@ -122,6 +125,22 @@ class Network:
         keep = torch.from_numpy(phase.mask[phase.place].copy()).to(self.theta.device)
         self.theta[phase.place].mul_(keep)
         return keep
+
+
+def train_or_stay(network: Network, job: LocalJob, learning_rate: float) -> Vector:
+    """Return the parameters after ``job``; its origin where the model raises, shape ``(d,)``.
+
+    For whatever leaves, or decides how a message is answered. The update is then 0, which is within
+    every bound; a failure in its place would show, without noise, that some record made the model
+    raise. A log line names the kind of the exception.
+    """
+    try:
+        return network.train(job, learning_rate)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as reason:
+        log.warning("the model raised %s in training; it stays", type(reason).__name__)
+        return job.first
 
 
 @lru_cache(maxsize=4)

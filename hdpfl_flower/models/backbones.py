@@ -92,7 +92,8 @@ class Embedded:
 
         Guarantees:
             A row depends on its record alone: batches are of one size, filled up with zeros, and
-            layers are in eval mode. A row that is not finite becomes zeros.
+            layers are in eval mode. A row that is not finite, or on which the network raises,
+            becomes zeros.
 
         Raises:
             DataError, ModelError: the backbone cannot be built, or mixes records.
@@ -106,11 +107,30 @@ class Embedded:
         with torch.inference_mode(), exact_arithmetic():
             for start in range(0, len(features), _BATCH):
                 rows = features[start : start + _BATCH]
-                batch = np.zeros((_BATCH, *features.shape[1:]), np.float32)
-                batch[: len(rows)] = rows
-                found[start : start + len(rows)] = network(torch.from_numpy(batch))[: len(rows)]
+                found[start : start + len(rows)] = self._outputs(network, rows)
         found[~np.isfinite(found).all(axis=1)] = 0
         return found
+
+    def _outputs(
+        self, network: nn.Module, rows: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Return the outputs for at most a batch of records, each alone where the network raises.
+
+        Else one record would decide whether the site can read its records at all.
+        """
+        import torch
+
+        batch = np.zeros((_BATCH, *rows.shape[1:]), np.float32)
+        batch[: len(rows)] = rows
+        try:
+            outputs: npt.NDArray[np.float32] = network(torch.from_numpy(batch)).numpy()
+            return outputs[: len(rows)]
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            if len(rows) == 1:
+                return np.zeros((1, self.backbone.size), np.float32)
+            return np.concatenate([self._outputs(network, row[None]) for row in rows])
 
 
 @dataclass(frozen=True)

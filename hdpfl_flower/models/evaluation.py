@@ -130,6 +130,7 @@ def predict_apart(
 
     Guarantees:
         Each row's outputs depend on that row and on ``arrays`` alone, see :func:`count_correct`.
+        They are NaN for a row on which the model raises.
 
     Raises:
         ModelError: the model cannot be built.
@@ -142,7 +143,7 @@ class _Counting:
     """Network on blocks of rows that do not affect each other."""
 
     def __init__(self, spec: str, task: Task, device: str) -> None:
-        self._device = torch.device(device)
+        self._device, self._outputs = torch.device(device), task.outputs
         self._network = align(build_model(spec, task, seed=0).eval().to(device))
         named = [(n, p.detach()) for n, p in self._network.named_parameters() if p.requires_grad]
         drawn = draws(torch.cat([p.reshape(-1) for _, p in named]))
@@ -165,12 +166,23 @@ class _Counting:
         }
         block = self._proof.block(_BLOCKS)
         with exact_arithmetic():
-            found = [
-                self._run(parameters, moved(_filled(x, block), self._device))
-                for x in torch.split(features, block)
-            ]
-        # The last block was filled with zeros; their outputs are cut off.
-        return torch.cat(found)[: len(features)].cpu()
+            found = [self._bounded(parameters, x, block) for x in torch.split(features, block)]
+        return torch.cat(found).cpu()
+
+    def _bounded(
+        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, block: int
+    ) -> torch.Tensor:
+        """Return the outputs for ``x``, a row alone where the model raises on all of them."""
+        try:
+            # The block is filled up with zeros; their outputs are cut off.
+            return self._run(parameters, moved(_filled(x, block), self._device))[: len(x)]
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            if len(x) > 1:
+                rows = [self._bounded(parameters, row, block) for row in torch.split(x, 1)]
+                return torch.cat(rows)
+            return torch.full((1, self._outputs), torch.nan, device=self._device)
 
     def _run(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():

@@ -20,8 +20,9 @@ from torch import nn
 
 from client_app.training import engines
 from client_app.training import ghost_clipping as bookkeeping
-from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
+from client_app.training.engines import Engine, LinearEngine, VmapEngine
 from client_app.training.ghost_clipping import BookkeepingEngine
+from client_app.training.opacus_engine import OpacusEngine
 from hdpfl_flower.models.losses import record_losses
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.row_batches import RowProof

@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from client_app.training import engine_choice
 from client_app.training.engine_choice import _check_outputs, engine_for, keeps_records_apart
-from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
+from client_app.training.engines import Engine, LinearEngine, VmapEngine
 from client_app.training.ghost_clipping import BookkeepingEngine
+from client_app.training.opacus_engine import OpacusEngine
 from hdpfl_flower.errors import ModelError
 from hdpfl_flower.models.losses import total_loss
 from hdpfl_flower.models.networks import build_model

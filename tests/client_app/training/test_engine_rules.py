@@ -14,7 +14,6 @@ from client_app.training import engines
 from client_app.training.engines import (
     Engine,
     LinearEngine,
-    OpacusEngine,
     VmapEngine,
     clip_factor,
     is_linear,
@@ -22,6 +21,7 @@ from client_app.training.engines import (
     rehearse,
     squared_norms,
 )
+from client_app.training.opacus_engine import OpacusEngine
 from hdpfl_flower.models import row_batches as rows
 from hdpfl_flower.models.task import Task
 from tests.client_app.training.oracle import CPU, Net, one_thread  # noqa: F401
@@ -116,7 +116,7 @@ def test_costly_records_are_computed_one_by_one(operations: int) -> None:
     engine.settle(16, 64)
     assert asked == [(1, 1) if alone else (16, 64)]
     counts: list[int] = []
-    engine.add_clipped_sum = lambda *given: counts.append(given[3])  # type: ignore[method-assign]
+    engine.add_clipped_sum = lambda *given, raising: counts.append(given[3])  # type: ignore[method-assign]
     rehearse(engine, 8)
     assert counts == [1 if alone else 8]
 
@@ -357,7 +357,7 @@ def test_a_linear_model_is_one_linear_layer_after_flattening() -> None:
 @pytest.mark.parametrize(("task", "kind"), [(NUMBER, torch.float32), (BINARY, torch.int64)])
 def test_a_rehearsal_is_one_batch_of_zeros(task: Task, kind: torch.dtype) -> None:
     engine, asked = Noting(task=task), []
-    engine.add_clipped_sum = lambda *given: asked.append(given)  # type: ignore[method-assign]
+    engine.add_clipped_sum = lambda *given, raising: asked.append(given)  # type: ignore[method-assign]
     rehearse(engine, 7)
     [(total, x, y, count, clip_norm)] = asked
     for given, shape, dtype in ((total, (4,), torch.float32), (x, (7, 3), torch.float32),

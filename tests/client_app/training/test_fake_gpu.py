@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from client_app.training import dpsgd, engines, ghost_clipping, stacked_dpsgd
-from client_app.training.engines import Engine, LinearEngine, OpacusEngine, VmapEngine
+from client_app.training.engines import Engine, LinearEngine, VmapEngine
 from client_app.training.ghost_clipping import BookkeepingEngine
+from client_app.training.opacus_engine import OpacusEngine
 from client_app.training.plain_sgd import LocalJob, Network
 from client_app.training.stacked_dpsgd import PrivateJob
 from client_app.training.stacked_sgd import stack_for

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training import engines
 from client_app.training import ghost_clipping as bookkeeping
+from client_app.training import opacus_engine
 from client_app.training.engines import rehearse
 from client_app.training.ghost_clipping import BookkeepingEngine, ghost_norms, is_bookable, layer_of
 from hdpfl_flower.models.task import Task
@@ -260,7 +260,7 @@ def test_a_record_of_several_rows_would_pass_with_several_bounds(engine: str) ->
         engine_class = mutant(bookkeeping, bug).BookkeepingEngine
     else:
         bug = "any(len(gradient) != len(x) for gradient in gradients)", "False"
-        engine_class = mutant(engines, bug).OpacusEngine
+        engine_class = mutant(opacus_engine, bug).OpacusEngine
     with pytest.raises(RuntimeError, match="one row a record"):
         rehearse(ENGINES[engine](copy.deepcopy(model), task, CPU), 2)
     made, (x, y) = engine_class(model, task, CPU), draw(task, 6)
