@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.site import refusals
 from client_app.site.consent import check_consent
-from client_app.site.reply_time import Arrival, arrival, stamp, wait_until_due
+from client_app.site.reply_time import Arrival, arrival, reply_with, wait_until_due
 from client_app.site.site import Site, check_sizes, open_site
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
@@ -65,7 +65,7 @@ def guarded(handler: Handler | None) -> Callable[[Message, Context], Message]:
             # The clock starts first: all work, reading the profile included, lies within the wait.
             arrived = arrival(context)
             answered = answer(message, context, arrived.profile)
-            return _reply(answered, message, wait_until_due(arrived))
+            return reply_with(answered, message, wait_until_due(arrived))
         except KeyboardInterrupt:
             raise
         except BaseException as reason:  # counting and waiting must reveal no more
@@ -106,13 +106,6 @@ _CODES: dict[type[Declined], int] = {Pending: wire.PENDING, Refused: wire.REFUSE
 """Decisions with a code of their own."""
 
 
-def _reply(answered: RecordDict | int, message: Message, created_at: float | None) -> Message:
-    """Return the content's message, or a refusal's code, and that time."""
-    if isinstance(answered, int):
-        return stamp(wire.refusal(answered, message), message, created_at)
-    return stamp(Message(answered, reply_to=message), message, created_at)
-
-
 def _last_resort(message: Message, arrived: Arrival | None) -> Message:
     """Refuse after a failed wait or reply; wait as usual, if possible.
 
@@ -129,7 +122,7 @@ def _last_resort(message: Message, arrived: Arrival | None) -> Message:
         log.error("the reply could not be held back: %s", type(reason).__name__)
         if arrived and arrived.reply_after:
             created_at = arrived.at + arrived.reply_after
-    return _reply(wire.FAILED, message, created_at)
+    return reply_with(wire.FAILED, message, created_at)
 
 
 def _words_of(reason: BaseException) -> str:

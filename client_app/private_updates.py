@@ -7,7 +7,10 @@ run, and a ledger on the client's own disk for all runs.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from client_app.site.reply_time import Arrival, reply_with, wait_until_due
 from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.terms import RunTerms
@@ -45,9 +49,20 @@ class PrivateUpdates:
         the plan's rounds, are spent. Every update is sealed in the ledger before it leaves.
 
         Nothing else leaves: the reply holds the update and a constant as the number of examples;
-        the app's metrics are dropped, and messages other than of training are declined. An
-        exception of the app becomes a constant code. Not covered: the time of the reply, and an
-        app that sends data by other ways.
+        the app's metrics are dropped, and messages other than of training are declined. Whatever
+        the app does in place of returning one model of the right size (an exception, ``sys.exit``,
+        an error reply, other arrays, numbers that are not finite) counts as an update of zeros,
+        with noise, sealed and charged: there is a reply, of the same form, whatever the records
+        are. A constant code stands for what is decided before the app is called, by the message,
+        the ledger and the terms alone.
+
+        Not covered: a process that is killed or never ends (for want of memory, by a fault of
+        native code), whose round is lost and charged, and which the server sees; the time of a
+        reply, without ``reply_after``, or where the work takes longer; an app that sends data by
+        other ways, such as a logger of experiments; mods that stand before this one in ``mods``.
+        ``context.state`` has no noise and stays with the client's SuperNode: an app may train
+        from it, and must not send it. Ctrl-C ends a simulation as ever; in a SuperNode's own
+        process Flower takes the signal, so that a ``KeyboardInterrupt`` there is the app's.
     """
 
     def __init__(
@@ -59,6 +74,7 @@ class PrivateUpdates:
         rounds: int,
         clip_norm: float = 1.0,
         weight_key: str = "num-examples",
+        reply_after: float = 0.0,
     ) -> None:
         """Set the client's terms, without reading or charging.
 
@@ -70,6 +86,9 @@ class PrivateUpdates:
             rounds: rounds of a run that are paid for.
             clip_norm: C, the bound on the l2 norm of the whole update.
             weight_key: key of the constant 1 that stands for the number of examples.
+            reply_after: seconds from a message's arrival at which every reply leaves, a refusal
+                too, with that time in its metadata; where the work takes longer, the next multiple.
+                Choose it longer than any round. 0: when it is ready.
 
         Raises:
             ProfileError, TermsError: a number is out of range.
@@ -80,6 +99,7 @@ class PrivateUpdates:
             "run": budget,
             "training": {"batch-size": 1, "declared-records": 1},
             "policy": {"client-noise": True},
+            "reply-after": float(reply_after),
         })  # fmt: skip
         self._terms = RunTerms().updated(
             strategy="fedavg", noise="client", rounds=rounds, clip_norm=float(clip_norm)
@@ -90,20 +110,27 @@ class PrivateUpdates:
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
         """Answer a round with a noisy update, other messages with a constant code."""
+        arrived = Arrival(time.monotonic(), time.time(), self._profile)
+        answered = self._content_or_code(message, context, call_next)
+        return reply_with(answered, message, wait_until_due(arrived))
+
+    def _content_or_code(
+        self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+    ) -> RecordDict | int:
         try:
             return self._answer(message, context, call_next)
         except KeyboardInterrupt:
             raise
         except Declined as reason:
             log.warning("declined: %s", reason)
-            return wire.refusal(wire.DECLINED, message)
+            return wire.DECLINED
         except BaseException as reason:  # the guard: an exception's text would be sent
             log.error("failed: %s", reason if isinstance(reason, HDPFLError) else type(reason))
-            return wire.refusal(wire.FAILED, message)
+            return wire.FAILED
 
     def _answer(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-    ) -> Message:
+    ) -> RecordDict:
         if message.metadata.message_type.split(".")[0] != "train":
             raise Declined(Reason.POLICY, "only rounds of training are answered: what an app "
                            "measures on its records is not covered by ε")  # fmt: skip
@@ -123,21 +150,17 @@ class PrivateUpdates:
             payload = ledger.reserve(request, charged, max_releases=plan.rounds)
             if not isinstance(payload, bytes):
                 with payload as reservation:
-                    trained = _vector(_one_record(call_next(message, context).content)[1])
-                    if len(trained) != len(start):
-                        raise WireError("message: the reply's model has another size")
-                    update = _noisy(trained - start, plan, server_round, terms.clip_norm)
+                    # A copy: names and shapes of the reply are those that the server sent.
+                    update = _update_of(call_next, copy.deepcopy(message), context, start)
+                    update = _noisy(update, plan, server_round, terms.clip_norm)
                     payload = reservation.seal(wire.encode_update(update))
                 ledger.mark_sent(request.key)
         finally:
             ledger.close()
-        return Message(
-            RecordDict({
-                key: _moved(arrays, start, wire.read_sealed(payload)),
-                "metrics": MetricRecord({self._weight_key: 1}),
-            }),
-            reply_to=message,
-        )  # fmt: skip
+        return RecordDict({
+            key: _moved(arrays, start, wire.read_sealed(payload)),
+            "metrics": MetricRecord({self._weight_key: 1}),
+        })  # fmt: skip
 
     def _plan(self, ledger: Ledger, terms: RunTerms) -> tuple[Plan, ChargedPlan]:
         """Return the run's plan: frozen by the ledger, or new."""
@@ -149,13 +172,40 @@ class PrivateUpdates:
         return plan, ChargedPlan(plan.to_json(), terms.to_json(), plan.epsilon, plan.delta)
 
 
+def _update_of(
+    call_next: Callable[[Message, Context], Message],
+    message: Message,
+    context: Context,
+    start: Floats,
+) -> Floats:
+    """Return what the app's training adds to ``start``, or zeros where it returns no such model.
+
+    One record may decide which: both are updates within the bound, under the same noise.
+    """
+    try:
+        trained = _vector(_one_record(call_next(message, context).content)[1])
+        if trained.shape == start.shape:
+            with np.errstate(all="ignore"):
+                return trained - start
+        log.error("the app's model has another size; the update is zeros")
+    except BaseException as reason:
+        # An operator's, unless another handler takes the signal, as Flower's does at a SuperNode.
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if isinstance(reason, KeyboardInterrupt) and ours:
+            raise
+        words = reason if isinstance(reason, HDPFLError) else type(reason).__name__
+        log.error("the app failed: %s; the update is zeros", words)
+    return np.zeros_like(start)
+
+
 def _noisy(
     update: Floats, plan: Plan, server_round: int, clip_norm: float
 ) -> npt.NDArray[np.float32]:
     """Return the clipped update with fresh noise; zeros if not finite."""
     import torch
 
-    clipped = torch.from_numpy(clip_update(update, clip_norm))
+    with np.errstate(all="ignore"):  # an app may have set them to raise
+        clipped = torch.from_numpy(clip_update(update, clip_norm))
     std = plan.round(server_round, clip_norm).noise_std
     noisy: npt.NDArray[np.float64] = add_noise(clipped, std, ReleaseStreams.fresh().noise).numpy()
     return noisy.astype(np.float32)

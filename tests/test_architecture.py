@@ -69,7 +69,7 @@ client_app.approval: client_app.site.app_digest hdpfl_flower.config.toml_text
     hdpfl_flower.system
 client_app.approval.launcher:
 client_app.reports: hdpfl_flower
-client_app.private_updates: hdpfl_flower
+client_app.private_updates: hdpfl_flower client_app.site.reply_time
 client_app.dp_sgd: hdpfl_flower client_app.training
 client_app: hdpfl_flower client_app.site client_app.training client_app.after_run
 client_app.commands: hdpfl_flower client_app.site client_app.training client_app.after_run

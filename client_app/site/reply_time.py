@@ -12,9 +12,10 @@ import math
 import time
 from dataclasses import dataclass
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 
 from client_app.site.site import node_profile
+from hdpfl_flower import wire
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.system.printable import site_log
 
@@ -86,17 +87,21 @@ def wait_until_due(arrived: Arrival) -> float | None:
     return arrived.at + multiple * arrived.reply_after
 
 
-def stamp(reply: Message, request: Message, created_at: float | None) -> Message:
-    """Return ``reply`` with its creation time set, and the rest of the request's time to live.
+def reply_with(answered: RecordDict | int, request: Message, created_at: float | None) -> Message:
+    """Return a reply with its creation time set, and the rest of the request's time to live.
 
     Args:
-        reply: just built.
+        answered: the content, or the code of a refusal.
         request: the message that it answers.
-        created_at: of :func:`wait_until_due`; None leaves what Flower wrote.
+        created_at: of :func:`wait_until_due`; None leaves what Flower writes.
 
     Guarantees:
         Both numbers are functions of the request and of ``created_at`` alone.
     """
+    if isinstance(answered, int):
+        reply = wire.refusal(answered, request)
+    else:
+        reply = Message(answered, reply_to=request)
     if created_at is not None:
         reply.metadata.created_at = created_at
         reply.metadata.ttl = request.metadata.created_at + request.metadata.ttl - created_at
