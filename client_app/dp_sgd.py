@@ -6,23 +6,29 @@ import copy
 import math
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from client_app.training.dpsgd import train
 from client_app.training.engine_choice import choose_engine
 from hdpfl_flower.data.array_targets import targets_in
-from hdpfl_flower.errors import DataError, ModelError
+from hdpfl_flower.errors import DataError, ModelError, TermsError
 from hdpfl_flower.models.networks import refuse_mixing_layers
 from hdpfl_flower.models.task import Records, Task
 from hdpfl_flower.privacy.accounting import Steps, calibrate, epsilon_of, event_of
 from hdpfl_flower.privacy.noise import ReleaseStreams
 from hdpfl_flower.privacy.plan import RoundPlan
 from hdpfl_flower.system.devices import pick_device
+from hdpfl_flower.system.printable import site_log
+
+log = site_log()
+
+TrainedLoss = Literal["cross-entropy", "squared"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     records: int,
     batch_size: int,
     steps: int,
+    loss: TrainedLoss = "cross-entropy",
+    shape: tuple[int, ...] | None = None,
     clip_norm: float = 1.0,
     learning_rate: float = 0.1,
     physical_batch: int = 256,
@@ -61,18 +69,23 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     """Train a copy of ``model`` by DP-SGD for (ε, δ).
 
     Abadi et al., Deep Learning with Differential Privacy (CCS 2016), Algorithm 1, with Poisson
-    sampling, calibrated by PLD. The loss follows the targets: cross-entropy for whole numbers (one
-    logit for two classes, or an output a class), half the squared error for other numbers.
+    sampling, calibrated by PLD. The records decide nothing but the sums under the noise: loss and
+    shape are named, or the model's.
 
     Args:
         model: called with features of shape ``(b, *shape)``, returns ``(b, outputs)``; no layer may
             mix records (BatchNorm).
-        dataset: a map-style data set of pairs (features, target).
+        dataset: a map-style data set of pairs (features, target); an item may depend on its own
+            record alone.
         epsilon: ε > 0; ``inf``: no noise.
         delta: δ, at least 1e-10.
         records: declared number of records N, a constant that counts as public; not the length.
         batch_size: expected size b of a batch: each step takes each record with probability b/N.
         steps: noisy steps.
+        loss: ``cross-entropy`` for the classes 0, 1, …: of one logit for two of them, or of an
+            output each. ``squared``: half the squared error of one output, for any number.
+        shape: of a record's features; None: ``(inputs,)`` of a model that begins with a linear
+            layer.
         clip_norm: C, the bound on a record's gradient (l2).
         learning_rate: η.
         physical_batch: records in memory at once.
@@ -80,18 +93,19 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
 
     Guarantees:
         The trained model is (ε, δ)-DP for one record more or less; what is accounted is what runs.
-        A record that is not finite, or whose target is none of the model's, contributes nothing.
+        A record contributes nothing, and changes nothing for the others, whose item cannot be read
+        (it raises, is no pair, or has another shape), is not finite, has a target that is none of
+        the loss's, or on which the model raises: from a data set of such records, or of none, comes
+        a model of noise. No error depends on a record. Not covered: how long it takes, a process
+        that is killed, and log lines, which stay with the caller.
 
     Raises:
         AccountingError: no noise between 1e-3 and 1e6 fits.
-        DataError: the data set is empty, or its items are no pairs of one shape.
-        ModelError: the model cannot be trained record by record.
+        DataError: the data set has no length and no rows.
+        ModelError: the model cannot be trained record by record, or ``shape`` is missing.
+        TermsError: there is no such loss.
     """
-    x, y = _arrays(dataset)
-    task = _task_of(model, x, y)
-    known = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
-    targets, is_target = targets_in(y, task)
-    known &= is_target
+    task = _task_of(model, loss, shape)
     schedule = (Steps(batch_size / records, steps),)
     z = calibrate(schedule, epsilon, delta)
     plan = RoundPlan(schedule[0], clip_norm, z * clip_norm, float(batch_size))
@@ -101,7 +115,7 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     )
     start = engine.theta.cpu().numpy().copy()
     update = train(
-        engine, start, Records(x[known], targets[known]), plan, learning_rate,
+        engine, start, _read(dataset, task), plan, learning_rate,
         ReleaseStreams.fresh(), physical_batch,
     )  # fmt: skip
     trained, at = copy.deepcopy(model).cpu().eval(), 0
@@ -113,32 +127,74 @@ def dp_sgd(  # noqa: PLR0913 - the last by name
     return PrivateTraining(trained, spent, delta, z, plan)
 
 
-def _arrays(dataset: Dataset[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return features float32 ``(n, *shape)`` and targets float64 ``(n,)``, or integers."""
-    pairs = [dataset[row] for row in range(len(cast(Sized, dataset)))]
+def _read(dataset: Dataset[Any], task: Task) -> Records:
+    """Return the records that can be read, each on its own; there may be none."""
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+        raise DataError("dp_sgd: the data set must have a length and rows: a map-style Dataset")
+    items = [_item(dataset, row, task.input_shape) for row in range(len(dataset))]
+    read = [item for item in items if item is not None]
+    features = np.array([numbers for numbers, _ in read], np.float32)
+    targets, known = targets_in(np.array([target for _, target in read], np.float64), task)
+    if missing := len(items) - int(known.sum()):
+        log.warning(
+            "dp_sgd: %d of %d items count as none: they are no finite features of shape %s with a "
+            "target of the loss",
+            missing,
+            len(items),
+            task.input_shape,
+        )
+    return Records(features.reshape(-1, *task.input_shape)[known], targets[known])
+
+
+def _item(
+    dataset: Dataset[Any], row: int, shape: tuple[int, ...]
+) -> tuple[npt.NDArray[np.float32], float] | None:
+    """Return a record's features and target; None where they cannot be read, or are not finite."""
     try:
-        x = np.stack([np.asarray(features, dtype=np.float32) for features, _ in pairs])
-        y = np.array([np.asarray(target).item() for _, target in pairs])
-    except (ValueError, TypeError):
-        raise DataError(
-            "dp_sgd: the data set must hold pairs (features of one shape, one target)"
-        ) from None
-    return x, y
+        x, y = dataset[row]
+        features, target = _array(x, np.float32), float(_array(y, np.float64).item())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # that it was raised would tell of the record
+        return None
+    usable = features.shape == shape and bool(np.isfinite(features).all())
+    return (features, target) if usable else None
 
 
-def _task_of(model: nn.Module, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Task:
-    """Return shapes and loss, by a zero batch."""
+def _array(value: Any, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return a value as an array; tensors may be on any device, of any type."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().double()
+    with np.errstate(all="ignore"):
+        array = np.asarray(value)
+        if array.dtype.kind == "c":
+            raise TypeError("a complex number")
+        return array.astype(kind)
+
+
+def _task_of(model: nn.Module, loss: str, shape: tuple[int, ...] | None) -> Task:
+    """Return shapes and loss, by the first layer and a batch of zeros."""
+    if loss not in get_args(TrainedLoss):
+        raise TermsError(f"dp_sgd: 'loss' must be one of {', '.join(get_args(TrainedLoss))}")
+    if shape is None:
+        first = next((each for each in model.modules() if not list(each.children())), model)
+        if not isinstance(first, nn.Linear):
+            raise ModelError(
+                "dp_sgd: the model does not begin with a linear layer, whose inputs would be the "
+                "features; give their shape, such as shape=(1, 28, 28)"
+            )
+        shape = (first.in_features,)
     try:
         with torch.no_grad():
-            outputs = copy.deepcopy(model).cpu().eval()(torch.zeros(2, *x.shape[1:]))
+            outputs = copy.deepcopy(model).cpu().eval()(torch.zeros(2, *shape))
     except Exception as error:
         raise ModelError(
             f"dp_sgd: the model fails on a batch of zeros ({type(error).__name__}); it is called "
-            f"with features of shape (b, {', '.join(map(str, x.shape[1:]))})"
+            f"with features of shape (b, {', '.join(map(str, shape))})"
         ) from error
     if outputs.ndim != 2:
         raise ModelError("dp_sgd: the model must return outputs of shape (b, outputs)")
-    if y.dtype.kind not in "iub":
-        return Task.regression(x.shape[1:])
+    if loss == "squared":
+        return Task.regression(shape)
     number = int(outputs.shape[1])
-    return Task(x.shape[1:], number, "softmax" if number > 1 else "logistic")
+    return Task(shape, number, "softmax" if number > 1 else "logistic")

@@ -152,8 +152,8 @@ class PrivateUpdates:
                 with payload as reservation:
                     # A copy: names and shapes of the reply are those that the server sent.
                     update = _update_of(call_next, copy.deepcopy(message), context, start)
-                    update = _noisy(update, plan, server_round, terms.clip_norm)
-                    payload = reservation.seal(wire.encode_update(update))
+                    noisy = _noisy(update, plan, server_round, terms.clip_norm)
+                    payload = reservation.seal(wire.encode_update(noisy))
                 ledger.mark_sent(request.key)
         finally:
             ledger.close()
