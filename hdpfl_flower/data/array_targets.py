@@ -110,6 +110,8 @@ def floats_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind in "biuf":
         # Exact except for 64-bit integers, in the narrowest float type that is.
         return array.astype(np.result_type(array.dtype, np.float32), copy=False)
+    if array.dtype.kind == "c":  # one complex cell makes numpy store all as such
+        return np.where(array.imag == 0, array.real, np.nan)
     if array.dtype.kind in "US":
         if array.dtype.kind == "U":
             array = np.char.encode(array, "utf-8", "surrogatepass")

@@ -319,6 +319,13 @@ def test_npz_one_text_among_the_numbers_is_left_out_alone(tmp_path: Path) -> Non
     assert octets.train.targets.tolist() == [1]
 
 
+def test_npz_one_complex_number_is_left_out_alone(tmp_path: Path) -> None:
+    data = read_npz(tmp_path, x=np.ones((3, 3)), y=np.array([2, 1j, 1]))
+    assert data.train.targets.tolist() == [2, 1]
+    x = np.ones((3, 3)) + np.diag([0, 0, 1j])
+    assert read_npz(tmp_path, x=x, y=np.arange(3)).train.targets.tolist() == [0, 1]
+
+
 def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}.npz"
     y = np.zeros(2)
@@ -327,7 +334,7 @@ def test_npz_shapes_and_files_that_cannot_be_used_are_refused(tmp_path: Path) ->
         assert "'x' of shape (n, 3)" in refused(save(path, x=x, y=y), "npz", VECTORS)
     assert "'y' of shape" in refused(save(path, x=np.zeros((2, 3)), y=y[:, None]), "npz", VECTORS)
     assert "must hold numbers" in refused(
-        save(path, x=np.zeros((2, 3)), y=y.astype("c16")), "npz", VECTORS
+        save(path, x=np.zeros((2, 3)), y=y.astype("M8[s]")), "npz", VECTORS
     )
     words = "no .npz file with arrays 'x' and 'y'"
     assert words in refused(save(path, x=np.zeros((2, 3))), "npz", VECTORS)
