@@ -32,6 +32,12 @@ serverapp = "anyapp.server_app:app"
 clientapp = "anyapp.client_app:app"
 """
 
+RAISES = """\
+    if str(context.node_config["partition-id"]) == "0":
+        raise ValueError("PATIENT-123")
+"""
+"""Of the first client, whose replies must be as any other's."""
+
 
 def example(name: str) -> str:
     """Return the example of that title on the page."""
@@ -52,6 +58,7 @@ def app(tmp_path: Path) -> Path:
         text = example(name)
         assert len([line for line in text.splitlines() if line.strip()]) <= 15
         text = text.replace("/tmp/ledgers", str(tmp_path / "ledgers"))
+        text = text.replace("    arrays = message.content", f"{RAISES}    arrays = message.content")
         (package / name).write_text(text.replace("/tmp/model.npy", str(tmp_path / "model.npy")))
     for client in range(CLIENTS):
         path = tmp_path / "ledgers" / f"{client}.sqlite"
@@ -64,6 +71,7 @@ def app(tmp_path: Path) -> Path:
 def check(tmp_path: Path, first: Done) -> None:
     """Check a run of the app, after which no client has the budget for another."""
     assert "'loss'" not in first.stdout
+    assert "PATIENT-123" not in first.stdout
     assert "weights: {" in first.stdout, first.stdout + first.stderr
     model = np.load(tmp_path / "model.npy")
     # Noise far above the signal, of the same level everywhere: σ = z·2 over the mean of three.
