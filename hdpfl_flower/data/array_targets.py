@@ -5,14 +5,20 @@ Numbers may be of any type, and the task of any kind.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import IO, Any
 
 import numpy as np
+import numpy.lib.format as npformat
 import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
 from hdpfl_flower.data.columns import Mask, Texts
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Task, survival_targets
+
+MAX_CELL = 256
+"""Bytes of a number written as text, in an array of such; 64 characters in UTF-32."""
 
 Targets = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
@@ -117,3 +123,45 @@ def floats_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             array = np.char.encode(array, "utf-8", "surrogatepass")
         return Texts.of(array.ravel().tolist()).numbers().reshape(array.shape)
     raise DataError("the arrays of the .npz file must hold numbers; convert them before saving")
+
+
+def array_in(file: NpzFile, name: str) -> npt.NDArray[Any]:
+    """Return an array of an ``.npz`` file as stored, texts at most :data:`MAX_CELL` bytes long.
+
+    One long text among the numbers makes numpy store all cells as long as it. Longer ones become
+    one that is no number, cell by cell.
+
+    Raises:
+        Exception: any, where there is none, or it needs a pickle.
+    """
+    archive: Any = file.zip
+    with archive.open(f"{name}.npy") as member:
+        version = npformat.read_magic(member)
+        header = (
+            npformat.read_array_header_1_0 if version == (1, 0) else npformat.read_array_header_2_0
+        )
+        shape, is_fortran, dtype = header(member)
+        if dtype.kind not in "US" or dtype.itemsize <= MAX_CELL:
+            found: npt.NDArray[Any] = file[name]
+            return found
+        short = np.dtype(
+            f"{dtype.byteorder}{dtype.kind}{MAX_CELL // (4 if dtype.kind == 'U' else 1)}"
+        )
+        texts = np.empty(math.prod(shape), short)
+        for cell in range(len(texts)):
+            texts[cell] = np.frombuffer(member.read(MAX_CELL), short)[0]
+            if _has_more(member, dtype.itemsize - MAX_CELL):
+                texts[cell] = "long"
+    return texts.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _has_more(member: IO[bytes], count: int) -> bool:
+    """Return whether the next ``count`` bytes hold any but zeros, reading them piece by piece."""
+    has_more = False
+    while count:
+        piece = member.read(min(count, 2**20))
+        if not piece:
+            raise ValueError("the array is shorter than its shape")
+        has_more |= bool(piece.strip(b"\0"))
+        count -= len(piece)
+    return has_more

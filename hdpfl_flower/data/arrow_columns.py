@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.data.columns import PLAIN, Cells, Notation, Texts, row_digest
+from hdpfl_flower.data.columns import MAX_RECORD, PLAIN, Cells, Notation, Texts, row_digest
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.system.extras import extra
 
@@ -87,15 +87,30 @@ def read_parquet(
         choose: returns the columns to be read, from the names of all of them; raises where these
             are not as they should be.
 
+    Guarantees:
+        A list or structure is not decoded, and a text above ``MAX_RECORD`` bytes becomes null;
+        Arrow takes four times its size meanwhile, as it has no part of a page.
+
     Raises:
         InstallationError: pyarrow is not installed.
         DataError: the file is missing, or no readable Parquet file.
     """
+    import pyarrow as pa
+
     with _opened(path) as file:
-        wanted = choose(file.schema_arrow.names)
-        table = file.read(columns=list(wanted))
-    at = table.column_names.index
-    return {name: ArrowColumn(table.column(at(name))) for name in wanted}, table.num_rows
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        wanted = list(dict.fromkeys(choose(schema.names)))
+        nested = {name for name in wanted if pa.types.is_nested(schema.field(name).type)}
+        columns: dict[str, Any] = {name: [] for name in wanted}
+        for batch in file.iter_batches(columns=[name for name in wanted if name not in nested]):
+            for name, chunk in zip(batch.schema.names, batch.columns, strict=True):
+                columns[name].append(_within_bound(chunk))
+    for name in nested:
+        columns[name] = [pa.array(np.zeros(rows, dtype="timedelta64[s]"))]
+    types = {name: chunks[0].type if chunks else schema.field(name).type
+             for name, chunks in columns.items()}  # fmt: skip
+    return {name: ArrowColumn(pa.chunked_array(chunks, types[name]))
+            for name, chunks in columns.items()}, rows  # fmt: skip
 
 
 def row_digests(path: Path) -> npt.NDArray[np.uint64]:
@@ -107,9 +122,12 @@ def row_digests(path: Path) -> npt.NDArray[np.uint64]:
     Raises:
         DataError: as :func:`read_parquet`.
     """
+    import pyarrow as pa
+
     digests = bytearray()
     with _opened(path) as file:
-        for batch in file.iter_batches():
+        fields = [field for field in file.schema_arrow if not pa.types.is_nested(field.type)]
+        for batch in file.iter_batches(columns=[field.name for field in fields]):
             words = [word for column in batch.columns for word in _words(ArrowColumn(column))]
             for row in np.stack(words, axis=1):
                 digests += row_digest(row.tobytes())
@@ -145,6 +163,23 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DataError(
             "the table is not there or is no readable Parquet file; check its path and format"
         ) from None
+
+
+def _within_bound(column: Any) -> Any:
+    """Return ``column`` with nulls for texts above :data:`MAX_RECORD` bytes, and no dictionary."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = _plain(column)
+    if not _is_text(column.type) or pa.types.is_fixed_size_binary(column.type):
+        return column
+    texts = column.cast(pa.large_binary())
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest <= MAX_RECORD:
+        return column
+    return pc.if_else(pc.greater(pc.binary_length(texts), MAX_RECORD), None, texts).cast(
+        column.type
+    )
 
 
 def _plain(column: Any) -> Any:

@@ -8,13 +8,14 @@ value.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import blake2b
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,12 @@ NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """Number in a cell: ASCII decimal notation, without nan, inf, hex, separators.
 
 No digit can be matched in two ways, so a text that is no number is rejected in linear time.
+"""
+
+MAX_RECORD = 2**22
+"""Bytes of a CSV record, or of a cell of other tables; 60,000 columns of numbers take 1 MB.
+
+A longer record is left out, a longer cell empty: what one may hold bounds what one can ask for.
 """
 
 BLANK = " \t\n\r\f\v"
@@ -47,8 +54,21 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 def row_digest(content: bytes) -> bytes:
-    """Return an 8-byte digest of the content of a row or file."""
-    return blake2b(content, digest_size=8, person=b"row").digest()
+    """Return an 8-byte digest of the content of a row."""
+    return _of_row(content).digest()
+
+
+def file_digest(path: Path) -> bytes:
+    """Return :func:`row_digest` of a file's content, read piece by piece.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, _of_row).digest()
+
+
+_of_row = partial(hashlib.blake2b, digest_size=8, person=b"row")
 
 
 def plain(text: str) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.data.image_bounds import opened, turn_of
 from hdpfl_flower.data.table_reader import Redacted
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records, Task
@@ -21,10 +23,9 @@ from hdpfl_flower.system.extras import extra
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 100_000_000
-"""Pixels above which an image is skipped unread, to bound memory."""
-
 _MODES = {1: "L", 3: "RGB"}
+_ROWS = 64
+"""Rows of a transparent image that are laid over white at a time."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,21 +169,16 @@ def _visible(folder: Path) -> list[Path]:
 
 def _read_image(path: Path, shape: tuple[int, ...], bits: int) -> npt.NDArray[np.float32] | None:
     """Return one image as float32 of ``shape`` in [0, 1]; None if unreadable."""
-    from PIL import Image, ImageOps
-
     try:
-        with Image.open(path) as image:
-            # Only the header is read so far; pixels are decoded below.
-            if image.width * image.height > MAX_PIXELS:
-                return None
-            return _pixels(ImageOps.exif_transpose(image), shape, bits)
+        with opened(path) as image:
+            return _pixels(image, shape, bits)
     except Exception:
         # Decoders raise any exception on a broken file, and no exception of a record may leave.
         return None
 
 
 def _pixels(image: Image, shape: tuple[int, ...], bits: int) -> npt.NDArray[np.float32]:
-    """Return ``image`` as float32 of ``shape`` in [0, 1], resized.
+    """Return ``image`` as float32 of ``shape`` in [0, 1], resized; it is closed.
 
     Raises:
         ValueError: pixels of an unknown scale (floats).
@@ -192,24 +188,40 @@ def _pixels(image: Image, shape: tuple[int, ...], bits: int) -> npt.NDArray[np.f
     channels, height, width = shape
     if image.mode == "F":
         raise ValueError("a floating-point image has no known scale")
+    image.load()
+    turn = turn_of(image)
     deep = image.mode.startswith("I")
-    image = image if deep else _opaque(image)
     # Pillow would cut 16-bit grey at 255 on its way to 8 bits.
-    converted = image.convert("F" if deep else _MODES[channels])
-    resized = converted.resize((width, height), Resampling.BILINEAR)
+    mode = "F" if deep else _MODES[channels]
+    is_clear = image.has_transparency_data and not deep
+    upright = _opaque(image, mode) if is_clear else image.convert(mode)
+    # Its pixels are freed before the next copy is made.
+    image.close()
+    if turn is not None:
+        upright = upright.transpose(turn)
+    resized = upright.resize((width, height), Resampling.BILINEAR)
     array = np.asarray(resized, dtype=np.float32).reshape(height, width, -1)
     scaled = np.clip(array / np.float32(2**bits - 1 if deep else 255), 0, 1)
     return np.broadcast_to(scaled, (height, width, channels)).transpose(2, 0, 1).copy()
 
 
-def _opaque(image: Image) -> Image:
-    """Return ``image`` over white, or its transparency if that alone holds a picture."""
+def _opaque(image: Image, mode: str) -> Image:
+    """Return ``image`` over white, or its transparency if that alone holds a picture.
+
+    In strips of rows: as a whole it would take several copies of four bytes a pixel.
+    """
     from PIL.Image import alpha_composite, new
 
-    if not image.has_transparency_data:
-        return image
-    seen = image.convert("RGBA")
-    over = alpha_composite(new("RGBA", seen.size, "white"), seen).convert("RGB")
-    alpha = seen.getchannel("A")
-    is_blank = not np.asarray(over).std((0, 1)).any()
-    return alpha if is_blank and np.asarray(alpha).std() else over
+    over, alpha = new(mode, image.size), new("L", image.size)
+    ends: list[Any] = []
+    for top in range(0, image.height, _ROWS):
+        strip = image.crop((0, top, image.width, min(top + _ROWS, image.height)))
+        seen = strip.convert("RGBA")
+        white = new("RGBA", seen.size, "white")
+        flat = alpha_composite(white, seen).convert("RGB")
+        over.paste(flat.convert(mode), (0, top))
+        alpha.paste(seen.getchannel("A"), (0, top))
+        ends.append(flat.getextrema())
+    is_blank = all(len({*chain(*channel)}) == 1 for channel in zip(*ends, strict=True))
+    has_picture = len({*alpha.getextrema()}) > 1
+    return alpha.convert(mode) if is_blank and has_picture else over

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.array_targets import floats_of, target_shape, targets_in
-from hdpfl_flower.data.columns import Mask, row_digest
+from hdpfl_flower.data.array_targets import array_in, floats_of, target_shape, targets_in
+from hdpfl_flower.data.columns import Mask, file_digest, row_digest
 from hdpfl_flower.data.image_folder import read_images
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
@@ -215,7 +215,7 @@ def _read_folder(source: DataSource, task: Task, draws: bool, every_record: bool
     images = read_images(source.path, task, source.bits, has_units=bool(source.id))
     records, summary = images.records, Summary(images.rows, images.left_out)
     if not source.id:
-        digests = _digested(file.read_bytes() for file in images.files) if draws else None
+        digests = _joined(map(file_digest, images.files)) if draws else None
         return _Read(records, summary, digests=digests)
     names = [file.parent.name.encode() for file in images.files]
     ranks = ranks_of(names, range(len(names)))
@@ -254,7 +254,11 @@ def _contents(
 
 def _digested(contents: Iterable[bytes]) -> npt.NDArray[np.uint64]:
     """Return a digest of each of n ``contents``, shape ``(n,)``."""
-    return np.frombuffer(b"".join(map(row_digest, contents)), dtype=np.uint64)
+    return _joined(map(row_digest, contents))
+
+
+def _joined(digests: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def _encoded(records: Records) -> Iterator[bytes]:
@@ -310,7 +314,7 @@ def load_features(path: Path, task: Task) -> tuple[npt.NDArray[np.float32], list
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            x = floats_of(file["x"])
+            x = floats_of(array_in(file, "x"))
     except Exception:
         # As below: the messages of a damaged archive might quote its content.
         raise DataError(
@@ -343,7 +347,7 @@ def _load_npz(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
         # A pickle can run its author's code.
         with np.load(path, allow_pickle=False) as file:
-            return file["x"], file["y"]
+            return array_in(file, "x"), array_in(file, "y")
     except Exception:
         # A damaged archive fails in many ways; its messages might quote its content.
         raise DataError(

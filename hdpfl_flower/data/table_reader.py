@@ -1,12 +1,9 @@
 """Columns of cells from a CSV or Parquet file of any content.
 
-A CSV is read as RFC 4180 says: a line ends at LF or CR LF, and a cell in quotes may hold line ends.
-A record in this form has an even number of quotes, and each line end inside it follows an odd
-number: lines are joined to records by that alone, so no content of a record changes another one.
-A line with one quote too many, which no such writer writes, is lost alone unless a later line
-closes it as RFC 4180 says. What RFC 4180 cannot read is tried again with a backslash before
-the quotes in a cell, as MySQL and Spark write them. Every encoding that a profile may name decodes
-a line independently of the lines before it.
+A CSV is read as RFC 4180 says: a line ends at LF or CR LF, and a cell in quotes may hold line ends;
+:mod:`hdpfl_flower.data.csv_lines` joins them to records. What RFC 4180 cannot read is tried again
+with a backslash before the quotes in a cell, as MySQL and Spark write them. Every encoding that a
+profile may name decodes a line independently of the lines before it.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -31,8 +27,8 @@ from hdpfl_flower.data.columns import (
     plain,
     row_digest,
 )
+from hdpfl_flower.data.csv_lines import forms, records_in
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.system.lines_read import LINES_AT_A_TIME, on_lines
 
 DELIMITERS = (b",", b";", b"\t", b"|")
 """Delimiters tried on a header if the profile names none."""
@@ -167,7 +163,8 @@ def lines_of(path: Path, form: Form) -> Iterator[bytes]:
 
     Guarantees:
         No byte of a record raises: bytes that its encoding cannot decode stay as they are in UTF-8,
-        and become U+FFFD in others. Each record written as RFC 4180 says is yielded as written.
+        and become U+FFFD in others. Each record written as RFC 4180 says is yielded as written,
+        but one above ``MAX_RECORD`` bytes as a text that cannot be cut.
 
     Raises:
         DataError: the file is not there, is an Excel file, has lines that end with \r alone, or is
@@ -175,56 +172,20 @@ def lines_of(path: Path, form: Form) -> Iterator[bytes]:
     """
     marks = form.delimiter.encode() or b"".join(DELIMITERS)
     is_header = True
-    for record in _joined(_physical_lines(path, form), _forms(marks)[0], _forms(marks, True)[0]):
-        if record.strip():
-            line = record.rstrip(b"\r")
-            if is_header and b"\r" in re.sub(rb'"[^"]*"|\r\n', b"", line):
-                raise DataError(
-                    "the table's lines end with a carriage return alone, as on old Macs; save it "
-                    "with the line ends of Unix or Windows"
-                )
-            is_header = False
-            yield line
-
-
-def _joined(
-    lines: Iterator[bytes], whole: re.Pattern[bytes], escaped: re.Pattern[bytes]
-) -> Iterator[bytes]:
-    """Yield ``lines``, joined where their quotes make one record."""
-    begun: list[bytes] = []
-    for line in lines:
-        odd = line.count(b'"') % 2 == 1
-        if not begun and not odd:
-            yield line
-            continue
-        begun.append(line)
-        if len(begun) == 1 or not odd:
-            continue
-        record = b"\n".join(begun)
-        is_one = whole.fullmatch(record)
-        if is_one or (escaped.fullmatch(record) and not escaped.fullmatch(begun[0])):
-            yield record
-            begun = []
-        else:  # the first line is damaged, those after it are whole, and the last begins anew
-            yield from begun[:-1]
-            begun = begun[-1:]
-    yield from begun
-
-
-def _physical_lines(path: Path, form: Form) -> Iterator[bytes]:
-    r"""Yield all lines of a CSV in UTF-8 without \n; see :func:`lines_of`."""
-    errors = "surrogateescape" if form.encoding == "utf-8" else "replace"
     try:
         with path.open("rb") as file:
-            first = file.read(4)
-        _refuse_other_kinds(first)
-        # No other character ends a line: a \r or \x85 in a cell would make two records of one.
-        with path.open(encoding=form.encoding, errors=errors, newline="\n") as texts:
-            for number, text in enumerate(texts):
-                if number and number % LINES_AT_A_TIME == 0:
-                    on_lines.get()(number)
-                line = text.removesuffix("\n").encode(errors="surrogateescape")
-                yield line if number else line.removeprefix(_BOM)
+            _refuse_other_kinds(file.read(4))
+            file.seek(0)
+            for record in records_in(file, form.encoding, marks):
+                if record.strip():
+                    line = record.rstrip(b"\r")
+                    if is_header and b"\r" in re.sub(rb'"[^"]*"|\r\n', b"", line):
+                        raise DataError(
+                            "the table's lines end with a carriage return alone, as on old Macs; "
+                            "save it with the line ends of Unix or Windows"
+                        )
+                    is_header = False
+                    yield line
     except OSError:
         raise DataError(
             "the table is not there or cannot be read; check its path and its permissions"
@@ -424,34 +385,12 @@ def cut(line: bytes, delimiter: bytes) -> list[bytes]:
     if line[:1] == line[-1:] == b'"' and line.count(b'"') == 2 * len(cells):
         return cells  # all in quotes, and no quote within
     for escaped in (False, True):
-        whole, cell = _forms(delimiter, escaped)
-        if whole.fullmatch(line):
+        form = forms(delimiter, escaped)
+        if form.whole.fullmatch(line):
             mark = b'\\"' if escaped else b'""'
-            found = cell.findall(line)
+            found = form.cell.findall(line)
             return [quoted.replace(mark, b'"') if quoted else bare for quoted, bare in found]
     return []
-
-
-@lru_cache
-def _forms(marks: bytes, escaped: bool = False) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """Return patterns of a whole record, and of a cell with its delimiter.
-
-    The delimiter stands before the cell; a quote in a cell is doubled, or else ``escaped`` by a
-    backslash.
-
-    A quote within a cell that begins without one is an ordinary character.
-    """
-    any_of = re.escape(marks)
-    mark = rb"[%b]" % any_of
-    blanks = b"" if b" " in marks else b" *+"
-    content = rb'(?:[^"\\]++|\\.)*+' if escaped else rb'(?:[^"]++|"")*+'
-    quoted = rb'%b"(%b)"%b' % (blanks, content, blanks)
-    plain = rb'(?!%b")([^\n%b]*+)' % (blanks, any_of)
-    cell = rb"(?:%b|%b)" % (quoted, plain)
-    return (
-        re.compile(rb"%b(?:%b%b)*+\r*+" % (cell, mark, cell), re.DOTALL),
-        re.compile(rb"(?:\A|%b)%b" % (mark, cell), re.DOTALL),
-    )
 
 
 def _load_parquet(path: Path, wanted: Sequence[Wanted], digests: bool) -> RawTable:

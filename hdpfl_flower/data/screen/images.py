@@ -9,12 +9,14 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hdpfl_flower.config.data_source import DataSource
-from hdpfl_flower.data.columns import row_digest
-from hdpfl_flower.data.image_folder import MAX_PIXELS, in_units, listing
+from hdpfl_flower.data.columns import file_digest
+from hdpfl_flower.data.image_bounds import TooLargeError, opened
+from hdpfl_flower.data.image_folder import in_units, listing
 from hdpfl_flower.data.screen.losses import Labels, loss
 from hdpfl_flower.models.task import Task
 
@@ -43,7 +45,7 @@ def about_images(source: DataSource, task: Task) -> Iterator[str]:
                 labels.append(int(name))
                 clear += is_clear
                 greatest += [value] if value else []
-                contents.add(row_digest(file.read_bytes()) if file.is_file() else b"")
+                contents.add(file_digest(file) if file.is_file() else b"")
     if nested and not source.id:
         yield (
             f"error: {nested} folders lie inside of the class folders and are not read: if each "
@@ -83,18 +85,17 @@ def _about_bits(greatest: list[int], bits: int) -> Iterator[str]:
 
 def _look(path: Path) -> tuple[str, int, bool]:
     """Return why an image is unread or empty, its greatest value if deep, and transparency."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return "too large", 0, False
+        with opened(path) as image:
             deep = image.mode.startswith("I")
             if image.mode == "F":
                 return "of floats", 0, False
             image.load()
-            value = int(np.asarray(image).max()) if deep else 0
+            ends: Any = image.getextrema()
+            value = int(ends[1]) if deep else 0
             return "", value, bool(not deep and image.has_transparency_data)
+    except TooLargeError:
+        return "too large", 0, False
     except Exception:
         # Decoders raise any exception on a broken file.
         return _kind_of(path), 0, False
