@@ -37,7 +37,9 @@ from client_app.reports.lifetime import (
     per_cent,
     promise_lines,
     shares_of_runs,
+    spent_by_unit,
 )
+from client_app.reports.units import sums_of
 from hdpfl_flower.config.profile import LedgerPaths, Profile
 from hdpfl_flower.errors import AccountingError, LedgerError
 from hdpfl_flower.ledger.account import Account
@@ -147,14 +149,14 @@ def show(
     if now.order:
         fit = fit_of(view.account, site, (site.run.epsilon, site.run.delta))
         run = f"a run of ε {ceil_digits(site.run.epsilon)}, δ {ceil_digits(site.run.delta)}: "
-        lines = [*promise_lines(now), run + fit_line(now, fit)]
+        lines = [*promise_lines(now, view.account), run + fit_line(now, fit)]
     else:
         lines = [*table([
             ("", "ε", "δ"),
             ("cap", floor_digits(now.cap[0]), floor_digits(now.cap[1])),
             ("spent", ceil_digits(now.spent[0]), ceil_digits(now.spent[1])),
             ("left", floor_digits(now.left[0]), floor_digits(now.left[1])),
-        ])]  # fmt: skip
+        ]), *spent_by_unit(view.account)]  # fmt: skip
     for line in lines:
         typer.echo(line)
     for note in notes_on_cap(view.account, site.budget):
@@ -181,6 +183,22 @@ def _shown(view: LedgerView, site: Profile) -> dict[str, object]:
         "runs": [dict(zip(head, row, strict=True)) for row in rows],
         "composition": RENYI if now.order else SUM,
         "full": per_cent(now.full),
+        "units": [
+            {
+                "unit": each["unit"],
+                "relation": each["relation"],
+                "runs": each["runs"],
+                **(
+                    {}
+                    if now.order
+                    else {
+                        "epsilon": ceil_digits(each["epsilon"]),
+                        "delta": ceil_digits(each["delta"]),
+                    }
+                ),
+            }
+            for each in sums_of(view.account)
+        ],
         "runs-that-fit": fit.runs,
         "runs-by-sum": fit.by_sum,
         **{

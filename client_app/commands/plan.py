@@ -30,7 +30,9 @@ from client_app.reports.lifetime import (
     fit_of,
     promise_lines,
     rounds_that_fit,
+    spent_by_unit,
 )
+from client_app.reports.units import unit_of_terms
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
@@ -107,7 +109,7 @@ def plan(
         return
     typer.echo("\n".join([
         *_what_runs(site, run, made, size),
-        *_what_it_costs(site, view, made, charged=frozen is not None),
+        *_what_it_costs(site, view, run, made),
         *(f"it also asks for {answers}" for answers in tests_of(site, run)),
         *lines,
     ]))  # fmt: skip
@@ -298,7 +300,8 @@ def _rounds_paid(run: RunTerms, made: Plan) -> Iterator[tuple[str, str, str]]:
         yield "rounds paid for", f"{made.rounds}", f"of {run.rounds}: {why}; then it declines"
 
 
-def _what_it_costs(site: Profile, view: LedgerView, made: Plan, *, charged: bool) -> Iterator[str]:
+def _what_it_costs(site: Profile, view: LedgerView, run: RunTerms, made: Plan) -> Iterator[str]:
+    charged = run.run_id in view.account.plans
     now, fit = budget_status(view.account, site.budget), _fit(site, view, made)
     price = f"ε {ceil_digits(made.epsilon)}, δ {ceil_digits(made.delta)}"
     if charged:
@@ -310,10 +313,11 @@ def _what_it_costs(site: Profile, view: LedgerView, made: Plan, *, charged: bool
     if math.isinf(made.epsilon):
         yield "ε is infinite: no noise is added, and this run has no privacy"
     if now.order:
-        yield from promise_lines(now)
+        yield from promise_lines(now, view.account, "" if charged else unit_of_terms(run))
         yield fit_line(now, fit)
     else:
         yield from _by_the_sum(now, made, fit, charged=charged)
+        yield from spent_by_unit(view.account)
     if not (charged or fit.runs):
         yield DOES_NOT_FIT + rounds_that_fit(fit, made.rounds)
 

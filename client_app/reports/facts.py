@@ -6,7 +6,6 @@ never from the profile: a profile can change after the charge.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -32,6 +31,7 @@ from client_app.reports.units import (
     promised_by_server,
     relation_of,
     sums,
+    terms_of,
     unit_of_all,
     unit_of_run,
 )
@@ -158,7 +158,7 @@ def _runs(view: LedgerView, shares: dict[str, float]) -> Iterator[dict[str, Any]
 
 def _run(view: LedgerView, run_id: str) -> dict[str, Any]:
     frozen = view.account.plans.get(run_id)
-    terms = _terms(frozen)
+    terms = terms_of(frozen)
     plan = _event(frozen) if frozen else None
     clipped = sum(view.count(status, run_id, CLIPPED_UPDATE) for status in ("sealed", "sent"))
     unit = unit_of_run(frozen, terms, clipped)
@@ -261,13 +261,6 @@ def _assumptions(source: Source) -> Iterator[Assumption]:
         "no record is read here; see: hdpfl-site profile check --terms FILE",
         checked=False,
     )
-
-
-def _terms(frozen: ChargedPlan | None) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        terms = json.loads(frozen.terms) if frozen else {}
-        return terms if isinstance(terms, dict) else {}
-    return {}
 
 
 def _checked(each: Assumption) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from client_app.reports.formatting import ceil_digits, floor_digits
 from client_app.reports.ledger_view import LedgerView
+from client_app.reports.units import sums_of
 from hdpfl_flower.config.profile import Budget, Profile
 from hdpfl_flower.errors import AccountingError, LedgerError
 from hdpfl_flower.ledger.account import Account, as_fraction, filter_capacity, reserved
@@ -183,13 +185,55 @@ def per_cent(share: float) -> str:
     return f"{math.ceil(min(share, 1.0) * 1000 - 1e-9) / 10:g} %"
 
 
-def promise_lines(now: BudgetStatus) -> Iterator[str]:
-    """Yield the promise of a Rényi filter and its use."""
-    yield (
-        f"promise: ε {floor_digits(now.cap[0])}, δ {floor_digits(now.cap[1])} for all releases "
-        "under this ledger together, over its life"
+def promise_lines(now: BudgetStatus, account: Account, coming: str = "") -> Iterator[str]:
+    """Yield the promise of a Rényi filter, its units if several, and its use.
+
+    Args:
+        now: the budget's state.
+        account: of the ledger.
+        coming: unit of a run that is not charged yet; empty: there is none.
+    """
+    units = sums_of(account)
+    if coming not in ("", *(each["unit"] for each in units)):
+        units.append({"unit": coming, "runs": []})
+    together = (
+        "for each unit of those below, by the runs that protect it"
+        if len(units) > 1
+        else "for all releases under this ledger together"
     )
-    yield f"taken:   {bar(now.full)} of the Rényi filter of order {now.order}"
+    yield (
+        f"promise: ε {floor_digits(now.cap[0])}, δ {floor_digits(now.cap[1])} {together}, over "
+        "its life"
+    )
+    if len(units) > 1:
+        yield from (f"protected is {each['unit']}: by {_runs(each)}" for each in units)
+    all_of_them = ", all units' runs counted" if len(units) > 1 else ""
+    yield f"taken:   {bar(now.full)} of the Rényi filter of order {now.order}{all_of_them}"
+
+
+def spent_by_unit(account: Account) -> Iterator[str]:
+    """Yield what the runs of each unit add up to, where there are several units.
+
+    The cap counts all runs, whatever their unit; the promise for a unit has its own runs alone,
+    and those that protect all records.
+    """
+    units = sums_of(account)
+    if len(units) < 2:
+        return
+    yield "the cap counts the runs of all units; there is no single ε, and for each unit:"
+    for each in units:
+        wider = each["with-all-records"]
+        more = f"; with the runs that protect all records: {_amount(wider)}" if wider else ""
+        yield f"protected is {each['unit']}: {_amount(each)}, by {_runs(each)}{more}"
+
+
+def _amount(row: Mapping[str, Any]) -> str:
+    return f"ε {ceil_digits(row['epsilon'])}, δ {ceil_digits(row['delta'])}"
+
+
+def _runs(row: Mapping[str, Any]) -> str:
+    count = len(row["runs"])
+    return f"{count} run" + "s" * (count != 1) if count else "no run so far"
 
 
 def fit_line(now: BudgetStatus, fit: RunsThatFit) -> str:

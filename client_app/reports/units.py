@@ -8,6 +8,7 @@ follows from a run for another unit.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 from hdpfl_flower.config.kinds import read_kind
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.tasks import TASKS
+from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import DataError
-from hdpfl_flower.ledger.account import ChargedPlan, sum_rounded_up
+from hdpfl_flower.ledger.account import Account, ChargedPlan, sum_rounded_up
 from hdpfl_flower.privacy.unit import OF_FOLDER, OF_ID, id_of
 
 RECORD = "one record"
@@ -65,6 +67,15 @@ def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: i
     """
     if frozen is None:
         return BY_SERVER if clipped else RECORD
+    return _unit_of(terms)
+
+
+def unit_of_terms(terms: RunTerms) -> str:
+    """Return the unit of a run that a site will charge."""
+    return _unit_of(json.loads(terms.to_json()))
+
+
+def _unit_of(terms: Mapping[str, Any]) -> str:
     if terms.get("noise") == "client":
         return WHOLE_SITE
     with contextlib.suppress(DataError, ValueError):
@@ -73,6 +84,27 @@ def unit_of_run(frozen: ChargedPlan | None, terms: Mapping[str, Any], clipped: i
         if task := read_kind(TASKS, "kind of task", terms.get("task")):
             return OF_FOLDER if task.id else RECORD
     return RECORD
+
+
+def terms_of(frozen: ChargedPlan | None) -> dict[str, Any]:
+    """Return the terms a run was charged with; empty where there are none or none can be read."""
+    with contextlib.suppress(ValueError):
+        terms = json.loads(frozen.terms) if frozen else {}
+        return terms if isinstance(terms, dict) else {}
+    return {}
+
+
+def sums_of(account: Account) -> list[dict[str, Any]]:
+    """Return :func:`sums` over a ledger's charged runs."""
+    return sums([
+        {
+            "run-id": run_id,
+            "unit": unit_of_run(frozen, terms_of(frozen), 0),
+            "epsilon": frozen.epsilon,
+            "delta": frozen.delta,
+        }
+        for run_id, frozen in account.plans.items()
+    ])  # fmt: skip
 
 
 def sums(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

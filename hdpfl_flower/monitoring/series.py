@@ -201,11 +201,13 @@ LAST_SOFT = _ours("clustering_last_soft", "round", "Last round that clusters sof
 
 FULL = _sites("budget_taken", "ratio", "Share of the lifetime promise that is taken.")
 SPENT_EPSILON = _sites(
-    "budget_spent", "epsilon", "Σε charged, rounded up; none under a Rényi filter."
+    "budget_spent", "epsilon", "Σε charged, of any unit, rounded up; none under a Rényi filter."
 )
 LIMIT_EPSILON = _sites("budget_limit", "epsilon", "Lifetime cap in force.")
 LEFT_EPSILON = _sites("budget_left", "epsilon", "ε that is left of the sum, rounded down.")
-SPENT_DELTA = _sites("budget_spent", "delta", "Σδ charged, rounded up; none under a Rényi filter.")
+SPENT_DELTA = _sites(
+    "budget_spent", "delta", "Σδ charged, of any unit, rounded up; none under a Rényi filter."
+)
 LIMIT_DELTA = _sites("budget_limit", "delta", "Lifetime cap in force.")
 LEFT_DELTA = _sites("budget_left", "delta", "δ that is left of the sum, rounded down.")
 CHARGED_RUNS = _sites("budget_charged", "runs", "Runs that were charged.")

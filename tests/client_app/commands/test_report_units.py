@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from client_app.reports.formatting import ceil_digits
 from client_app.reports.units import (
     BY_SERVER,
     RECORD,
@@ -146,3 +147,43 @@ def test_a_server_that_was_told_an_infinite_epsilon_promises_nothing(opened) -> 
     release(opened, Request("open", 1, CLIPPED_UPDATE, "digest", float("inf")), None)
     assert facts(opened)["trusted-server"] == {"runs": [], "epsilon": None}
     assert "NO PRIVACY in the runs of a trusted server" in words(opened)
+
+
+@pytest.mark.parametrize("composition", ["renyi", "sum"])
+def test_no_command_gives_one_promise_for_two_units(site, composition: str) -> None:
+    """A run for one record, one for the site with all of its records, under one ledger."""
+    site("ledger", "init", "--composition", composition)
+    charge(site, "run-1")
+    one = site("ledger", "show").out
+    assert ("under this ledger together" in one) == (composition == "renyi")
+    assert "protected is" not in one
+    charge(site, "run-2", noise="client")
+    shown = site("ledger", "show").out
+    site.write_terms()
+    planned = site("plan", "--terms", site.terms_path).out
+    for text in (shown, planned):
+        assert "together" not in text
+        assert f"protected is {RECORD}: " in text
+        assert f"protected is {WHOLE_SITE}: " in text
+    if composition == "sum":
+        mine = f"protected is {RECORD}: ε {ceil_digits(EPSILON)}, δ 1e-05, by 1 run"
+        assert f"{mine}; with the runs that protect all records: ε 2.47, δ 2e-05" in shown
+        assert "there is no single ε" in shown
+    else:
+        assert "for each unit of those below, by the runs that protect it" in shown
+        assert "all units' runs counted" in shown
+    found = json.loads(site("ledger", "show", "--json").out)["units"]
+    assert [(each["unit"], each["runs"]) for each in found] == [
+        (RECORD, ["run-1"]), (WHOLE_SITE, ["run-2"])]  # fmt: skip
+    assert all(("epsilon" in each) == (composition == "sum") for each in found)
+    sums = facts(site)["sums"]
+    assert [each["unit"] for each in sums] == [each["unit"] for each in found]
+
+
+def test_a_plan_names_the_unit_that_its_run_adds(site) -> None:
+    site("ledger", "init", "--composition", "renyi")
+    charge(site, "earlier", noise="client")
+    site.write_terms()
+    planned = site("plan", "--terms", site.terms_path).out
+    assert f"protected is {RECORD}: by no run so far" in planned
+    assert f"protected is {WHOLE_SITE}: by 1 run" in planned
