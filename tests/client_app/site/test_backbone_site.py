@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from client_app.after_run.final_model import FinalModel, write_final_model
 from client_app.commands import app
+from client_app.site.site import Remembered
 from hdpfl_flower import wire
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.ledger.ledger import Ledger
@@ -104,7 +106,7 @@ def test_outputs_are_computed_once_a_run_and_kept_encrypted(tmp_path: Path, dige
     asked = terms(digest)
     assert ask(profile, asked, 1, memory) is None
     assert list(memory) == ["hdpfl.backbone"]
-    assert len(memory["hdpfl.backbone"]["key"]) == 32  # type: ignore[arg-type, index]
+    assert len(memory["hdpfl.backbone"]["key"]) == 32  # type: ignore[arg-type]
     ages = [(20.0 + i, i % 10) for i in range(61)]
     scaled = np.array([(age / 50 - 1, dose / 5 - 1) for age, dose in ages], np.float32)
     rows = over(read_backbone(asked.backbone), Task.classification((2,), 2)).embed(scaled)  # type: ignore[arg-type]
@@ -122,6 +124,42 @@ def test_outputs_are_computed_once_a_run_and_kept_encrypted(tmp_path: Path, dige
     before = len(seen)
     assert ask(profile, terms(digest), 3, RecordDict()) is None
     assert len(seen) > before
+
+
+def double(features: np.ndarray) -> np.ndarray:
+    """Stand in for a backbone."""
+    return features * 2
+
+
+def stored(folder: Path, memory: RecordDict, value: float) -> bytes:
+    """Return the file of the outputs of records that all hold ``value``."""
+    Remembered(double, memory, folder)(np.full((3, 2), value, np.float32))  # type: ignore[arg-type]
+    return (folder / "backbone.bin").read_bytes()
+
+
+def test_no_two_files_under_a_key_have_one_nonce(tmp_path: Path) -> None:
+    """A nonce used twice shows the difference of two outputs, and lets files be forged.
+
+    Also of the same records again, and of processes that begin alike.
+    """
+    memory = RecordDict()
+    files = [stored(tmp_path, memory, value) for value in (1.0, 2.0, 1.0, 2.0, 3.0)]
+    (tmp_path / "backbone.bin").unlink()
+    files.append(stored(tmp_path, memory, 3.0))
+    key = memory["hdpfl.backbone"]["key"]
+    for child in range(3):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            files.append(pool.apply(stored, (tmp_path / f"{child}", memory, float(child))))
+    assert len({file[:12] for file in files}) == len(files) == 9
+    assert len({file[12:] for file in files}) == len(files)
+    assert memory["hdpfl.backbone"]["key"] == key
+
+
+def test_each_run_has_a_key_of_its_own(tmp_path: Path) -> None:
+    runs = [RecordDict() for _ in range(4)]
+    for run in runs:
+        stored(tmp_path, run, 1.0)
+    assert len({run["hdpfl.backbone"]["key"] for run in runs}) == 4
 
 
 @pytest.mark.parametrize("case", ["no list", "other weights", "other code", "no file", "damaged"])
