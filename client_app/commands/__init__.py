@@ -41,6 +41,11 @@ COMMANDS = {
         "refuse",
         "Refuse a run for good; an approved run then makes no more releases.",
     ),
+    "withdraw": Later(
+        f"{_HERE}.ledger",
+        "withdraw",
+        "Take persons out of every later run, because they withdrew their consent.",
+    ),
     "health": Later(
         f"{_HERE}.health",
         "health",

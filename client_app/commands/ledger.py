@@ -1,12 +1,15 @@
-"""``hdpfl-site ledger``: create and show the budget ledger."""
+"""``hdpfl-site ledger`` and ``withdraw``: the budget ledger, and consent that was withdrawn."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import sys
+import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -40,12 +43,16 @@ from client_app.reports.lifetime import (
     spent_by_unit,
 )
 from client_app.reports.units import sums_of
+from hdpfl_flower.config.data_source import NOBODY, DataSource
 from hdpfl_flower.config.profile import LedgerPaths, Profile
-from hdpfl_flower.errors import AccountingError, LedgerError
+from hdpfl_flower.config.toml_text import BOM
+from hdpfl_flower.errors import AccountingError, DataError, LedgerError, ProfileError
+from hdpfl_flower.ledger import withdrawals
 from hdpfl_flower.ledger.account import Account
 from hdpfl_flower.ledger.hash_chain import Chain, Entry
 from hdpfl_flower.ledger.ledger import Ledger
 from hdpfl_flower.ledger.renyi import order_for
+from hdpfl_flower.system.printable import printable
 from hdpfl_flower.system.terminal import new_app
 
 app = new_app("The budget ledger: what was charged and released.")
@@ -296,3 +303,151 @@ def _check_payloads(chain: Chain, account: Account) -> int:
         if hashlib.sha256(payload).hexdigest() != release.payload_digest:
             raise LedgerError("the ledger is damaged: a payload does not match its seal")
     return kept
+
+
+_NO_UNLEARNING = (
+    "A model that was trained with their records is not changed: those that others hold, and "
+    "those in [state]. What it can show of them is what ε and δ bound."
+)
+
+
+def withdraw(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]…",
+            help="Ids as in the records; - reads them from standard input, one a line, so that "
+            "they stand in no history of the shell. None: how many withdrew, and when.",
+            show_default=False,
+        ),
+    ] = None,
+    profile: ProfileOption = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take their withdrawals back: consent was given again.")
+    ] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="The ids are of all who ever withdrew: note them anew, under a new key in place "
+            "of one that was lost.",
+        ),
+    ] = False,
+) -> None:
+    """Take persons out of every later run, because they withdrew their consent.
+
+    From the next message on no record of theirs is read: for training, tests, scores, counts,
+    'evaluate', 'worth' and all else. The ledger notes a keyed digest of each id and never the id.
+    What was released before stays released: its list, and what bounds it, is printed.
+    """
+    site = open_profile(profile)
+    if not ids:
+        if undo or renew:
+            raise DataError("name the ids, or - to read them from standard input")
+        _show(site)
+        return
+    if undo and renew:
+        raise typer.BadParameter("--undo and --renew exclude each other")
+    source = _source_with_ids(site)
+    units = _units(source, ids)
+    paths = ledger_paths(site)
+    with contextlib.closing(Ledger(paths.path, paths.anchor)) as ledger:
+        note = withdrawals.undo if undo else withdrawals.renew if renew else withdrawals.withdraw
+        new = note(ledger, paths.path, source.own_column, units)
+    if undo:
+        typer.echo(f"taken back: {new} withdrawals; the others of these ids had none")
+        return
+    typer.echo(f"noted: {new} withdrawals, {len(units) - new} were noted before")
+    for line in _in_records(source, units):
+        typer.echo(line)
+    _show(site)
+
+
+def _show(site: Profile) -> None:
+    """Print the withdrawals, and what was released before, from records that may be theirs."""
+    from client_app.reports.board import exact_in_words
+    from client_app.reports.facts import Source, gather
+    from client_app.reports.short import CANNOT_BE_UNDONE, alarms, in_short, withdrawn_in_words
+    from client_app.reports.wording import charges
+
+    view = read_ledger(site)
+    facts = gather(Source(view, ledger_paths(site).path, site))
+    typer.echo(withdrawn_in_words(facts) or "no consent was withdrawn")
+    if not facts["withdrawn"]:
+        return
+    last = max(at for noted in view.account.withdrawn.values() for at in noted.values())
+    before = {
+        release["run-id"]
+        for release in facts["releases"]
+        if release["status"] in ("sealed", "sent") and release["at"] <= last
+    }
+    if not before:
+        typer.echo("nothing was released before")
+        return
+    typer.echo("\nruns with releases before the last of these days:")
+    for line in table([*charges([run for run in facts["runs"] if run["run-id"] in before])]):
+        typer.echo(printable(line))
+    promise = [answer for question, answers in in_short(facts) for answer in answers
+               if question == "What is promised?"]  # fmt: skip
+    said = [*alarms(facts), *promise, exact_in_words(facts), CANNOT_BE_UNDONE, _NO_UNLEARNING]
+    for text in said:
+        typer.echo(textwrap.fill(printable(text), 96, initial_indent="- ", subsequent_indent="  "))
+
+
+def _source_with_ids(site: Profile) -> DataSource:
+    if site.data is None:
+        raise ProfileError("profile: [data] is missing; say where the site's records lie")
+    if not site.data.id:
+        raise ProfileError(
+            "profile: 'data.id' is empty, so no record tells its person: name the column of ids "
+            '(of images: "folder"), or remove the person\'s records from the export itself'
+        )
+    # As the export holds them, withdrawn units included.
+    return site.data.without(lambda: NOBODY)
+
+
+def _units(source: DataSource, ids: Sequence[str]) -> list[bytes]:
+    """Return the different ids, as a run reads them; none is ever printed."""
+    from hdpfl_flower.data.screen.unit_ids import read_alike
+
+    if "-" in ids:
+        if len(ids) > 1:
+            raise DataError("'-' reads the ids from standard input: give it alone")
+        try:
+            lines = sys.stdin.read().removeprefix(BOM).split("\n")
+        except UnicodeDecodeError:
+            raise DataError("the ids in standard input are not in UTF-8; convert them") from None
+        ids = [line for line in lines if line.strip()]
+    typed = [each.encode(errors="surrogateescape") for each in ids]
+    units = list(dict.fromkeys(read_alike(source, typed)))
+    if not units or b"" in units:
+        raise DataError("an id is empty; nothing was noted")
+    return units
+
+
+def _in_records(source: DataSource, units: Sequence[bytes]) -> Iterator[str]:
+    """Yield how the ids occur in the records, by their place in the list that was given."""
+    from hdpfl_flower.data.screen.id_spellings import spellings
+    from hdpfl_flower.data.screen.unit_ids import unit_ids
+
+    try:
+        present = unit_ids(source)
+    except DataError as error:
+        yield f"warning: whether they occur in the records is not known: {error}"
+        return
+    there, withdrawn = {*present}, {*units}
+    absent = [str(at) for at, unit in enumerate(units, 1) if unit not in there]
+    yield f"in the records: {len(units) - len(absent)} of {len(units)}"
+    if absent:
+        yield (
+            f"warning: in no record: number {', '.join(absent)} of the ids given. A typing error? "
+            "It is noted all the same, for a person who comes later; to correct it: --undo"
+        )
+    groups = spellings(list(dict.fromkeys([*units, *present]))).alike
+    others = sum(bool({*group} & withdrawn) * len({*group} - withdrawn) for group in groups)
+    if others:
+        yield (
+            f"warning: {others} other ids of the records differ from these in spelling alone "
+            "(zeros, case, blanks, marks), and STAY IN: if they are the same persons, withdraw "
+            "them as they are written there, too"
+        )

@@ -11,6 +11,7 @@ import typer
 
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.errors import DataError, ProfileError
+from hdpfl_flower.ledger.withdrawals import load_profile
 from hdpfl_flower.system.files import replace_file
 
 ProfileOption = Annotated[
@@ -21,14 +22,14 @@ TERMS_HELP = "The run's public terms: a TOML file of run config keys."
 
 
 def open_profile(path: Path | None) -> Profile:
-    """Return the profile at ``path``.
+    """Return the profile at ``path``; its records are read without withdrawn units.
 
     Raises:
         ProfileError: no path was given, or the file is missing or wrong.
     """
     if path is None:
         raise ProfileError("no profile is named; add --profile PATH, or set HDPFL_PROFILE")
-    return Profile.load(path.expanduser())
+    return load_profile(path.expanduser())
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.errors import HDPFLError, ModelError, ProfileError
 from hdpfl_flower.ledger.account import Account
+from hdpfl_flower.ledger.withdrawals import withdrawn_by
 from hdpfl_flower.privacy.plan import make_plan
 from hdpfl_flower.privacy.policy import check_policy
 from hdpfl_flower.system.printable import printable
@@ -229,6 +230,9 @@ def _check_ledger(site: Profile, findings: ProfileFindings) -> Account | None:
             findings.warning(f"ledger: others can read it; run: chmod 600 {site.ledger.path}")
         for note in notes_on_cap(account, site.budget):
             findings.warning(f"ledger: {note}")
+        if account.withdrawn and site.data is not None:
+            withdrawn = withdrawn_by(account, site.data, site.ledger.path)
+            findings.ok(f"withdrawals: {len(withdrawn.digests)}, none of whose records is read")
     _check_anchor(site.ledger, findings)
     return account
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from client_app.reports.formatting import ceil_digits, floor_digits
 from client_app.reports.ledger_view import LedgerView
-from hdpfl_flower.ledger.account import APPROVED, REFUSED
+from hdpfl_flower.ledger.account import APPROVED, REFUSED, Account
 
 MOST_RUNS = 6
 """Runs listed in short, the last ones; the whole report has all."""
@@ -29,6 +30,12 @@ def decisions(view: LedgerView) -> list[dict[str, str]]:
         for e in view.entries
         if e.kind in (APPROVED, REFUSED)
     ]
+
+
+def withdrawn_by_day(account: Account) -> dict[str, int]:
+    """Return day (UTC) → units that withdrew their consent on it and did not give it again."""
+    noted = max(account.withdrawn.values(), key=len, default={})
+    return dict(sorted(Counter(at[:10] for at in noted.values()).items()))
 
 
 def asked_by(terms: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from client_app.reports.attack import found_by_an_attacker
-from client_app.reports.board import decisions, exact_releases
+from client_app.reports.board import decisions, exact_releases, withdrawn_by_day
 from client_app.reports.ledger_view import (
     STATUSES,
     LedgerView,
@@ -101,6 +101,7 @@ def gather(source: Source) -> dict[str, Any]:
         "exact-answers": {"given": view.account.exact_answers, "most": most_exact(site)},
         "exact-releases": exact_releases(view),
         "decisions": decisions(view),
+        "withdrawn": withdrawn_by_day(view.account),
         "declared-records": site.training.declared_records if site else None,
         "clipped-updates-released": sum(
             view.count(status, kind=CLIPPED_UPDATE) for status in ("sealed", "sent")

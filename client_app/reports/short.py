@@ -101,9 +101,22 @@ def in_short(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     if not facts["simulation"] and not _without_noise(facts):
         yield "What is promised?", [*_promise(facts)]
     yield "What leaves?", [*_leaves(facts)]
-    yield "What cannot be undone?", [CANNOT_BE_UNDONE]
+    withdrawn = withdrawn_in_words(facts)
+    yield "What cannot be undone?", [CANNOT_BE_UNDONE, *([withdrawn] if withdrawn else [])]
     yield "What was spent, and what is left?", [*(_taken if facts["order"] else _spent)(facts)]
     yield "What does an attacker gain who sees all of it?", [*_gain(facts)]
+
+
+def withdrawn_in_words(facts: dict[str, Any]) -> str:
+    """Return how many units withdrew their consent and when; empty for none."""
+    days = facts["withdrawn"]
+    if not days:
+        return ""
+    return (
+        f"Consent was withdrawn for {_count(sum(days.values()), 'unit')} "
+        f"({', '.join(f'{day}: {units}' for day, units in days.items())}): no record of theirs is "
+        "read since. What left before stays, within the ε and δ of its run."
+    )
 
 
 def _promise(facts: dict[str, Any]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from client_app.site.simulated import (
     simulated_ledger,
     simulated_records,
 )
+from hdpfl_flower.config.data_source import NOBODY, Withdrawn
 from hdpfl_flower.config.profile import Profile
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.config.terms import RunTerms
@@ -40,6 +41,7 @@ from hdpfl_flower.errors import Declined, Reason, WireError
 from hdpfl_flower.ledger.account import ChargedPlan
 from hdpfl_flower.ledger.in_memory import SimulatedLedger
 from hdpfl_flower.ledger.ledger import Ledger
+from hdpfl_flower.ledger.withdrawals import account_at, withdrawn_by
 from hdpfl_flower.models.networks import Arrays, layout_of, megabytes_of
 from hdpfl_flower.models.parts import select
 from hdpfl_flower.models.task import Embedding, Records, Task
@@ -147,6 +149,15 @@ class Site:
         # a message, where a seeded generator would repeat its noise.
         return ReleaseStreams.fresh()
 
+    def _withdrawn(self) -> Withdrawn:
+        """Return the units that withdrew by the ledger that the profile names."""
+        data, paths = self.profile.data, self.profile.ledger
+        if data is None or paths is None:
+            return NOBODY
+        # A simulated site has a ledger of its own, and heeds the site's.
+        account = account_at(paths) if self.simulated else self.ledger.account()
+        return withdrawn_by(account, data, paths.path)
+
     def training_records(self) -> Records:
         """Return the records to train on; raises ``DataError`` where the source cannot be read."""
         return self._records[0]
@@ -168,7 +179,8 @@ class Site:
             if task.embedding and self.profile.state:
                 kept = Remembered(task.embedding, self.memory, self.profile.state.path)
                 task = replace(task, embedding=kept)
-            data = read_site_data(self.profile.data, task, self.terms.schema_text)
+            source = self.profile.data.without(self._withdrawn)
+            data = read_site_data(source, task, self.terms.schema_text)
             return data.train, data.test, data.train if data.units is None else data.units
         if self.index is not None and self.config is not None:
             train, test = simulated_records(self.config, *self.index)

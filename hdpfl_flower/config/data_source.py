@@ -7,12 +7,15 @@ names of columns, units, dates, decimal commas, encodings. None of it leaves the
 from __future__ import annotations
 
 import datetime
+import hashlib
+import hmac
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from hdpfl_flower.config.redacted import RedactedModel
 
@@ -135,6 +138,40 @@ def is_date_format(text: str) -> bool:
     return date == ["Y", "d", "m"] and {*used} <= DIRECTIVES and len(used) == len({*used})
 
 
+@dataclass(frozen=True, repr=False)
+class Withdrawn:
+    """Units that no reading of a site's records returns.
+
+    Attributes:
+        key: 32 random bytes on the site's disk; without it a digest tells no id, however few ids
+            there are to try.
+        digests: HMAC-SHA256 of the ids, in hexadecimal.
+    """
+
+    key: bytes = b""
+    digests: frozenset[str] = frozenset()
+
+    def __contains__(self, unit: object) -> bool:
+        """Return whether the unit of an id in bytes, as a run reads it, was withdrawn."""
+        return isinstance(unit, bytes) and keyed_digest(self.key, unit) in self.digests
+
+    def rest(self, units: Iterable[bytes]) -> list[int]:
+        """Return the places of the ids that were not withdrawn, in order."""
+        return [at for at, unit in enumerate(units) if unit not in self]
+
+
+def keyed_digest(key: bytes, unit: bytes) -> str:
+    """Return the digest by which a ledger knows the unit of an id.
+
+    >>> keyed_digest(b"one", b"P-1") == keyed_digest(b"two", b"P-1")
+    False
+    """
+    return hmac.new(key, unit, hashlib.sha256).hexdigest()
+
+
+NOBODY = Withdrawn()
+
+
 class DataSource(RedactedModel):
     """Where the site's records lie."""
 
@@ -200,6 +237,17 @@ class DataSource(RedactedModel):
     columns: dict[str, OwnColumn] = Field(
         {}, description="How columns of the schema are written here: see `[data.columns.NAME]`."
     )
+    _withdrawn: Callable[[], Withdrawn] | None = PrivateAttr(None)
+
+    def without(self, withdrawn: Callable[[], Withdrawn]) -> Self:
+        """Return this source without the units that ``withdrawn`` names at each reading."""
+        source = self.model_copy()
+        source._withdrawn = withdrawn
+        return source
+
+    def withdrawn(self) -> Withdrawn:
+        """Return the units that a reading leaves out; nobody where no ledger was named."""
+        return NOBODY if self._withdrawn is None else self._withdrawn()
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
@@ -232,6 +280,12 @@ class DataSource(RedactedModel):
     def column(self) -> str:
         """The column of the unit; empty without, as of images."""
         return self.id if self.format in TABLES else ""
+
+    @property
+    def own_column(self) -> str:
+        """The unit's column by its name in the site's own export; empty without."""
+        own = self.columns.get(self.id)
+        return own.name if own and own.name else self.id
 
     @property
     def last_by(self) -> str:

@@ -76,6 +76,10 @@ class ArrowColumn:
             return _texts(column.cast(pa.large_utf8()))
         return _texts(column) if _is_text(column.type) or pa.types.is_null(column.type) else None
 
+    def take(self, rows: npt.NDArray[np.int64]) -> ArrowColumn:
+        """Return the column of these rows alone."""
+        return ArrowColumn(self.values.take(rows))
+
 
 def read_parquet(
     path: Path, choose: Callable[[Sequence[str]], Sequence[str]]

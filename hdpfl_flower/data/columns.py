@@ -318,6 +318,9 @@ class Column(Protocol):
     def texts(self) -> Texts | None:
         """Return the cells as texts, numbers written out; None without text."""
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Column:
+        """Return the column of these rows alone."""
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TextColumn:
@@ -340,3 +343,8 @@ class TextColumn:
     def texts(self) -> Texts:
         """Return the texts of the cells."""
         return self.content
+
+    def take(self, rows: npt.NDArray[np.int64]) -> TextColumn:
+        """Return the column of these rows alone."""
+        used, at = np.unique(self.content.rows[rows], return_inverse=True)
+        return TextColumn(Texts(tuple(self.content.values[one] for one in used), at))

@@ -5,6 +5,7 @@ A broken image alone is left out.
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hdpfl_flower.config.data_source import NOBODY, Withdrawn
 from hdpfl_flower.data.image_bounds import opened, turn_of
 from hdpfl_flower.data.table_reader import Redacted
 from hdpfl_flower.errors import DataError
@@ -37,15 +39,24 @@ class Images(Redacted):
         rows: number of files found.
         left_out: how many of them were, by reason.
         files: of each record.
+        withdrawn: units whose images were left out as withdrawn; ``rows`` has none of them.
     """
 
     records: Records
     rows: int
     left_out: dict[str, int]
     files: list[Path]
+    withdrawn: int = 0
 
 
-def read_images(folder: Path, task: Task, bits: int = 16, *, has_units: bool = False) -> Images:
+def read_images(
+    folder: Path,
+    task: Task,
+    bits: int = 16,
+    *,
+    has_units: bool = False,
+    withdrawn: Withdrawn = NOBODY,
+) -> Images:
     """Return the images in subfolders ``0`` to ``C-1``, ordered by name.
 
     Each is converted to the task's channels (1: grey, 3: colour), resized to its height and width
@@ -57,6 +68,7 @@ def read_images(folder: Path, task: Task, bits: int = 16, *, has_units: bool = F
         task: a classification task with inputs (channels, height, width).
         bits: of grey images with more than 8; 2**bits - 1 becomes 1.
         has_units: whether the images lie one folder deeper, a folder a unit; others are left out.
+        withdrawn: units whose folders are not opened.
 
     Raises:
         InstallationError: pillow is not installed.
@@ -76,11 +88,13 @@ def read_images(folder: Path, task: Task, bits: int = 16, *, has_units: bool = F
     features: list[npt.NDArray[np.float32]] = []
     targets: list[int] = []
     read: list[Path] = []
-    rows = 0
+    rows, gone = 0, set[str]()
     with warnings.catch_warnings():
         # Pillow's warnings disclose single images, and a log may leave the site.
         warnings.simplefilter("ignore")
-        for name, files in listing(folder):
+        for name, listed in listing(folder):
+            files = without_withdrawn(listed, withdrawn) if has_units else listed
+            gone |= {unit.name for unit in listed} - {unit.name for unit in files}
             if name not in classes:
                 left_out["in no class folder"] += len(files)
                 rows += len(files)
@@ -99,7 +113,7 @@ def read_images(folder: Path, task: Task, bits: int = 16, *, has_units: bool = F
             read += [file for file, image in zip(own, images, strict=True) if image is not None]
     stacked = np.stack(features) if features else np.zeros((0, *shape), dtype=np.float32)
     records = Records(stacked, np.array(targets, dtype=np.int64))
-    return Images(records, rows, left_out, read)
+    return Images(records, rows, left_out, read, len(gone))
 
 
 def read_unlabelled(
@@ -148,6 +162,13 @@ def listing(folder: Path) -> list[tuple[str, list[Path]]]:
             "class, named 0, 1, 2, …"
         ) from None
     return [("", beside), *folders]
+
+
+def without_withdrawn(files: list[Path], withdrawn: Withdrawn) -> list[Path]:
+    """Return ``files`` without the folders of withdrawn units, by their names."""
+    if not withdrawn.digests:
+        return files
+    return [each for each in files if not each.is_dir() or os.fsencode(each.name) not in withdrawn]
 
 
 def in_units(files: list[Path]) -> list[Path]:

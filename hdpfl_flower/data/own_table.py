@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from hdpfl_flower.config.data_source import DataSource, OwnColumn
+from hdpfl_flower.config.data_source import NOBODY, DataSource, OwnColumn, Withdrawn
 from hdpfl_flower.data.columns import Cells, Mask, Notation, plain, value_key
 from hdpfl_flower.data.schema import CategoryColumn, Column, EventColumn, Label, Schema
 from hdpfl_flower.data.table_reader import AS_USUAL, Form, RawTable, Redacted, Wanted
@@ -38,6 +38,7 @@ class OwnTable(Redacted):
         columns: by the schema's name.
         last_by: the site's date column whose latest row of an id is used; empty: the first row.
         per_unit: records of an id that are used.
+        withdrawn: units whose rows are left out, as if the export had none of them.
     """
 
     form: Form = AS_USUAL
@@ -45,13 +46,17 @@ class OwnTable(Redacted):
     columns: Mapping[str, OwnColumn] = field(default_factory=dict)
     last_by: str = ""
     per_unit: int = 1
+    withdrawn: Withdrawn = NOBODY
 
     @classmethod
     def of(cls, source: DataSource) -> OwnTable:
         """Return the format stated in the profile's ``[data]``."""
         notation = Notation(source.decimal, source.thousands)
         form = Form(source.encoding, source.delimiter, notation)
-        return cls(form, source.missing, source.columns, source.last_by, source.records_per_unit)
+        return cls(
+            form, source.missing, source.columns, source.last_by, source.records_per_unit,
+            source.withdrawn(),
+        )  # fmt: skip
 
     def own(self, name: str) -> OwnColumn:
         """Return the site's form of the schema's column ``name``."""

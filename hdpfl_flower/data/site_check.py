@@ -20,8 +20,8 @@ from hdpfl_flower.data.screen.images import about_images
 from hdpfl_flower.data.screen.leaks import about_features
 from hdpfl_flower.data.screen.losses import TableLosses, table_losses
 from hdpfl_flower.data.site_data import SiteData, read_site_data
-from hdpfl_flower.data.table_reader import RawTable, load_table
-from hdpfl_flower.data.table_records import Summary, ids_of
+from hdpfl_flower.data.table_reader import RawTable
+from hdpfl_flower.data.table_records import Summary, ids_of, load_rows
 from hdpfl_flower.models.task import Task
 
 MOST_UNREADABLE = 0.2
@@ -55,13 +55,16 @@ def check_site_data(
     summary, used = data.summary, len(data.train)
     held = f", {len(data.test)} held out for the site's own test" if data.test is not None else ""
     lines = [f"records: {summary.rows} found, {used} for training{held}"]
+    if summary.withdrawn:
+        lines.append(f"withdrawn: {summary.withdrawn} units are left out, with all their records")
     lines += [
         f"left out: {count}, {why}" for why, count in summary.left_out.items() if count and
         why != "cannot be cut into cells"
     ]  # fmt: skip
     if source.format in TABLES:
         schema, own = Schema.load(schema_text), OwnTable.of(source)
-        raw = load_table(source.path, source.format, own.all_wanted(schema), own.form, lost=True)
+        wanted = own.all_wanted(schema)
+        raw = load_rows(source.path, source.format, wanted, schema, own, lost=True)
         losses = table_losses(raw, schema, own)
         lines += [line for _, line in losses.lines()]
         if losses.rows.lost == losses.rows.held > 0:
@@ -93,7 +96,8 @@ def about_losses(source: DataSource, schema_text: str) -> list[str]:
         DataError: as :func:`read_site_data`.
     """
     schema, own = Schema.load(schema_text), OwnTable.of(source)
-    raw = load_table(source.path, source.format, own.all_wanted(schema), own.form, lost=True)
+    wanted = own.all_wanted(schema)
+    raw = load_rows(source.path, source.format, wanted, schema, own, lost=True)
     return [line for _, line in table_losses(raw, schema, own).lines()]
 
 
@@ -147,7 +151,7 @@ def _about_ids(source: DataSource, schema: Schema, summary: Summary) -> Iterator
         )
     own = OwnTable.of(source)
     wanted = [own.wanted(schema.id), *([own.dated] if own.last_by else [])]
-    raw = load_table(source.path, source.format, wanted, own.form)
+    raw = load_rows(source.path, source.format, wanted, schema, own)
     if own.last_by and (undated := int(np.isinf(own.row_days(raw)).sum())):
         yield (
             f"warning: {undated} rows have no date in the column of 'data.row': such a row is used "

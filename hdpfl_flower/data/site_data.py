@@ -8,6 +8,7 @@ whole raises (docs/project/decisions.md).
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,6 +184,7 @@ def _read(source: DataSource, task: Task, schema_text: str, *, every_record: boo
 
 
 def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record: bool) -> _Read:
+    source.withdrawn()  # refused before any reading, also where no record has an id
     draws = source.holdout > 0 and not source.id
     if source.format == "npz":
         return _read_npz(source.path, task, draws)
@@ -212,12 +214,15 @@ def _as_stored(source: DataSource, task: Task, schema_text: str, *, every_record
 
 def _read_folder(source: DataSource, task: Task, draws: bool, every_record: bool) -> _Read:
     """Return the images of a folder; of a unit's the first by name, in the first class."""
-    images = read_images(source.path, task, source.bits, has_units=bool(source.id))
-    records, summary = images.records, Summary(images.rows, images.left_out)
+    images = read_images(
+        source.path, task, source.bits, has_units=bool(source.id), withdrawn=source.withdrawn()
+    )
+    records = images.records
+    summary = Summary(images.rows, images.left_out, withdrawn=images.withdrawn)
     if not source.id:
         digests = _joined(map(file_digest, images.files)) if draws else None
         return _Read(records, summary, digests=digests)
-    names = [file.parent.name.encode() for file in images.files]
+    names = [os.fsencode(file.parent.name) for file in images.files]
     ranks = ranks_of(names, range(len(names)))
     summary.left_out["repeated id"] = int((ranks > 0).sum())
     kept = np.flatnonzero((ranks == 0) | every_record)

@@ -96,6 +96,7 @@ class RawTable(Redacted):
         unpaired: of the rows that could not be cut, those whose quotes are not RFC 4180's.
         digests: uint64 ``(n,)``, of each row, of all its columns; None unless asked for.
         lost: the rows that could not be cut; None unless asked for.
+        withdrawn: units that were left out, with all of their rows, as withdrawn.
     """
 
     columns: Mapping[Wanted, Column]
@@ -104,6 +105,7 @@ class RawTable(Redacted):
     unpaired: int = 0
     digests: npt.NDArray[np.uint64] | None = None
     lost: LostRows | None = None
+    withdrawn: int = 0
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -20,7 +20,7 @@ from hdpfl_flower.data.array_targets import targets_of_times
 from hdpfl_flower.data.columns import Cells, Mask
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import CategoryColumn, Column, NumberColumn, Schema
-from hdpfl_flower.data.table_reader import RawTable, Redacted, load_table
+from hdpfl_flower.data.table_reader import RawTable, Redacted, Wanted, load_table
 from hdpfl_flower.errors import DataError
 from hdpfl_flower.models.task import Records
 
@@ -36,6 +36,7 @@ class Summary(Redacted):
         unreadable: those of the filled cells that hold something, but no value of the schema.
         clipped: numbers moved to the bounds, by column; times beyond the last edge.
         unknown_labels: labels that hold something, but no value of the schema.
+        withdrawn: units left out as withdrawn; nothing else here counts their records.
     """
 
     rows: int
@@ -44,6 +45,7 @@ class Summary(Redacted):
     unreadable: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
     unknown_labels: int = 0
+    withdrawn: int = 0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -108,8 +110,40 @@ def read_table(
         label, or its last by a date of the site's table; records without an id are left out.
     """
     own.check(schema)
-    raw = load_table(path, file_format, own.all_wanted(schema), own.form, digests=digests)
+    raw = load_rows(path, file_format, own.all_wanted(schema), schema, own, digests=digests)
     return records_of(raw, schema, own, every_record=every_record)
+
+
+def load_rows(
+    path: Path,
+    file_format: str,
+    wanted: Sequence[Wanted],
+    schema: Schema,
+    own: OwnTable,
+    *,
+    digests: bool = False,
+    lost: bool = False,
+) -> RawTable:
+    """Return columns ``wanted``, that of the unit among them, without withdrawn units.
+
+    Arguments and errors as of ``table_reader.load_table``.
+
+    Guarantees:
+        But for ``positions``, the table is that of an export without the rows of these units.
+    """
+    raw = load_table(path, file_format, wanted, own.form, digests=digests, lost=lost)
+    if not (schema.id and own.withdrawn.digests):
+        return raw
+    ids = ids_of(raw, schema, own)
+    rows = np.array(own.withdrawn.rest(ids), dtype=np.int64)
+    return replace(
+        raw,
+        columns={name: column.take(rows) for name, column in raw.columns.items()},
+        positions=raw.positions[rows],
+        rows=raw.rows - len(ids) + len(rows),
+        digests=None if raw.digests is None else raw.digests[rows],
+        withdrawn=len({*ids} - {ids[row] for row in rows}),
+    )
 
 
 def records_of(
@@ -170,6 +204,7 @@ def _encode(
     """Return features (n, d) of all rows, and counts; name changed cells."""
     rows = len(raw.positions)
     summary = Summary(raw.rows, {"cannot be cut into cells": raw.rows - rows})
+    summary = replace(summary, withdrawn=raw.withdrawn)
     features = np.zeros((rows, schema.width), dtype=np.float32)
     start = 0
     for column in schema.columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ CLOSED = "closed"
 """Entry kind that forbids further releases of a run."""
 APPROVED, REFUSED = "approved", "refused"
 """Entry kinds of the operator's decision on a run."""
+WITHDRAWN, READMITTED = "withdrawn", "readmitted"
+"""Entry kinds of a unit's withdrawal of consent, and of its taking back."""
 Key = tuple[str, int, str]
 """Release key: (run, server round, kind)."""
 
@@ -183,6 +185,8 @@ class Account:
         tuned: closed runs whose model was tuned here without noise.
         approved: run → its approved requests, by their digests.
         refused: runs that were refused, before or after an approval.
+        withdrawn: the site's own column of ids → digest of an id → when its unit withdrew.
+        withdrawal_key: name of the key of these digests.
     """
 
     cap_epsilon: float = 0.0
@@ -195,6 +199,8 @@ class Account:
     tuned: set[str] = field(default_factory=set)
     approved: dict[str, set[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    withdrawn: dict[str, dict[str, str]] = field(default_factory=dict)
+    withdrawal_key: str = ""
     _by_seq: dict[int, Release] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
@@ -202,8 +208,7 @@ class Account:
         body = entry.body
         if entry.kind == "cap":
             self.cap_epsilon, self.cap_delta = body["epsilon"], body["delta"]
-            if entry.seq == 1:
-                self.order = body.get("order", 0)
+            self.order = body.get("order", 0) if entry.seq == 1 else self.order
         elif entry.kind == "plan":
             self.plans[body["run_id"]] = ChargedPlan.from_entry(body)
         elif entry.kind == CLOSED:
@@ -214,6 +219,8 @@ class Account:
             self.approved.setdefault(body["run_id"], set()).add(body["request"])
         elif entry.kind == REFUSED:
             self.refused.add(body["run_id"])
+        elif entry.kind in (WITHDRAWN, READMITTED):
+            self._note_withdrawal(entry)
         elif entry.kind == "reserved":
             key = (body["run_id"], body["round"], body["kind"])
             exact = body.get("exact", 0)
@@ -236,6 +243,31 @@ class Account:
         # A repeated request passes: it takes no new release.
         if request.key not in taken and len(taken) >= most:
             raise Declined(Reason.BUDGET, "the releases that the run's plan pays for are used up")
+
+    def _note_withdrawal(self, entry: Entry) -> None:
+        body = entry.body
+        if body["key"] != self.withdrawal_key:  # all were noted anew, see Ledger.withdraw
+            self.withdrawn, self.withdrawal_key = {}, body["key"]
+        noted = self.withdrawn.setdefault(body["column"], {})
+        if entry.kind == WITHDRAWN:
+            noted.setdefault(body["unit"], entry.at)
+        else:
+            noted.pop(body["unit"], None)
+        if not noted:
+            del self.withdrawn[body["column"]]
+
+    @property
+    def withdrawn_units(self) -> int:
+        """Number of units that withdrew; one may have ids in several columns."""
+        return max(map(len, self.withdrawn.values()), default=0)
+
+    def check_renewal(self, units: Collection[object]) -> None:
+        """Refuse fewer ``units`` than withdrew: some would silently be back."""
+        if len({*units}) < self.withdrawn_units:
+            raise LedgerError(
+                f"{self.withdrawn_units} units withdrew their consent: '--renew' needs the ids of "
+                "all of them; nothing was changed"
+            )
 
     @property
     def exact_answers(self) -> int:

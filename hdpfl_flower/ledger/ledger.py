@@ -20,14 +20,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hdpfl_flower.errors import Declined, LedgerError, Reason
 from hdpfl_flower.ledger.account import (
     APPROVED,
     CLOSED,
+    READMITTED,
     REFUSED,
+    WITHDRAWN,
     Account,
     Approval,
     ChargedPlan,
@@ -181,6 +183,40 @@ class Ledger:
             if run_id not in self._account.refused:
                 asked = {"terms": terms} if terms else {}
                 self._append(REFUSED, {"run_id": run_id, "by": by, **asked})
+
+    def withdraw(
+        self,
+        units: Sequence[str],
+        column: str,
+        key: str,
+        *,
+        undo: bool = False,
+        renew: bool = False,
+    ) -> int:
+        """Record the withdrawal of units, all of them or none; return how many are new.
+
+        Args:
+            units: keyed digests of their ids.
+            column: of the ids.
+            key: name of the digests' key.
+            undo: whether their withdrawals are taken back.
+            renew: whether ``units`` replace all that were noted, under another key.
+
+        Raises:
+            LedgerError: a withdrawal would be forgotten.
+        """
+        with self._current():
+            account = self._account
+            if renew:
+                account.check_renewal(units)
+            elif account.withdrawn and key != account.withdrawal_key:
+                raise LedgerError("ledger: the withdrawals were noted under another key meanwhile")
+            noted = {} if renew else dict(account.withdrawn.get(column, {}))
+            new = [unit for unit in dict.fromkeys(units) if (unit in noted) == undo]
+            for unit in new:
+                body: dict[str, object] = {"unit": unit, "column": column, "key": key}
+                self._append(READMITTED if undo else WITHDRAWN, body)
+            return len(new)
 
     def reserve(
         self,

@@ -200,6 +200,7 @@ def _take_tables(
     from hdpfl_flower.data.own_data.site_tables import table_sources, write_federation
     from hdpfl_flower.data.schema import schema_text
     from hdpfl_flower.data.site_check import about_losses
+    from hdpfl_flower.ledger.withdrawals import load_profile
 
     names = [name.strip() for name in (tables or "").split(",") if name.strip()]
     if not schema or not names:
@@ -208,7 +209,7 @@ def _take_tables(
         if config.get(key, "") not in ("", "site" if key == "dataset" else "natural"):
             raise TermsError(f"'{key}' is said by --tables, a site a table; leave one of them out")
     text = schema_text(str(with_files({"schema": schema}, Path.cwd())["schema"]))
-    sources = table_sources(names, Path.cwd(), text)
+    sources = table_sources(names, Path.cwd(), text, load_profile)
     copy = folder.absolute() / "tables.npz"
     task, counts = write_federation(sources, text, copy)
     for table, line in zip(sources, counts, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,19 +34,30 @@ class TableSource(Redacted):
     source: DataSource
 
 
-def table_sources(names: Sequence[str], folder: Path, schema_text: str) -> list[TableSource]:
+def table_sources(
+    names: Sequence[str],
+    folder: Path,
+    schema_text: str,
+    load: Callable[[Path], Profile] = Profile.load,
+) -> list[TableSource]:
     """Return the sources of tables, each a file or the profile of a site (``.toml``).
+
+    Args:
+        names: of the files.
+        folder: that relative names start from.
+        schema_text: of the tables.
+        load: reads a profile; that of ``ledger/withdrawals.py`` leaves out withdrawn units.
 
     Raises:
         DataError, ProfileError: a name is of neither, or a profile is wrong or names no table.
     """
-    return [TableSource(name, _source(folder / Path(name).expanduser(), schema_text))
+    return [TableSource(name, _source(folder / Path(name).expanduser(), schema_text, load))
             for name in names]  # fmt: skip
 
 
-def _source(path: Path, schema_text: str) -> DataSource:
+def _source(path: Path, schema_text: str, load: Callable[[Path], Profile]) -> DataSource:
     if path.suffix == ".toml":
-        found = Profile.load(path).data
+        found = load(path).data
         if found is None or found.format not in FORMATS.values():
             raise DataError(f"{path}: its [data] names no table; set 'data.format' to csv")
         return found

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hdpfl_flower.config.data_source import DataSource
+from hdpfl_flower.config.data_source import NOBODY, DataSource
 from hdpfl_flower.data.columns import file_digest
 from hdpfl_flower.data.image_bounds import TooLargeError, opened
-from hdpfl_flower.data.image_folder import in_units, listing
+from hdpfl_flower.data.image_folder import in_units, listing, without_withdrawn
 from hdpfl_flower.data.screen.losses import Labels, loss
 from hdpfl_flower.models.task import Task
 
@@ -31,11 +31,13 @@ def about_images(source: DataSource, task: Task) -> Iterator[str]:
     greatest: list[int] = []
     clear, nested, contents = 0, 0, set[bytes]()
     classes = [str(number) for number in range(task.classes)]
+    withdrawn = source.withdrawn() if source.id else NOBODY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, of single images
-        for name, files in listing(source.path):
+        for name, listed in listing(source.path):
             if name not in classes:
                 continue
+            files = without_withdrawn(listed, withdrawn)
             nested += sum(file.is_dir() for file in files)
             for file in in_units(files) if source.id else files:
                 if file.is_dir():

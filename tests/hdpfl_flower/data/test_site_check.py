@@ -332,5 +332,7 @@ def test_no_run_imports_what_shows_texts_of_records() -> None:
     }
     # 'compare' shows them of tables at hand, before its runs; no site's run imports it.
     users -= {"client_app.commands.plan", "server_app.commands.compare"}
+    # 'withdraw' looks for the ids given, and shows their number.
+    users -= {"client_app.commands.ledger"}
     assert users <= {"client_app.commands.profile", "client_app.commands.schema", *shows}
     assert "client_app.commands.profile" in users
