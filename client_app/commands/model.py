@@ -33,7 +33,7 @@ FOR_SITES = frozenset({
     "class-weights", "augmentation",
     "noise", "noise-multiplier",
     "epsilon-cap", "evaluation", "work", "second", "choice", "spend", "after",
-    "coordinator", "purpose",
+    "coordinator", "purpose", "sites",
 })  # fmt: skip
 """Terms of the site's training. Other terms concern the server or a simulation; the site's own
 ``delta`` stands in its profile."""

@@ -21,6 +21,7 @@ from hdpfl_flower.config.redacted import RedactedModel
 from hdpfl_flower.config.toml_text import BOM
 from hdpfl_flower.config.validation import describe, kebab
 from hdpfl_flower.errors import ProfileError
+from hdpfl_flower.system.fingerprints import FINGERPRINT
 
 MIN_DELTA = 1e-10
 """Below this the privacy-loss distribution under-reports (docs/project/decisions.md); refused."""
@@ -138,6 +139,12 @@ class Policy(RedactedModel):
         description="Whether terms may ask for charged mechanisms beside the rounds' noisy steps: "
         "`after` with `tuning`, `prior` or `scores`, and `choice`. They are part of the "
         "run's ε either way. With false the site declines such a run; other sites may take part.",
+    )
+    only_named: Annotated[str, Field(pattern=rf"^({FINGERPRINT.pattern})?$")] = Field(
+        "",
+        description="The fingerprint of this node's public key, as `ssh-keygen -lf SITE.pub` "
+        "prints it: `SHA256:…`. A run whose `sites` do not list it is declined, and is no request "
+        "that waits here. Empty: such runs wait for approval like all others.",
     )
 
 

@@ -21,6 +21,7 @@ from hdpfl_flower.config.simulation_terms import SimulationTerms
 from hdpfl_flower.config.terms import AUTO, MOST_TERMS, RunTerms
 from hdpfl_flower.config.toml_text import BOM, form_fault
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.fingerprints import listed
 
 GROUPS: Mapping[str, type[Settings]] = {
     "terms": RunTerms,
@@ -77,6 +78,12 @@ class RunConfig:
                 wrong.append(str(error).removeprefix(PREFIX))
         if wrong:
             raise TermsError(f"{PREFIX}{'; '.join(wrong)}")
+        sites, least = listed(found["terms"].sites), found["server"].min_sites
+        if sites and len(sites) < least:
+            raise TermsError(
+                f"{PREFIX}'sites' lists {len(sites)}, fewer than 'min-sites' = {least}; lower "
+                "'min-sites', or list more"
+            )
         return cls(**found, settings=tables, rate_is_open=rate_is_open)
 
     @classmethod

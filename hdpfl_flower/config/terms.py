@@ -21,6 +21,7 @@ from hdpfl_flower.config.kinds import read_kind, write_kind
 from hdpfl_flower.config.settings import AtLeastOne, Count, NotNegative, Positive, Settings
 from hdpfl_flower.config.tasks import TASKS, ClassWeights, StatedTask
 from hdpfl_flower.errors import TermsError
+from hdpfl_flower.system.fingerprints import check_listed
 from hdpfl_flower.work import KINDS, Work, read_work
 from hdpfl_flower.work.backbone import BACKBONES, Backbone, Weights, read_backbone
 from hdpfl_flower.work.choice import CHOICES, Choice
@@ -40,6 +41,8 @@ MOST_SCHEMA = 65_536
 """Bytes of a schema's text in UTF-8: about a thousand columns, or 1,600 on a line each."""
 MOST_RUN_ID, MOST_CHARACTERS = 64, 500
 """Characters of a run's name, which ledgers keep for ever, and of any other text of the terms."""
+MOST_SITES = 16_384
+"""Characters of the list of sites: 321 fingerprints."""
 
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -88,6 +91,8 @@ Frozen = Annotated[Backbone | None, PlainValidator(read_backbone), PlainSerializ
 
 Line = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_one_line)]
 """Text of the server: it enters ledgers, logs and pages of a site."""
+Sites = Annotated[str, Field(max_length=MOST_SITES), AfterValidator(check_listed)]
+"""Fingerprints of nodes, between commas."""
 RunId = Annotated[str, Field(max_length=MOST_RUN_ID), AfterValidator(_one_line)]
 
 
@@ -248,6 +253,12 @@ class RunTerms(Settings, SiteWork):
     coordinator: Line = Field(
         "",
         description="Name and address of the coordinator, likewise: the server's word, unverified.",
+    )
+    sites: Sites = Field(
+        "",
+        description="The sites that are asked, by the fingerprints of their nodes' public keys "
+        "between commas, as 'ssh-keygen -lf SITE.pub' prints them: SHA256:…; no other node takes "
+        "part. Empty: every node that is online.",
     )
 
     @staticmethod

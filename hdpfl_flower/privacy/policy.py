@@ -14,6 +14,7 @@ from hdpfl_flower.errors import Declined, Reason, TermsError
 from hdpfl_flower.models.networks import check_name, is_user_code
 from hdpfl_flower.privacy.plan import Plan, check_work
 from hdpfl_flower.privacy.unit import check_unit
+from hdpfl_flower.system.fingerprints import listed
 from hdpfl_flower.system.weight_files import weight_file
 from hdpfl_flower.work.backbone import Backbone
 
@@ -41,6 +42,8 @@ def check_policy(profile: Profile, terms: RunTerms) -> None:
         ModelError: 'model' is no name of a model.
     """
     policy = profile.policy
+    if policy.only_named and policy.only_named not in listed(terms.sites):
+        raise Declined(Reason.POLICY, "'sites' does not list this node, see 'policy.only-named'")
     # Whose noise and which unit first: these decide what the site promises at all.
     check_trust(profile, terms)
     check_client_noise(profile, terms)

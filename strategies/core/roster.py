@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.errors import StrategyError
 from hdpfl_flower.monitoring.rejection import Rejected, Rejection
+from hdpfl_flower.system.fingerprints import fingerprint_of, listed
 from strategies.core.checks import NO_REPLY, rejection_of
 from strategies.core.exchange import Exchange
 
@@ -50,6 +52,8 @@ class Roster:
         on_decision: called with a site and ``pending``, ``refused`` or, later, ``approved``.
         absent: sites that were online and are not; those that come back are asked again.
         on_presence: called with a site and ``offline`` or, later, ``online``.
+        not_named: nodes online that the terms' ``sites`` do not list; none of them is asked.
+        not_online: fingerprints in ``sites`` of which no node is online.
     """
 
     config: RunConfig
@@ -62,6 +66,8 @@ class Roster:
     on_decision: Callable[[str, str], object] = lambda _site, _status: None
     absent: set[str] = field(default_factory=set)
     on_presence: Callable[[str, str], object] = lambda _site, _status: None
+    not_named: int = 0
+    not_online: tuple[str, ...] = ()
     _pause: float = FIRST_PAUSE
     _ask_again_at: float = 0.0
     _names: dict[int, str] = field(default_factory=dict)
@@ -148,7 +154,7 @@ class Roster:
         for site, why in (rejected or {}).items():
             if why.code in WAITING:
                 self._note_decision(site, why.code)
-        online = {node.node_id: node.name for node in grid.get_nodes()}
+        online = self._named(grid.get_nodes())
         new = {node: name for node, name in online.items() if node not in self._names}
         # In this process no operator decides; a site that discloses nothing is not asked.
         has_operators = getattr(grid, "engine", "") != "in-process"
@@ -164,6 +170,33 @@ class Roster:
             self._ask(grid, again, LONGEST_PAUSE)
             self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
             self._ask_again_at = time.monotonic() + self._pause
+
+    def _named(self, nodes: Iterable[NodeInfo]) -> dict[int, str]:
+        """Return node id → name of the nodes that the terms' ``sites`` list; all without a list.
+
+        Raises:
+            StrategyError: there is a list, and no node online has a key: they are simulated.
+        """
+        there, sites = list(nodes), listed(self.config.terms.sites)
+        if not sites:
+            return {node.node_id: node.name for node in there}
+        prints = {node.node_id: fingerprint_of(node.public_key) for node in there}
+        if there and not any(prints.values()):
+            raise StrategyError(
+                "'sites' lists nodes by the public keys with which they were registered, and "
+                "simulated ones have none: leave 'sites' out in a simulation"
+            )
+        named = {node.node_id: node.name for node in there if prints[node.node_id] in sites}
+        absent = tuple(each for each in sites if each not in prints.values())
+        if (len(there) - len(named), absent) != (self.not_named, self.not_online):
+            self.not_named, self.not_online = len(there) - len(named), absent
+            log.warning("'sites': %s", self._about_list())
+        return named
+
+    def _about_list(self) -> str:
+        """Return which listed sites are not online, and how many nodes are left out, in words."""
+        gone = f"not online, or of no registered node: {', '.join(self.not_online)}; "
+        return f"{gone if self.not_online else ''}{self.not_named} nodes online are not listed"
 
     def _in_order(self, online: Iterable[int]) -> dict[str, int]:
         """Return site → node id, in order."""
@@ -186,11 +219,12 @@ class Roster:
             for code in (Rejection.PENDING, Rejection.REFUSED)
             if (sites := [site for site in self.nodes if self.undecided.get(site) is code])
         ]
+        about = f"of 'sites': {self._about_list()}; " if self.config.terms.sites else ""
         if not waiting:
-            return "start more or lower 'min-sites'"
+            return f"{about}start more or lower 'min-sites'"
         return (
-            f"{'; '.join(waiting)}; their operators decide with 'hdpfl-site requests': raise "
-            "'join-timeout' or lower 'min-sites'"
+            f"{about}{'; '.join(waiting)}; their operators decide with 'hdpfl-site requests': "
+            "raise 'join-timeout' or lower 'min-sites'"
         )
 
     def _note_decision(self, site: str, code: Rejection | None) -> None:

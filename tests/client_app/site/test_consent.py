@@ -364,3 +364,34 @@ def test_bytes_cannot_move_from_one_file_of_an_app_to_the_next(tmp_path: Path) -
             (folder / name).write_bytes(data)
         digests.add(app_digest(folder.parent))
     assert len(digests) == 4
+
+
+OWN, OTHER = (f"SHA256:{letter * 43}" for letter in "AB")
+
+
+@pytest.mark.parametrize("kind", [wire.JOIN, wire.TRAIN])
+@pytest.mark.parametrize("sites", ["", OTHER])
+def test_a_run_that_does_not_name_this_node_is_declined_without_a_request(
+    profile: Path, kind: str, sites: str
+) -> None:
+    """As by a coordinator that means other sites: the same code as to any term forbidden here."""
+    profile.write_text(profile.read_text() + f'[policy]\nonly-named = "{OWN}"\n')
+    reply = ask(profile, terms_of(sites=sites, **{"min-sites": 1}), kind=kind)
+    assert code_of(reply) == wire.DECLINED
+    assert inbox.read_requests(ledger_of(profile)) == []
+    assert entries(profile) == ["cap"]
+    assert read_refusals(ledger_of(profile)).counts["declined", "policy"] == 1
+
+
+@pytest.mark.parametrize("sites", [OWN, f"{OTHER},{OWN}"])
+def test_a_run_that_names_this_node_waits_for_its_operator(profile: Path, sites: str) -> None:
+    profile.write_text(profile.read_text() + f'[policy]\nonly-named = "{OWN}"\n')
+    terms = terms_of(sites=sites, **{"min-sites": 1})
+    assert code_of(ask(profile, terms, kind=wire.JOIN)) == wire.PENDING
+    (request,) = inbox.read_requests(ledger_of(profile))
+    assert request.terms.sites == sites
+    approve(profile, terms)
+    assert not ask(profile, terms, kind=wire.JOIN).has_error()
+    # Other sites are another request.
+    more = terms.updated(sites=f"{sites},SHA256:{'C' * 43}")
+    assert code_of(ask(profile, more, kind=wire.JOIN)) == wire.PENDING

@@ -82,8 +82,8 @@ def test_whatever_a_server_sends_either_parses_or_is_refused(config: dict[str, A
     assert isinstance(terms, RunTerms)
 
 
-FORMED = {"start", "class-weights"}
-"""Texts of a form of their own: a digest, numbers."""
+FORMED = {"start", "class-weights", "sites"}
+"""Texts of a form of their own: a digest, numbers, fingerprints."""
 
 
 @pytest.mark.parametrize("value", [0.1, 50, 0, 1e-05, 20260101, float("inf")])
@@ -191,10 +191,13 @@ def test_all_texts_at_their_limits_fit_into_a_message() -> None:
     """The longest texts in JSON: a letter of two bytes has six characters there, another twelve."""
     keys = set(RunTerms.keys()) - {"run-id", "schema", *FORMED}
     texts = [k for k in keys if RunTerms.model_fields[RunTerms.names()[k]].annotation is str]
+    sites = [f"SHA256:{number:043}" for number in range(322)]
     terms = RunTerms.parse({
         **dict.fromkeys(texts, "\U00020000" * 500), "run-id": "\U00020000" * 64,
-        "schema": "ä" * 32_768,
+        "schema": "ä" * 32_768, "sites": ",".join(sites[:-1]),
     })  # fmt: skip
+    with pytest.raises(TermsError, match="'sites' is longer than 16384"):
+        RunTerms.parse({"sites": ",".join(sites)})
     assert RunTerms.from_json(terms.to_json()) == terms
     long = terms.to_json().ljust(MOST_TERMS)
     assert RunTerms.from_json(long) == terms

@@ -1,0 +1,125 @@
+"""Sites that the run config lists by their keys: no other node is asked."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from hdpfl_flower.config.profile import Profile
+from hdpfl_flower.config.run_config import RunConfig
+from hdpfl_flower.errors import ProfileError, StrategyError, TermsError
+from hdpfl_flower.system.fingerprints import fingerprint_of
+from server_app.certificates import make_site_keys
+from strategies.core import roster
+from tests.strategies.core.test_approvals import Operators, approves, refuses, run_of, waits
+
+NAMES = ("a", "b", "c", "d")
+KEYS = {name: make_site_keys(name).public for name in NAMES}
+"""Public keys in OpenSSH's form, as 'hdpfl certs' writes them."""
+REGISTERED = {name: public_key_to_bytes(load_ssh_public_key(key)) for name, key in KEYS.items()}  # type: ignore[arg-type]
+"""The same, as 'flwr supernode register' stores them."""
+PRINTS = {name: fingerprint_of(key) for name, key in REGISTERED.items()}
+
+
+class Registered(Operators):
+    """Nodes that were registered with their keys."""
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [
+            NodeInfo(node_id=node, name=name, public_key=REGISTERED[name])
+            for node, name in self.names.items()
+        ]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that nothing but waiting moves."""
+    now = [0.0]
+    monkeypatch.setattr(roster.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(roster.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    return now
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="compares with OpenSSH")
+def test_a_fingerprint_is_that_of_openssh(tmp_path: Path) -> None:
+    for name, key in KEYS.items():
+        (tmp_path / "k.pub").write_bytes(key)
+        said = subprocess.run(
+            ["ssh-keygen", "-lf", tmp_path / "k.pub"], capture_output=True, text=True, check=True
+        )
+        assert said.stdout.split()[1] == PRINTS[name]
+
+
+def test_no_node_beside_the_listed_ones_gets_a_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Registered(dict.fromkeys(NAMES, approves))
+    with caplog.at_level(logging.WARNING):
+        result, _ = run_of(grid, tmp_path, sites=f"{PRINTS['c']}, {PRINTS['a']}")
+    assert [each["accepted"] for each in result.rounds] == [["a", "c"]] * 2
+    assert {name for name, _, _ in grid.asked} == {"a", "c"}
+    assert caplog.text.count("'sites': 2 nodes online are not listed") == 1
+
+
+def test_all_nodes_are_asked_without_a_list(tmp_path: Path) -> None:
+    grid = Registered(dict.fromkeys(NAMES, approves))
+    run_of(grid, tmp_path)
+    assert {name for name, _, _ in grid.asked} == {*NAMES}
+
+
+def test_listed_sites_that_are_not_online_are_named(tmp_path: Path) -> None:
+    grid = Registered({"a": approves, "b": approves})
+    sites = ",".join(PRINTS[name] for name in ("a", "c", "d"))
+    with pytest.raises(StrategyError) as error:
+        run_of(grid, tmp_path, sites=sites)
+    assert (
+        f"1 of 'min-sites' = 2 sites joined within 'join-timeout' = 100 s; of 'sites': not online, "
+        f"or of no registered node: {PRINTS['c']}, {PRINTS['d']}; 1 nodes online are not listed; "
+        "start more or lower 'min-sites'"
+    ) in str(error.value)
+
+
+def test_operators_who_wait_are_named_beside_them(tmp_path: Path) -> None:
+    grid = Registered({"a": waits, "b": refuses, "c": approves, "d": approves})
+    with pytest.raises(StrategyError, match="1 nodes online are not listed; pending: a; ref"):
+        run_of(grid, tmp_path, sites=",".join(PRINTS[name] for name in ("a", "b", "c")))
+
+
+def test_a_simulation_has_no_keys_and_says_so(tmp_path: Path) -> None:
+    grid = Operators(dict.fromkeys(NAMES, approves))
+    with pytest.raises(StrategyError, match="leave 'sites' out in a simulation"):
+        run_of(grid, tmp_path, sites=f"{PRINTS['a']},{PRINTS['b']}")
+
+
+@pytest.mark.parametrize(
+    ("sites", "words"),
+    [
+        ("hospital-a", "'sites' lists 1 that are no fingerprint: write SHA256:"),
+        ("{a},SHA256:short", "'sites' lists 1 that are no fingerprint"),
+        ("{a},{b}=", "'sites' lists 1 that are no fingerprint"),
+        ("{a},{a}", "'sites' lists a fingerprint twice"),
+        ("{a}", "'sites' lists 1, fewer than 'min-sites' = 2"),
+    ],
+)
+def test_a_wrong_list_names_the_key_and_the_remedy(sites: str, words: str) -> None:
+    with pytest.raises(TermsError) as error:
+        RunConfig.parse({"sites": sites.format(**PRINTS)})
+    assert words in str(error.value)
+
+
+def test_a_list_has_one_form(tmp_path: Path) -> None:
+    config = RunConfig.parse({"sites": f" {PRINTS['a']} ,{PRINTS['b']}, "})
+    assert config.terms.sites == f"{PRINTS['a']},{PRINTS['b']}"
+
+
+def test_a_profile_refuses_what_is_no_fingerprint() -> None:
+    with pytest.raises(ProfileError, match=r"'policy\.only-named'"):
+        Profile.parse({"policy": {"only-named": "hospital-a"}})
