@@ -236,6 +236,8 @@ def _value(key: str, value: Value) -> str:
         digest = hashlib.sha256(content).hexdigest()
         name = "" if "\n" in str(value) or "=" in str(value) else f"{quoted(value)}, "
         return f"{name}{columns}, {len(content)} bytes, SHA-256 {digest}; its text: --json"
+    if key == "sites":  # a line breaks between two of them
+        return quoted(str(value).replace(",", ", "))
     return quoted(value) if isinstance(value, str) else str(value)
 
 

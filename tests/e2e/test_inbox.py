@@ -1,4 +1,7 @@
-"""Three sites are asked for a run: two operators approve it, one refuses; the run ends with two."""
+"""Three of four sites are asked for a run: two operators approve it, one refuses; it ends with two.
+
+The run config lists the three by the keys with which Flower registered their nodes.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 
 from hdpfl_flower.config.run_config import RunConfig
 from hdpfl_flower.monitoring.journal import read_journal
+from hdpfl_flower.system.fingerprints import fingerprint_of
 from tests.client_app.messages import PROFILE, SCHEMA
 from tests.e2e.engines import Federation, free_ports, rounds_of
 
 pytestmark = pytest.mark.engines
 
 SITES = ("ada", "ben", "cleo")
+NOT_MEANT = "dora"
 TERMS = RunConfig.parse({
     "dataset": "site", "schema": SCHEMA, "rounds": 2, "min-sites": 2, "evaluation": "none",
     "run-id": "inbox", "strategy": "fedavg", "join-timeout": 120.0,
@@ -36,10 +46,10 @@ def write_site(folder: Path) -> None:
 
 @pytest.fixture(name="federation")
 def federation_of_three(tmp_path: Path) -> Iterator[Federation]:
-    for site in SITES:
+    for site in (*SITES, NOT_MEANT):
         write_site(tmp_path / "sources" / site)
     (tmp_path / "home").mkdir()
-    federation = Federation(tmp_path / "home", free_ports(4))
+    federation = Federation(tmp_path / "home", free_ports(5))
     try:
         started = federation.call("up", "--pin", "--sites", tmp_path / "sources")
         assert started.returncode == 0, started.stderr
@@ -57,10 +67,18 @@ def requests_at(federation: Federation, site: str, seconds: float = 60) -> str:
     return federation.hdpfl_site(site, "requests")
 
 
+def sites_of(federation: Federation) -> str:
+    """Return the fingerprints of the sites' keys, as their operators tell them."""
+    keys = [(federation.folder / "certs" / "sites" / f"{site}.pub").read_bytes() for site in SITES]
+    pems = [load_ssh_public_key(key).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+            for key in keys]  # fmt: skip
+    return ",".join(map(fingerprint_of, pems))
+
+
 def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
     federation: Federation,
 ) -> None:
-    terms = federation.write(TERMS.as_config())
+    terms = federation.write({**TERMS.as_config(), "sites": sites_of(federation)})
     with subprocess.Popen(
         federation.command("run", terms), env=federation.environment, cwd=federation.home,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -90,6 +108,9 @@ def test_a_run_waits_for_its_operators_and_ends_with_those_who_approved(
         # The price and the reason stay where the operator is.
         assert EPSILON not in federation.log(site) + output
     assert "Dr. Who" not in output
+    assert "'sites': 1 nodes online are not listed" in output
+    others = json.loads(federation.hdpfl_site(NOT_MEANT, "requests", "--json"))
+    assert others == {"pending": [], "decided": []}
     report = federation.hdpfl("report", folder, "--out", "report.html")
     assert report.returncode == 0, report.stderr
     page = (federation.home / "report.html").read_text()
