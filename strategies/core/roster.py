@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from hdpfl_flower import wire
@@ -154,7 +153,7 @@ class Roster:
         for site, why in (rejected or {}).items():
             if why.code in WAITING:
                 self._note_decision(site, why.code)
-        online = self._named(grid.get_nodes())
+        online = self._named(grid)
         new = {node: name for node, name in online.items() if node not in self._names}
         # In this process no operator decides; a site that discloses nothing is not asked.
         has_operators = getattr(grid, "engine", "") != "in-process"
@@ -171,13 +170,13 @@ class Roster:
             self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
             self._ask_again_at = time.monotonic() + self._pause
 
-    def _named(self, nodes: Iterable[NodeInfo]) -> dict[int, str]:
-        """Return node id → name of the nodes that the terms' ``sites`` list; all without a list.
+    def _named(self, grid: Grid) -> dict[int, str]:
+        """Return node id → name of the nodes online that ``sites`` lists; all without a list.
 
         Raises:
             StrategyError: there is a list, and no node online has a key: they are simulated.
         """
-        there, sites = list(nodes), listed(self.config.terms.sites)
+        there, sites = list(grid.get_nodes()), listed(self.config.terms.sites)
         if not sites:
             return {node.node_id: node.name for node in there}
         prints = {node.node_id: fingerprint_of(node.public_key) for node in there}
