@@ -87,7 +87,6 @@ server_app.template: hdpfl_flower strategies.core
 server_app.commands: hdpfl_flower strategies server_app
 server_app.commands.demo: hdpfl_flower strategies server_app client_app.site
 server_app.commands.listing: hdpfl_flower strategies server_app studies
-server_app.commands.verify: hdpfl_flower client_app.reports.signature
 server_app.commands.reproduce: hdpfl_flower strategies server_app studies
 studies: hdpfl_flower strategies studies server_app.run server_app.in_process server_app.plots
     server_app.progress

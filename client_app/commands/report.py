@@ -26,9 +26,6 @@ def report(
         bool, typer.Option("--html", help="The whole report as a page, in short first, for A4.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; else the terminal.")] = None,
-    sign: Annotated[
-        bool, typer.Option("--sign", help="Sign --out by the site's key (hdpfl verify OUT).")
-    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Print the site's privacy report.
@@ -38,8 +35,6 @@ def report(
     made from the ledger's file alone, which is only read. Exit status 1 if the ledger contradicts
     the promise.
     """
-    if sign and (out is None or ledger is not None):
-        raise typer.BadParameter("--sign needs --out FILE, and the profile of the site that signs")
     if json and html:
         raise typer.BadParameter("--json and --html exclude each other")
     facts = gather(_source(profile, ledger))
@@ -56,25 +51,11 @@ def report(
     else:
         write_file(out, text.encode(), force=force)
         typer.echo(f"wrote {out}")
-        if sign:
-            _sign(out, text.encode(), ledger_paths(open_profile(profile)).path)
     if wrong := failed(facts):
         raise LedgerError(
             f"the ledger contradicts what is promised: not '{wrong[0]}'; see 'Assumptions "
             "checked' of --html, and rely on none of its numbers"
         )
-
-
-def _sign(report: Path, content: bytes, ledger: Path) -> None:
-    from client_app.reports.signature import beside, fingerprint, key_path, signed
-
-    signature, public = signed(content, key_path(ledger))
-    for path, part in zip(beside(report), (signature, public), strict=True):
-        write_file(path, part, force=True)
-    typer.echo(
-        f"signed: hand on {report.name}, {report.name}.sig and {report.name}.pub, and tell by "
-        f"another way that the key is {fingerprint(public)}"
-    )
 
 
 def _source(profile: Path | None, ledger: Path | None) -> Source:

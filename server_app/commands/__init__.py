@@ -48,11 +48,6 @@ COMMANDS = {
         "report",
         "Write an HTML page about a run: results, figures, sites, terms, versions.",
     ),
-    "verify": Later(
-        f"{_HERE}.verify",
-        "verify",
-        "Verify a report that a site signed, offline; exit 1 if a byte was changed.",
-    ),
     "resume": Later(
         f"{_HERE}.resume",
         "resume",
