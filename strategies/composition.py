@@ -178,11 +178,11 @@ KEYS_REFUSED = (
         ),
     ),
     KeyRefusal(
-        "`server-learning-rate = found` with control variates, or work that carries noise on",
+        "`server-learning-rate = found` with control variates",
         "'server-learning-rate' = 'found' takes the noises of two rounds for independent, and with "
-        "the 'work' of '{strategy}' an upload counts in two; leave it out",
+        "'{strategy}' an upload counts in two; leave it out",
         lambda strategy, config: (
-            config.server.server_learning_rate == FOUND and _carries_noise(strategy, config)
+            config.server.server_learning_rate == FOUND and issubclass(strategy, Scaffold)
         ),
     ),
     KeyRefusal(
@@ -200,12 +200,11 @@ KEYS_REFUSED = (
         lambda strategy, config: config.server.average != "none" and strategy.several_models,
     ),
     KeyRefusal(
-        "`noise = server`, or local work that carries noise on, with `+anderson`",
-        "'anderson' reads the noise from the updates, fresh in each: with 'noise' = 'server' there "
-        "is none, and 'work' may carry it on; take '+momentum' in '{strategy}', or leave them out",
+        "`noise = server` with `+anderson`",
+        "'anderson' reads the noise from the updates: with 'noise' = 'server' there is none; take "
+        "'+momentum' in '{strategy}', or leave 'noise' out",
         lambda strategy, config: (
-            issubclass(strategy.server_step, Anderson)
-            and (config.terms.noise == "server" or _carries_noise(strategy, config))
+            issubclass(strategy.server_step, Anderson) and config.terms.noise == "server"
         ),
     ),
     KeyRefusal(
@@ -323,11 +322,6 @@ def _can_find_rate(strategy: type[HDPStrategy], config: RunConfig) -> bool:
     except (TermsError, StrategyError):
         return False  # what else is wrong is refused with the other rate, too
     return not (terms.has_personal_state or terms.has_second_model)
-
-
-def _carries_noise(strategy: type[HDPStrategy], config: RunConfig) -> bool:
-    is_fresh = strategy.complete_terms(config.terms).work.noise_is_fresh
-    return issubclass(strategy, Scaffold) or not is_fresh
 
 
 def _has_parts(strategy: type[HDPStrategy], config: RunConfig) -> bool:

@@ -109,7 +109,6 @@ def _attack(
             allowed_layout(site, run.model, task_for(run))
         engines = [engine_of(run, training, code=site is not None)]
     most = min(2, site.data.records_per_unit) if site is not None and site.data else 1
-    most = 2 if run is not None and run.augmentation else most
     engines = ["vmap"] if most > 1 else engines  # the only one that clips units as one
     own = None
     of_steps = run is not None and run.noise == "records"

@@ -30,7 +30,7 @@ app = new_app("The final model of the last run.")
 FOR_SITES = frozenset({
     "run-id", "strategy", "rounds", "participations", "local-epochs", "local-steps", "clip-norm",
     "learning-rate", "model", "backbone", "start", "start-parts", "dataset", "schema", "task",
-    "class-weights", "augmentation",
+    "class-weights",
     "noise", "noise-multiplier",
     "epsilon-cap", "evaluation", "work", "second", "choice", "spend", "after",
     "coordinator", "purpose", "sites",

@@ -21,7 +21,7 @@ from client_app.training.engines import (
 )
 from client_app.training.ghost_clipping import BookkeepingEngine, is_bookable
 from client_app.training.opacus_engine import OpacusEngine
-from client_app.training.unit_engines import UnitEngine, ViewEngine
+from client_app.training.unit_engines import UnitEngine
 from hdpfl_flower.errors import InstallationError, ModelError
 from hdpfl_flower.models.networks import build_model
 from hdpfl_flower.models.task import Task
@@ -115,9 +115,7 @@ def choose_engine(
     present(device)
     operations = _check_model(build, said, task)
     engines = _ENGINES
-    if task.views:
-        engines = {"vmap": (partial(ViewEngine, views=task.views), _ENGINES["vmap"][1])}
-    elif most > 1:
+    if most > 1:
         engines = {"vmap": (partial(UnitEngine, most=most), _ENGINES["vmap"][1])}
     for candidate, (engine_class, covers) in engines.items():
         if name not in ("auto", candidate):

@@ -194,7 +194,6 @@ def engine_at(profile: Profile, spec: str, task: Task, device: str) -> tuple[Eng
     """
     training, most = profile.training, profile.data.records_per_unit if profile.data else 1
     engine = engine_for(spec, task, training.engine, device, most)
-    most = task.views.views if task.views else most
     return engine, max(1, training.physical_batch // most)
 
 

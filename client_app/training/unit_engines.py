@@ -1,16 +1,14 @@
-"""One clipped gradient for several records of a unit, or for several views of a record."""
+"""One clipped gradient for several records of a unit."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 from torch.func import vmap
-from torch.nn import functional
 
 from client_app.training.engines import VmapEngine
-from hdpfl_flower.models.row_batches import blank, pool
+from hdpfl_flower.models.row_batches import pool
 from hdpfl_flower.models.task import Task
-from hdpfl_flower.work.views import Views
 
 
 class UnitEngine(VmapEngine):
@@ -53,45 +51,3 @@ class UnitEngine(VmapEngine):
         each = vmap(super()._loss, in_dims=(None, 0, 0), randomness="different")
         losses, outputs = each(parameters, x, targets)
         return (losses * y[:, 1]).sum(), outputs
-
-
-class ViewEngine(UnitEngine):
-    """One gradient for K views of a record, drawn anew in each step: clipped as one.
-
-    Features and targets are those of records. Views are drawn from torch's generator, which
-    ``dpsgd.train`` seeds from the key of the batches; those of one record depend on no other's.
-    """
-
-    def __init__(self, model: nn.Module, task: Task, device: torch.device, views: Views) -> None:
-        """Take K and how views are drawn from ``views``."""
-        self._views = views
-        super().__init__(model, task, device, views.views)
-        self.draws = True
-
-    def blank(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``count`` records of zeros."""
-        return blank(self.task, count, self.theta.device)
-
-    def _add(
-        self, total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, count: int, clip_norm: float
-    ) -> None:
-        seen, targets = (part.repeat_interleave(self._most, dim=0) for part in (x, y))
-        weights = torch.full(targets.shape, 1 / self._most, device=targets.device)
-        units = self._in_units(drawn_views(self._views, seen), targets, weights)
-        super()._add(total, *units, count, clip_norm)
-
-
-def drawn_views(how: Views, images: torch.Tensor) -> torch.Tensor:
-    """Return a view of each image, by draws of its own, ``(n, channels, height, width)``."""
-    edge, (height, width), device = how.shift, images.shape[2:], images.device
-    # A row of draws an image: what stands after it in a batch does not change its view.
-    drawn = torch.rand(len(images), 3, device=device)
-    rows, columns = (
-        (drawn[:, [axis]] * (2 * edge + 1)).long() + torch.arange(side, device=device)
-        for axis, side in enumerate((height, width))
-    )
-    if how.flip == "sides":
-        columns = torch.where(drawn[:, 2:] < 0.5, columns.flip(1), columns)
-    at = torch.arange(len(images), device=device)[:, None, None]
-    padded = functional.pad(images, (edge,) * 4)
-    return padded[at, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1).contiguous()

@@ -6,12 +6,11 @@ from typing import Final
 
 from client_app.site.site import Site
 from client_app.work.base import LocalWork, OwnRound
-from client_app.work.momentum import MomentumWork
 from client_app.work.offset import OffsetWork
 from client_app.work.parted import AlternateWork, FrozenWork, PartedWork
 from hdpfl_flower.config.terms import RunTerms
 from hdpfl_flower.models.task import Task
-from hdpfl_flower.work import Alternate, Auto, Frozen, Joint, Momentum, Offset, Plain, Work
+from hdpfl_flower.work import Alternate, Auto, Frozen, Joint, Offset, Plain, Work
 
 TRAINING: Final[dict[type[Work], type[LocalWork]]] = {
     Auto: LocalWork,
@@ -20,7 +19,6 @@ TRAINING: Final[dict[type[Work], type[LocalWork]]] = {
     Alternate: AlternateWork,
     Frozen: FrozenWork,
     Offset: OffsetWork,
-    Momentum: MomentumWork,
 }
 """Training of every kind of local work."""
 

@@ -28,7 +28,6 @@ from hdpfl_flower.work.choice import CHOICES, Choice
 from hdpfl_flower.work.second import SECONDS, SecondModel
 from hdpfl_flower.work.site_work import SiteWork
 from hdpfl_flower.work.spend import SPENDS, Spend, read_spend
-from hdpfl_flower.work.views import AUGMENTATIONS, Views
 
 AUTO: Final = "auto"
 """Value of a term left to the strategy; unlike an explicit 0."""
@@ -80,12 +79,6 @@ Stated = Annotated[
     PlainSerializer(write_kind),
 ]
 """Task of records without a schema, likewise."""
-Augmented = Annotated[
-    Views | None,
-    PlainValidator(partial(read_kind, AUGMENTATIONS, "kind of augmentation")),
-    PlainSerializer(write_kind),
-]
-"""Views of each record, likewise."""
 Frozen = Annotated[Backbone | None, PlainValidator(read_backbone), PlainSerializer(write_kind)]
 """Frozen backbone, likewise."""
 
@@ -166,12 +159,6 @@ class RunTerms(Settings, SiteWork):
         description="Public weights of the classes' losses, by which a record's gradient is "
         "multiplied before it is clipped: a number a class, such as '1,4', or 'balanced:0.8,0.2' "
         "of public shares p, for min(p)/p; empty: none.",
-    )
-    augmentation: Augmented = Field(
-        None,
-        description="Views of each image, drawn anew in each step, whose mean gradient is clipped "
-        f"as one: a kind ({', '.join(AUGMENTATIONS)}) and its settings, such as 'images views=8 "
-        "shift=4 flip=sides'; empty: none.",
     )
     schema_text: Annotated[str, AfterValidator(_check_schema)] = Field(
         "",

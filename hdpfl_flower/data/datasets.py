@@ -280,10 +280,7 @@ def task_for(terms: RunTerms) -> Task:
             f"{task.classes} classes; give one a class, or leave it out"
         )
     task = over(terms.backbone, task) if terms.backbone else task
-    task = replace(task, class_weights=weights, views=terms.augmentation)
-    if task.views:
-        task.views.check_task(task)
-    return task
+    return replace(task, class_weights=weights)
 
 
 def _records_task(terms: RunTerms) -> Task:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import nn
 
-    from hdpfl_flower.work.views import Views
 
 Loss = Literal["softmax", "logistic", "squared", "hazard"]
 
@@ -62,7 +61,6 @@ class Task:
         body: network below the named one, with numbers that are trained; None: none.
         class_weights: public factors of the classes' losses in training; empty: none. Measures
             count every record alike.
-        views: of each record in DP-SGD, drawn anew in each step; None: the record itself.
     """
 
     input_shape: tuple[int, ...]
@@ -72,13 +70,12 @@ class Task:
     embedding: Embedding | None = None
     body: Body | None = None
     class_weights: tuple[float, ...] = ()
-    views: Views | None = None
 
     @property
     def of_records(self) -> Task:
-        """The task of the records, before any embedding, weight or view."""
+        """The task of the records, before any embedding or weight."""
         below = self.embedding or self.body
-        return below.records if below else replace(self, class_weights=(), views=None)
+        return below.records if below else replace(self, class_weights=())
 
     def embed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the model's inputs for n records, float32 ``(n, *input_shape)``."""

@@ -7,17 +7,16 @@ from typing import Final
 from hdpfl_flower.config.kinds import find_kind, hint, parse_kind, read_line, read_settings
 from hdpfl_flower.errors import TermsError
 from hdpfl_flower.work.base import Auto, Plain, Work
-from hdpfl_flower.work.momentum import Momentum
 from hdpfl_flower.work.offset import Offset
 from hdpfl_flower.work.parted import Alternate, Frozen, Joint
 
 __all__ = [
-    "KINDS", "Alternate", "Auto", "Frozen", "Joint", "Momentum", "Offset", "Plain", "Work",
+    "KINDS", "Alternate", "Auto", "Frozen", "Joint", "Offset", "Plain", "Work",
     "read_work", "work_of",
 ]  # fmt: skip
 
 KINDS: Final[dict[str, type[Work]]] = {
-    kind.kind: kind for kind in (Plain, Joint, Alternate, Frozen, Offset, Momentum)
+    kind.kind: kind for kind in (Plain, Joint, Alternate, Frozen, Offset)
 }
 """Every kind of local work by its name."""
 

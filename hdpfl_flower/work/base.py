@@ -81,11 +81,6 @@ class Work(Kind):
         return False
 
     @property
-    def noise_is_fresh(self) -> bool:
-        """Updates of two rounds hold independent noise."""
-        return True
-
-    @property
     def needs_step_noise(self) -> bool:
         """Whether it needs the noise of single steps."""
         return False

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hdpfl_flower.work.choice import Choice, Choices
     from hdpfl_flower.work.second import SecondModel
     from hdpfl_flower.work.spend import Spend
-    from hdpfl_flower.work.views import Views
 
 
 class SiteWork:
@@ -30,14 +29,13 @@ class SiteWork:
         spend: Spend
         after: After
         backbone: Backbone | None
-        augmentation: Views | None
         noise: Literal["records", "server", "client"]
         rounds: int
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Typed values of the site's work."""
-        one = (self.work, self.second, self.choice, self.spend, self.backbone, self.augmentation)
+        one = (self.work, self.second, self.choice, self.spend, self.backbone)
         return (*(each for each in one if each is not None), *self.after.kinds)
 
     @property

@@ -30,7 +30,6 @@ PARTED: dict[str, dict[str, Any]] = {
     "fedbabu": {},
     "ppsgd": {},
     "ppsgd-head": {"strategy": "ppsgd", "work": "auto of=head"},
-    "momentum": {"strategy": "fedavg", "work": "momentum beta=0.5"},
     "dsu": {"work": "auto share=0.3"},
     "dsu top-k": {"strategy": "dsu", "work": "auto mask=charged-top-k"},
     "dsu random": {"strategy": "dsu", "work": "auto mask=random"},

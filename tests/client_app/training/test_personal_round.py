@@ -37,7 +37,7 @@ from tests.client_app.training.parted_site import PARTED, SITES, PartedSite, par
 
 FALSE_ALARM = 1e-6
 MASKED = [case for case in PARTED if case.startswith("dsu")]
-WITH_OWN_PART = [case for case in PARTED if not case.startswith(("ppsgd", "momentum"))]
+WITH_OWN_PART = [case for case in PARTED if not case.startswith("ppsgd")]
 STRICT = {"epsilons": "0.02"}
 """Noise beside which no gradient is seen."""
 
@@ -88,22 +88,6 @@ def test_a_round_is_that_of_the_whole_model_and_the_part_stays(tmp_path: Path, c
 def test_every_kind_of_local_work_has_its_training() -> None:
     assert set(TRAINING) == {*KINDS.values(), Auto}
     assert all(kind.kind == name for name, kind in KINDS.items())
-
-
-def test_local_momentum_goes_on_in_the_direction_of_the_last_noisy_update(tmp_path: Path) -> None:
-    site = parted(tmp_path, "momentum")
-    last = np.zeros(site.size, np.float32)
-    for server_round in (1, 2, 3):
-        sent = site.ask(server_round)  # first: it sets torch's threads
-        expected = dpsgd.train(
-            engine_for(site.terms.model, task_for(site.terms), "auto", "cpu"),
-            site.shared(server_round), records_of(site), site.plan.round(server_round, 1.0), 0.5,
-            ReleaseStreams.simulated(5, "0", server_round, "update"), 256,
-            offset=np.float32(0.5) * last,
-        )  # fmt: skip
-        last = sent
-        np.testing.assert_array_equal(last, expected)
-        np.testing.assert_array_equal(site.state.part, last)
 
 
 @pytest.mark.parametrize("case", ["ppsgd", "ppsgd-head"])

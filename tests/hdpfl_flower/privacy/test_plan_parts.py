@@ -48,7 +48,6 @@ def test_the_step_of_a_charged_mask_is_charged() -> None:
         {"work": "alternate"},
         {"work": "frozen"},
         {"work": "offset"},
-        {"work": "momentum"},
         {"work": "joint mask=noisy-updates"},
         {"work": "joint mask=random"},
         {"work": "joint mask=global-magnitude"},

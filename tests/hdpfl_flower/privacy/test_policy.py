@@ -20,7 +20,7 @@ def other_value(key: str, value: Any) -> Any:
              "choice": "gumbel",
              "second": "private", "spend": "late", "backbone": "own width=3",
              "start": "sha256:" + "0" * 64, "start-parts": "body", "class-weights": "1,2",
-             "augmentation": "images", "sites": f"SHA256:{'A' * 43}",
+             "sites": f"SHA256:{'A' * 43}",
              "work": "offset", "after": "prior share=0.2"}  # fmt: skip
     if key in given:
         return given[key]

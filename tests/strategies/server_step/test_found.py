@@ -235,7 +235,6 @@ def test_what_a_found_rate_does_not_go_with_is_refused(keys: dict[str, Any], wor
         ({"strategy": "fedavg+momentum", "noise": "client", "clip-norm": 4.0}, 0.1),
         ({"strategy": "fedpi"}, 0.1),
         ({"strategy": "scaffold"}, 0.1),
-        ({"work": "momentum"}, 0.1),
         ({"strategy": "mr-mtl"}, 0.1),
         ({"strategy": "ifca", "choice": "gaussian times=1", "ifca.clusters": 2}, 0.1),
         ({"strategy": "ditto"}, 0.1),

@@ -51,7 +51,7 @@ OTHER: dict[str, Any] = {
     "work": "joint mask=random",
     "after": "prior share=0.1", "spend": "late", "backbone": "own width=3",
     "start": "sha256:" + "0" * 64,
-    "class_weights": "2,1", "augmentation": "images",
+    "class_weights": "2,1",
     "average_decay": 0.7, "average_tail": 0.3, "server_learning_rate": 2.0,
     "server_schedule": "sqrt", "coordinator": "Ada", "purpose": "Stroke",
     "task": "regression shape=8",
