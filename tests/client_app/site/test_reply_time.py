@@ -146,7 +146,7 @@ def test_late_work_bears_the_next_multiple(tmp_path: Path, clock: Clock) -> None
     assert reply.metadata.created_at == EPOCH + 1000.0 + 3 * AFTER
 
 
-@pytest.mark.parametrize("broken", ["wait_until_due", "_reply"])
+@pytest.mark.parametrize("broken", ["wait_until_due", "reply_with"])
 def test_a_refusal_because_waiting_or_building_failed_is_held_back_as_well(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

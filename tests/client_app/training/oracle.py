@@ -18,7 +18,7 @@ import torch
 from opacus import GradSampleModule
 from torch import nn
 
-from client_app.training import engines
+from client_app.training import engines, opacus_engine
 from client_app.training import ghost_clipping as bookkeeping
 from client_app.training.engines import Engine, LinearEngine, VmapEngine
 from client_app.training.ghost_clipping import BookkeepingEngine
@@ -125,6 +125,9 @@ def broken_engine(name: str, spec: str, task: Task, bug: tuple[str, str]) -> Eng
             taken, module = module, mutant(bookkeeping)
             for part in ("clip_factor", "squared_norms", "outer_squared_norms"):
                 setattr(module, part, getattr(taken, part))
+        if name == "opacus":
+            given = "from client_app.training.engines import RowEngine"
+            module = mutant(opacus_engine, (given, given.replace("engines", "engines_mutant")))
     engine_class: type[Engine] = getattr(module, ENGINES[name].__name__)
     return engine_class(model_of(spec, task), task, CPU)
 
