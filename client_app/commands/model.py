@@ -342,7 +342,7 @@ def _unlabelled(
     Raises:
         DataError: it cannot be read, or is not what the model takes.
     """
-    from hdpfl_flower.data.image_folder import read_unlabelled
+    from hdpfl_flower.data.images.image_folder import read_unlabelled
     from hdpfl_flower.data.schema import Schema
     from hdpfl_flower.data.site_data import load_features
     from hdpfl_flower.data.table_records import features_only

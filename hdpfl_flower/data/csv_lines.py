@@ -68,7 +68,7 @@ def records_in(file: IO[bytes], encoding: str, marks: bytes) -> Iterator[bytes]:
         Takes memory for :data:`MAX_RECORD` bytes a few times, for any content.
     """
     both = [forms(marks, escaped) for escaped in (False, True)]
-    lines = _Lines(file, encoding)
+    lines = _LinesRead(file, encoding)
     while (line := lines.next()) is not None:
         place = lines.place
         record = _joined(line, lines, both) if line.is_odd else line.content
@@ -77,7 +77,7 @@ def records_in(file: IO[bytes], encoding: str, marks: bytes) -> Iterator[bytes]:
         yield line.content if record is None else record
 
 
-def _joined(first: _Line, lines: _Lines, both: list[Forms]) -> bytes | None:
+def _joined(first: _Line, lines: _LinesRead, both: list[Forms]) -> bytes | None:
     """Return the record that begins with the odd line ``first``; None if none begins there."""
     begun, size, is_long = [first.content], len(first.content), first.is_long
     fitting = both
@@ -90,9 +90,8 @@ def _joined(first: _Line, lines: _Lines, both: list[Forms]) -> bytes | None:
             if line.is_odd:
                 record = b"\n".join(begun)
                 plain, escaped = (form.whole.fullmatch for form in both)
-                return (
-                    record if plain(record) or (escaped(record) and not escaped(begun[0])) else None
-                )
+                is_one = plain(record) or (escaped(record) and not escaped(begun[0]))
+                return record if is_one else None
             continue
         if not line.is_long:
             fitting = [form for form in fitting if form.goes_on(line)]
@@ -104,7 +103,7 @@ def _joined(first: _Line, lines: _Lines, both: list[Forms]) -> bytes | None:
     return None
 
 
-class _Lines:
+class _LinesRead:
     """Lines of a file, read anew from any place."""
 
     def __init__(self, file: IO[bytes], encoding: str) -> None:

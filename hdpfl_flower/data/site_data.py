@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.array_targets import array_in, floats_of, target_shape, targets_in
 from hdpfl_flower.data.columns import Mask, file_digest, row_digest
-from hdpfl_flower.data.image_folder import read_images
+from hdpfl_flower.data.images.image_folder import read_images
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_reader import Redacted

@@ -15,8 +15,8 @@ import numpy as np
 
 from hdpfl_flower.config.data_source import NOBODY, DataSource
 from hdpfl_flower.data.columns import file_digest
-from hdpfl_flower.data.image_bounds import TooLargeError, opened
-from hdpfl_flower.data.image_folder import in_units, listing, without_withdrawn
+from hdpfl_flower.data.images.image_bounds import TooLargeError, opened
+from hdpfl_flower.data.images.image_folder import in_units, listing, without_withdrawn
 from hdpfl_flower.data.screen.losses import Labels, loss
 from hdpfl_flower.models.task import Task
 

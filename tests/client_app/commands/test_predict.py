@@ -205,7 +205,7 @@ def test_a_run_without_a_schema_predicts_an_npz(site) -> None:
 def test_a_run_without_a_schema_predicts_images(site) -> None:
     from PIL import Image
 
-    from hdpfl_flower.data.image_folder import read_images
+    from hdpfl_flower.data.images.image_folder import read_images
 
     task, arrays = without_schema(site, task="classification shape=1,4,4 classes=3")
     folder = site.folder / "images"

@@ -25,7 +25,7 @@ from PIL import Image
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data import csv_lines
 from hdpfl_flower.data.columns import MAX_RECORD
-from hdpfl_flower.data.image_bounds import FORMATS, MAX_PIXELS, MAX_SIDE, MOST_MEMORY
+from hdpfl_flower.data.images.image_bounds import FORMATS, MAX_PIXELS, MAX_SIDE, MOST_MEMORY
 from hdpfl_flower.data.site_check import check_site_data
 from hdpfl_flower.data.site_data import read_site_data
 from hdpfl_flower.data.table_reader import Form, Wanted, lines_of, load_table
@@ -42,7 +42,7 @@ import re, sys
 from pathlib import Path
 import numpy, pyarrow.parquet, PIL.Image
 import hdpfl_flower.data.csv_lines
-from hdpfl_flower.data.image_folder import _read_image
+from hdpfl_flower.data.images.image_folder import _read_image
 from hdpfl_flower.data.site_data import load_arrays
 from hdpfl_flower.data.table_reader import Wanted, load_table
 PIL.Image.init()
@@ -82,6 +82,26 @@ def test_an_image_at_the_bound_takes_what_is_stated_and_one_above_nothing(tmp_pa
     *small, large = peaks(READ_IMAGE, *above, at)
     assert max(small) < 20 * MB
     assert 4 * MAX_PIXELS < large < MOST_MEMORY / 2
+
+
+@pytest.mark.parametrize("picture", [slice(0, 20), slice(60, 80), slice(130, 150), slice(0, 0)])
+def test_strips_of_a_transparent_image_are_those_of_the_whole(
+    picture: slice, tmp_path: Path
+) -> None:
+    """A picture in some rows alone is over white; without one the transparency is read."""
+    drawn = np.random.default_rng(2)
+    pixels = np.full((150, 40, 4), 255, np.uint8)
+    pixels[..., 3] = drawn.integers(0, 256, (150, 40))
+    pixels[picture, :, :3] = drawn.integers(0, 256, pixels[picture, :, :3].shape)
+    (tmp_path / "0").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "0" / "a.png")
+    source = DataSource.model_validate({"format": "images", "path": str(tmp_path)})
+    task = Task.classification((3, 150, 40), 2)
+    found = read_site_data(source, task, "").train.features[0]
+    share = pixels[..., 3:].astype(float) / 255
+    over = pixels[..., :3] * share + 255 * (1 - share)
+    wanted = over if picture.stop else np.repeat(pixels[..., 3:], 3, axis=2)
+    np.testing.assert_allclose(found.transpose(1, 2, 0) * 255, wanted, atol=1.01)
 
 
 @pytest.mark.slow
@@ -218,6 +238,7 @@ RECORDS = [b"7,1", b'8,"an inner ""word"""', b'9,"two\nlines"', b'10,"with \\" i
         b'5,"' + b"x" * 300,  # a quote that no later line closes
         b'5,a"' + b"x" * 300,
     ],
+    ids=["quoted", "multi", "doubled", "escaped", "bare", "odd", "inner"],
 )
 def test_a_record_above_the_bound_is_lost_alone(
     damaged: bytes, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_app.training.engine_choice import engine_for
-from hdpfl_flower.data.image_folder import read_images
+from hdpfl_flower.data.images.image_folder import read_images
 from hdpfl_flower.data.schema import Schema
 from hdpfl_flower.data.table_records import read_table
 from hdpfl_flower.errors import InstallationError

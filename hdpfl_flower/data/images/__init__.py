@@ -1,0 +1,1 @@
+"""Folders of images as records, within bounds on memory."""
