@@ -5,11 +5,11 @@ Measured in a process of its own, whose peak counts what the decoders of C take.
 
 from __future__ import annotations
 
+import ctypes
 import io
+import multiprocessing
 import os
 import struct
-import subprocess
-import sys
 import warnings
 import zlib
 from collections.abc import Callable
@@ -26,8 +26,9 @@ from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data import csv_lines
 from hdpfl_flower.data.columns import MAX_RECORD
 from hdpfl_flower.data.images.image_bounds import FORMATS, MAX_PIXELS, MAX_SIDE, MOST_MEMORY
+from hdpfl_flower.data.images.image_folder import _read_image
 from hdpfl_flower.data.site_check import check_site_data
-from hdpfl_flower.data.site_data import read_site_data
+from hdpfl_flower.data.site_data import load_arrays, read_site_data
 from hdpfl_flower.data.table_reader import Form, Wanted, lines_of, load_table
 from hdpfl_flower.models.task import Task
 
@@ -35,28 +36,36 @@ TASK = Task.classification((1, 8, 6), 2)
 MB = 10**6
 
 
-def peaks(read: str, *paths: Path) -> list[int]:
-    """Return the bytes taken at most after each of ``paths``, read as ``p`` in one process."""
-    script = f"""
-import re, sys
-from pathlib import Path
-import numpy, pyarrow.parquet, PIL.Image
-import hdpfl_flower.data.csv_lines
-from hdpfl_flower.data.images.image_folder import _read_image
-from hdpfl_flower.data.site_data import load_arrays
-from hdpfl_flower.data.table_reader import Wanted, load_table
-PIL.Image.init()
-def now(key):
-    return 1024 * int(re.search(key + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
-before = now("VmRSS")
-for p in map(Path, sys.argv[1:]):
-    {read}
-    print(now("VmHWM") - before)
-"""
-    command = [sys.executable, "-W", "ignore", "-c", script, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [int(line) for line in done.stdout.split()]
+def peaks(read: Callable[[Path], object], *paths: Path) -> list[int]:
+    """Return the bytes taken at most after each of ``paths`` was read, in one process.
+
+    It is forked: it runs the code as it stands here.
+    """
+    context = multiprocessing.get_context("fork")
+    mine, its = context.Pipe(duplex=False)
+
+    def work() -> None:
+        before = memory("VmRSS")
+        for path in paths:
+            read(path)
+            its.send(memory("VmHWM") - before)
+
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be used again
+    child = context.Process(target=work)
+    child.start()
+    its.close()
+    try:
+        return [mine.recv() for _ in paths]
+    except EOFError:
+        pytest.fail("the reading process failed")
+    finally:
+        child.join()
+
+
+def memory(key: str) -> int:
+    """Return a number of bytes that Linux has of this process."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition(f"{key}:")[2].split()[0])
 
 
 def png(folder: Path, width: int, height: int) -> Path:
@@ -73,13 +82,14 @@ def png(folder: Path, width: int, height: int) -> Path:
     return path
 
 
-READ_IMAGE = "_read_image(p, (3, 64, 64), 16)"
+def read_image(path: Path) -> object:
+    return _read_image(path, (3, 64, 64), 16)
 
 
 def test_an_image_at_the_bound_takes_what_is_stated_and_one_above_nothing(tmp_path: Path) -> None:
     at = png(tmp_path, 5000, MAX_PIXELS // 5000)
     above = [png(tmp_path, 5000, 2 * MAX_PIXELS // 5000), png(tmp_path, MAX_SIDE + 1, 9)]
-    *small, large = peaks(READ_IMAGE, *above, at)
+    *small, large = peaks(read_image, *above, at)
     assert max(small) < 20 * MB
     assert 4 * MAX_PIXELS < large < MOST_MEMORY / 2
 
@@ -134,7 +144,8 @@ def test_each_format_at_the_bound_takes_what_is_stated(
     image = image if mode == "RGBA" else image.convert("RGB").convert(mode)
     turned = {"exif": exif} if form in ("PNG", "JPEG", "WEBP", "TIFF") else {}
     image.save(path, form, **options, **turned)
-    (taken,) = peaks(f"assert {READ_IMAGE} is not None", path)
+    assert read_image(path) is not None
+    (taken,) = peaks(read_image, path)
     assert taken < MOST_MEMORY / 16 + 15 * MB
 
 
@@ -192,12 +203,12 @@ def test_a_pipe_among_the_images_is_left_out(tmp_path: Path) -> None:
 
 
 BOUND = 2**20
-READ_CSV = f"""
-    hdpfl_flower.data.csv_lines.MAX_RECORD = {BOUND}
-    table = load_table(p, "csv", [Wanted(("a",), "a")])
-    assert len(table.positions) == 2, len(table.positions)
-"""
-"""Two of three records, the long one of which is left out."""
+
+
+def read_csv(path: Path) -> None:
+    """Read two of three records, the long one of which is left out."""
+    vars(csv_lines)["MAX_RECORD"] = BOUND
+    assert len(load_table(path, "csv", [Wanted(("a",), "a")]).positions) == 2
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,7 @@ def test_a_long_record_of_a_csv_takes_no_more(
     for path in paths:
         record = long_one(int(path.stem) * BOUND)
         path.write_bytes(b"a,b\n1,2\n" + record + b"3,4\n")
-    once, again = peaks(READ_CSV, *paths)
+    once, again = peaks(read_csv, *paths)
     assert again - once < 4 * BOUND
     assert again < 16 * BOUND
 
@@ -277,7 +288,7 @@ def test_a_long_text_in_an_array_takes_no_more_and_is_no_number(tmp_path: Path) 
     x[3, 0] = " 4 "
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=x, y=np.zeros(len(x)))
-    (taken,) = peaks("x, y = load_arrays(p); assert x[3, 0] == 4; assert not x[2, 0] > 0", path)
+    (taken,) = peaks(load_arrays, path)
     assert taken < 12 * MB < 0.4 * x.nbytes
     task = Task.classification((1,), 2)
     data = read_site_data(DataSource.model_validate({"format": "npz", "path": str(path)}), task, "")
