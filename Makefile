@@ -72,10 +72,10 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 # Attacks the clipping and noise of this build, then what personal parts, scores, metrics, rounds and the doors
-# for code of others (a model, a ClientApp, a training of one process) show.
+# for code of others (a model, a ClientApp, a training of one process, an app of any type of task) show.
 audit: $(READY)
 	$(BIN)/hdpfl-site audit
-	$(BIN)/pytest tests/client_app/audits tests/client_app/approval/test_fab.py \
+	$(BIN)/pytest tests/client_app/audits tests/client_app/approval tests/client_app/commands/test_approve.py \
 	  tests/client_app/test_private_updates.py tests/client_app/test_dp_sgd.py
 
 mutants: $(READY)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hdpfl_flower.config.data_source import DataSource
 from hdpfl_flower.data.columns import Notation, Texts
-from hdpfl_flower.data.image_folder import listing
+from hdpfl_flower.data.images.image_folder import listing
 from hdpfl_flower.data.own_table import OwnTable
 from hdpfl_flower.data.table_reader import load_table
 from hdpfl_flower.errors import DataError
