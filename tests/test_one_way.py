@@ -23,7 +23,7 @@ from tests.federation import ScriptedGrid
 
 ROOT = Path(__file__).parents[1]
 OURS = ("hdpfl_flower", "client_app", "server_app", "strategies")
-MOST = 43
+MOST = 44
 """Files; 40 before a site was opened once a message, and before a round found its head once. Since
 then: the server's step, its schedule and the reported model; a site's own names, units and dates,
 the placeholders of a schema, and the path of one; the lines of a table within their bound; the
